@@ -1,4 +1,5 @@
-"""Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, and the pages of names and metrics.
+"""Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, and the pages of
+names, metrics and settings.
 
 Or checks that the committed ones are as generated.
 
@@ -16,12 +17,14 @@ from pathlib import Path
 from metrics_page import metrics_page
 from reference import reference
 from rpc_modules import rpc_modules
+from settings_page import settings_page
 from sync_of_async import sync_modules
 
 ROOT = Path(__file__).resolve().parent.parent
 WIRE = Path("txmsg/wire")
 REFERENCE = Path("docs/reference.md")
 METRICS = Path("docs/metrics.md")
+SETTINGS = Path("docs/settings.md")
 SUFFIXES = ("_pb2.py", "_pb2.pyi", "_rpc.py")
 
 
@@ -62,7 +65,7 @@ def write(made: dict[Path, str]) -> None:
 
 def pages() -> dict[Path, str]:
     """The pages of the documentation that are made from code."""
-    return {REFERENCE: reference(), METRICS: metrics_page()}
+    return {REFERENCE: reference(), METRICS: metrics_page(), SETTINGS: settings_page()}
 
 
 def generate(directory: Path) -> dict[Path, str]:

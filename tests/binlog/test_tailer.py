@@ -120,7 +120,7 @@ def test_topics_named_as_those_that_a_log_keeps_for_itself_are_left_out_and_stop
     for topic in ("trade", *own):
         table.topic(topic)
         table.add(topic, 2)
-    with served(MetaQConfig(root=tmp_path / "log", listen="127.0.0.1:0")) as address:
+    with served(MetaQConfig(data_dir=tmp_path / "log", listen="127.0.0.1:0")) as address:
         for _ in range(2):
             with tailing(table.url, tmp_path, sink=lambda: open_sink(address)):
                 for topic in (*own, "trade"):
@@ -311,7 +311,7 @@ def test_who_still_reads_the_slot_without_the_lock_is_ended(
 
 
 def test_a_log_at_an_address_is_mirrored_into_and_gone_on_with(table: Table, tmp_path: Path) -> None:
-    with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")) as address:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address:
         for _ in range(2):
             table.add("t", 5)
             with tailing(table.url, tmp_path, sink=lambda: open_sink(address)):

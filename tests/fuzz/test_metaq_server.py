@@ -174,7 +174,7 @@ def test_wild_requests_harm_neither_server_nor_log_nor_neighbours(
     tmp_path: Path, fuzz: Fuzz, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "log"
-    with served(MetaQConfig(root=root, listen="127.0.0.1:0")) as address, RemoteLog(address) as good:
+    with served(MetaQConfig(data_dir=root, listen="127.0.0.1:0")) as address, RemoteLog(address) as good:
         with RawClient(address) as client:
             target = _Target(client)
 

@@ -118,7 +118,7 @@ def test_no_string_makes_a_broker_fail(broker: BrokerProcess) -> None:
 
 
 def test_no_string_makes_a_server_of_a_log_fail(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    with served(MetaQConfig(root=tmp_path / "log", listen="127.0.0.1:0")) as address:
+    with served(MetaQConfig(data_dir=tmp_path / "log", listen="127.0.0.1:0")) as address:
         with RawClient(address) as client:
             ask_all(client, OF_LOGS)
     assert "Traceback" not in caplog.text

@@ -16,6 +16,7 @@ from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.columns import Columns
+from txmsg.errors import MisuseError
 from txmsg.message import new_transaction_id
 
 _HOUR_S = 3600
@@ -288,5 +289,5 @@ async def _pages_read(connection: AsyncConnection[object]) -> int:
 
 
 def test_a_pace_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="interval_s=0"):
+    with pytest.raises(MisuseError, match="interval_s=0"):
         SchedulerConfig(interval_s=0)

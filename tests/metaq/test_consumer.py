@@ -277,7 +277,7 @@ async def test_a_directory_that_is_no_log_is_said_at_the_start(tmp_path: Path) -
 async def test_a_consumer_at_an_address_is_a_member_as_one_on_the_path_and_its_failures_are_kept(
     tmp_path: Path,
 ) -> None:
-    with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")) as address:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address:
         with open_log(address) as access:
             access.append([batch("t", queue, 0, 5) for queue in range(4)])
             near, far = Seen(lambda message: message.attempt == 1), Seen(lambda message: message.attempt == 1)

@@ -35,7 +35,7 @@ async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path:
         Seen(lambda message: message.offset in {1, 4} and (message.offset == 4 or message.attempt == 1)),
         Clock(),
     )
-    with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")) as address, RemoteLog(address) as log:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, RemoteLog(address) as log:
         log.append([batch("t", 0, 0, 3), batch("t", 1, 0, 2)])
         consumer = AsyncLogConsumer(address, "g", retries_max=1, retry_delays_s=[5.0])
         consumer._clock, consumer._balance_s = clock, 0.05
@@ -67,7 +67,7 @@ async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_noth
     queues = [LogQueue("t", number) for number in range(4)]
     here, there = Seen(), Seen()
     with ExitStack() as stack:
-        address = stack.enter_context(served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")))
+        address = stack.enter_context(served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")))
         link, near = stack.enter_context(linked(address))
         log = stack.enter_context(RemoteLog(address))
         sessions_s = {address: 60.0, near: SESSION_S}

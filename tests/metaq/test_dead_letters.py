@@ -44,7 +44,7 @@ def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess
             yield access
         return
     with (
-        served(MetaQConfig(root=tmp_path / "log", listen=f"unix:{tmp_path}/socket")) as where,
+        served(MetaQConfig(data_dir=tmp_path / "log", listen=f"unix:{tmp_path}/socket")) as where,
         open_log(where) as access,
     ):
         die(access, KEYS)

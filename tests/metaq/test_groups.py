@@ -45,7 +45,10 @@ def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess
         yield local
         return
     local.close()
-    with served(MetaQConfig(root=tmp_path, listen=f"unix:{tmp_path}/socket")) as address, open_log(address) as access:
+    with (
+        served(MetaQConfig(data_dir=tmp_path, listen=f"unix:{tmp_path}/socket")) as address,
+        open_log(address) as access,
+    ):
         yield access
 
 

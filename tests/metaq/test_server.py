@@ -89,7 +89,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(root: Path) -> Iterator[str]:
     """A server that all tests of this module share: each has topics of its own."""
-    config = MetaQConfig(root=root, listen="127.0.0.1:0", log=LogConfig(file_size_bytes_max=64 * 1024 * 1024))
+    config = MetaQConfig(data_dir=root, listen="127.0.0.1:0", log=LogConfig(file_size_bytes_max=64 * 1024 * 1024))
     with served(config) as address:
         yield address
 
@@ -404,21 +404,21 @@ def test_what_is_no_metaq_server_is_named() -> None:
 
 
 def test_a_second_server_is_refused_in_words(address: str, root: Path, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="is being written by process"), served(MetaQConfig(root=root)):
+    with pytest.raises(StorageError, match="is being written by process"), served(MetaQConfig(data_dir=root)):
         raise AssertionError("two servers write one log")
     with pytest.raises(MisuseError, match=f"cannot listen on {address}"):
-        with served(MetaQConfig(root=tmp_path / "other", listen=address)):
+        with served(MetaQConfig(data_dir=tmp_path / "other", listen=address)):
             raise AssertionError("two servers have one port")
 
 
 def test_a_socket_file_is_an_address(tmp_path: Path) -> None:
-    config = MetaQConfig(root=tmp_path / "log", listen=f"unix:{tmp_path}/socket")
+    config = MetaQConfig(data_dir=tmp_path / "log", listen=f"unix:{tmp_path}/socket")
     with served(config) as address:
         with open_log(address) as log:
             assert log.append([batch("t", 0, 0, 1)]) == [0]
             assert held(log.fetch({T: 0})[0]) == bodies("t", 0, 0, 1)
         with pytest.raises(MisuseError, match="another program does"):
-            with served(MetaQConfig(root=tmp_path / "other", listen=config.listen)):
+            with served(MetaQConfig(data_dir=tmp_path / "other", listen=config.listen)):
                 raise AssertionError("two servers have one socket")
     assert not (tmp_path / "socket").exists()
     log_access: LogAccess = open_log(tmp_path / "log")

@@ -221,7 +221,7 @@ def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_la
     tmp_path: Path,
 ) -> None:
     session_s = 4.0  # of those that shall lose it
-    config = MetaQConfig(root=tmp_path, listen="127.0.0.1:0")
+    config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")
     with ExitStack() as stack:
         address = stack.enter_context(served(config))
         log = stack.enter_context(RemoteLog(address, session_s=300))
@@ -259,7 +259,7 @@ def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_la
 
 def test_a_reader_is_told_what_retention_has_left(tmp_path: Path) -> None:
     log_config = LogConfig(file_size_bytes_max=20_000, retention_size_bytes=60_000, checkpoint_s=0.05)
-    with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0", log=log_config)) as address:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", log=log_config)) as address:
         with RemoteLog(address) as log:
             queue = LogQueue("t", 0)
             [first] = log.append([Append("t", 0, encode(Columns([bytes(9000)], [1])))])
@@ -277,7 +277,7 @@ def test_a_reader_is_told_what_retention_has_left(tmp_path: Path) -> None:
 def test_notes_of_appends_keep_no_file_that_its_topics_have_let_go(tmp_path: Path) -> None:
     log_config = LogConfig(file_size_bytes_max=500, flush_s=0.02, checkpoint_s=0.05)
     with (
-        served(MetaQConfig(root=tmp_path, listen=f"unix:{tmp_path}/socket", log=log_config)) as address,
+        served(MetaQConfig(data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", log=log_config)) as address,
         RemoteLog(address) as log,
     ):
         queue = LogQueue("t", 0)
@@ -346,7 +346,7 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(
     tmp_path: Path, too_slow: list[object], connections: int, fetches: int
 ) -> None:
     config = MetaQConfig(
-        root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=1.5, sending_size_bytes_max=2**21
+        data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=1.5, sending_size_bytes_max=2**21
     )
     with served(config) as address, RemoteLog(address) as log, ExitStack() as readers:
         log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
@@ -367,7 +367,7 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(
 def test_what_was_not_sent_of_a_fetch_that_was_ended_is_not_kept(tmp_path: Path, too_slow: list[object]) -> None:
     """Else a reader that takes nothing has its server hold a piece more for each fetch that ends."""
     config = MetaQConfig(
-        root=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=0.5, sending_size_bytes_max=2**21
+        data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=0.5, sending_size_bytes_max=2**21
     )
     with served(config) as address, RemoteLog(address) as log, RawClient(address) as reader:
         log.append([Append("kept", 0, encode(Columns([bytes(4 * 1024 * 1024)], [1])))])
@@ -389,7 +389,7 @@ def anonymous_memory_bytes(pid: int) -> int:
 
 
 def test_a_large_append_that_trickles_in_stops_no_other(tmp_path: Path) -> None:
-    config = MetaQConfig(root=tmp_path, listen="127.0.0.1:0", arriving_size_bytes_max=16 * 1024 * 1024)
+    config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", arriving_size_bytes_max=16 * 1024 * 1024)
     piece = pb.AppendPiece(size=256 * 1024 * 1024, data=b"x").SerializeToString()
     with served(config) as address, RemoteLog(address) as log, RawClient(address) as slow:
         calls = [slow.begin(MetaQ.append_large.name, piece, flags=0) for _ in range(4)]
@@ -427,7 +427,7 @@ def test_an_append_that_waits_holds_up_none_of_another_kind(tmp_path: Path, monk
             assert free.wait(WAIT_S)
         sync(fd)
 
-    config = MetaQConfig(root=tmp_path / "log", listen="127.0.0.1:0", log=LogConfig(flush_s=3600))
+    config = MetaQConfig(data_dir=tmp_path / "log", listen="127.0.0.1:0", log=LogConfig(flush_s=3600))
     with served(config) as address, RemoteLog(address) as log, ThreadPoolExecutor(2) as others:
         log.set_topic("timed", TopicSettings(flush=Flush.TIMED))
         log.append([batch("timed", 0, 0, 1)])  # the first one has its queue named, on disk

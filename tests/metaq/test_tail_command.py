@@ -38,7 +38,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "directory":
         yield str(root)
         return
-    with served(MetaQConfig(root=root, listen="127.0.0.1:0")) as address:
+    with served(MetaQConfig(data_dir=root, listen="127.0.0.1:0")) as address:
         yield address
 
 
@@ -141,7 +141,7 @@ def test_status_fails_when_a_server_takes_no_appends(tmp_path: Path, monkeypatch
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with served(MetaQConfig(root=tmp_path, listen="127.0.0.1:0")) as address, open_log(address) as log:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, open_log(address) as log:
         log.append([batch("t", 0, 0, 1)])
         with monkeypatch.context() as patch:
             patch.setattr(os, "writev", full)

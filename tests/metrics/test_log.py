@@ -112,7 +112,7 @@ def test_of_many_topics_a_bounded_number_has_series(served: Served) -> None:
 
 def test_metrics_of_a_log_are_for_this_machine_only(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="served without authentication"):
-        MetaQConfig(root=tmp_path, http_listen="0.0.0.0:0")
+        MetaQConfig(data_dir=tmp_path, http_listen="0.0.0.0:0")
 
 
 # ---- the tailer

@@ -52,7 +52,7 @@ def test_a_read_finds_every_message_once_however_it_is_cut(tmp_path: Path) -> No
 def test_a_read_of_a_server_is_the_same(tmp_path: Path) -> None:
     with Log(tmp_path / "metaq") as log:
         fill(log, "t", 0, [3, 4])
-    with served(MetaQConfig(root=tmp_path / "metaq", listen="127.0.0.1:0")) as address:
+    with served(MetaQConfig(data_dir=tmp_path / "metaq", listen="127.0.0.1:0")) as address:
         assert all_of(address) == rows("t", 0, 0, 7)
         stream = Stream(stream_of(address))
         assert stream.next() == rows("t", 0, 0, 7)

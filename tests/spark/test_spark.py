@@ -68,7 +68,7 @@ def test_a_running_stream_finds_what_is_new_and_counts_it_once(
     root = tmp_path / "metaq"
     with Log(root) as log:
         fill(log, "t1", 0, [30])
-    with served(MetaQConfig(root=root, listen="127.0.0.1:0")) as address:
+    with served(MetaQConfig(data_dir=root, listen="127.0.0.1:0")) as address:
         source = spark.readStream.format("metaq").options(server=address, topics="t*", startingOffsets="earliest")
         writer = source.option("maxOffsetsPerTrigger", 20).load().writeStream.foreachBatch(failing_once)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -23,7 +23,7 @@ from tests.unit.check_loop_world import (
 from txmsg.checker.loop import CheckLoopConfig
 from txmsg.checker.policy import CheckPolicies, CheckPolicy, ParkReason
 from txmsg.checker.ports import DueHalf
-from txmsg.errors import BrokerUnavailable, OutcomeConflict
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeConflict
 from txmsg.message import TransactionState
 
 # ---- answers
@@ -341,5 +341,5 @@ async def test_cancelling_the_loop_ends_its_checks() -> None:
     ("field", "value"), [("in_flight_max", 0), ("poll_interval_s", 0), ("poll_interval_s", 31), ("sweep_interval_s", 0)]
 )
 def test_a_config_that_cannot_work_is_refused_with_the_name_of_the_field(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=field):
+    with pytest.raises(MisuseError, match=field):
         replace(CheckLoopConfig(), **{field: value})  # type: ignore[arg-type]

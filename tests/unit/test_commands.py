@@ -14,7 +14,8 @@ import pytest
 
 from txmsg.cli.group import doubled
 from txmsg.cli.main import main
-from txmsg.cli.options import TIME, duration, shown_duration
+from txmsg.cli.options import TIME, duration
+from txmsg.runtime.durations import shown_duration
 
 INTERACTIVE = {"txmsg capture", "txmsg demo connect"}  # for the eyes of a person
 

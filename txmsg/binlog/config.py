@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from txmsg.errors import MisuseError, shown
+from txmsg.metrics.http import check_loopback
+from txmsg.runtime.logs import LOG_LEVELS
+from txmsg.settings.catalogue import Kind, check_settings, required, setting
 
 ALL_TOPICS: Final = ("*",)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,29}\Z")
@@ -34,24 +37,77 @@ def check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
 class TailerConfig:
     """One mirror, and how it is kept up."""
 
-    storage: str
-    """The Notify database, as libpq takes it: postgresql://..."""
-    mirror: str = "metaq"
-    """Names the mirror in its database, and its slot and publication."""
-    topics: tuple[str, ...] | None = None
-    """Patterns of topics, with * and ?. None: as the mirror was made, for a new one all."""
-    exclude: tuple[str, ...] | None = None
-    """Patterns of topics that are left out. None: as the mirror was made, for a new one none."""
-    refill_size_bytes: int = 8 * 1024 * 1024
-    """What is read from the table before it is appended. Default 8 MiB."""
-    position_s: float = 1.0
-    """Seconds between two notes in the database of how far the mirror is. Default 1."""
-    compare_s: float = 30.0
-    """Seconds between two looks whether anything in the table has not come by replication. Default 30."""
-    wait_s_max: float = 5.0
-    """Longest wait between two tries while the database, or the log, is away. Default 5."""
+    storage: str = required(
+        "The Notify database: postgresql://user@host:5432/database.",
+        kind=Kind.TEXT,
+        metavar="URL",
+        option="--storage",
+        variable="TXMSG_STORAGE",
+    )
+    metaq: str = setting(
+        "",
+        "The log: a directory, created if it is missing, or the address of `txmsg metaq serve`.",
+        metavar="DIR|HOST:PORT",
+        option="--metaq",
+        variable="TXMSG_METAQ",
+        shown="none; it must be given",
+    )
+    mirror: str = setting(
+        "metaq",
+        "Name of the mirror, its slot and its publication.",
+        metavar="NAME",
+        option="--name",
+    )
+    topics: tuple[str, ...] | None = setting(
+        None,
+        "Topics to mirror, with * and ?; repeatable.",
+        kind=Kind.TEXTS,
+        option="--topics",
+        shown="those of the existing mirror, else all",
+    )
+    exclude: tuple[str, ...] | None = setting(
+        None,
+        "Topics to exclude; repeatable. '' excludes none.",
+        kind=Kind.TEXTS,
+        option="--exclude",
+        shown="those of the existing mirror, else none",
+    )
+    http_listen: str = setting(
+        "",
+        "Address of /metrics, /livez and /readyz, on loopback. Port 0 picks a free port.",
+        metavar="HOST:PORT",
+        option="--http-listen",
+        shown="not served",
+    )
+    log_level: str = setting("info", "Lowest level logged to stderr.", choices=LOG_LEVELS, option="--log-level")
+    refill_size_bytes: int = setting(
+        8 * 1024 * 1024,
+        "What is read from the table before it is appended.",
+        least=1,
+    )
+    position_s: float = setting(
+        1.0,
+        "Time between two notes in the database of how far the mirror is.",
+        least=0,
+        is_open=True,
+    )
+    compare_s: float = setting(
+        30.0,
+        "Time between two looks whether anything in the table has not come by replication.",
+        least=0,
+        is_open=True,
+    )
+    wait_s_max: float = setting(
+        5.0,
+        "Longest wait between two tries while the database, or the log, is away.",
+        least=0,
+        is_open=True,
+    )
 
     def __post_init__(self) -> None:
+        check_settings(self)
+        if self.http_listen:
+            check_loopback(self.http_listen)
         check_mirror_name(self.mirror)
         check_patterns(self.topics or ())
         check_patterns(self.exclude or ())

@@ -1,12 +1,12 @@
-"""The settings of a broker: meaning, default and special values of each; relations are checked here."""
+"""The settings of a broker: their entries of the catalogue; relations between them are checked here."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import socket
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from pathlib import Path
 from uuid import uuid4
 
 from txmsg.broker.delivery import DeliveryConfig
@@ -17,6 +17,8 @@ from txmsg.checker.policy import CheckPolicy
 from txmsg.errors import MisuseError, shown
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.metrics.http import check_loopback
+from txmsg.runtime.logs import LOG_LEVELS
+from txmsg.settings.catalogue import Kind, check_settings, setting
 from txmsg.wire.address import check_address
 
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -31,86 +33,215 @@ def new_broker_id() -> str:
 class BrokerConfig:
     """A broker's settings."""
 
-    storage: str
-    """The Notify database: postgresql://user@host:5432/database. A driver, as in postgresql+psycopg://, is ignored."""
-    storage_wait_s: float = 30.0
-    """How long a start waits for a database that is not available yet. Default 30. 0 tries once."""
-    listen: str = "127.0.0.1:7700"
-    """HOST:PORT to serve on. Port 0 takes a free one."""
-    advertise: str = ""
-    """HOST:PORT by which clients reach this broker, if it differs from `listen`: behind a proxy, or in a container.
-    Default: `listen`, with the machine's name in place of 0.0.0.0."""
-    http_listen: str = ""
-    """HOST:PORT on loopback for /metrics, /livez and /readyz. Default: none are served. Port 0 takes a free one."""
-    broker_id: str = field(default_factory=new_broker_id)
-    """Identifies this broker process. Default: host, process id and a random part."""
+    storage: str = setting(
+        "",
+        "The Notify database; run `txmsg db upgrade` first.",
+        metavar="URL",
+        option="--storage",
+        variable="TXMSG_STORAGE",
+        shown="the embedded PostgreSQL, which the broker upgrades itself",
+    )
+    listen: str = setting(
+        "127.0.0.1:7700",
+        "Address to listen on. Port 0 picks a free port.",
+        metavar="HOST:PORT",
+        option="--listen",
+    )
+    advertise: str = setting(
+        "",
+        "Address at which clients reach this broker, if not --listen: behind a proxy, or in a container.",
+        metavar="HOST:PORT",
+        option="--advertise",
+        shown="--listen, with the host name in place of 0.0.0.0",
+    )
+    http_listen: str = setting(
+        "",
+        "Address of /metrics, /livez and /readyz, on loopback. Port 0 picks a free port.",
+        metavar="HOST:PORT",
+        option="--http-listen",
+        shown="not served",
+    )
+    broker_id: str = setting(
+        "",
+        "Name of this broker, unique in its database.",
+        metavar="NAME",
+        option="--id",
+        made=new_broker_id,
+        shown="host, process id and a random part",
+    )
+    storage_wait_s: float = setting(
+        30.0,
+        "How long to wait for the database at the start. 0 tries once.",
+        least=0,
+        option="--storage-wait-s",
+    )
+    data_dir: Path | None = setting(
+        None,
+        "Directory of the embedded PostgreSQL (in DIR/pg).",
+        kind=Kind.PATH,
+        option="--data-dir",
+        shown="the user's data directory",
+    )
+    log_level: str = setting(
+        "info",
+        "Lowest level logged to stderr.",
+        choices=LOG_LEVELS,
+        live=True,
+        option="--log-level",
+    )
 
-    connections_max: int = 16_000
-    """Clients that may be connected at once. Default 16,000; fewer if the process may not open so many files. Further
-    connections are closed as soon as they are made."""
+    first_check_s: float = setting(
+        6.0,
+        "How long after it was stored a half message is first checked. 0 checks at once.",
+        least=0,
+        live=True,
+        option="--first-check-s",
+    )
+    check_interval_s: float = setting(
+        30.0,
+        "Time between checks of a half message; less than no_client_park_s.",
+        least=0,
+        is_open=True,
+        live=True,
+        option="--check-interval-s",
+    )
+    checks_max: int = setting(
+        15,
+        "Number of checks after which a half message is parked.",
+        least=1,
+        live=True,
+        option="--checks-max",
+    )
+    check_timeout_s: float = setting(
+        10.0,
+        "How long a client may take to answer a check, at most 0.9 of the interval; then it is UNKNOWN.",
+        least=0,
+        is_open=True,
+        live=True,
+        option="--check-timeout-s",
+    )
+    no_client_park_s: float = setting(
+        86_400.0,
+        "How long a half message stays due without a client of its group before it is parked.",
+        least=0,
+        is_open=True,
+        live=True,
+        option="--no-client-park-s",
+    )
 
-    topic_auto_create: bool = True
-    """Whether sending or subscribing to an unknown topic creates it. Default true; false answers UnknownTopic."""
-    topic_queues: int = 4
-    """Queues of a topic created that way. Default 4."""
+    topic_auto_create: bool = setting(
+        True,
+        "Create unknown topics on the first send or subscription. Otherwise use `txmsg topic create`.",
+        live=True,
+        option="--topic-auto-create",
+    )
+    topic_queues: int = setting(
+        4,
+        "Number of queues of a new topic, unless it is given at creation.",
+        least=1,
+        most=QUEUES_MAX,
+        live=True,
+        option="--topic-queues",
+    )
+    body_size_bytes_max: int = setting(
+        BODY_SIZE_BYTES_MAX,
+        "Largest body accepted; a message travels whole in one request. Use the same value for all brokers of a "
+        "database.",
+        least=1,
+        most=BODY_SIZE_BYTES_CEILING,
+        live=True,
+        option="--body-size-max",
+    )
 
-    body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
-    """The largest body that is accepted. Default 4 MiB; at most 32 MiB, so that it fits one message of the protocol."""
-    topic_refresh_s: float = 5.0
-    """How often to look for new queues of topics. Default 5."""
+    retention_s: float = setting(
+        7 * 86_400.0,
+        "How long to keep messages that every group has read.",
+        least=0,
+        is_open=True,
+        live=True,
+        option="--retention",
+    )
+    retention_size_bytes: int = setting(
+        100 * 1024**3,
+        "Total size above which the oldest messages that every group has read are dropped. 0: unlimited.",
+        least=0,
+        live=True,
+        option="--retention-size",
+    )
+    retention_max_s: float = setting(
+        30 * 86_400.0,
+        "How long to keep messages that a group has not read, in topics with unread=drop; at least the retention.",
+        least=0,
+        is_open=True,
+        live=True,
+        option="--retention-max",
+    )
+    retention_check_s: float = setting(60.0, "How often to look for segments to drop.", least=0, is_open=True)
 
-    batch_items_max: int = 4096
-    """Maximum of items in one call of the database function. Default 4096."""
-    batch_size_bytes_max: int = 8 * 1024 * 1024
-    """Maximum bytes of bodies in one batch. Default 8 MiB; a larger message is a batch of its own."""
-    waiting_items_max: int = 100_000
-    """Items that may wait for the writer. Default 100,000. When full, requests wait, which slows their senders."""
-    waiting_size_bytes_max: int = 256 * 1024 * 1024
-    """Bytes that may wait for the writer. Default 256 MiB."""
-    request_timeout_s: float = 8.0
-    """How long a request may wait for the writer and the database. Default 8: less than a client waits by default, so
-    that it is told the reason: Overloaded or BrokerUnavailable."""
-    lock_timeout_s: float = 5.0
-    """How long a batch may wait for a lock in the database before it is retried. Default 5."""
+    connections_max: int = setting(
+        16_000,
+        "Clients that may be connected at once; fewer if the process may not open so many files. Further connections "
+        "are closed as soon as they are made.",
+        least=1,
+    )
+    topic_refresh_s: float = setting(5.0, "How often to look for new queues of topics.", least=0, is_open=True)
+    batch_items_max: int = setting(4096, "Items in one call of the database function.", least=1, live=True)
+    batch_size_bytes_max: int = setting(
+        8 * 1024**2, "Bytes of bodies in one batch; a larger message is a batch of its own.", least=1, live=True
+    )
+    waiting_items_max: int = setting(
+        100_000,
+        "Items that may wait for the writer. When full, requests wait, which slows their senders.",
+        least=1,
+        live=True,
+    )
+    waiting_size_bytes_max: int = setting(256 * 1024**2, "Bytes that may wait for the writer.", least=1, live=True)
+    request_timeout_s: float = setting(
+        8.0,
+        "How long a request may wait for the writer and the database: less than a client waits, so that it is told "
+        "the reason, Overloaded or BrokerUnavailable.",
+        least=0,
+        is_open=True,
+    )
+    lock_timeout_s: float = setting(
+        5.0,
+        "How long a batch may wait for a lock in the database before it is retried.",
+        least=0,
+        is_open=True,
+    )
+    standby_wait_s: float = setting(
+        5.0,
+        "How long a batch of topics with durability `replicated` may take, with the wait for the standby's "
+        "confirmation; at most 0.75 request_timeout_s. Then OutcomeUnknown.",
+        least=0,
+        is_open=True,
+    )
 
-    standby_wait_s: float = 5.0
-    """How long a batch of topics with durability `replicated` may take, with the wait for the standby's confirmation.
-    Default 5, at most 0.75 request_timeout_s. Then OutcomeUnknown."""
-
-    outcome_memory_s: float = 600.0
-    """How long outcomes are remembered at least. Default 600. No segment closes younger than this."""
-    segment_age_s: float = 3600.0
-    """Age at which a segment is closed. Default 3600; at least outcome_memory_s."""
-    segment_size_bytes: int = 4 * 1024**3
-    """Size at which a segment is closed, when older than outcome_memory_s. Default 4 GiB."""
-    segment_check_s: float = 10.0
-    """How often age and size are checked. Default 10."""
-    segments_max: int = 120
-    """Maximum of segments kept. Default 120: each costs every batch some of the server's locks. Beyond half of it,
-    segments are closed older and larger; at the maximum none is closed, and the log says so."""
-
-    retention_s: float = 7 * 86_400.0
-    """Age past which a closed segment is dropped, if every group has read it. Default 7 days."""
-    retention_size_bytes: int = 100 * 1024**3
-    """Total size of segments beyond which the oldest that every group has read are dropped. Default 100 GiB. 0: no
-    limit."""
-    retention_max_s: float = 30 * 86_400.0
-    """Age at which a segment is dropped although a group has not read it, if `unread` is `drop` for all its topics;
-    else it is kept, and the log says so. Default 30 days; at least retention_s."""
-    retention_check_s: float = 60.0
-    """How often to look for segments to drop. Default 60."""
-
-    first_check_s: float = 6.0
-    """Seconds before a half message is first checked. Default 6. 0 checks at once."""
-    check_interval_s: float = 30.0
-    """Seconds between two checks of the same half. Default 30."""
-    checks_max: int = 15
-    """Checks after which a half is parked in doubt. Default 15."""
-    check_timeout_s: float = 10.0
-    """How long a client may take to answer a check, at most 0.9 check_interval_s. Default 10; then it is UNKNOWN."""
-
-    no_client_park_s: float = 86_400.0
-    """Seconds that a half stays due without a client that can be asked, before it is parked. Default a day."""
+    outcome_memory_s: float = setting(
+        600.0,
+        "How long outcomes are remembered at least. No segment closes younger than this.",
+        least=0,
+        live=True,
+    )
+    segment_age_s: float = setting(
+        3600.0, "Age at which a segment is closed; at least outcome_memory_s.", least=0, live=True
+    )
+    segment_size_bytes: int = setting(
+        4 * 1024**3,
+        "Size at which a segment is closed, when older than outcome_memory_s.",
+        least=1,
+        live=True,
+    )
+    segment_check_s: float = setting(
+        10.0, "How often age and size of the open segment are checked.", least=0, is_open=True
+    )
+    segments_max: int = setting(
+        120,
+        "Segments kept at most: each costs every batch some of the server's locks. Beyond half of it, segments are "
+        "closed older and larger; at the maximum none is closed, and the log says so.",
+        least=4,  # open, remembering outcomes, and two to come and go
+        live=True,
+    )
 
     delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
     """How messages are delivered."""
@@ -119,67 +250,28 @@ class BrokerConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     """How often delayed messages are looked for."""
 
-    stop_timeout_s: float = 10.0
-    """How long a graceful stop may wait for requests under way. Default 10."""
+    stop_timeout_s: float = setting(10.0, "How long a graceful stop may wait for requests under way.", least=0)
 
     def __post_init__(self) -> None:
         # Empty until the embedded database runs.
         object.__setattr__(self, "storage", libpq_url(self.storage) if self.storage else "")
         check_address("listen", self.listen)
         self._check_identity()
-        for setting in fields(self):
-            value = getattr(self, setting.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise MisuseError(f"{setting.name}={value} must be a finite number of seconds")
+        check_settings(self)
         if self.segment_age_s < self.outcome_memory_s:
             raise MisuseError(
                 f"segment_age_s={self.segment_age_s} is shorter than outcome_memory_s={self.outcome_memory_s}: "
                 "outcomes are remembered by the open and the previous segment, so raise segment_age_s"
             )
-        self._check_retention()
-        if not 1 <= self.body_size_bytes_max <= BODY_SIZE_BYTES_CEILING:
-            raise MisuseError(
-                f"body_size_bytes_max={self.body_size_bytes_max} must be between 1 and {BODY_SIZE_BYTES_CEILING}: "
-                "a message travels whole in one request"
-            )
-        for name in ("connections_max", "topic_queues", "batch_items_max", "waiting_items_max", "checks_max"):
-            if getattr(self, name) < 1:
-                raise MisuseError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("storage_wait_s", "first_check_s", "stop_timeout_s", "outcome_memory_s"):
-            if getattr(self, name) < 0:
-                raise MisuseError(f"{name}={getattr(self, name)} must not be negative")
-        for name in (
-            "check_interval_s",
-            "check_timeout_s",
-            "request_timeout_s",
-            "lock_timeout_s",
-            "standby_wait_s",
-            "segment_check_s",
-            "retention_s",
-            "retention_check_s",
-            "topic_refresh_s",
-        ):
-            if getattr(self, name) <= 0:
-                raise MisuseError(f"{name}={getattr(self, name)} must be more than 0 seconds")
-        if self.topic_queues > QUEUES_MAX:
-            raise MisuseError(f"topic_queues={self.topic_queues} must be at most {QUEUES_MAX}")
-        try:
-            self.check_policy()
-        except ValueError as exc:
-            raise MisuseError(f"check-backs cannot work with these settings: {exc}") from exc
-
-    def _check_retention(self) -> None:
         if self.retention_max_s < self.retention_s:
             raise MisuseError(
                 f"retention_max_s={self.retention_max_s} is shorter than retention_s={self.retention_s}: what is "
                 "unread is kept longer than what is read, so raise retention_max_s"
             )
-        if self.retention_size_bytes < 0:
-            raise MisuseError(
-                f"retention_size_bytes={self.retention_size_bytes} must not be negative: 0 means unlimited"
-            )
-        if self.segments_max < 4:  # open, remembering outcomes, and two to come and go
-            raise MisuseError(f"segments_max={self.segments_max} must be at least 4")
+        try:
+            self.check_policy()
+        except ValueError as exc:
+            raise MisuseError(f"check-backs cannot work with these settings: {exc}") from exc
 
     def _check_identity(self) -> None:
         """The addresses and the id by which others know this broker."""

@@ -8,33 +8,46 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
 from txmsg.broker.periodic import repeat
 from txmsg.message import datetime_of_us
+from txmsg.settings.catalogue import check_settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """The pace at which delayed messages are looked for."""
 
-    interval_s: float = 0.25
-    """How often to look for due messages. Default 0.25: no message is delayed much longer."""
-    sweep_s: float = 60.0
-    """How often to look through all of them, also at the start: for messages of other brokers that became visible after
-    their due time. Default 60."""
-    rows_max: int = 2000
-    """Messages that enter their queues at a time. Default 2000."""
-    size_bytes_max: int = 8 * 1024 * 1024
-    """Bytes of bodies at a time. Default 8 MiB; a larger message goes alone."""
+    interval_s: float = setting(
+        0.25,
+        "How often to look for due messages: no message is delayed much longer.",
+        least=0,
+        is_open=True,
+    )
+    sweep_s: float = setting(
+        60.0,
+        "How often to look through all of them, also at the start: for messages of other brokers that "
+        "became visible after their due time.",
+        least=0,
+        is_open=True,
+    )
+    rows_max: int = setting(
+        2000,
+        "Messages that enter their queues at a time.",
+        least=1,
+    )
+    size_bytes_max: int = setting(
+        8 * 1024 * 1024,
+        "Bytes of bodies at a time. A larger message goes alone.",
+        least=1,
+    )
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
-            if getattr(self, setting.name) <= 0:
-                raise ValueError(f"{setting.name}={getattr(self, setting.name)} must be more than 0")
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

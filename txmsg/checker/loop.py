@@ -17,8 +17,9 @@ from uuid import UUID
 
 from txmsg.checker.policy import CheckPolicies, Decision, ParkReason, decide_after_answer, decide_before_check
 from txmsg.checker.ports import Askable, Clients, DueHalf, HalfStore, Resolver
-from txmsg.errors import OutcomeConflict, OutcomeExpired
+from txmsg.errors import MisuseError, OutcomeConflict, OutcomeExpired
 from txmsg.message import TransactionId, TransactionState
+from txmsg.settings.catalogue import check_settings, setting
 
 logger = logging.getLogger(__name__)
 
@@ -53,29 +54,47 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLoopConfig:
-    """The pace of the loop. Raises ValueError for what cannot work."""
+    """The pace of the loop. Raises MisuseError for what cannot work."""
 
-    poll_interval_s: float = 1.0
-    """Seconds between two looks for due halves. Default 1."""
-    sweep_interval_s: float = 60.0
-    """Seconds between two looks at all halves, not only at those newly due. Default 60; one comes at start."""
-    in_flight_max: int = 256
-    """Checks under way at once; more stay due in the database. Default 256."""
-    abandon_grace_s: float = 600.0
-    """Seconds after the start in which nothing is parked for want of a client: they must attach first. Default 600."""
-    retry_delay_max_s: float = 30.0
-    """Longest pause after a failed look (database away), doubled from poll_interval_s each time. Default 30."""
+    poll_interval_s: float = setting(
+        1.0,
+        "Time between two looks for due halves.",
+        least=0,
+        is_open=True,
+    )
+    sweep_interval_s: float = setting(
+        60.0,
+        "Time between two looks at all halves, not only at those newly due. One comes at start.",
+        least=0,
+        is_open=True,
+    )
+    in_flight_max: int = setting(
+        256,
+        "Checks under way at once; more stay due in the database.",
+        least=1,
+        live=True,
+    )
+    abandon_grace_s: float = setting(
+        600.0,
+        "Time after the start in which nothing is parked for want of a client: they must attach first.",
+        least=0,
+    )
+    retry_delay_max_s: float = setting(
+        30.0,
+        "Longest pause after a failed look (database away), doubled from poll_interval_s each time.",
+        least=0,
+        is_open=True,
+    )
 
     def __post_init__(self) -> None:
-        if self.in_flight_max < 1:
-            raise ValueError(f"in_flight_max is {self.in_flight_max}: at least one check must be allowed")
-        if not 0 < self.poll_interval_s <= self.retry_delay_max_s:
-            raise ValueError(
+        check_settings(self)
+        if self.poll_interval_s > self.retry_delay_max_s:
+            raise MisuseError(
                 f"poll_interval_s is {self.poll_interval_s}, retry_delay_max_s {self.retry_delay_max_s}: "
-                "give more than 0 seconds, and not more than retry_delay_max_s"
+                "a failed look waits longer than others; raise retry_delay_max_s"
             )
         if self.sweep_interval_s < self.poll_interval_s:
-            raise ValueError(
+            raise MisuseError(
                 f"sweep_interval_s is {self.sweep_interval_s}, poll_interval_s {self.poll_interval_s}: "
                 "a sweep looks at more than a poll; make it the rarer one"
             )

@@ -11,9 +11,10 @@ import click
 from txmsg.administration import Administration, CheckChange, GroupChange, GroupQueue, GroupSettings
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import START, duration, json_option, shown_duration, yes_option
+from txmsg.cli.options import SECONDS, START, duration, json_option, yes_option
 from txmsg.cli.output import json_text, print_facts, print_rows, say
 from txmsg.errors import UnknownGroup
+from txmsg.runtime.durations import shown_duration
 from txmsg.runtime.start import Start
 
 _DELAYS_MAX = 1000
@@ -170,13 +171,14 @@ def seek(
     help="After a dead letter, continue with its ordering key, or park the key for an operator.",
 )
 @click.option("--rate", type=click.FloatRange(0), help="Messages per second that each broker delivers; 0: unlimited.")
-@click.option("--first-check-s", type=click.FloatRange(0), help="Seconds before the first check of a half message.")
-@click.option("--check-interval-s", type=click.FloatRange(0), help="Seconds between checks of a half message.")
+@click.option("--first-check-s", metavar="TIME", type=SECONDS, help="Time before the first check of a half message.")
+@click.option("--check-interval-s", metavar="TIME", type=SECONDS, help="Time between checks of a half message.")
 @click.option("--checks-max", type=click.IntRange(1), help="Number of checks after which a half message is parked.")
 @click.option(
     "--no-client-park-s",
-    type=click.FloatRange(0),
-    help="Seconds without a client of the group after which a half message is parked.",
+    metavar="TIME",
+    type=SECONDS,
+    help="Time without a client of the group after which a half message is parked.",
 )
 @click.option("--default-checks", is_flag=True, help="Reset check settings that are not given here to the broker's.")
 @administered

@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
-from txmsg.cli.options import duration, json_option, shown_duration
+from txmsg.cli.options import duration, json_option
 from txmsg.cli.output import print_facts, print_table
 from txmsg.errors import CorruptLog
 from txmsg.message import check_name
@@ -22,6 +22,7 @@ from txmsg.metaq.location import open_log
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
+from txmsg.runtime.durations import shown_duration
 
 if TYPE_CHECKING:
     from txmsg.metaq.remote.remote_log import RemoteLog

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from txmsg.errors import MisuseError
-from txmsg.runtime.durations import UNITS_S, seconds_in, time_in
+from txmsg.runtime.durations import duration_in, seconds_in, size_in, time_in
 from txmsg.runtime.start import Start
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-_BYTES: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 
 
 def duration(text: str) -> float:
@@ -26,22 +23,27 @@ def duration(text: str) -> float:
     return seconds
 
 
-def shown_duration(seconds: float) -> str:
-    """The shortest text that `duration` reads as this one, to a millisecond."""
-    left_ms = round(seconds * 1000)
-    text = ""
-    for unit in ("d", "h", "m", "s", "ms"):
-        count, left_ms = divmod(left_ms, round(UNITS_S[unit] * 1000))
-        text += f"{count}{unit}" if count else ""
-    return text or "0s"
-
-
 def size(text: str) -> int:
     """Bytes, of a number and KiB, MiB, GiB or TiB, or of a number alone. A type of click's options."""
-    found = re.fullmatch(r"(\d{1,15})(B|KiB|MiB|GiB|TiB|)", text)
-    if not found:
+    found = size_in(text)
+    if found is None:
         raise click.BadParameter(f"{text!r} is not a size: give a number and KiB, MiB, GiB or TiB, such as 100GiB.")
-    return int(found[1]) * _BYTES[found[2]]
+    return found
+
+
+class _Seconds(click.ParamType):  # type: ignore[type-arg]
+    """Seconds from 0 on, as a number or as people write a duration."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = duration_in(value)
+        if seconds is None or seconds < 0:
+            self.fail(f"{value!r} is not a duration: give a number of seconds, or 30s, 12h, 7d.", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds()
 
 
 class _Time(click.ParamType):  # type: ignore[type-arg]
@@ -82,19 +84,6 @@ START = _Start()
 
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
-log_level_option: Decorator = click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="Lowest level logged to stderr.",
-)
-http_listen_option: Decorator = click.option(
-    "--http-listen",
-    metavar="HOST:PORT",
-    default="",
-    help="Address of /metrics, /livez and /readyz, on loopback. Port 0 picks a free port.  [default: not served]",
-)
 storage_option: Decorator = click.option(
     "--storage",
     metavar="URL",

@@ -27,20 +27,12 @@ from txmsg.binlog.status import status as status_of
 from txmsg.binlog.tailer import State, Tailer
 from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import (
-    Decorator,
-    duration,
-    http_listen_option,
-    json_option,
-    log_level_option,
-    storage_option,
-    yes_option,
-)
+from txmsg.cli.options import Decorator, duration, json_option, storage_option, yes_option
 from txmsg.cli.output import print_facts, print_table
+from txmsg.cli.settings import read_settings, settings_options
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving_on_thread
 from txmsg.mirror import fork_log, open_sink
-from txmsg.runtime.logs import log_to_stderr
 from txmsg.verifier.compare import verify as compare
 
 logger = logging.getLogger(__name__)
@@ -95,47 +87,28 @@ def tailer() -> None:
     "Prints `tailing NAME into WHERE` when it mirrors. A second tailer prints `standing by`, and takes over when the "
     "first one ends. SIGTERM and Ctrl-C stop it gracefully. A queue whose log and table differ, or that the log "
     "refuses, stops alone: see `txmsg tailer status`. The tailer exits only if an operator is needed: the log cannot "
-    "be opened, or the database is not configured for it.",
+    "be opened, or the database is not configured for it. `txmsg config explain tailer` lists all settings.",
 )
-@storage_option
-@click.option(
-    "--metaq",
-    metavar="DIR|HOST:PORT",
-    required=True,
-    envvar="TXMSG_METAQ",
-    show_envvar=True,
-    help="The log: a directory, created if it is missing, or the address of `txmsg metaq serve`.",
-)
-@_topics_option
-@_exclude_option
-@_name_option
-@http_listen_option
-@log_level_option
+@settings_options(TailerConfig, "tailer")
 @json_option
-def run(
-    *,
-    storage: str,
-    metaq: str,
-    topics: tuple[str, ...],
-    exclude: tuple[str, ...] | None,
-    name: str,
-    http_listen: str,
-    log_level: str,
-    as_json: bool,
-) -> None:
+def run(*, config: Path | None, as_json: bool, **options: object) -> None:
     """Run a tailer: mirror existing and new messages."""
-    log_to_stderr(log_level)
-    config = TailerConfig(storage=migrate.libpq_url(storage), mirror=name, topics=topics or None, exclude=exclude)
+    made = read_settings(TailerConfig, "tailer", config, options).make()
+    if not made.metaq:
+        raise click.UsageError(
+            "tailer.metaq is missing: give --metaq, the directory of a log or HOST:PORT of its server"
+        )
+    made = dataclasses.replace(made, storage=migrate.libpq_url(made.storage))
 
     def tell(state: State) -> None:
         if as_json:
-            click.echo(json.dumps({"state": state.value, "mirror": name, "metaq": metaq}))
+            click.echo(json.dumps({"state": state.value, "mirror": made.mirror, "metaq": made.metaq}))
         elif state.value == "tailing":
-            click.echo(f"tailing {name} into {metaq}")
+            click.echo(f"tailing {made.mirror} into {made.metaq}")
         else:
             click.echo(state.value)
 
-    running = Tailer(config, lambda: open_sink(metaq), on_state=tell, on_progress=_metrics())
+    running = Tailer(made, lambda: open_sink(made.metaq), on_state=tell, on_progress=_metrics())
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: running.stop())
 
@@ -143,7 +116,7 @@ def run(
         return figures_of(running)
 
     probes = Probes(figures=read, unready=lambda: unready(running), dead=lambda: dead(running))
-    with serving_on_thread(http_listen, probes):
+    with serving_on_thread(made.http_listen, probes):
         running.run()
 
 

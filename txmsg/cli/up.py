@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import click
 from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
+from txmsg.cli.settings import config_option
 from txmsg.embedded import EmbeddedPostgres, default_data_dir
 from txmsg.runtime.child import Child, ChildFailed
 from txmsg.runtime.signals import signals_set
@@ -52,15 +53,16 @@ STOP_S_MAX: Final = 30.0
     type=click.Path(path_type=Path, file_okay=False),
     help="Data directory: the database in DIR/pg, the log in DIR/metaq. Default: the user's data directory.",
 )
+@config_option
 @json_option
-def up(*, listen: str, metaq_listen: str, data_dir: Path | None, as_json: bool) -> None:
+def up(*, listen: str, metaq_listen: str, data_dir: Path | None, config: Path | None, as_json: bool) -> None:
     """Run a database, a broker, MetaQ and a tailer, for development."""
     root = (data_dir or default_data_dir()).expanduser().resolve()
     stop = threading.Event()
     with EmbeddedPostgres(root / "pg") as postgres, signals_set(stop):
         storage = postgres.create_database("txmsg")
         migrate.upgrade(storage)
-        parts = _Parts(stop)
+        parts = _Parts(stop, () if config is None else ("--config", str(config)))
         problem: str | None = None
         try:
             parts.start("broker", "broker", "--storage", storage, "--listen", listen)
@@ -88,14 +90,15 @@ class _Stopped(Exception):
 class _Parts:
     """The servers: `txmsg` commands in processes of their own, which run until one ends or `stop` is set."""
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self, stop: threading.Event, options: Sequence[str]) -> None:
         self._stop = stop
+        self._options = options
         self._children: dict[str, Child] = {}
 
     def start(self, name: str, *command: str) -> None:
         self._children[name] = Child(
             name,
-            ["txmsg.runtime.child", "txmsg.cli.main", *command, "--log-level", "warning", "--json"],
+            ["txmsg.runtime.child", "txmsg.cli.main", *command, *self._options, "--log-level", "warning", "--json"],
             log=lambda line: click.echo(f"{name:8} {line}", err=True),
             ready="",
         )

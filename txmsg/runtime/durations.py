@@ -1,4 +1,4 @@
-"""Durations and times: as options take them, in seconds or as a timedelta, and as people write them, such as 1h30m."""
+"""Durations, times and sizes: as options take them, such as a timedelta, and as people write them, such as 1h30m."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ Seconds: TypeAlias = float | timedelta
 
 UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
+SIZE_UNITS: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 _TEXT_S_MAX: Final = 100 * 365 * 86_400
 
 
@@ -39,6 +40,41 @@ def seconds_in(text: str) -> float | None:
         return None
     seconds = sum(float(number) * UNITS_S[unit] for number, unit in _PART.findall(text))
     return seconds if 0 < seconds <= _TEXT_S_MAX else None
+
+
+def number_in(given: object) -> float | None:
+    """A finite number, given as one or as its text. None for anything else."""
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        return None
+    try:
+        number = float(given)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def duration_in(given: object) -> float | None:
+    """Seconds, of a number, or of a text as `seconds_in` reads and `shown_duration` writes. None for anything else."""
+    if given == "0s":
+        return 0.0
+    seconds = seconds_in(given) if isinstance(given, str) else None
+    return number_in(given) if seconds is None else seconds
+
+
+def shown_duration(seconds: float) -> str:
+    """The shortest text that `seconds_in` reads as this one, to a millisecond."""
+    left_ms = round(seconds * 1000)
+    text = ""
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, left_ms = divmod(left_ms, round(UNITS_S[unit] * 1000))
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
+def size_in(text: str) -> int | None:
+    """Bytes, of a number and KiB, MiB, GiB or TiB, or of a number alone. None for any other text."""
+    found = re.fullmatch(r"([0-9]{1,15})(B|KiB|MiB|GiB|TiB|)", text)
+    return int(found[1]) * SIZE_UNITS[found[2]] if found else None
 
 
 def time_in(text: str) -> datetime | None:

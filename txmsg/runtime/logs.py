@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from txmsg.errors import printable
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class _Printable(logging.Formatter):
@@ -23,3 +26,8 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_Printable("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def set_log_level(level: str) -> None:
+    """From now on, this is the lowest level that is logged."""
+    logging.getLogger().setLevel(level.upper())

@@ -4,107 +4,185 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from txmsg.errors import MisuseError
 from txmsg.runtime.backoff import Backoff
+from txmsg.settings.catalogue import check_settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryConfig:
-    """How messages are delivered. Relations between fields are checked when it is made (ValueError)."""
+    """How messages are delivered. Relations between fields are checked when it is made (MisuseError)."""
 
-    window_count_max: int = 10_000
-    """Messages read but not yet acknowledged, per group and queue. Default 10,000. When full, reading waits."""
+    window_count_max: int = setting(
+        10_000,
+        "Messages read but not yet acknowledged, per group and queue. When full, reading waits.",
+        least=1,
+    )
 
-    window_size_bytes_max: int = 32 * 1024 * 1024
-    """Bodies and headers held ready in memory, per group and queue. Default 32 MiB. A message alone may be larger."""
+    window_size_bytes_max: int = setting(
+        32 * 1024 * 1024,
+        "Bodies and headers held ready in memory, per group and queue. A message alone may be larger.",
+        least=1,
+    )
 
-    memory_size_bytes_max: int = 512 * 1024 * 1024
-    """Memory of all messages held ready, over all windows. Default 512 MiB. When full, only queues with no message
-    ready are read, a few messages at a time."""
+    memory_size_bytes_max: int = setting(
+        512 * 1024 * 1024,
+        "Memory of all messages held ready, over all windows. When full, only queues with no message "
+        "ready are read, a few messages at a time.",
+        least=1,
+        live=True,
+    )
 
-    read_count_max: int = 1000
-    """Messages read from a queue at a time. Default 1000. Reading goes on when half of it is left."""
+    read_count_max: int = setting(
+        1000,
+        "Messages read from a queue at a time. Reading goes on when half of it is left.",
+        least=1,
+    )
 
-    readers: int = 2
-    """Queues read at the same time. Default 2. Each takes a connection of the pool while it reads."""
+    readers: int = setting(
+        2,
+        "Queues read at the same time. Each takes a connection of the pool while it reads.",
+        least=1,
+    )
 
-    reply_size_bytes_max: int = 8 * 1024 * 1024
-    """Bodies and headers delivered by one receive. Default 8 MiB; a message alone may be larger."""
+    reply_size_bytes_max: int = setting(
+        8 * 1024 * 1024,
+        "Bodies and headers delivered by one receive. A message alone may be larger.",
+        least=1,
+    )
 
-    retry_count_max: int = 1000
-    """Retries in memory (ready or in flight) per group. Default 1000. The rest waits in its table."""
+    retry_count_max: int = setting(
+        1000,
+        "Retries in memory (ready or in flight) per group. The rest waits in its table.",
+        least=1,
+    )
 
-    retry_poll_s: float = 0.25
-    """Seconds between polls for due retries. Default 0.25."""
+    retry_poll_s: float = setting(
+        0.25,
+        "Time between polls for due retries.",
+        least=0,
+        is_open=True,
+    )
 
     backoff: Backoff = field(default_factory=Backoff)
     """When a failed message is tried again, and how often before it is a dead letter."""
 
-    pause_failures: int = 200
-    """Failures in a row after which delivery to a group (or to one of its members, when others succeed) pauses and
-    probes with single messages. Default 200. Failures before the pause become retries; what fails during it returns to
-    the queue."""
+    pause_failures: int = setting(
+        200,
+        "Failures in a row after which delivery to a group (or to one of its members, when others "
+        "succeed) pauses and probes with single messages. Failures before the pause become retries; what "
+        "fails during it returns to the queue.",
+        least=1,
+        live=True,
+    )
 
-    pause_retries: int = 1000
-    """Messages of a group in `retry` from which on it also pauses when most, not all, of its messages fail.
-    Default 1000. A group whose messages mostly succeed may have any number."""
+    pause_retries: int = setting(
+        1000,
+        "Messages of a group in `retry` from which on it also pauses when most, not all, of its messages "
+        "fail. A group whose messages mostly succeed may have any number.",
+        least=1,
+        live=True,
+    )
 
-    held_s_max: float = 12 * 3600.0
-    """Seconds for which a handler may hold a message, however often its client renews it. Default 12 h."""
+    held_s_max: float = setting(
+        12 * 3600.0,
+        "Time for which a handler may hold a message, however often its client renews it.",
+        least=0,
+        is_open=True,
+        live=True,
+    )
 
-    broadcast_expires_s: float = 86_400.0
-    """Seconds without use after which the group of a broadcasting member (GROUP%INSTANCE) is deleted. Default a day."""
+    broadcast_expires_s: float = setting(
+        86_400.0,
+        "Time without use after which the group of a broadcasting member (GROUP%INSTANCE) is deleted.",
+        least=0,
+        is_open=True,
+    )
 
-    upkeep_s: float = 60.0
-    """Seconds between two rounds that record which groups are used and delete unused ones. Default 60."""
+    upkeep_s: float = setting(
+        60.0,
+        "Time between two rounds that record which groups are used and delete unused ones.",
+        least=0,
+        is_open=True,
+    )
 
-    settings_s: float = 1.0
-    """Seconds between polls for changed settings of groups, and for ordering keys that an operator has unblocked.
-    Default 1."""
+    settings_s: float = setting(
+        1.0,
+        "Time between polls for changed settings of groups, and for ordering keys that an operator has unblocked.",
+        least=0,
+        is_open=True,
+    )
 
-    lease_ttl_s: float = 5.0
-    """Seconds without a heartbeat after which other brokers take over a broker's queues. Default 5."""
+    lease_ttl_s: float = setting(
+        5.0,
+        "Time without a heartbeat after which other brokers take over a broker's queues.",
+        least=0,
+        is_open=True,
+    )
 
-    heartbeat_s: float = 1.0
-    """Seconds between heartbeats. Default 1. Must leave time for two attempts within lease_ttl_s."""
+    heartbeat_s: float = setting(
+        1.0,
+        "Time between heartbeats. Must leave time for two attempts within lease_ttl_s.",
+        least=0,
+        is_open=True,
+    )
 
-    hand_over_s: float = 3.0
-    """Seconds for which the handover of a queue waits for its messages in flight. Default 3."""
+    hand_over_s: float = setting(
+        3.0,
+        "Time for which the handover of a queue waits for its messages in flight.",
+        least=0,
+        is_open=True,
+    )
 
-    flush_s: float = 0.25
-    """Seconds between writes of the cursors. Default 0.25. Acknowledgements not written at a crash are lost: their
-    messages are redelivered."""
+    flush_s: float = setting(
+        0.25,
+        "Time between writes of the cursors. Acknowledgements not written at a crash are lost: their "
+        "messages are redelivered.",
+        least=0,
+        is_open=True,
+    )
 
-    expire_s: float = 0.2
-    """Seconds between checks for messages whose visibility timeout has ended. Default 0.2."""
+    expire_s: float = setting(
+        0.2,
+        "Time between checks for messages whose visibility timeout has ended.",
+        least=0,
+        is_open=True,
+    )
 
-    poll_s: float = 0.5
-    """Seconds between polls for messages that other brokers wrote. Default 0.5; this broker's writes wake at once."""
+    poll_s: float = setting(
+        0.5,
+        "Time between polls for messages that other brokers wrote. This broker's writes wake at once.",
+        least=0,
+        is_open=True,
+    )
 
-    statement_timeout_s: float = 10.0
-    """Seconds one step in the database may take. Default 10. Then its connection is cut."""
+    statement_timeout_s: float = setting(
+        10.0,
+        "Time that one step in the database may take. Then its connection is cut.",
+        least=0,
+        is_open=True,
+    )
 
-    member_ttl_s: float = 600.0
-    """Seconds for which the tags of a silent member still count as wanted by its group. Default 600.
-
-    Matters only when members of a group want different tags of a topic: messages that only a silent member wants wait
-    this long.
-    """
+    member_ttl_s: float = setting(
+        600.0,
+        "Time for which the tags of a silent member still count as wanted by its group. Matters only when"
+        " members of a group want different tags of a topic: messages that only a silent member wants "
+        "wait this long.",
+        least=0,
+        is_open=True,
+    )
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if self.heartbeat_s * 2 >= self.lease_ttl_s:
-            raise ValueError(
+            raise MisuseError(
                 f"heartbeat_s={self.heartbeat_s} must be less than half of lease_ttl_s={self.lease_ttl_s}: "
                 "one lost heartbeat would stop delivery"
             )
         if not 1 <= self.read_count_max <= self.window_count_max:
-            raise ValueError(
+            raise MisuseError(
                 f"read_count_max={self.read_count_max} must be between 1 and window_count_max={self.window_count_max}"
             )
-        for name in ("pause_failures", "pause_retries"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.readers < 1:
-            raise ValueError(f"readers={self.readers} must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

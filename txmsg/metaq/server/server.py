@@ -63,7 +63,7 @@ async def serve(config: MetaQConfig, on_ready: Callable[[str], None], stop: asyn
     """
     with ExitStack() as stack:
         # The log is closed last, when no thread uses it any more.
-        log = await asyncio.to_thread(LocalLog, config.root, append=True, config=config.log)
+        log = await asyncio.to_thread(LocalLog, config.data_dir, append=True, config=config.log)
         stack.enter_context(closing(log))
         threads = [
             stack.enter_context(ThreadPoolExecutor(count, thread_name_prefix=f"txmsg-metaq-{name}"))

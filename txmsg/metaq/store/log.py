@@ -27,6 +27,7 @@ from txmsg.metaq.store.retention import delete_old_files
 from txmsg.metaq.store.state import Checkpoint, Identity, QueueKey, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics, write_topics
 from txmsg.metrics.counts import Histogram
+from txmsg.settings.catalogue import check_settings, setting
 
 _LOGGER = logging.getLogger(__name__)
 _DEFAULT = TopicSettings()
@@ -36,20 +37,48 @@ _DEFAULT = TopicSettings()
 class LogConfig:
     """How a log is kept."""
 
-    file_size_bytes_max: int = FILE_SIZE_BYTES_MAX
-    """Size of a commitlog file. Default 1 GiB. Retention deletes whole files."""
-    flush_s: float = 0.5
-    """Seconds after which what timed topics appended is on disk. Default 0.5."""
-    checkpoint_s: float = 10.0
-    """Seconds between checkpoints. Default 10: what was appended since is read again after a crash."""
-    open_files_max: int = 16_384
-    """Files of cells kept open. Default 16,384, or as many as the process may open less 256."""
-    retention_s: float | None = None
-    """Age at which files are deleted, where a topic says no other, or None: never. By when they were last written."""
-    retention_size_bytes: int | None = None
-    """Size of all files above which the oldest are deleted, whatever topics say, or None: never."""
+    file_size_bytes_max: int = setting(
+        FILE_SIZE_BYTES_MAX,
+        "Size of a commitlog file. Retention deletes whole files.",
+        least=1,
+    )
+    flush_s: float = setting(
+        0.5,
+        "Time after which what timed topics appended is on disk.",
+        least=0,
+        is_open=True,
+    )
+    checkpoint_s: float = setting(
+        10.0,
+        "Time between checkpoints. What was appended since is read again after a crash.",
+        least=0,
+        is_open=True,
+    )
+    open_files_max: int = setting(
+        16_384,
+        "Files of cells kept open; fewer if the process may not open so many and 256 more.",
+        least=1,
+    )
+    retention_s: float | None = setting(
+        None,
+        "How long to keep messages, by when their file was last written; whole files are deleted. Topics may say "
+        "otherwise.",
+        least=0,
+        option="--retention",
+        shown="forever",
+    )
+    retention_size_bytes: int | None = setting(
+        None,
+        "Size of all files above which the oldest are deleted, whatever topics say.",
+        least=0,
+        option="--retention-size",
+        shown="unlimited",
+    )
     topic: TopicSettings = _DEFAULT
     """What holds for topics that have no settings of their own. Default: synchronous, not compressed."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 class Log:

@@ -1,0 +1,122 @@
+"""Settings of a server's command: options of its catalogue, and the values of all sources together."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import click
+
+from txmsg.cli.options import Decorator
+from txmsg.errors import MisuseError
+from txmsg.runtime.logs import log_to_stderr
+from txmsg.settings.catalogue import REQUIRED, Kind, Setting, made_of, settings_of
+from txmsg.settings.sources import (
+    CONFIG_VARIABLE,
+    Value,
+    from_environment,
+    from_file,
+    from_options,
+    parameter_of,
+    strange_variables,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_METAVARS = {Kind.DURATION: "TIME", Kind.SIZE: "SIZE", Kind.COUNT: "NUMBER", Kind.NUMBER: "NUMBER", Kind.PATH: "DIR"}
+
+config_option: Decorator = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    envvar=CONFIG_VARIABLE,
+    show_envvar=True,
+    help="File of settings, in TOML.",
+)
+
+
+class _OfSetting(click.ParamType):  # type: ignore[type-arg]
+    """The values of a setting."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.name = "integer range" if setting.kind is Kind.COUNT else setting.kind.name.lower()
+        self._setting = setting
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._setting.value_of(value)
+        except MisuseError as exc:
+            self.fail(f"{exc}.", param, ctx)
+
+
+def settings_options(config: type, scope: str) -> Decorator:
+    """Adds --config, and an option for each setting that has one; the command gets None for what is not given."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for each in reversed([setting for setting in settings_of(config, scope) if setting.option]):
+            command = _option(each)(command)
+        return config_option(command)
+
+    return decorate
+
+
+def _option(setting: Setting) -> Decorator:
+    own_variable = setting.variable != f"TXMSG_{setting.scope}_{setting.name}".upper()
+    note = f"  [env var: {setting.variable}]" if own_variable else ""
+    default = f"  [default: {setting.shown_default()}]" if setting.default_shown or setting.default != "" else ""
+    common: dict[str, Any] = {"default": None, "help": f"{setting.meaning}{note}{default}"}
+    if setting.kind is Kind.FLAG:
+        return click.option(f"{setting.option}/--no-{setting.option[2:]}", parameter_of(setting), **common)
+    if setting.kind is Kind.CHOICE:
+        return click.option(setting.option, parameter_of(setting), type=click.Choice(setting.choices), **common)
+    if setting.kind is Kind.TEXTS:
+        return click.option(setting.option, parameter_of(setting), metavar="PATTERN", multiple=True, **common)
+    metavar = setting.metavar or _METAVARS.get(setting.kind, "TEXT")
+    kinds = {Kind.TEXT: click.STRING, Kind.PATH: click.Path(path_type=Path, file_okay=False)}
+    kind = kinds.get(setting.kind) or _OfSetting(setting)
+    return click.option(setting.option, parameter_of(setting), metavar=metavar, type=kind, **common)
+
+
+class Settings(Generic[T]):
+    """The settings of a process, with where each value comes from."""
+
+    def __init__(self, config: type[T], scope: str, values: Mapping[str, Value]) -> None:
+        self._config = config
+        self.catalogue: Sequence[Setting] = list(settings_of(config, scope))
+        self.given = values
+
+    def __getitem__(self, name: str) -> Any:
+        return self.all()[name].value
+
+    def all(self) -> dict[str, Value]:
+        """Every setting by name."""
+        return {each.name: self.given.get(each.name, Value(each.default)) for each in self.catalogue}
+
+    def make(self, **others: object) -> T:
+        """The dataclass of these settings. others: what a process knows itself. Raises MisuseError."""
+        for each in self.catalogue:
+            if each.default is REQUIRED and each.name not in self.given and each.name not in others:
+                raise click.UsageError(
+                    f"{each.full_name} is missing: give {each.option}, the variable {each.variable}, or "
+                    f"{each.name} under [{each.scope}] in a file of settings"
+                )
+        return made_of(self._config, {name: each.value for name, each in self.given.items()} | others)
+
+
+def read_settings(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> Settings[T]:
+    """Reads all sources but the run-time store, and begins to log as they say."""
+    catalogue = list(settings_of(config, scope))
+    values = {} if file is None else from_file(file, catalogue)
+    values |= from_environment(os.environ, catalogue) | from_options(options, catalogue)
+    settings = Settings(config, scope, values)
+    log_to_stderr(settings["log_level"])
+    for warning in strange_variables(os.environ, catalogue):
+        logger.warning("%s", warning)
+    return settings

@@ -1,0 +1,327 @@
+"""What a setting is: name, kind, default, bounds, meaning. The catalogue is the fields of the dataclasses of settings.
+
+Options, variables, keys of the file, the page of the documentation and the checks of values are made from it. A field
+gets its entry by `setting`; its kind follows from its default and from the unit at the end of its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from txmsg.errors import MisuseError, shown
+from txmsg.runtime.durations import SIZE_UNITS, duration_in, number_in, shown_duration, size_in
+
+T = TypeVar("T")
+
+_KEY: Final = "txmsg"
+REQUIRED: Final = object()
+"""The default of a setting that must be given."""
+_TRUE: Final = {"true", "yes", "on", "1"}
+_FALSE: Final = {"false", "no", "off", "0"}
+_PASSWORD: Final = re.compile(r"(?<=:)[^:/@]+(?=@)|(?<=password=)[^&]+")
+
+
+class Kind(Enum):
+    """What values a setting takes."""
+
+    FLAG = "true or false"
+    COUNT = "whole number"
+    NUMBER = "number"
+    DURATION = "duration"
+    SIZE = "size"
+    TEXT = "text"
+    CHOICE = "choice"
+    TEXTS = "list of texts"
+    PATH = "path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One entry of the catalogue."""
+
+    name: str
+    """Within its scope: `first_check_s`, or `delivery.pause_failures` of a part."""
+    scope: str
+    """What it belongs to: broker, metaq, tailer, client."""
+    kind: Kind
+    default: object
+    default_shown: str
+    """The default for people, where it is made at the start or stands for something."""
+    meaning: str
+    least: float | None
+    most: float | None
+    is_open: bool
+    """Whether the bounds themselves are outside."""
+    choices: tuple[str, ...]
+    metavar: str
+    """What stands for a value in help; empty: what its kind says."""
+    live: bool
+    """Whether running processes take a change. Else it needs a restart."""
+    option: str
+    """`--first-check-s`; empty: only file and environment."""
+    variable: str
+
+    @property
+    def full_name(self) -> str:
+        """With its scope: broker.first_check_s."""
+        return f"{self.scope}.{self.name}"
+
+    # ---- values
+
+    def value_of(self, given: object) -> Any:
+        """The value that a source gives as text, or as a value of TOML. Raises MisuseError."""
+        value = _CONVERT[self.kind](given)
+        if value is None or not self._allows(value):
+            raise MisuseError(f"the value {self.show(given)} is not {self.rule()}")
+        return value
+
+    def check(self, value: object) -> None:
+        """Raises MisuseError unless a program may give this value for the field."""
+        if value is None and self.default is None:
+            return
+        of_other_kind = isinstance(value, str) and self.kind not in {Kind.TEXT, Kind.CHOICE}
+        if of_other_kind or _CONVERT[self.kind](value) is None or not self._allows(value):
+            raise MisuseError(f"{self.name}={self.show(value)} is not {self.rule()}")
+
+    def _allows(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        if self.is_open:
+            return (self.least is None or value > self.least) and (self.most is None or value < self.most)
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+    def rule(self) -> str:
+        """What a value must be: "a duration of at least 1s: a number of seconds, or 30s, 12h, 7d"."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        return " ".join(filter(None, (_ARTICLE[self.kind], self.bounds()))) + _WAY_OUT.get(self.kind, "")
+
+    def bounds(self) -> str:
+        """Between which values it lies, in words; empty where it has no bounds."""
+        low, high = ("above", "below") if self.is_open else ("of at least", "of at most")
+        if self.least is not None and self.most is not None and not self.is_open:
+            return f"from {self.in_words(self.least)} to {self.in_words(self.most)}"
+        words = [f"{low} {self.in_words(self.least)}"] if self.least is not None else []
+        words += [f"{high} {self.in_words(self.most)}"] if self.most is not None else []
+        return " and ".join(words)
+
+    def in_words(self, value: object) -> str:
+        """A value as people write it, and as every source takes it; without a password in it."""
+        match self.kind, value:
+            case Kind.DURATION, float() | int():
+                return shown_duration(value)
+            case Kind.SIZE, float() | int():
+                return _shown_size(round(value))
+            case Kind.FLAG, bool():
+                return "true" if value else "false"
+            case Kind.TEXT, str():
+                return _PASSWORD.sub("***", value)
+            case Kind.TEXTS, tuple() | list():
+                return " ".join(map(str, value))
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        return "" if value is None else text
+
+    def show(self, value: object) -> str:
+        """A value for logs and terminals: without a password in it, and not longer than people read."""
+        return shown(_PASSWORD.sub("***", value) if isinstance(value, str) else value)
+
+    def shown_default(self) -> str:
+        """The default for people; "none" where there is none."""
+        return self.default_shown or self.in_words(self.default) or "none"
+
+
+def setting(
+    default: T,
+    meaning: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    is_open: bool = False,
+    choices: tuple[str, ...] = (),
+    metavar: str = "",
+    live: bool = False,
+    option: str = "",
+    variable: str = "",
+    kind: Kind | None = None,
+    made: Callable[[], T] | None = None,
+    shown: str = "",
+) -> T:
+    """A field of a dataclass of settings, with its entry of the catalogue.
+
+    is_open: the bounds are not allowed themselves. option: its name on the command line. made: makes the default when
+    a process starts. shown: the default in words.
+    """
+    entry = {
+        "meaning": meaning,
+        "least": least,
+        "most": most,
+        "is_open": is_open,
+        "choices": choices,
+        "metavar": metavar,
+        "live": live,
+        "option": option,
+        "variable": variable,
+        "kind": kind,
+        "default": default,
+        "default_shown": shown,
+    }
+    made_field: Any = (
+        field(default=default, metadata={_KEY: entry})
+        if made is None
+        else field(default_factory=made, metadata={_KEY: entry})
+    )
+    result: T = made_field
+    return result
+
+
+def required(meaning: str, *, kind: Kind, option: str, metavar: str = "", variable: str = "") -> Any:
+    """A field without a default: whoever makes the dataclass must give it, by any source."""
+    entry = {
+        "meaning": meaning,
+        "least": None,
+        "most": None,
+        "is_open": False,
+        "choices": (),
+        "metavar": metavar,
+        "live": False,
+        "option": option,
+        "variable": variable,
+        "kind": kind,
+        "default": REQUIRED,
+        "default_shown": "none; it must be given",
+    }
+    return field(metadata={_KEY: entry})
+
+
+def settings_of(config: type, scope: str = "", *, within: str = "") -> Iterator[Setting]:
+    """The catalogue of a dataclass: its own settings, then those of its parts."""
+    for each in dataclasses.fields(config):
+        entry = each.metadata.get(_KEY)
+        if entry is not None:
+            name = f"{within}{each.name}"
+            own = {key: value for key, value in entry.items() if key not in {"kind", "variable"}}
+            yield Setting(
+                name=name,
+                scope=scope,
+                kind=entry["kind"] or _kind_of(name, entry["default"], entry["choices"]),
+                variable=entry["variable"] or f"TXMSG_{scope}_{name.replace('.', '_')}".upper(),
+                **own,
+            )
+    for each in dataclasses.fields(config):
+        if is_dataclass(each.default_factory):
+            yield from settings_of(each.default_factory, scope, within=f"{within}{each.name}.")
+
+
+def check_settings(config: object) -> None:
+    """Raises MisuseError for the first value of a dataclass of settings that is out of its bounds. Not of its parts."""
+    for each in settings_of(type(config)):
+        if "." not in each.name:
+            each.check(getattr(config, each.name))
+
+
+def made_of(config: type[T], values: Mapping[str, object]) -> T:
+    """A dataclass of settings with these values by name, those of parts by `part.name`; else defaults."""
+    own: dict[str, object] = {}
+    parts: dict[str, dict[str, object]] = {}
+    for name, value in values.items():
+        part, dot, rest = name.partition(".")
+        if dot:
+            parts.setdefault(part, {})[rest] = value
+        else:
+            own[name] = value
+    types = {each.name: each.default_factory for each in dataclasses.fields(config)}  # type: ignore[arg-type]
+    for part, given in parts.items():
+        made = types[part]
+        assert isinstance(made, type)
+        own[part] = made_of(made, given)
+    return config(**own)
+
+
+def _kind_of(name: str, default: object, choices: tuple[str, ...]) -> Kind:
+    if choices:
+        return Kind.CHOICE
+    if isinstance(default, bool):
+        return Kind.FLAG
+    if name.endswith("_s") or "_s_" in name:
+        return Kind.DURATION
+    if "size_bytes" in name:
+        return Kind.SIZE
+    if isinstance(default, int):
+        return Kind.COUNT
+    return Kind.NUMBER if isinstance(default, float) else Kind.TEXT
+
+
+def _flag(given: object) -> bool | None:
+    if isinstance(given, bool):
+        return given
+    text = given.lower() if isinstance(given, str) else ""
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
+def _count(given: object) -> int | None:
+    if isinstance(given, str):
+        return int(given) if re.fullmatch(r"-?[0-9]{1,18}", given) else None
+    return given if isinstance(given, int) and not isinstance(given, bool) else None
+
+
+def _size(given: object) -> int | None:
+    return size_in(given) if isinstance(given, str) else _count(given)
+
+
+def _text(given: object) -> str | None:
+    return given if isinstance(given, str) and given.isprintable() else None
+
+
+def _path(given: object) -> Path | None:
+    if isinstance(given, str) and given and given.isprintable():
+        return Path(given).expanduser()
+    return given if isinstance(given, Path) else None
+
+
+def _texts(given: object) -> tuple[str, ...] | None:
+    if isinstance(given, str):
+        return tuple(given.split())
+    if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
+        return tuple(given)
+    return None
+
+
+def _shown_size(size_bytes: int) -> str:
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_bytes and size_bytes % SIZE_UNITS[unit] == 0:
+            return f"{size_bytes // SIZE_UNITS[unit]}{unit}"
+    return str(size_bytes)
+
+
+_CONVERT: Final[Mapping[Kind, Callable[[object], object]]] = {
+    Kind.FLAG: _flag,
+    Kind.COUNT: _count,
+    Kind.NUMBER: number_in,
+    Kind.DURATION: duration_in,
+    Kind.SIZE: _size,
+    Kind.TEXT: _text,
+    Kind.CHOICE: _text,
+    Kind.TEXTS: _texts,
+    Kind.PATH: _path,
+}
+_ARTICLE: Final = {
+    Kind.FLAG: "true or false",
+    Kind.COUNT: "a whole number",
+    Kind.NUMBER: "a number",
+    Kind.DURATION: "a duration",
+    Kind.SIZE: "a size",
+    Kind.TEXT: "a text on one line",
+    Kind.CHOICE: "a choice",
+    Kind.TEXTS: "a list of texts",
+    Kind.PATH: "a path",
+}
+_WAY_OUT: Final = {
+    Kind.DURATION: "; give a number of seconds, or 30s, 12h, 7d",
+    Kind.SIZE: "; give bytes, or 512KiB, 64MiB, 100GiB",
+}

@@ -1,0 +1,147 @@
+"""Where the values of settings come from: defaults < file < environment < command line < run-time store.
+
+An error names the place (file and line, variable, option), the value, the rule, and what to give.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from txmsg.errors import MisuseError, shown
+from txmsg.settings.catalogue import Setting
+
+CONFIG_VARIABLE: Final = "TXMSG_CONFIG"
+"""The variable that names the file."""
+DEFAULT: Final = "default"
+SCOPES: Final = ("broker", "metaq", "tailer", "client")
+"""The tables of a file."""
+
+_TABLE: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]")
+_ENTRY: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The value of a setting, and where it comes from, for people."""
+
+    value: Any
+    source: str = DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    value: object
+    place: str
+
+
+def from_file(path: Path, settings: Iterable[Setting]) -> dict[str, Value]:
+    """The values that a file gives settings of one scope, by name. Other scopes may be in the file, too."""
+    known = {each.full_name: each for each in settings}
+    scope = next(iter(known.values())).scope
+    found: dict[str, Value] = {}
+    for name, entry in _entries(path):
+        of = name.partition(".")[0]
+        if of not in SCOPES:
+            raise unknown(of, SCOPES, f"{entry.place}: ")
+        if of != scope:
+            continue
+        if name not in known:
+            raise unknown(name, known, f"{entry.place}: ")
+        found[known[name].name] = Value(_value(known[name], entry.value, entry.place), entry.place)
+    return found
+
+
+def from_environment(environment: Mapping[str, str], settings: Iterable[Setting]) -> dict[str, Value]:
+    """The values that variables give, by name. An empty variable gives none."""
+    return {
+        each.name: Value(_value(each, environment[each.variable], each.variable), each.variable)
+        for each in settings
+        if environment.get(each.variable)
+    }
+
+
+def strange_variables(environment: Mapping[str, str], settings: Iterable[Setting]) -> Iterator[str]:
+    """What to warn of: variables that look like settings, and are none.
+
+    No error: platforms set variables of their own by the names of services, as TXMSG_BROKER_SERVICE_HOST.
+    """
+    variables = {each.variable: each.scope for each in settings}
+    prefixes = tuple({f"TXMSG_{scope.upper()}_" for scope in variables.values()})
+    for name in sorted(environment):
+        if name.startswith(prefixes) and name not in variables and (near := _near(name, variables, 0.85)):
+            yield f"the variable {name} is no setting and is ignored{near}"
+
+
+def from_options(given: Mapping[str, object], settings: Iterable[Setting]) -> dict[str, Value]:
+    """The values that options gave, by name, as click passes them: checked, None where one was not given."""
+    found = {each: given.get(parameter_of(each)) for each in settings if each.option}
+    return {
+        # '' among repeated ones: none of them, which is not the same as not given.
+        each.name: Value(tuple(filter(None, value)) if isinstance(value, tuple) else value, each.option)
+        for each, value in found.items()
+        if value not in (None, ())
+    }
+
+
+def parameter_of(setting: Setting) -> str:
+    """How the parameter of a command is called that has the value of the setting's option."""
+    return setting.name.replace(".", "_")
+
+
+def unknown(name: str, known: Iterable[str], place: str = "") -> MisuseError:
+    """The error: there is no such setting. Names the nearest one."""
+    near = _near(name, known) or (";" if "." in name else f": choose one of {', '.join(known)};")
+    return MisuseError(f"{place}{shown(name)} is not a setting{near} `txmsg config explain` lists all")
+
+
+def _near(name: str, known: Iterable[str], likeness: float = 0.7) -> str:
+    near = get_close_matches(name, list(known), n=1, cutoff=likeness)
+    return f": did you mean {near[0]}?" if near else ""
+
+
+def _value(setting: Setting, given: object, place: str) -> Any:
+    try:
+        return setting.value_of(given)
+    except MisuseError as exc:
+        raise MisuseError(f"{place} gives no value for {setting.full_name}: {exc}") from exc
+
+
+def _entries(path: Path) -> Iterator[tuple[str, _Entry]]:
+    """The full name of each entry of a file, and where it is."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
+    except OSError as exc:
+        raise MisuseError(f"the settings cannot be read from {path}: {exc.strerror}") from exc
+    except ValueError as exc:  # TOMLDecodeError, UnicodeDecodeError
+        raise MisuseError(f"{path} is not a file of settings in TOML: {exc}") from exc
+    lines = _lines(text)
+    for name, value in _flat(content):
+        place = f"{path} line {lines[name]}" if name in lines else str(path)
+        yield name, _Entry(value, place)
+
+
+def _flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{within}{key}.")
+        else:
+            yield f"{within}{key}", value
+
+
+def _lines(text: str) -> dict[str, int]:
+    """In which line each entry stands, as far as this is seen without a parser: tomllib does not tell."""
+    found: dict[str, int] = {}
+    within = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if table := _TABLE.match(line):
+            within = f"{table[1]}."
+        elif entry := _ENTRY.match(line):
+            found[f"{within}{entry[1]}"] = number
+    return found
