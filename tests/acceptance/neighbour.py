@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,6 +24,9 @@ class Neighbour:
         self.committed: list[MessageId] = []
         self.received: list[MessageId] = []
         self.errors: list[TxmsgError] = []
+        self.pause_s_max = 0.0
+        """The longest time without a transaction that committed."""
+        self._committed_at = time.monotonic()
         self._changed = threading.Condition()
 
     def goes_on(self, count: int = 20) -> None:
@@ -39,6 +43,9 @@ class Neighbour:
         with self._changed:
             if committed is not None:
                 self.committed.append(committed)
+                now = time.monotonic()
+                self.pause_s_max = max(self.pause_s_max, now - self._committed_at)
+                self._committed_at = now
             if received is not None:
                 self.received.append(received)
             self._changed.notify_all()

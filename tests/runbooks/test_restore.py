@@ -1,0 +1,67 @@
+"""docs/runbooks/restore.md: what was sent until the moment is there, what came later is not, and the mirror agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.acceptance.neighbour import neighbour
+from tests.broker_process import running_broker
+from tests.mirror.tailer_process import TailerProcess
+from tests.runbooks.machine import Machine
+from tests.runbooks.notify import DATABASE, create_notify, is_mirrored
+from tests.runbooks.page import Page
+from tests.waiting import until
+from txmsg.message import MessageId
+
+
+def stored(url: str) -> set[MessageId]:
+    with psycopg.connect(url, connect_timeout=10) as connection:
+        return {
+            MessageId(f"{transaction}.{n}")
+            for transaction, n in connection.execute("select transaction_id, n from txmsg.message")
+        }
+
+
+@pytest.mark.takes_long
+def test_a_database_returns_to_an_earlier_moment(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with Machine() as machine:
+        create_notify(machine)
+        url = machine.url(DATABASE)
+        with (
+            running_broker(url, log=tmp_path / "broker.log") as broker,
+            TailerProcess(url, log, said=tmp_path / "tailer.log") as tailer,
+        ):
+            tailer.start()
+            backups = machine.directory / "backups"
+            page = Page(
+                "restore",
+                {"NOTIFY": url, "DATA": machine.data, "BACKUPS": backups, "METAQ": log, "MOMENT": "not yet"},
+                {"on_server": machine.shell},
+            )
+            with neighbour(broker.address) as early:
+                page.run("Archive the write-ahead log")
+                early.goes_on()
+                page.run("Back up")
+                early.goes_on()
+            with psycopg.connect(url, connect_timeout=10) as connection:
+                [(moment,)] = connection.execute("select clock_timestamp()::text")
+            with neighbour(broker.address) as late:
+                late.goes_on()
+            until(lambda: is_mirrored(url, log))
+            tailer.stop()
+            page.set("MOMENT", moment)
+            page.run("Restore")
+            assert stored(url) == set(early.committed), "all until the moment, and nothing of later"
+            with neighbour(broker.address) as after:
+                after.goes_on()
+            assert stored(url) == {*early.committed, *after.committed}
+            assert not is_mirrored(url, log), "the log has what was lost"
+            page.run("Continue the mirror")
+            tailer.start()
+            until(lambda: is_mirrored(url, log))
+            assert page.left == []
+            tailer.stop()
