@@ -25,6 +25,7 @@ from tests.integration.delivery_harness import (
 )
 from tests.postgres_proxy import PostgresProxy
 from txmsg.broker.delivery import Delivery
+from txmsg.broker.store import connect
 from txmsg.broker.store.batch import Batch, apply
 from txmsg.broker.store.connect import OTHER_INCARNATION, UNKNOWN_ID
 from txmsg.client import Producer
@@ -70,8 +71,9 @@ async def settle(delivery: Delivery, messages: Sequence[Delivered]) -> None:
 
 
 async def test_messages_in_offsets_that_a_window_counts_as_done_are_delivered(
-    proxy: PostgresProxy, past: GoingBack
+    proxy: PostgresProxy, past: GoingBack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connect, "_FRESH_S", 0.0)  # a connection that was cut would tell of the restart
     async with notify_at(proxy.url) as notify, delivering(notify, graceful=False, **BY_ITSELF_NOTHING) as delivery:
         await notify.add(10)
         await settle(delivery, await receive(delivery, 10))

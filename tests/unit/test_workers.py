@@ -378,6 +378,33 @@ async def test_handlers_that_wait_for_nothing_leave_the_loop_its_turns(run_count
         assert turns >= 1000 // 50
 
 
+async def test_of_many_workers_one_goes_on_in_each_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep, count = asyncio.sleep, 0
+
+    def counted(delay: float) -> Any:
+        nonlocal count
+        count += 1
+        return sleep(delay)
+
+    async with working(100) as (workers, told):
+        monkeypatch.setattr(asyncio, "sleep", counted)
+
+        async def call(message: ReceivedMessage) -> None:
+            return
+
+        workers.put(deliveries(told, 5000, call))
+        await told.until(5000)
+        assert count <= 5000 // 50
+
+
+async def test_all_workers_begin_though_a_turn_of_the_loop_is_for_fewer() -> None:
+    async with working(200) as (workers, told):
+        meeting = asyncio.Barrier(200)
+        workers.put(deliveries(told, 200, lambda message: meeting.wait()))
+        await told.until(200)
+        assert len(told.acked) == 200
+
+
 async def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
     async with working(2) as (workers, told):
         go = asyncio.Event()

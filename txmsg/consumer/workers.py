@@ -103,6 +103,7 @@ class _LoopWorkers(Generic[R]):
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False
         self._in_turn = 0
+        self._has_next = False  # whether one of them goes on in the next turn of the loop
         self._closed = False
         self.running: list[R | None] = [None] * count
         self._context = _handlers_context()
@@ -148,11 +149,16 @@ class _LoopWorkers(Generic[R]):
 
     async def _work(self, place: int) -> None:
         while not self._closed:
-            if not self._runs:
+            # One alone goes on in the next turn, and wakes others as handlers wait: not each of them at each turn.
+            if not self._runs or (self._in_turn >= _TURN_COUNT and self._has_next):
                 await self._wait()
                 continue
             if self._in_turn >= _TURN_COUNT:
-                await asyncio.sleep(0)
+                self._has_next = True
+                try:
+                    await asyncio.sleep(0)
+                finally:
+                    self._has_next = False
                 continue
             self.running[place] = run = self._runs.popleft()
             self._wake_one()

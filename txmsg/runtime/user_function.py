@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any
 
@@ -43,9 +43,9 @@ class UserFunction:
         run = asyncio.get_running_loop().run_in_executor(threads, context.run, self._call, argument)
         return await self._awaited(run)
 
-    async def on_loop(self, argument: object) -> Any:
+    def on_loop(self, argument: object) -> Coroutine[Any, Any, Any]:
         """The same of a coroutine function."""
-        return await self._awaited(self._function(argument))
+        return self._awaited(self._function(argument))
 
     def on_thread(self, argument: object, loop: asyncio.AbstractEventLoop) -> Any:
         """The same of a plain function, called on a thread; an awaitable that it returns is awaited on the loop."""
@@ -57,6 +57,8 @@ class UserFunction:
     async def _awaited(self, work: Awaitable[Any]) -> Any:
         try:
             result = await work
+            if result is None:  # as nearly always
+                return None
             if inspect.isawaitable(result):
                 result = await result
         except asyncio.CancelledError as exc:

@@ -223,6 +223,10 @@ class Window:
         ready, left = self._ready, size_bytes
         if not mine.is_all:
             taken = self._take_matching(count, size_bytes, mine, group, at_least_one)
+        elif len(ready) <= count and self._ready_size_bytes <= size_bytes:
+            taken = list(ready)
+            ready.clear()
+            self._ready_size_bytes = 0
         else:
             while ready and len(taken) < count:
                 size = size_bytes_of(ready[0])

@@ -6,6 +6,8 @@ Translates the driver's errors: a caller that gets BrokerUnavailable from here m
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeAlias
@@ -52,6 +54,8 @@ _PARAMETERS: dict[str, Any] = {"connect_timeout": 5, "client_encoding": ENCODING
 _CHANNEL: Final = "txmsg"
 """The channel on which brokers notify each other."""
 _CHECK_S_MAX = 5.0
+_FRESH_S = 1.0
+"""A connection that was good so recently is not checked before it is used again."""
 _SETUP_S_MAX = 5.0
 _SESSION_S_MAX = 30.0
 _UPKEEP_S_MAX = 120.0
@@ -64,6 +68,9 @@ class _Connection(PreparedConnection):
     The driver would ask the server to cancel and wait for that, twice 5 s with a server that says nothing: too long for
     a stop. Statements are short, and an abandoned transaction has its timeout in the server.
     """
+
+    used_at = -math.inf
+    """When the last session with it ended well, by the monotonic clock."""
 
     async def cancel_safe(self, *, timeout: float = 0.0) -> None:
         cut(self)
@@ -194,6 +201,8 @@ def open_pool(
 
 
 async def _check(connection: AsyncConnection[Any]) -> None:
+    if isinstance(connection, _Connection) and time.monotonic() - connection.used_at < _FRESH_S:
+        return  # a round trip for each read of new messages
     with answering_within(connection, _CHECK_S_MAX):
         await AsyncConnectionPool.check_connection(connection)
 
@@ -216,6 +225,8 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
             with answering_within(connection, timeout_s):
                 try:
                     yield connection
+                    if isinstance(connection, _Connection):
+                        connection.used_at = time.monotonic()
                 except psycopg.errors.ReadOnlySqlTransaction:
                     await connection.close()  # a standby by now: behind the same address may be another primary
                     raise

@@ -288,8 +288,8 @@ async def queue_ends(conn: Connection, segment: int, queue_ids: Sequence[QueueId
 
 
 @lru_cache(maxsize=256)
-def _read_messages_in(segment: int) -> sql.Composed:
-    return sql.SQL(
+def _read_messages_in(segment: int) -> bytes:
+    statement = sql.SQL(
         """
         select {columns} from (
             select m.*, sum(octet_length(m.body) + coalesce(octet_length(m.headers), 0))
@@ -304,6 +304,7 @@ def _read_messages_in(segment: int) -> sql.Composed:
         partition=partition(segment),
         segment=sql.Literal(segment),
     )
+    return statement.as_bytes(None)
 
 
 async def read_messages(
