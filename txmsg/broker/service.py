@@ -6,7 +6,7 @@ Knows no protocol, so that several protocols can share it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
@@ -185,12 +185,11 @@ class NotifyService:
         Idempotent. A commit of ordered messages whose key is held back is final too: they enter their queue when the
         key is free. A transaction named with both outcomes is a problem. Raises Overloaded, BrokerUnavailable.
         """
-        ended = {*commit, *rollback}
-        torn = set(commit) & set(rollback)
+        torn = set(commit).intersection(rollback)
         batch = Batch(
-            commit=[transaction_id for transaction_id in _unique(commit) if transaction_id not in torn],
-            rollback=[transaction_id for transaction_id in _unique(rollback) if transaction_id not in torn],
-            check=[transaction_id for transaction_id in _unique(unknown) if transaction_id not in ended],
+            commit=_unique(commit, torn),
+            rollback=_unique(rollback, torn),
+            check=_unique(unknown, {*commit, *rollback}) if unknown else [],
             commit_by={} if by is DecidedBy.CLIENT else dict.fromkeys(commit, by),
         )
         ends = batch.ends()
@@ -236,8 +235,9 @@ class CheckResolver:
             raise error
 
 
-def _unique(ids: Sequence[bytes]) -> list[bytes]:
-    return list(dict.fromkeys(ids))
+def _unique(ids: Sequence[bytes], without: Set[bytes]) -> list[bytes]:
+    unique = dict.fromkeys(ids)
+    return [id_bytes for id_bytes in unique if id_bytes not in without] if without else list(unique)
 
 
 def _all_valid(batch: Columns, body_size_bytes_max: int) -> bool:

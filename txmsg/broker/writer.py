@@ -61,6 +61,7 @@ class Work:
     """The items of one request, and its future: one per request, not per item."""
 
     batch: Batch
+    items: int
     size_bytes: int
     done: asyncio.Future[Mapping[bytes, Problem]]
     taken: bool = False
@@ -111,7 +112,7 @@ class Writer:
         self.waiting_size_bytes = 0
         self._waiting: deque[Work] = deque()
         self._arrived = asyncio.Event()
-        self._room = asyncio.Condition()
+        self._room = asyncio.Event()
         self._connection: PreparedConnection | None = None
         self._database_away = ""
         self._closing = False
@@ -123,28 +124,40 @@ class Writer:
     async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, Problem]:
         """Returns when the batch is on disk, with the problems by transaction id.
 
-        Raises Overloaded or BrokerUnavailable when nothing was written, OutcomeUnknown when it may have been.
+        Raises Overloaded or BrokerUnavailable when nothing was written, OutcomeUnknown when it may have been. If it is
+        cancelled, what no batch has taken yet is not written.
         """
         if not len(batch):
             return {}
-        deadline = asyncio.get_running_loop().time() + self._config.request_timeout_s
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.request_timeout_s
         if self._full():
             await self._wait_for_room(deadline)
         if self._closing:
             raise BrokerUnavailable("the broker is stopping: nothing was stored")
-        work = Work(batch, size_bytes, asyncio.get_running_loop().create_future())
+        work = self._add(batch, size_bytes)
+        timer = loop.call_at(deadline, self._expire, work)
+        try:
+            return await work.done
+        finally:
+            timer.cancel()
+
+    def _add(self, batch: Batch, size_bytes: int) -> Work:
+        work = Work(batch, len(batch), size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(work)
-        self.waiting_items += len(batch)
+        self.waiting_items += work.items
         self.waiting_size_bytes += size_bytes
         self._arrived.set()
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await work.done
-        except TimeoutError:
-            cause = self._database_away or f"no answer from the database in {self._config.request_timeout_s} s"
-            if work.taken:
-                raise OutcomeUnknown(f"not known to be stored, repeat it under the same ids: {cause}") from None
-            raise BrokerUnavailable(f"not stored: {cause}") from None
+        return work
+
+    def _expire(self, work: Work) -> None:
+        if work.done.done():
+            return
+        cause = self._database_away or f"no answer from the database in {self._config.request_timeout_s} s"
+        if work.taken:
+            work.done.set_exception(OutcomeUnknown(f"not known to be stored, repeat it under the same ids: {cause}"))
+        else:
+            work.done.set_exception(BrokerUnavailable(f"not stored: {cause}"))
 
     def _full(self) -> bool:
         config = self._config
@@ -154,8 +167,10 @@ class Writer:
 
     async def _wait_for_room(self, deadline: float) -> None:
         try:
-            async with asyncio.timeout_at(deadline), self._room:
-                await self._room.wait_for(lambda: not self._full() or self._closing)
+            async with asyncio.timeout_at(deadline):
+                while self._full() and not self._closing:
+                    self._room.clear()
+                    await self._room.wait()
         except TimeoutError:
             raise Overloaded(
                 f"{self.waiting_items} items of {self.waiting_size_bytes} bytes wait to be written, the maximum of "
@@ -169,8 +184,7 @@ class Writer:
                 batch, works = self._take()
                 if works:
                     await self._settle(batch, works)
-                async with self._room:
-                    self._room.notify_all()
+                self._room.set()
         finally:
             if self._connection is not None:
                 await self._connection.close()
@@ -179,6 +193,7 @@ class Writer:
         """Refuses new work; `run` ends when what was accepted is written."""
         self._closing = True
         self._arrived.set()
+        self._room.set()
 
     async def _has_work(self) -> bool:
         while not self._waiting:
@@ -191,20 +206,21 @@ class Writer:
     def _take(self) -> tuple[Batch, list[Work]]:
         """The next batch: as many waiting requests as fit, with at most one outcome per transaction."""
         config = self._config
-        batch, works, size_bytes = Batch(), list[Work](), 0
+        works = list[Work]()
+        items = size_bytes = 0
         ended: set[bytes] = set()
         sent: set[bytes] = set()
         while self._waiting:
             work = self._waiting[0]
             ends, plain = work.batch.ends(), work.batch.plain.ids
             full = (
-                len(batch) + len(work.batch) > config.batch_items_max
+                items + work.items > config.batch_items_max
                 or size_bytes + work.size_bytes > config.batch_size_bytes_max
             )
             if works and (full or not ended.isdisjoint(ends) or not sent.isdisjoint(plain)):
                 break
             self._waiting.popleft()
-            self.waiting_items -= len(work.batch)
+            self.waiting_items -= work.items
             self.waiting_size_bytes -= work.size_bytes
             if work.done.done():  # its sender has gone or given up
                 continue
@@ -213,10 +229,15 @@ class Writer:
                 continue
             ended.update(ends)
             sent.update(plain)
-            batch.extend(work.batch)
             works.append(work)
             work.taken = True
+            items += work.items
             size_bytes += work.size_bytes
+        if len(works) == 1:
+            return works[0].batch, works
+        batch = Batch()
+        for work in works:
+            batch.extend(work.batch)
         return batch, works
 
     async def _settle(self, batch: Batch, works: list[Work]) -> None:
@@ -249,11 +270,7 @@ class Writer:
 
         If the database is away, the sweep of `Scheduler` finds them later.
         """
-        work = Work(Batch(check=ids), 0, asyncio.get_running_loop().create_future())
-        work.done.add_done_callback(_note_failure)
-        self._waiting.append(work)
-        self.waiting_items += len(ids)
-        self._arrived.set()
+        self._add(Batch(check=ids), 0).done.add_done_callback(_note_failure)
 
     async def _apply(self, batch: Batch, give_up_at: float, *, tried: bool = False) -> Applied:
         """Applies a batch: repeats it while the database is away, splits it if an item is refused.

@@ -49,6 +49,10 @@ class DecidedBy(enum.IntEnum):
     PERSON = 3
 
 
+_NO_COLUMNS = Columns()
+"""Of all batches without half messages or without plain ones: never changed."""
+
+
 @dataclass(slots=True)
 class Batch:
     """Halves, plain messages and outcomes for one call. A transaction has one outcome in a batch at most.
@@ -57,8 +61,8 @@ class Batch:
     incarnation: of the database from which the ids of queues and producers were read; None: there are none in it.
     """
 
-    half: Columns = field(default_factory=Columns)
-    plain: Columns = field(default_factory=Columns)
+    half: Columns = field(default_factory=lambda: _NO_COLUMNS)
+    plain: Columns = field(default_factory=lambda: _NO_COLUMNS)
     commit: list[bytes] = field(default_factory=list)
     rollback: list[bytes] = field(default_factory=list)
     check: list[bytes] = field(default_factory=list)
@@ -70,8 +74,10 @@ class Batch:
         assert None in {self.incarnation, other.incarnation} or self.incarnation == other.incarnation
         self.incarnation = self.incarnation or other.incarnation
         if other.half.ids:
+            self.half = self.half if self.half is not _NO_COLUMNS else Columns()
             self.half.extend(other.half)
         if other.plain.ids:
+            self.plain = self.plain if self.plain is not _NO_COLUMNS else Columns()
             self.plain.extend(other.plain)
         self.commit += other.commit
         self.rollback += other.rollback
@@ -159,7 +165,7 @@ async def apply(
     Unconfirmed.
     """
     try:
-        arrays = _arrays(batch)
+        parameters = _parameters(batch)
     except (struct.error, ValueError) as exc:
         raise Unwritable(f"{type(exc).__name__}: {exc}") from exc
     begun = time.monotonic()
@@ -171,7 +177,7 @@ async def apply(
                 _INT.pack(segment),
                 _INT.pack(previous),
                 _FLOAT.pack(first_check_s),
-                *[array.data for array in arrays],
+                *parameters,
             ],
         )
     except DatabaseError as exc:
@@ -185,14 +191,26 @@ async def apply(
     return _read(*(column or () for column in columns))
 
 
-def _arrays(batch: Batch) -> list[Array]:
-    half, plain = batch.half, batch.plain
+def _parameters(batch: Batch) -> list[bytes]:
+    """The columns of a batch in binary. Those of a kind of which it has none were made once."""
+    half = [array.data for array in _half_arrays(batch.half)] if batch.half.ids else _NO_HALF
+    ends = [array.data for array in _end_arrays(batch)] if batch.commit or batch.rollback or batch.check else _NO_ENDS
+    plain = [array.data for array in _plain_arrays(batch.plain)] if batch.plain.ids else _NO_PLAIN
+    return half + ends + plain
+
+
+def _half_arrays(half: Columns) -> list[Array]:
     return [
         uuid_array(half.ids),
         smallint_array(half.n or [0] * len(half.ids)),
         int4_array(half.queue),
         int4_array(half.producer),
         *_content(half),
+    ]
+
+
+def _end_arrays(batch: Batch) -> list[Array]:
+    return [
         uuid_array(batch.commit),
         # In the usual batch the client decided all of them; then the column is left out.
         smallint_array(
@@ -200,6 +218,11 @@ def _arrays(batch: Batch) -> list[Array]:
         ),
         uuid_array(batch.rollback),
         uuid_array(batch.check),
+    ]
+
+
+def _plain_arrays(plain: Columns) -> list[Array]:
+    return [
         uuid_array(plain.ids),
         smallint_array(plain.n or [0] * len(plain.ids)),
         int4_array(plain.queue),
@@ -221,7 +244,9 @@ def _content(columns: Columns) -> list[Array]:
 
 _INT = struct.Struct(">i")
 _FLOAT = struct.Struct(">d")
-_OIDS = (2950, 23, 23, 701, *[array.oid for array in _arrays(Batch())])  # uuid, int, int, float8
+_EMPTY = (_half_arrays(_NO_COLUMNS), _end_arrays(Batch()), _plain_arrays(_NO_COLUMNS))
+_NO_HALF, _NO_ENDS, _NO_PLAIN = ([array.data for array in arrays] for arrays in _EMPTY)
+_OIDS = (2950, 23, 23, 701, *[array.oid for arrays in _EMPTY for array in arrays])  # uuid, int, int, float8
 _CALL = Statement(
     b"write_batch",
     b"call txmsg.write_batch($1, $2, $3, make_interval(secs => $4), %b, null, null, null, null, null, null)"

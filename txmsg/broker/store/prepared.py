@@ -9,23 +9,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.abc import Transformer as BaseTransformer
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Statement:
     """An SQL statement with parameters $1, $2, ... of the types with these oids. Sessions know it by its name."""
 
     name: bytes
     sql: bytes
     parameter_oids: tuple[int, ...]
+
+    @cached_property
+    def formats(self) -> tuple[Format, ...]:
+        """Those of the parameters."""
+        return (Format.BINARY,) * len(self.parameter_oids)
 
 
 class PreparedConnection(AsyncConnection[Any]):
@@ -36,8 +43,8 @@ class PreparedConnection(AsyncConnection[Any]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._names_prepared: set[bytes] = set()
-        self._row_loader = Transformer(self)
+        self._row_loaders: dict[bytes, BaseTransformer] = {}
+        """Of the statements that are prepared, by name."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._fd = -1
         """Which the loop watches, also between statements: to begin and to end that for each takes system calls."""
@@ -50,14 +57,16 @@ class PreparedConnection(AsyncConnection[Any]):
         If it is cancelled, the connection is closed; the server may carry out the statement or not.
         """
         async with self.lock:
-            if statement.name not in self._names_prepared:
+            row_loader = self._row_loaders.get(statement.name)
+            if row_loader is None:
                 self.pgconn.send_prepare(statement.name, statement.sql, statement.parameter_oids)
                 await self._answer()
-                self._names_prepared.add(statement.name)
-            self.pgconn.send_query_prepared(statement.name, values, (Format.BINARY,) * len(values), Format.BINARY)
+                row_loader = self._row_loaders[statement.name] = Transformer(self)
+            self.pgconn.send_query_prepared(statement.name, values, statement.formats, Format.BINARY)
             result = await self._answer()
-        self._row_loader.set_pgresult(result)
-        return self._row_loader.load_row(0, tuple)
+        # The types of its columns are those of its first result.
+        row_loader.set_pgresult(result, set_loaders=row_loader.pgresult is None)
+        return row_loader.load_row(0, tuple)
 
     async def wait(self, *args: Any, **kwargs: Any) -> Any:
         """As the driver has it, which reads the socket itself."""
