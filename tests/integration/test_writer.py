@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
 from tests.integration.batch_harness import columns_of, running_writer
+from tests.waiting import until_async
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.batch import Applied, Batch, apply
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.writer import FAILED, Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded
@@ -78,3 +80,56 @@ async def test_when_as_much_waits_as_is_kept_senders_wait_and_are_then_refused(n
             await writer.write(Batch(plain=columns_of([queue])), 1)
         with pytest.raises(BrokerUnavailable):
             await first
+
+
+async def test_from_many_waiting_items_a_batch_takes_half(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all senders would be answered together, and send together again."""
+    sizes: list[int] = []
+
+    async def counted(connection: Any, batch: Batch, **how: Any) -> Applied:
+        sizes.append(len(batch))
+        return await apply(connection, batch, **how)
+
+    monkeypatch.setattr("txmsg.broker.writer.apply", counted)
+    async with running_writer(BrokerConfig(storage=notify_url), running=False) as (writer, queue, ends):
+        written = [asyncio.create_task(writer.write(Batch(plain=columns_of([queue] * 50)), 1)) for _ in range(8)]
+        await until_async(lambda: writer.waiting_items == 400)
+        running = asyncio.create_task(writer.run())
+        assert list(await asyncio.gather(*written)) == [{}] * 8
+        writer.close()
+        await running
+    assert sizes == [200, 100, 100]
+    assert ends == {queue: 400}
+
+
+async def test_what_its_sender_has_given_up_is_not_begun(notify_url: str) -> None:
+    async with running_writer(BrokerConfig(storage=notify_url), running=False) as (writer, queue, ends):
+        given_up, wanted = (asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1)) for _ in range(2))
+        await until_async(lambda: writer.waiting_items == 2)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        running = asyncio.create_task(writer.run())
+        assert await wanted == {}
+        writer.close()
+        await running
+    assert given_up.cancelled()
+    assert ends == {queue: 1}
+
+
+async def test_who_waits_for_room_may_give_up_and_leaves_nothing(notify_url: str) -> None:
+    config = BrokerConfig(storage=notify_url, waiting_items_max=1)
+    async with running_writer(config, running=False) as (writer, queue, ends):
+        first = asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1))
+        await until_async(lambda: writer.waiting_items == 1)
+        second = asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1))
+        third = asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([second])
+        assert writer.waiting_items == 1
+        running = asyncio.create_task(writer.run())
+        assert [await first, await third] == [{}, {}]
+        writer.close()
+        await running
+    assert second.cancelled()
+    assert ends == {queue: 2}

@@ -52,6 +52,10 @@ _UNSURE_CLASSES = ("", "08", "57", "XX")
 nothing was written."""
 _CONTENTION = (psycopg.errors.LockNotAvailable, psycopg.errors.TransactionRollback)
 _RECONNECT_PAUSE_S = 0.2
+_SPLIT_ITEMS = 128
+"""From twice as many waiting items on, a batch takes half of them. Senders that are answered together send together
+again: all in one batch, they move in step, and sender, broker and database work one after the other (ran: 256 callers
+52,000/s instead of 25,000/s)."""
 _ANSWER_GRACE_S = 2.0
 """After the database should have ended a batch by itself: then the connection is cut, and a new one made."""
 
@@ -204,19 +208,17 @@ class Writer:
         return True
 
     def _take(self) -> tuple[Batch, list[Work]]:
-        """The next batch: as many waiting requests as fit, with at most one outcome per transaction."""
+        """The next batch: the oldest waiting requests, with at most one outcome per transaction."""
         config = self._config
         works = list[Work]()
         items = size_bytes = 0
+        items_max = min(config.batch_items_max, max(_SPLIT_ITEMS, (self.waiting_items + 1) // 2))
         ended: set[bytes] = set()
         sent: set[bytes] = set()
         while self._waiting:
             work = self._waiting[0]
             ends, plain = work.batch.ends(), work.batch.plain.ids
-            full = (
-                items + work.items > config.batch_items_max
-                or size_bytes + work.size_bytes > config.batch_size_bytes_max
-            )
+            full = items + work.items > items_max or size_bytes + work.size_bytes > config.batch_size_bytes_max
             if works and (full or not ended.isdisjoint(ends) or not sent.isdisjoint(plain)):
                 break
             self._waiting.popleft()
