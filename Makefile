@@ -89,7 +89,7 @@ lint: docs ## Check style, format, types, the layers, the documentation, and tha
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate.py --check
 
-generate: $(STAMP) ## Generate txmsg/wire from the .proto files, x.py from each x_async.py, and the pages of names, metrics and settings
+generate: $(STAMP) ## Generate txmsg/wire from the .proto files, x.py from each x_async.py, the pages of names, metrics and settings, and deploy
 	$(BIN)/python tools/generate.py
 
 bench: $(STAMP) ## Measure (BENCH_ARGS='--quick metaq_append': a short run, one benchmark)

@@ -5,7 +5,7 @@ Where one is missing, its tests are skipped; with `--require-tools` no test runs
 
 from __future__ import annotations
 
-from tests import mariadb_server
+from tests import mariadb_server, prometheus
 from tests.chaos import keeper
 from tests.console import chromium
 from txmsg.demo.trades.browser import find_browser
@@ -18,6 +18,7 @@ def missing(*, mariadb: str) -> list[str]:
     found = {
         mariadb_server.HOW_TO_INSTALL: mariadb != "installed" or mariadb_server.is_installed(),
         chromium.HOW_TO_INSTALL: find_browser() is not None,
+        prometheus.HOW_TO_INSTALL: prometheus.is_installed(),
         _HOW_TO_INSTALL_CC: keeper.compiler() is not None,
     }
     return [how_to_install for how_to_install, is_there in found.items() if not is_there]

@@ -1,5 +1,5 @@
-"""Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, and the pages of
-names, metrics and settings.
+"""Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, the pages of names, metrics and
+settings, and the files for Prometheus and Grafana.
 
 Or checks that the committed ones are as generated.
 
@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from metrics_page import metrics_page
+from monitoring import dashboard_file, rules_file
 from reference import reference
 from rpc_modules import rpc_modules
 from settings_page import settings_page
@@ -25,6 +26,8 @@ WIRE = Path("txmsg/wire")
 REFERENCE = Path("docs/reference.md")
 METRICS = Path("docs/metrics.md")
 SETTINGS = Path("docs/settings.md")
+RULES = Path("deploy/prometheus/txmsg-rules.yml")
+DASHBOARD = Path("deploy/grafana/txmsg-dashboard.json")
 SUFFIXES = ("_pb2.py", "_pb2.pyi", "_rpc.py")
 
 
@@ -59,13 +62,20 @@ def stale_of(made: dict[Path, str]) -> list[Path]:
 def write(made: dict[Path, str]) -> None:
     """Brings the tree up to date, and says with what."""
     for each in stale_of(made):
+        (ROOT / each).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / each).write_text(made[each])
         print(f"wrote {each}")
 
 
 def pages() -> dict[Path, str]:
-    """The pages of the documentation that are made from code."""
-    return {REFERENCE: reference(), METRICS: metrics_page(), SETTINGS: settings_page()}
+    """What is made from code that was generated or is there: pages, and files for Prometheus and Grafana."""
+    return {
+        REFERENCE: reference(),
+        METRICS: metrics_page(),
+        SETTINGS: settings_page(),
+        RULES: rules_file(),
+        DASHBOARD: dashboard_file(),
+    }
 
 
 def generate(directory: Path) -> dict[Path, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from txmsg.metrics.catalogue import BOUNDS, CATALOGUE, LABELS, Metric, Process, Scope
+from txmsg.metrics.rules import ALERTS, Alert
 
 _HEAD = """# Metrics
 
@@ -15,6 +16,15 @@ What each process exports for [Prometheus](https://prometheus.io) when it is sta
 All values are of one process, unless their scope is `database`: those are of the whole Notify database, and each of
 its brokers exports the same. So add the former up (`sum`), and take the maximum (`max`) of the latter. Counters begin
 at 0 with the process. Series that have no label for a topic or a group are there before any traffic.
+"""
+_ALERTS = """
+## Alerts
+
+The rules of `deploy/prometheus/txmsg-rules.yml`, for Prometheus. `critical`: messages wait, or are lost. All processes
+of one Notify database have one job, whose name begins with `txmsg`; those of another database have another one.
+
+| Alert | Severity | After | Condition | What to do |
+|---|---|---|---|---|
 """
 _NAMES = {
     Process.BROKER: "broker",
@@ -38,11 +48,16 @@ def metrics_page() -> str:
     lines.append("\n| Bound | Of | What |\n|---|---|---|\n")
     for process, bounds in BOUNDS.items():
         lines += [f"| `{bound}` | {_NAMES[process]} | {meaning} |\n" for bound, meaning in bounds.items()]
+    lines += [_ALERTS, *map(_alert_row, ALERTS)]
     return "".join(lines)
 
 
 def _processes(metric: Metric) -> str:
     return ", ".join(name for process, name in _NAMES.items() if process in metric.processes)
+
+
+def _alert_row(alert: Alert) -> str:
+    return f"| `{alert.name}` | {alert.severity.value} | {alert.for_} | `{alert.expr}` | {alert.action} |\n"
 
 
 def _row(metric: Metric) -> str:
