@@ -66,14 +66,15 @@ _VALUES: dict[str, SearchStrategy[Any]] = {
     "last_stored_at_us": st.sampled_from([-1, 0, 5, 2**62, 2**63 - 1]),
     "payload_crc": st.just(7),
     "queue": st.sampled_from([0, 1, 1023, 1024, 2**32 - 1]),
+    "size": st.sampled_from([0, 8, 2**32 - 1]),
     "raw_size": st.sampled_from([0, 8, 2**28, 2**28 + 1, 2**32 - 1]),
     "topic": st.sampled_from(["", ".", "..", "%RETRY%", "%RETRY%..", "%DLQ%nobody", "%APPENDS%", "a/b", "x" * 128]),
 }
 
 
 @st.composite
-def _batches(draw: DrawFn) -> pb.AppendBatch:
-    """A good batch, or one with one thing changed, or with a damaged payload under a checksum that fits."""
+def _batches(draw: DrawFn) -> tuple[pb.AppendBatch, bytes]:
+    """A good batch and its payload, or with one thing changed, or damaged under a checksum that fits."""
     count = draw(st.integers(1, 4))
     columns = Columns(
         draw(st.lists(st.binary(max_size=30), min_size=count, max_size=count)),
@@ -83,26 +84,29 @@ def _batches(draw: DrawFn) -> pb.AppendBatch:
     )
     payload = encode(columns, draw(st.sampled_from(Compression)))
     batch = batch_of_append(Append(draw(st.sampled_from(["a", "b"])), draw(st.integers(0, 2)), payload))
+    stored = bytes(payload.parts[0])
     match draw(st.integers(0, 3)):
         case 0:
             name = draw(st.sampled_from(sorted(_VALUES)))
             setattr(batch, name, draw(_VALUES[name]))
         case 1:
-            batch.payload = draw(damaged(batch.payload))
-            batch.payload_crc = crc32c(batch.payload)
-    return batch
+            stored = draw(damaged(stored))
+            batch.size, batch.payload_crc = len(stored), crc32c(stored)
+    return batch, stored
 
 
 @st.composite
 def _appends(draw: DrawFn) -> pb.AppendRequest:
     sequence = draw(st.integers(1, 30))
-    return pb.AppendRequest(
+    batches = draw(st.lists(_batches(), max_size=3))
+    head = pb.AppendHead(
         producer_id=draw(st.sampled_from(_PRODUCERS)),
         sequence=sequence,
         settled=draw(st.integers(max(1, sequence - 3), sequence)),
         is_repeat=draw(st.booleans()),
-        batches=draw(st.lists(_batches(), max_size=3)),
+        batches=[batch for batch, _ in batches],
     )
+    return pb.AppendRequest(head=head, data=b"".join(stored for _, stored in batches))
 
 
 @st.composite
@@ -132,12 +136,6 @@ def _calls(draw: DrawFn) -> tuple[str, list[bytes]]:
         request = draw(_of_members(kind)).SerializeToString()
     else:
         request = draw(_appends() if kind is pb.AppendRequest else wild(kind.DESCRIPTOR)).SerializeToString()
-    if name == MetaQ.append_large.name:
-        whole = draw(_appends()).SerializeToString()
-        size = draw(st.sampled_from([len(whole), len(whole), 0, len(whole) + 1, 2**63]))
-        middle = len(whole) // 2
-        pieces = [pb.AppendPiece(size=size, data=each) for each in (whole[:middle], whole[middle:])]
-        return name, [piece.SerializeToString() for piece in pieces]
     return name, [draw(damaged(request)) if draw(st.integers(0, 4)) == 0 else request]
 
 

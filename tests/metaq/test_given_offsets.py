@@ -21,7 +21,7 @@ from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.group.groups import LocalMember
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.protocol import append_of_batch, batch_of_append
+from txmsg.metaq.protocol import appends_of, batch_of_append
 from txmsg.metaq.store.ahead import AHEAD_MAX, queues_in_doubt
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
@@ -240,8 +240,11 @@ def test_what_is_cut_off_after_a_failed_sync_leaves_a_hole_though_the_machine_ru
 
 def test_a_mirrored_queue_is_not_passed_over_also_by_way_of_a_server(tmp_path: Path, disk: ForgetfulDisk) -> None:
     mirrored = Append("t", 0, encode(Columns([b"row"], [1])), 7, is_mirrored=True)
-    assert append_of_batch(batch_of_append(mirrored)).is_mirrored
-    assert not append_of_batch(batch_of_append(mirrored._replace(is_mirrored=False))).is_mirrored
+    sent = [mirrored, mirrored._replace(is_mirrored=False)]
+    data = b"".join(append.payload.parts[0] for append in sent)
+    came = list(appends_of(map(batch_of_append, sent), memoryview(data)))
+    assert [append.is_mirrored for append in came] == [True, False]
+    assert [append.payload for append in came] == [append.payload for append in sent]
     with closing(LogSink(LocalLog(tmp_path / "log", append=True, config=LogConfig(topic=TIMED)), "log")) as sink:
         row = Row(bytes(16), 0, b"", b"", b"", b"body", 0, 0, b"")
         sink.append([Batch("t", QueueNumber(0), 7, [row])])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from txmsg.metaq import SCHEMA, LogBatch, to_arrow
 from txmsg.metaq.format import batch
-from txmsg.metaq.format.frame import Columns, Compression, encode, pack, read_header, verify
+from txmsg.metaq.format.frame import Columns, Compression, encode, pack, read_header
 from txmsg.wire.tags import ALL_TAGS, parse_tags
 
 _TEXTS = st.sampled_from(["", "a", "paid", "ключ", "new " * 9])
@@ -50,7 +50,7 @@ def _batch(columns: Columns, offset: int, compression: Compression, skip: int = 
     payload = encode(columns, compression)
     frame = b"".join(pack(payload, b"t", 0, offset, position=0, log_id=1, synced=0, generation=1))
     header = read_header(frame)
-    return LogBatch(header, verify(header, frame), skip)
+    return LogBatch.verified(header, frame, skip)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -304,14 +304,14 @@ def test_a_batch_that_readers_would_break_on_is_refused(address: str, root: Path
     raw = bytes(good.parts[0])
     from google_crc32c import value as crc32c
 
-    def wire(**changes: Any) -> pb.AppendBatch:
+    def wire(*, payload: bytes = raw, **changes: Any) -> tuple[pb.AppendBatch, bytes]:
         values: dict[str, Any] = {
-            "topic": "broken", "queue": 0, "payload": raw, "raw_size": len(raw), "columns": good.columns, "count": 2,
-            "first_stored_at_us": 5, "last_stored_at_us": 5,
+            "topic": "broken", "queue": 0, "size": len(payload), "raw_size": len(raw), "columns": good.columns,
+            "count": 2, "first_stored_at_us": 5, "last_stored_at_us": 5,
         }  # fmt: skip
         values |= changes
-        values.setdefault("payload_crc", crc32c(values["payload"]))
-        return pb.AppendBatch(**values)
+        values.setdefault("payload_crc", crc32c(payload))
+        return pb.AppendBatch(**values), payload
 
     wrong_ends = raw[:4] + (2**31 - 1).to_bytes(4, "little") + raw[8:]
     wrong_text = raw.replace(b"abc", b"\xff\xfec")
@@ -325,6 +325,8 @@ def test_a_batch_that_readers_would_break_on_is_refused(address: str, root: Path
         "too short": wire(payload=raw[:-8], raw_size=len(raw) - 8),
         "too long": wire(payload=raw + bytes(8), raw_size=len(raw) + 8),
         "another size": wire(raw_size=len(raw) + 8),
+        "fewer bytes than it has": wire(size=len(raw) + 8),
+        "more bytes than it has": wire(size=len(raw) - 8),
         "unknown columns": wire(columns=good.columns | 1 << 14),
         "no body": wire(columns=16),
         "unknown compression": wire(compression=9),
@@ -337,24 +339,23 @@ def test_a_batch_that_readers_would_break_on_is_refused(address: str, root: Path
     }
     with BlockingChannel(address, kind="MetaQ server") as channel:
 
-        def ask(each: pb.AppendBatch) -> pb.AppendReply:
-            request = pb.AppendRequest(producer_id=bytes(16), sequence=1, settled=1, batches=[each])
-            return channel.call(MetaQ.append, request, timeout_s=WAIT_S)
+        def ask(batch: pb.AppendBatch, payload: bytes) -> pb.AppendReply:
+            head = pb.AppendHead(producer_id=bytes(16), sequence=1, settled=1, batches=[batch])
+            return channel.call(MetaQ.append, pb.AppendRequest(head=head), data=[payload], timeout_s=WAIT_S)
 
         for name, each in bad.items():
             with pytest.raises(ProtocolError) as caught:
-                ask(each)
+                ask(*each)
             assert was_told(caught.value), f"{name}: {caught.value}"
             assert is_documented(caught.value), f"{name}: {caught.value}"
         assert not (root / "queues" / "broken").exists()
-        assert list(ask(wire()).base_offset) == [0]
+        assert list(ask(*wire()).base_offset) == [0]
     assert readable(root, "broken", 0) == [b"one", b"two"]
 
 
 def test_bytes_that_are_no_request_are_answered_in_words(address: str, log: RemoteLog) -> None:
     requests = {
         "MetaQ/Fetch": b"\xff\xff\xff",
-        "MetaQ/Append": b"\x0a\xff",
         "MetaQGroups/Join": b"\x00\x01",
         "MetaQ/Ranges": pb.RangesRequest(queues=[pb.QueueSet(topic="..", queue=[1])]).SerializeToString(),
         "MetaQGroups/View": pb.MemberRequest(session=b"nobody").SerializeToString(),
@@ -363,17 +364,22 @@ def test_bytes_that_are_no_request_are_answered_in_words(address: str, log: Remo
         ).SerializeToString(),
         "Notify/Send": b"",
     }
-    large = [
-        [],
-        [pb.AppendPiece(size=10, data=b"short").SerializeToString()],
-        [pb.AppendPiece(size=3, data=b"too long").SerializeToString()],
-        [pb.AppendPiece(size=4, data=b"\xff\xff\xff\xff").SerializeToString()],
-        [pb.AppendPiece(size=2**60, data=b"").SerializeToString()],
-        [pb.AppendPiece(size=2, data=b"a").SerializeToString(), b"\x12\xff"],
+    head = pb.AppendHead(producer_id=bytes(16), sequence=1, settled=1, batches=[pb.AppendBatch(topic="t", size=9)])
+    appends = [
+        b"",
+        b"\x0a\xff",
+        b"\x0a\x05ab",
+        b"\x12\x01a",
+        b"\x0a" + b"\xff" * 20,
+        pb.AppendRequest(head=head).SerializeToString(),
+        pb.AppendRequest(head=head, data=b"short").SerializeToString(),
+        pb.AppendRequest(head=head, data=b"much too long").SerializeToString(),
+        pb.AppendRequest(head=head, data=b"it is cut off").SerializeToString()[:-1],
+        pb.AppendRequest(head=head, data=b"not at the end").SerializeToString() + b"\x18\x01",
     ]
     with RawClient(address) as client:
         calls = {client.begin(method, request): f"{method} {request!r}" for method, request in requests.items()}
-        calls |= {client.begin_with_all(MetaQ.append_large.name, pieces): f"pieces {pieces}" for pieces in large}
+        calls |= {client.begin(MetaQ.append.name, request): f"append {request!r}" for request in appends}
         for call, name in calls.items():
             answer = client.answer(call)
             assert not answer.pushed, name

@@ -33,7 +33,7 @@ from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.runtime.child import ChildFailed
-from txmsg.wire.frames import PART_SIZE_BYTES
+from txmsg.wire.frames import MORE, PART_SIZE_BYTES
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQ
 
@@ -390,9 +390,8 @@ def anonymous_memory_bytes(pid: int) -> int:
 
 def test_a_large_append_that_trickles_in_stops_no_other(tmp_path: Path) -> None:
     config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", arriving_size_bytes_max=16 * 1024 * 1024)
-    piece = pb.AppendPiece(size=256 * 1024 * 1024, data=b"x").SerializeToString()
     with served(config) as address, RemoteLog(address) as log, RawClient(address) as slow:
-        calls = [slow.begin(MetaQ.append_large.name, piece, flags=0) for _ in range(4)]
+        calls = [slow.begin(MetaQ.append.name, b"x", flags=MORE) for _ in range(4)]
         assert slow.answer(slow.begin(MetaQ.describe.name, b"")).reply is not None, "they have begun by then"
         assert log.append([one("t", 0, "small")]) == [0]
         assert log.append([Append("t", 0, encode(Columns([bytes(8 * 1024 * 1024)], [1])))]) == [1]

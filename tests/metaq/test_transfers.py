@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from txmsg.errors import Overloaded
 from txmsg.metaq.server.transfers import Transfer, Transfers
 
 MIB = 1024 * 1024
@@ -52,9 +51,9 @@ async def test_the_slowest_gives_its_room_to_who_waits_and_nobody_else_is_ended(
             ended.append(name)
 
     with ExitStack() as stack:
-        slow, quick = (stack.enter_context(room.begun(name, 9 * MIB)) for name in "ab")
+        slow, quick = (stack.enter_context(room.begun(name)) for name in "ab")
         of_slower = stack.enter_context(ExitStack())
-        slower = of_slower.enter_context(room.begun("c", 9 * MIB))
+        slower = of_slower.enter_context(room.begun("c"))
         await room.hold(slower, MIB)
         loop.now += 0.5
         await room.hold(slow, MIB)
@@ -64,7 +63,7 @@ async def test_the_slowest_gives_its_room_to_who_waits_and_nobody_else_is_ended(
             asyncio.create_task(stuck(transfer, name)) for transfer, name in ((slow, "slow"), (slower, "slower"))
         ]
         await settle()
-        with room.begun("d", MIB) as late:
+        with room.begun("d") as late:
             waits = asyncio.create_task(room.hold(late, MIB))
             await settle()
             assert not ended, "a second's grace"
@@ -82,8 +81,8 @@ async def test_a_caller_has_a_share_and_ends_its_own(loop: Loop) -> None:
     room = Transfers(8 * MIB, 20)
 
     with ExitStack() as stack:
-        mine = [stack.enter_context(room.begun("greedy", 9 * MIB)) for _ in range(3)]
-        other = stack.enter_context(room.begun("other", 9 * MIB))
+        mine = [stack.enter_context(room.begun("greedy")) for _ in range(3)]
+        other = stack.enter_context(room.begun("other"))
         await room.hold(other, MIB)
         for transfer in mine[:2]:
             await room.hold(transfer, MIB)
@@ -94,17 +93,19 @@ async def test_a_caller_has_a_share_and_ends_its_own(loop: Loop) -> None:
         await settle()
         assert [transfer.is_ended for transfer in (*mine, other)] == [True, False, False, False]
         third.cancel()
-        more = stack.enter_context(room.begun("another", MIB))
+        more = stack.enter_context(room.begun("another"))
         await room.hold(more, MIB)
 
 
-async def test_a_transfer_has_its_time_in_all_and_what_has_come_is_not_waited_for(loop: Loop) -> None:
+async def test_a_transfer_has_its_time_in_all(loop: Loop) -> None:
     room = Transfers(8 * MIB, 20)
 
-    with room.begun("a", 10 * MIB) as transfer, room.begun("b", 8 * MIB) as second:
-        room.hold_now(transfer, MIB)
-        with pytest.raises(Overloaded, match="large appends of 1048576 bytes"):
-            room.hold_now(second, 8 * MIB)
+    with room.begun("a") as transfer, room.begun("b") as second:
+        assert room.hold_now(transfer, MIB)
+        assert room.hold_now(transfer, MIB // 2), "it holds so much already"
+        assert not room.hold_now(second, 8 * MIB), "more than there is room for, and it is not alone"
+        assert (transfer.held_bytes, second.held_bytes) == (MIB, 0)
+        transfer.moved_bytes = 9 * MIB
         for _ in range(2):
             loop.now += 14
             async with transfer.step():

@@ -408,7 +408,7 @@ async def test_a_large_request_that_is_refused_leaves_nothing_behind() -> None:
             await channel.call(Echo.back, ask(bytes(60_000_000)), timeout_s=WAIT_S)
         await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
         [connection] = server.connections
-        assert (connection._partial, connection._partial_bytes) == ({}, 0)
+        assert (connection.partial, connection._partial_bytes, server.arriving_bytes) == ({}, 0, 0)
 
 
 @pytest.mark.parametrize("module", [blocking_module, channel_module])

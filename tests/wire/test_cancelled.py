@@ -32,14 +32,14 @@ async def test_parts_of_a_reply_that_nobody_waits_for_are_not_kept(monkeypatch: 
         [mine] = [each for each in connections if each not in server.connections]
         for _ in range(5):
             call = asyncio.create_task(channel.call(Echo.back, ask(LARGE), timeout_s=WAIT_S))
-            await until_async(lambda: mine._partial)
+            await until_async(lambda: mine.partial)
             call.cancel()
             await asyncio.wait([call])
             # Its answer comes behind the last part that the server sent.
             assert (await channel.call(Echo.back, ask(b"next"), timeout_s=WAIT_S)).held == b"next"
-            assert mine._partial == {}
+            assert mine.partial == {}
         [theirs] = server.connections
-        assert (theirs._partial, theirs._lanes) == ({}, {})
+        assert (theirs.partial, theirs._lanes) == ({}, {})
 
 
 async def test_a_method_hears_that_its_reply_did_not_leave_and_only_then() -> None:

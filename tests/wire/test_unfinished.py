@@ -1,4 +1,4 @@
-"""Messages that are begun and not finished: a connection may have few of them at once, however small they are."""
+"""Messages that are begun and not finished: there may be few of them in a connection, and few bytes in a server."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import asyncio
 
 from tests.waiting import until_async
 from tests.wire.services import Echo, ask, serving
+from txmsg.errors import Overloaded
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
-from txmsg.wire.frames import MORE, Kind, frame_of
+from txmsg.wire.failures import error_of_bytes
+from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
+from txmsg.wire.server import Limits
 
 WAIT_S = 60.0
 
@@ -29,3 +32,32 @@ async def test_who_begins_over_a_thousand_messages_and_ends_none_is_cut_off() ->
         writer.close()
         await until_async(lambda: len(server.connections) == 1)
         assert (await neighbour.call(Echo.back, ask(b"behind"), timeout_s=WAIT_S)).held == b"behind"
+
+
+async def test_the_slowest_of_large_requests_gives_its_room_to_others() -> None:
+    """It is told so, and its connection is as good as before."""
+    head, content = call_head(b"Echo/Back", 0), ask(bytes(900_000)).SerializeToString()
+    first, *others = parts_of(Kind.CALL, LAST, 1, head, content)
+    async with serving(limits=Limits(arriving_bytes=1_000_000)) as (address, _, server), Channel(address) as quick:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(greeting(blocking=True) + first + b"".join(others[:-1]))
+        await until_async(lambda: server.arriving_bytes > 500_000)
+        assert len((await quick.call(Echo.back, ask(bytes(900_000)), timeout_s=WAIT_S)).held) == 900_000
+        assert server.arriving_bytes == 0
+        writer.write(others[-1] + b"".join(parts_of(Kind.CALL, LAST, 2, head, ask(b"small").SerializeToString())))
+        frames, came = FrameReader(), list[Frame]()
+        async with asyncio.timeout(WAIT_S):
+            while len(came) < 3:
+                came += frames.feed(await reader.read(65536))
+        assert [(frame.kind, frame.call) for frame in came[1:]] == [(Kind.ERROR, 1), (Kind.REPLY, 2)]
+        error = error_of_bytes(came[1].payload, "the server")
+        assert isinstance(error, Overloaded)
+        assert "try again" in str(error)
+        writer.close()
+
+
+async def test_a_request_alone_may_be_larger_than_the_room_for_those_of_many() -> None:
+    async with serving(limits=Limits(arriving_bytes=1_000)) as (address, _, server), Channel(address) as channel:
+        assert len((await channel.call(Echo.back, ask(bytes(900_000)), timeout_s=WAIT_S)).held) == 900_000
+        assert server.arriving_bytes == 0

@@ -64,6 +64,11 @@ class Fetched:
     error: TxmsgError | None = None
     """OffsetOutOfRange (before the begin or past the end), OffsetsMissing (a hole: go on at its `end`), CorruptLog."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the frames."""
+        return sum(batch.header.size_bytes for batch in self.batches)
+
 
 class Member(NamedTuple):
     """A member of a group. id: its own; ids sort members. strategy: the name of what it assigns queues by."""

@@ -122,7 +122,7 @@ class LocalLog:
                 continue
             if batches:
                 found.append(Fetched(queue, tuple(batches)))
-                left_bytes -= sum(batch.header.size_bytes for batch in batches)
+                left_bytes -= found[-1].size_bytes
         return found
 
     def raw(self, topic: str, position: int, size_bytes: int) -> memoryview:

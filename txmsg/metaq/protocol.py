@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Final
 
@@ -11,7 +11,7 @@ from txmsg.errors import CorruptLog, ProtocolError, TxmsgError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import LogQueue, Member
 from txmsg.metaq.format.batch import LogBatch
-from txmsg.metaq.format.frame import BadFrame, Compression, Kind, Payload, read_header, verify
+from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, Kind, Payload, read_header
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.wire.failures import error_of_told
@@ -26,9 +26,7 @@ from txmsg.wire.v1.metaq_pb2 import (
 )
 
 PIECE_SIZE_BYTES: Final = 1024 * 1024
-"""Of what is larger, each message carries so much."""
-APPEND_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""An AppendRequest above this goes in pieces."""
+"""So much of a fetch is sent at a time."""
 ID_SIZE_BYTES: Final = 16
 _NONE: Final = -1
 
@@ -88,13 +86,13 @@ def error_of_log_error(told: LogError) -> TxmsgError:
 
 
 def batch_of_append(append: Append) -> AppendBatch:
-    """A batch on its way to a server."""
+    """A batch on its way to a server; its payload goes apart."""
     payload = append.payload
     return AppendBatch(
         topic=append.topic,
         queue=append.queue,
         base_offset=append.base_offset,
-        payload=bytes(payload.parts[0]),
+        size=payload.size_bytes,
         payload_crc=payload.crc,
         raw_size=payload.raw_size_bytes,
         compression=payload.compression,
@@ -107,9 +105,23 @@ def batch_of_append(append: Append) -> AppendBatch:
     )
 
 
-def append_of_batch(batch: AppendBatch) -> Append:
-    """The inverse of `batch_of_append`; `validation.check` looks at what it holds."""
-    stored = batch.payload
+def appends_of(batches: Iterable[AppendBatch], data: memoryview) -> Iterator[Append]:
+    """The inverse of `batch_of_append`, with the payloads of all; `validation.check` looks at what they hold.
+
+    Each payload is copied once, so that the bytes that are checked are those that are written.
+    """
+    at = 0
+    for batch in batches:
+        stored = bytes(data[at : at + batch.size])
+        at += batch.size
+        if len(stored) < batch.size:
+            break
+        yield _append_of(batch, stored)
+    if at != len(data):
+        raise ProtocolError(f"payloads of {at} bytes come with {len(data)} bytes of data; nothing was appended")
+
+
+def _append_of(batch: AppendBatch, stored: bytes) -> Append:
     try:
         compression, kind = Compression(batch.compression), Kind(batch.kind)
     except ValueError as exc:
@@ -132,20 +144,25 @@ def append_of_batch(batch: AppendBatch) -> Append:
     return Append(batch.topic, batch.queue, payload, base_offset, batch.is_mirrored)
 
 
-def batches_of_frames(queue: LogQueue, offset: int, frames: bytes) -> tuple[tuple[LogBatch, ...], CorruptLog | None]:
+def batches_of_frames(
+    queue: LogQueue, offset: int, frames: Buffer, *, following: int | None = None
+) -> tuple[tuple[LogBatch, ...], CorruptLog | None]:
     """The batches from this offset on, up to the first that is not whole, and what is wrong with that one.
 
-    They stand on the bytes as they came: nothing is copied.
+    They stand on the bytes as they came: nothing is copied. following: the offset at which they must begin, if others
+    came before them.
     """
     batches: list[LogBatch] = []
-    at, following = 0, None
+    view = memoryview(frames)
+    at = 0
     try:
-        while at < len(frames):
-            header = read_header(frames, at)
-            stored = verify(header, frames, at)
+        while at < len(view):
+            frame = view[at:]
+            header = read_header(frame)
+            batch = LogBatch.verified(header, frame[: header.size_bytes], max(0, offset - header.base_offset))
             if (header.topic, header.queue) != queue or following not in {None, header.base_offset}:
                 raise BadFrame(f"a frame of topic {header.topic} queue {header.queue} at {header.base_offset} came")
-            batches.append(LogBatch(header, stored, max(0, offset - header.base_offset)))
+            batches.append(batch)
             at, following = at + header.size_bytes, header.base_offset + header.count
     except BadFrame as exc:
         return tuple(batches), CorruptLog(

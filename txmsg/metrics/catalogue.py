@@ -347,7 +347,7 @@ BOUNDS: Final = {
         "connections": "clients connected",
         "appending": "bytes of appends under way",
         "sending": "bytes of fetches on their way",
-        "arriving": "bytes of large appends on their way",
+        "arriving": "bytes of requests that have not come whole",
         "members": "members of groups",
     },
 }

@@ -11,18 +11,30 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from txmsg.errors import ProtocolError, TxmsgError
 from txmsg.forks import renew_in_children
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.channel import read_reply
 from txmsg.wire.connection import greeting, read_greeting, set_options
+from txmsg.wire.data import pieces_of, split
 from txmsg.wire.failures import NoAnswer, error_of_bytes, unanswered, unreachable
-from txmsg.wire.frames import CALLS_MAX, LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
+from txmsg.wire.frames import (
+    CALLS_MAX,
+    LAST,
+    MORE,
+    Buffer,
+    Frame,
+    FrameReader,
+    Kind,
+    call_head,
+    frame_of,
+    parts_of,
+)
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 _READ_SIZE_BYTES: Final = 512 * 1024
@@ -61,30 +73,47 @@ class BlockingChannel:
     ) -> None:
         self.close()
 
-    def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
-        """The reply. Raises what the server told, BrokerUnavailable or OutcomeUnknown."""
-        [reply] = self.replies(method, [request], timeout_s=timeout_s)
-        return reply
+    def call(
+        self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float, data: Sequence[Buffer] = ()
+    ) -> ReplyT:
+        """The reply. `data` goes with the request. Raises what the server told, BrokerUnavailable or OutcomeUnknown."""
+        [message] = self._messages(method, [pieces_of(request, data)], timeout_s)
+        return read_reply(method, message, self.who)
 
     def replies(
         self, method: Method[RequestT, ReplyT], requests: Iterable[RequestT], *, timeout_s: float
     ) -> Iterator[ReplyT]:
         """The replies of a call in which messages are many, all within `timeout_s`. Sends all requests first."""
+        sent = ((request.SerializeToString(),) for request in requests)
+        for message in self._messages(method, sent, timeout_s):
+            yield read_reply(method, message, self.who)
+
+    def replies_with_data(
+        self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
+    ) -> Iterator[tuple[ReplyT, memoryview]]:
+        """The same of one request, with the data of each reply."""
+        for message in self._messages(method, [(request.SerializeToString(),)], timeout_s):
+            head, data = split(message)
+            yield read_reply(method, head, self.who), data
+
+    def _messages(
+        self, method: Method[Any, Any], requests: Iterable[Sequence[Buffer]], timeout_s: float
+    ) -> Iterator[bytes]:
         deadline = time.monotonic() + timeout_s
         line = self._connected(deadline)
         call = line.begin(gives_many=method.gives_many)
         try:
             left_ms = max(1, int((deadline - time.monotonic()) * 1000))
-            before: bytes | None = None
             kind, head = Kind.CALL, call_head(method.wire_name, left_ms)
+            before: Sequence[Buffer] | None = None
             for request in requests:
                 if before is not None:
-                    line.send(kind, 0, call, head + before, deadline)
+                    line.send(kind, 0, call, (head, *before), deadline)
                     kind, head = Kind.PUSH, b""
-                before = request.SerializeToString()
-            line.send(kind, LAST, call, head + (before or b""), deadline)
+                before = request
+            line.send(kind, LAST, call, (head, *(before or ())), deadline)
             while (message := line.receive(call, deadline)) is not None:
-                yield read_reply(method, message, self.who)
+                yield message
         finally:
             line.end(call)
 
@@ -234,7 +263,7 @@ class _Line:
             if call.is_ended or self._lost is not None:
                 return
         with suppress(TxmsgError):
-            self.send(Kind.CANCEL, 0, call, b"", time.monotonic() + _CANCEL_S_MAX)
+            self.send(Kind.CANCEL, 0, call, (), time.monotonic() + _CANCEL_S_MAX)
 
     def retire(self) -> None:
         """Closes the connection when the calls under way have ended: there is a newer one."""
@@ -265,10 +294,13 @@ class _Line:
 
     # ---- writing
 
-    def send(self, kind: Kind, flags: int, call: _Call, message: bytes, deadline: float) -> None:
-        """Sends a message. Raises BrokerUnavailable while nothing of the call has left, OutcomeUnknown later."""
+    def send(self, kind: Kind, flags: int, call: _Call, pieces: Iterable[Buffer], deadline: float) -> None:
+        """Sends a message, given in pieces.
+
+        Raises BrokerUnavailable while nothing of the call has left, OutcomeUnknown later.
+        """
         is_first = kind == Kind.CALL
-        for part in parts_of(kind, flags, call.number, message):
+        for part in parts_of(kind, flags, call.number, *pieces):
             try:
                 if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
                     raise TimeoutError

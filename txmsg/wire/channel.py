@@ -18,7 +18,7 @@ from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import Connection
 from txmsg.wire.failures import error_of_bytes, unanswered, unreachable
-from txmsg.wire.frames import CALLS_MAX, LAST, Kind, call_head
+from txmsg.wire.frames import CALLS_MAX, LAST, Buffer, Kind, call_head
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 _LOOK_S = 5.0
@@ -134,7 +134,7 @@ class _ClientConnection(Connection):
         self.takes_calls = False
         self._closed_by = "the connection is not open"
         self._who = who
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._waiting: dict[int, asyncio.Future[Buffer]] = {}
         self._streams: dict[int, Stream[Any, Any]] = {}
         self._next_call = 0
         self._pinged_at = 0.0
@@ -142,11 +142,11 @@ class _ClientConnection(Connection):
 
     # ---- calls
 
-    async def ask(self, method: Method[Any, Any], request: bytes, deadline: float) -> bytes:
+    async def ask(self, method: Method[Any, Any], request: bytes, deadline: float) -> Buffer:
         """The bytes of the reply."""
         self.require_open()
         loop = self.loop
-        answer: asyncio.Future[bytes] = loop.create_future()
+        answer: asyncio.Future[Buffer] = loop.create_future()
         call = self.next_call()
         self._waiting[call] = answer
         left_s = deadline - loop.time()
@@ -206,7 +206,7 @@ class _ClientConnection(Connection):
         if not self.ready.done():
             self.ready.set_result(None)
 
-    def take(self, kind: int, flags: int, call: int, message: bytes) -> None:
+    def take(self, kind: int, flags: int, call: int, message: Buffer) -> None:
         if kind == Kind.REPLY:
             answer = self._waiting.pop(call, None)
             if answer is not None:
@@ -277,7 +277,7 @@ class Stream(Generic[RequestT, ReplyT]):
     def __init__(self, connection: _ClientConnection, method: Method[RequestT, ReplyT], first: RequestT) -> None:
         self._connection = connection
         self._method = method
-        self._replies: deque[bytes] = deque()
+        self._replies: deque[Buffer] = deque()
         self._came = asyncio.Event()
         self._is_ended = False
         self._error: TxmsgError | None = None
@@ -303,7 +303,7 @@ class Stream(Generic[RequestT, ReplyT]):
         """Ends the call, if it has not ended. Closing twice is fine."""
         self._connection.end(self._call)
 
-    def put(self, message: bytes) -> None:
+    def put(self, message: Buffer) -> None:
         """A message came."""
         self._replies.append(message)
         self._came.set()
@@ -314,9 +314,9 @@ class Stream(Generic[RequestT, ReplyT]):
         self._came.set()
 
 
-def read_reply(method: Method[Any, ReplyT], data: bytes, who: str) -> ReplyT:
+def read_reply(method: Method[Any, ReplyT], data: Buffer, who: str) -> ReplyT:
     """The reply in these bytes. Raises ProtocolError."""
     try:
-        return method.reply.FromString(data)
+        return method.reply.FromString(data)  # type: ignore[arg-type]  # it takes any buffer
     except DecodeError as exc:
         raise ProtocolError(f"{who} sent a reply of {len(data)} bytes that cannot be read") from exc

@@ -13,13 +13,25 @@ import socket
 from collections import deque
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from google.protobuf.message import DecodeError
 
 from txmsg.errors import ProtocolError, printable
 from txmsg.forks import renew_in_children
-from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, PREFACE, Frame, FrameReader, Kind, frame_of, header_of
+from txmsg.wire.frames import (
+    LAST,
+    MORE,
+    PART_SIZE_BYTES,
+    PREFACE,
+    Buffer,
+    Frame,
+    FrameReader,
+    Kind,
+    Leaving,
+    frame_of,
+    header_of,
+)
 from txmsg.wire.v1.wire_pb2 import Greeting
 
 VERSION: Final = 1
@@ -27,8 +39,10 @@ _WRITE_HIGH_BYTES: Final = 8 * PART_SIZE_BYTES
 """So much of large messages is given to a connection and its kernel ahead of what is sent: less costs throughput, and a
 small message waits behind more of it."""
 _PARTIAL_MAX: Final = 1000
-_PARTIAL_BYTES_MAX: Final = 256 * 1024 * 1024
+_PARTIAL_BYTES_MAX: Final = 320 * 1024 * 1024
 """Messages of which a part is missing still, together."""
+_JOINED_BYTES_MAX: Final = 16 * 1024
+"""A message up to so large is copied to be sent with others in one call of the kernel; of a larger one nothing is."""
 _KEEPALIVE_IDLE_S: Final = 20
 _KEEPALIVE_PROBES: Final = 3
 
@@ -70,27 +84,17 @@ def set_options(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
 
 
-class _Waiting(NamedTuple):
-    """A message that has not left whole."""
+class Partial:
+    """A message that has not come whole; a refused one is not kept."""
 
-    kind: int
-    flags: int
-    rest: memoryview
-
-
-class _Partial:
-    """A message that has not come whole; too large a one is not kept."""
-
-    def __init__(self, allowed_bytes: int, begun_at: float) -> None:
+    def __init__(self, kind: int, call: int, allowed_bytes: int, due_at: float) -> None:
+        self.kind = kind
+        self.call = call
         self.allowed_bytes = allowed_bytes
-        self.begun_at = begun_at
-        self.size_bytes = 0
+        self.due_at = due_at
+        """When more of it must have come."""
+        self.is_refused = False
         self.kept = bytearray()
-
-    @property
-    def is_too_large(self) -> bool:
-        """Whether more has come than is allowed."""
-        return self.size_bytes > self.allowed_bytes
 
 
 class Traffic:
@@ -119,12 +123,15 @@ class Connection(asyncio.Protocol):
         self._full_bytes = 0
         self.waiting_bytes_max = self.backlog_bytes_max = float("inf")
         """Of large messages that have not left, and of what the other side does not take: above it, nothing is read."""
+        self.arrival_s = self.arrival_bytes_per_s = float("inf")
+        """A message may be so far behind this rate."""
         self._reader = FrameReader()
-        self._partial: dict[tuple[int, int], _Partial] = {}
+        self.partial: dict[tuple[int, int], Partial] = {}
+        """Messages that have not come whole, by kind and call."""
         self._partial_bytes = 0
-        self._out: list[bytes] = []
+        self._out: list[Buffer] = []
         self._will_flush = False
-        self._lanes: dict[int, deque[_Waiting]] = {}
+        self._lanes: dict[int, deque[Leaving]] = {}
         self._drained: list[asyncio.Future[None]] = []
         self._is_held_back = self._is_finished = False
 
@@ -138,7 +145,7 @@ class Connection(asyncio.Protocol):
     def greeted(self) -> None:
         """The other side has greeted."""
 
-    def take(self, kind: int, flags: int, call: int, message: bytes) -> None:
+    def take(self, kind: int, flags: int, call: int, message: Buffer) -> None:
         """A message came. ProtocolError ends the connection."""
         raise NotImplementedError
 
@@ -150,30 +157,40 @@ class Connection(asyncio.Protocol):
         """A message became larger than that, and is not kept."""
         raise NotImplementedError
 
+    def arriving(self, size_bytes: int) -> None:
+        """So many bytes more of messages that have not come whole are kept, or fewer."""
+
     def lost(self, reason: str) -> None:
         """The connection is at its end."""
         raise NotImplementedError
 
     # ---- writing
 
-    def send(self, kind: int, flags: int, call: int, *pieces: bytes) -> None:
-        """Sends a message, given in pieces: soon, or as the other side takes it. Nothing happens once it is lost."""
+    def send(self, kind: int, flags: int, call: int, *pieces: Buffer) -> None:
+        """Sends a message, given in pieces: soon, or as the other side takes it. Nothing happens once it is lost.
+
+        The pieces must not change: large ones are not copied.
+        """
         if self.is_lost or self._is_finished:
             return
         size_bytes = sum(map(len, pieces))
         # Messages of one call keep their order; and a stream's wait where it can wait for them.
         must_wait = call in self._lanes or (self.is_full and kind == Kind.PUSH)
-        if size_bytes <= PART_SIZE_BYTES and not must_wait:
+        if must_wait or size_bytes > PART_SIZE_BYTES:
+            self._lanes.setdefault(call, deque()).append(Leaving(kind, flags, call, pieces))
+            self._fill()
+            self._set_reading()
+        elif size_bytes > _JOINED_BYTES_MAX:
+            self._flush()
+            self._write(header_of(kind, flags, call, size_bytes), *pieces)
+            if self.is_full:
+                self._set_reading()
+        else:
             self._out.append(header_of(kind, flags, call, size_bytes))
             self._out += pieces
             if not self._will_flush:
                 self._will_flush = True
                 self.loop.call_soon(self._flush)
-        else:
-            lane = self._lanes.setdefault(call, deque())
-            lane.append(_Waiting(kind, flags, memoryview(b"".join(pieces))))
-            self._fill()
-            self._set_reading()
 
     def drop(self, call: int) -> bool:
         """Neither sends nor keeps what is there of a message of this call that is not whole. Whether one was sent."""
@@ -181,7 +198,7 @@ class Connection(asyncio.Protocol):
         if was_sent:
             self._tell_drained()
         for kind in Kind:
-            if (partial := self._partial.pop((kind, call), None)) is not None:
+            if (partial := self.partial.pop((kind, call), None)) is not None:
                 self._forget_kept(partial)
         return was_sent
 
@@ -235,9 +252,14 @@ class Connection(asyncio.Protocol):
             self.full_since = now
         self._full_bytes = size_bytes
 
-    def overdue(self, now: float, patience_s: float, bytes_per_s: float) -> bool:
-        """Whether a message has been coming for longer than this, and a second for so many bytes."""
-        return any(now - it.begun_at > patience_s + it.size_bytes / bytes_per_s for it in self._partial.values())
+    def is_overdue(self, now: float) -> bool:
+        """Whether a message comes too slowly."""
+        return any(partial.due_at < now for partial in self.partial.values())
+
+    def put_off(self, seconds: float) -> None:
+        """Nothing was read for so long: messages may come so much later."""
+        for partial in self.partial.values():
+            partial.due_at += seconds
 
     def _flush(self) -> None:
         self._will_flush = False
@@ -249,20 +271,22 @@ class Connection(asyncio.Protocol):
             if self.is_full:
                 self._set_reading()
 
+    def _write(self, *pieces: Buffer) -> None:
+        for piece in pieces:  # writelines of asyncio joins them, or never says that it is full
+            self._transport.write(piece)
+            self.traffic.sent_bytes += len(piece)
+
     def _fill(self) -> None:
         self._flush()
         while self._lanes and not self.is_full:
             call, lane = next(iter(self._lanes.items()))
             del self._lanes[call]
-            kind, flags, rest = lane.popleft()
-            part, rest = rest[:PART_SIZE_BYTES], rest[PART_SIZE_BYTES:]
-            if rest:
-                lane.appendleft(_Waiting(kind, flags, rest))
+            frame = lane[0].next_frame()
+            if not lane[0].size_bytes:
+                lane.popleft()
             if lane:
                 self._lanes[call] = lane  # behind those of other calls
-            self._transport.write(header_of(kind, flags | MORE if rest else flags, call, len(part)))
-            self._transport.write(part)
-            self.traffic.sent_bytes += len(part)
+            self._write(*frame)
         self._tell_drained()
 
     def _tell_drained(self) -> None:
@@ -275,7 +299,7 @@ class Connection(asyncio.Protocol):
         """Reads on unless too much waits: a peer that does not take replies does not get to send requests."""
         if self.is_lost or self._transport.is_closing():
             return
-        waiting_bytes = sum(len(message.rest) for lane in self._lanes.values() for message in lane)
+        waiting_bytes = sum(message.size_bytes for lane in self._lanes.values() for message in lane)
         if (
             self._is_held_back
             or waiting_bytes > self.waiting_bytes_max
@@ -295,47 +319,58 @@ class Connection(asyncio.Protocol):
         elif kind == Kind.PING:
             if not flags & LAST:
                 self.send(Kind.PING, LAST, call, payload)
-        elif flags & MORE or (self._partial and (kind, call) in self._partial):
+        elif flags & MORE or (self.partial and (kind, call) in self.partial):
             self._take_part(frame)
         else:
             self.take(kind, flags, call, payload)
 
     def _take_part(self, frame: Frame) -> None:
         kind, flags, call, payload = frame
-        partial = self._partial.get((kind, call))
+        now = self.loop.time()
+        partial = self.partial.get((kind, call))
         if partial is None:
             allowed_bytes = self.allowed_bytes(kind, call, payload)
             if not allowed_bytes:
                 return
-            partial = self._partial[kind, call] = _Partial(allowed_bytes, self.loop.time())
-            if len(self._partial) > _PARTIAL_MAX:
-                raise ProtocolError(f"{len(self._partial)} messages are begun and not finished")
-        was_too_large = partial.is_too_large
-        partial.size_bytes += len(payload)
-        if not partial.is_too_large:
+            partial = self.partial[kind, call] = Partial(kind, call, allowed_bytes, now + self.arrival_s)
+            if len(self.partial) > _PARTIAL_MAX:
+                raise ProtocolError(f"{len(self.partial)} messages are begun and not finished")
+        partial.due_at = min(partial.due_at + len(payload) / self.arrival_bytes_per_s, now + self.arrival_s)
+        if partial.is_refused:
+            pass
+        elif len(partial.kept) + len(payload) > partial.allowed_bytes:
+            self.refuse(partial)
+            self.too_large(kind, call, partial.allowed_bytes)
+        else:
             partial.kept += payload
             self._partial_bytes += len(payload)
-        elif not was_too_large:
-            self._forget_kept(partial)
-            self.too_large(kind, call, partial.allowed_bytes)
+            self.arriving(len(payload))
         if not flags & MORE:
-            self._partial.pop((kind, call), None)
-            message = bytes(partial.kept)
+            self.partial.pop((kind, call), None)
+            message = partial.kept
             self._forget_kept(partial)
-            if not partial.is_too_large:
+            if not partial.is_refused:
                 self.take(kind, flags, call, message)
         elif self._partial_bytes > _PARTIAL_BYTES_MAX:
-            raise ProtocolError(f"{len(self._partial)} messages are sent at once, of over {_PARTIAL_BYTES_MAX} bytes")
+            raise ProtocolError(f"{len(self.partial)} messages are sent at once, of over {_PARTIAL_BYTES_MAX} bytes")
 
-    def _forget_kept(self, partial: _Partial) -> None:
-        self._partial_bytes -= len(partial.kept)
-        partial.kept = bytearray()
+    def refuse(self, partial: Partial) -> None:
+        """Keeps nothing of this message, nor of what comes of it still."""
+        partial.is_refused = True
+        self._forget_kept(partial)
+
+    def _forget_kept(self, partial: Partial) -> None:
+        size_bytes, partial.kept = len(partial.kept), bytearray()
+        self._partial_bytes -= size_bytes
+        self.arriving(-size_bytes)
 
     def _end(self, reason: str) -> None:
         if not self.is_lost:
             self.is_lost = True
             self._lanes.clear()
-            self._partial.clear()
+            self.partial.clear()
+            self.arriving(-self._partial_bytes)
+            self._partial_bytes = 0
             self._tell_drained()
             self.lost(reason)
 

@@ -14,6 +14,7 @@ from txmsg.errors import (
     error_of_code,
     printable,
 )
+from txmsg.wire.frames import Buffer
 from txmsg.wire.v1.wire_pb2 import CallError
 
 TEXT_LENGTH_MAX = 1000
@@ -35,10 +36,10 @@ def bytes_of_error(error: TxmsgError) -> bytes:
     return told.SerializeToString()
 
 
-def error_of_bytes(payload: bytes, who: str) -> TxmsgError:
+def error_of_bytes(payload: Buffer, who: str) -> TxmsgError:
     """The inverse; `who` told it."""
     try:
-        told = CallError.FromString(payload)
+        told = CallError.FromString(bytes(payload))
     except DecodeError:
         return ProtocolError(f"{who} refused the call, and its reason of {len(payload)} bytes cannot be read")
     text = printable(told.text[:TEXT_LENGTH_MAX]) or f"{who} gave no text"

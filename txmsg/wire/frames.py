@@ -6,12 +6,15 @@ other calls may have theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from txmsg.errors import ProtocolError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 PREFACE: Final = b"txmsg\x00\x01\n"
 """The first bytes of each side: a foreign client is known by them, and so is another framing."""
@@ -70,12 +73,39 @@ def frame_of(kind: int, flags: int = 0, call: int = 0, payload: bytes = b"") -> 
     return _HEADER.pack(len(payload), kind, flags, call) + payload
 
 
-def parts_of(kind: int, flags: int, call: int, message: bytes) -> Iterator[bytes]:
-    """The frames of a message of any size."""
-    for at in range(0, len(message), PART_SIZE_BYTES) or (0,):
-        part = message[at : at + PART_SIZE_BYTES]
-        more = MORE if at + len(part) < len(message) else 0
-        yield frame_of(kind, flags | more, call, part)
+class Leaving:
+    """A message of any size that leaves frame by frame. It is given in pieces, of which nothing is copied."""
+
+    def __init__(self, kind: int, flags: int, call: int, pieces: Iterable[Buffer]) -> None:
+        self._kind = kind
+        self._flags = flags
+        self._call = call
+        self._pieces = deque(memoryview(piece) for piece in pieces)
+        self.size_bytes = sum(map(len, self._pieces))
+        """What is left of it."""
+
+    def next_frame(self) -> list[Buffer]:
+        """The next frame, in pieces; with the last one, `size_bytes` is 0."""
+        size_bytes = left_bytes = min(self.size_bytes, PART_SIZE_BYTES)
+        self.size_bytes -= size_bytes
+        flags = self._flags | MORE if self.size_bytes else self._flags
+        frame: list[Buffer] = [header_of(self._kind, flags, self._call, size_bytes)]
+        while left_bytes:
+            piece = self._pieces.popleft()
+            if len(piece) > left_bytes:
+                self._pieces.appendleft(piece[left_bytes:])
+                piece = piece[:left_bytes]
+            frame.append(piece)
+            left_bytes -= len(piece)
+        return frame
+
+
+def parts_of(kind: int, flags: int, call: int, *pieces: Buffer) -> Iterator[bytes]:
+    """The frames of a message of any size, which is given in pieces."""
+    leaving = Leaving(kind, flags, call, pieces)
+    yield b"".join(leaving.next_frame())
+    while leaving.size_bytes:
+        yield b"".join(leaving.next_frame())
 
 
 def call_head(method: bytes, timeout_ms: int) -> bytes:
@@ -83,13 +113,13 @@ def call_head(method: bytes, timeout_ms: int) -> bytes:
     return _CALL_HEAD.pack(len(method), min(timeout_ms, 0xFFFFFFFF)) + method
 
 
-def read_call_head(payload: bytes) -> CallHead:
+def read_call_head(payload: Buffer) -> CallHead:
     """The inverse of `call_head`. Raises ProtocolError."""
     if len(payload) < _CALL_HEAD.size:
         raise ProtocolError(f"a call of {len(payload)} bytes is too short")
     length, timeout_ms = _CALL_HEAD.unpack_from(payload)
     end = _CALL_HEAD.size + length
-    name = payload[_CALL_HEAD.size : end]
+    name = bytes(payload[_CALL_HEAD.size : end])
     if len(name) < length or not name.isascii():
         raise ProtocolError(f"a call of {len(payload)} bytes does not name a method")
     return CallHead(name.decode("ascii"), timeout_ms, end)

@@ -16,7 +16,7 @@ class Method(Generic[RequestT, ReplyT]):
     """One of them.
 
     name: as SERVICE/METHOD. takes_many: the caller sends messages until it says that it has sent the last one.
-    gives_many: replies come until the call ends.
+    gives_many: replies come until the call ends. takes_data, gives_data: requests, or replies, have data (see data.py).
     """
 
     name: str
@@ -24,6 +24,8 @@ class Method(Generic[RequestT, ReplyT]):
     reply: type[ReplyT]
     takes_many: bool = False
     gives_many: bool = False
+    takes_data: bool = False
+    gives_data: bool = False
     wire_name: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

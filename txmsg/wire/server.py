@@ -11,7 +11,7 @@ import logging
 import resource
 import socket
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -21,9 +21,10 @@ from google.protobuf.message import DecodeError
 from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, Overloaded, ProtocolError, TxmsgError
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
-from txmsg.wire.connection import Connection, Traffic
+from txmsg.wire.connection import Connection, Partial, Traffic
+from txmsg.wire.data import pieces_of, split
 from txmsg.wire.failures import bytes_of_error
-from txmsg.wire.frames import LAST, Kind, read_call_head
+from txmsg.wire.frames import LAST, Buffer, Kind, read_call_head
 from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
 from txmsg.wire.texts import nul_in
 
@@ -85,8 +86,10 @@ class Limits:
     unread_s: float = 30.0
     """So is one that takes nothing of what is sent to it for so long."""
     arrival_s: float = 30.0
-    """And one whose request comes for longer than this, and a second for so many bytes:"""
+    """And one whose request is so far behind this rate:"""
     arrival_bytes_per_s: float = 256 * 1024
+    arriving_bytes: int = 256 * 1024 * 1024
+    """Of requests that have not come whole, in all connections, or one alone: above it, the slowest is refused."""
     calls: int = 1000
     """Calls under way at once; more are refused."""
     held_bytes: int = 64 * 1024 * 1024
@@ -100,7 +103,9 @@ class Server:
 
     services: what answers the methods of each, by the generated class that lists them: a method of the same name, as
     `async def send(request) -> reply`; or, where messages are many, with a `ServerCall`: `attach(call)`,
-    `fetch(request, call)`, `append_large(call) -> reply`. So is one that is marked by `with_call`.
+    `fetch(request, call)`; or, where a request has data, with that: `append(request, data) -> reply`. One that is
+    marked by `with_call` gets a `ServerCall`, too.
+    larger_requests: the size of those that may be larger than `request_size_bytes_max`, by the method's name.
     """
 
     def __init__(
@@ -109,11 +114,15 @@ class Server:
         *,
         connections_max: int,
         request_size_bytes_max: int = MESSAGE_SIZE_BYTES_MAX,
+        larger_requests: Mapping[str, int] = {},
         limits: Limits = Limits(),
     ) -> None:
         self.limits = limits
         self.connections_max = connections_max
-        self.request_size_bytes_max = request_size_bytes_max
+        self.arriving_bytes = 0
+        """Of requests that have not come whole, in all connections."""
+        self._request_size_bytes_max = request_size_bytes_max
+        self._larger_requests = larger_requests
         self.handlers: dict[str, tuple[Method[Any, Any], Handler]] = {
             method.name: (method, getattr(answering, name))
             for service, answering in services.items()
@@ -189,6 +198,22 @@ class Server:
         for connection in connections:
             connection.abort("the server has stopped")
 
+    def request_size_bytes_max(self, method: str) -> int:
+        """How large a request of this method may be."""
+        return self._larger_requests.get(method, self._request_size_bytes_max)
+
+    def make_room(self) -> None:
+        """Refuses the slowest of the requests that have not come whole, unless there is only one."""
+        arriving = [
+            (partial.due_at, connection, partial)
+            for connection in self.connections
+            for partial in connection.partial.values()
+            if partial.kept
+        ]
+        if len(arriving) > 1:
+            _, connection, partial = min(arriving, key=lambda each: each[0])
+            connection.refuse_arriving(partial)
+
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         self._looking = loop.call_later(self.limits.look_s, self._look)
@@ -236,6 +261,8 @@ class ServerConnection(Connection):
         self._server = server
         self.waiting_bytes_max = server.limits.held_bytes
         self.backlog_bytes_max = _BACKLOG_BYTES_MAX
+        self.arrival_s = server.limits.arrival_s
+        self.arrival_bytes_per_s = server.limits.arrival_bytes_per_s
         self._calls: dict[int, _Running] = {}
         self._held_bytes = 0
         self._last_call = 0
@@ -298,9 +325,11 @@ class ServerConnection(Connection):
             self.abort("it did not greet")
         elif self.is_full and now - self.full_since > limits.unread_s:
             self.abort("it reads nothing")
-        elif not self.is_full and self.is_paused:
-            self.send(Kind.PING, 0, 0)  # for the client, whose pings are not read now
-        elif self.overdue(now, limits.arrival_s, limits.arrival_bytes_per_s):
+        elif self.is_paused:
+            self.put_off(limits.look_s)
+            if not self.is_full:
+                self.send(Kind.PING, 0, 0)  # for the client, whose pings are not read now
+        elif self.is_overdue(now):
             self.abort("a request came too slowly")
         elif now - self.heard_at > limits.silence_s and self.reads_now:
             if self._pinged_at < self.heard_at:
@@ -314,7 +343,7 @@ class ServerConnection(Connection):
 
     # ---- what comes
 
-    def take(self, kind: int, flags: int, call: int, message: bytes) -> None:
+    def take(self, kind: int, flags: int, call: int, message: Buffer) -> None:
         if kind == Kind.CALL:
             self._begin(flags, call, message)
         elif kind == Kind.PUSH:
@@ -329,7 +358,9 @@ class ServerConnection(Connection):
             raise ProtocolError(f"a client sends no frames of kind {kind}")
 
     def allowed_bytes(self, kind: int, call: int, first: bytes) -> int:
-        return self._server.request_size_bytes_max if kind != Kind.PUSH or call in self._calls else 0
+        if kind == Kind.PUSH and call not in self._calls:
+            return 0
+        return self._server.request_size_bytes_max(read_call_head(first).method if kind == Kind.CALL else "")
 
     def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
         error = MessageTooLarge(
@@ -339,6 +370,21 @@ class ServerConnection(Connection):
             running.cancel()
         self.send(Kind.ERROR, 0, call, bytes_of_error(error))
 
+    def arriving(self, size_bytes: int) -> None:
+        server = self._server
+        server.arriving_bytes += size_bytes
+        if size_bytes > 0 and server.arriving_bytes > server.limits.arriving_bytes:
+            server.make_room()
+
+    def refuse_arriving(self, partial: Partial) -> None:
+        """Refuses a request that has not come whole: others need its room."""
+        self.refuse(partial)
+        error = Overloaded(
+            "too many large requests are on their way, and this one came more slowly than others: nothing was done; "
+            "try again"
+        )
+        self.send(Kind.ERROR, 0, partial.call, bytes_of_error(error))
+
     def hold(self, size_bytes: int) -> None:
         """So many bytes more of requests are under way, or fewer."""
         allowed = self._server.limits.held_bytes
@@ -346,7 +392,7 @@ class ServerConnection(Connection):
         if (before > allowed) != (self._held_bytes > allowed):
             self.hold_back(self._held_bytes > allowed)
 
-    def _begin(self, flags: int, call: int, message: bytes) -> None:
+    def _begin(self, flags: int, call: int, message: Buffer) -> None:
         if self._is_going:
             if call <= self._last_call:  # of the others, the client knows from GOAWAY that they are not begun
                 self._fail(call, BrokerUnavailable("this server is stopping: ask another one"))
@@ -369,7 +415,12 @@ class ServerConnection(Connection):
             return
         method, handler = found
         try:
-            request = read_request(method, message[head.size_bytes :])
+            arguments: tuple[Any, ...]
+            if method.takes_data:
+                body, data = split(memoryview(message)[head.size_bytes :])
+                arguments = (read_request(method, body), data)
+            else:
+                arguments = (read_request(method, message[head.size_bytes :]),)
         except TxmsgError as exc:
             self._fail(call, exc)
             return
@@ -377,11 +428,10 @@ class ServerConnection(Connection):
         deadline = self.loop.time() + head.timeout_ms / 1000 if head.timeout_ms else float("inf")
         running = self._calls[call] = _Running(deadline, len(message))
         self.hold(running.size_bytes)
-        arguments: tuple[Any, ...] = (request,)
         if method.takes_many or method.gives_many or hasattr(handler, "with_call"):
             running.call = ServerCall(self, call, method)
             if method.takes_many:
-                running.call.begin(request, is_last=bool(flags & LAST))
+                running.call.begin(arguments[0], is_last=bool(flags & LAST))
                 arguments = ()
             arguments += (running.call,)
         running.task = self.loop.create_task(self._answer(call, handler, arguments, running.call))
@@ -423,7 +473,7 @@ class ServerCall(Generic[RequestT, ReplyT]):
         self.connection = connection
         self._call = call
         self._method = method
-        self._requests: deque[RequestT | bytes] = deque()
+        self._requests: deque[RequestT | Buffer] = deque()
         self._is_ended = False
         self._came = asyncio.Event()
         self.unsent: Callable[[], object] = _ignore
@@ -435,7 +485,7 @@ class ServerCall(Generic[RequestT, ReplyT]):
         self._is_ended = is_last
         self._came.set()
 
-    def put(self, message: bytes, *, is_last: bool) -> None:
+    def put(self, message: Buffer, *, is_last: bool) -> None:
         """Another one came. A last one that is empty is only the end."""
         self._is_ended = is_last
         if message or not is_last:
@@ -446,7 +496,7 @@ class ServerCall(Generic[RequestT, ReplyT]):
     def forget(self) -> None:
         """The call is over: what was not taken is dropped."""
         self.unsent()
-        self.connection.hold(-sum(len(request) for request in self._requests if isinstance(request, bytes)))
+        self.connection.hold(-sum(len(request) for request in self._requests if isinstance(request, Buffer)))
         self._requests.clear()
 
     def __aiter__(self) -> ServerCall[RequestT, ReplyT]:
@@ -459,21 +509,21 @@ class ServerCall(Generic[RequestT, ReplyT]):
             self._came.clear()
             await self._came.wait()
         request = self._requests.popleft()
-        if isinstance(request, bytes):
+        if isinstance(request, Buffer):
             self.connection.hold(-len(request))
             return read_request(self._method, request)
         return request
 
-    async def send(self, reply: ReplyT) -> None:
-        """Sends a reply, and returns when the client is taking it."""
-        self.connection.send(Kind.PUSH, 0, self._call, reply.SerializeToString())
+    async def send(self, reply: ReplyT, data: Sequence[Buffer] = ()) -> None:
+        """Sends a reply, with data if it has some, and returns when the client is taking it."""
+        self.connection.send(Kind.PUSH, 0, self._call, *pieces_of(reply, data))
         await self.connection.drained(self._call)
 
 
-def read_request(method: Method[RequestT, Any], data: bytes) -> RequestT:
+def read_request(method: Method[RequestT, Any], data: Buffer) -> RequestT:
     """The request in these bytes. Raises ProtocolError; InvalidName for a text that no database can store."""
     try:
-        request = method.request.FromString(data)
+        request = method.request.FromString(data)  # type: ignore[arg-type]  # it takes any buffer
     except (DecodeError, RecursionError) as exc:
         raise ProtocolError(f"a request of {len(data)} bytes cannot be read: {exc}") from exc
     if (error := nul_in(request)) is not None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.format.frame import WIDTHS, Buffer, Column, Columns, Header, payload_of, raw_of
+from txmsg.metaq.format.frame import WIDTHS, Buffer, Column, Columns, Header, payload_of, raw_of, verify
 from txmsg.wire.headers import unpack_headers
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
@@ -62,11 +62,26 @@ _TOGETHER_SIZE_BYTES_MAX: Final = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Consecutive messages of a queue, as they stand in one frame; `skip` of the first ones are not asked for."""
+    """Consecutive messages of a queue, as they stand in one frame; `skip` of the first ones are not asked for.
+
+    Made by `verified`.
+    """
 
     header: Header
-    stored: Buffer
+    frame: Buffer
     skip: int = 0
+
+    @classmethod
+    def verified(cls, header: Header, frame: Buffer, skip: int = 0) -> LogBatch:
+        """The messages of a frame that is whole. Raises BadFrame."""
+        verify(header, frame)
+        return cls(header, frame, skip)
+
+    @property
+    def stored(self) -> memoryview:
+        """The payload as stored."""
+        header = self.header
+        return memoryview(self.frame)[header.start : header.start + header.payload_size_bytes]
 
     @property
     def base_offset(self) -> int:

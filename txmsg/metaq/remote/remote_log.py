@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Self
 
-from txmsg.errors import MisuseError, ProtocolError
+from txmsg.errors import MisuseError, ProtocolError, TxmsgError
 from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import (
@@ -20,10 +20,9 @@ from txmsg.metaq.access import (
     QueueState,
     Range,
 )
+from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.protocol import (
-    APPEND_SIZE_BYTES_MAX,
     ID_SIZE_BYTES,
-    PIECE_SIZE_BYTES,
     batch_of_append,
     batches_of_frames,
     error_of_log_error,
@@ -151,25 +150,22 @@ class RemoteLog:
     def _fetched(
         self, request: pb.FetchRequest, wanted: Sequence[tuple[LogQueue, int]], timeout_s: float
     ) -> list[Fetched]:
-        frames: dict[int, list[bytes]] = {}
-        errors: dict[int, pb.LogError] = {}
-        for reply in self._server.channel.replies(MetaQ.fetch, [request], timeout_s=timeout_s):
-            for part in reply.fetched:
+        found: dict[int, _Found] = {}
+        replies = self._server.channel.replies_with_data(MetaQ.fetch, request, timeout_s=timeout_s)
+        for reply, data in replies:
+            begin = 0
+            for part in reply.head.fetched:
                 if part.at >= len(wanted):
                     raise ProtocolError(f"MetaQ server {self.address} sent frames of a queue that was not asked for")
+                of_queue = found.get(part.at)
+                if of_queue is None:
+                    of_queue = found[part.at] = _Found(*wanted[part.at])
                 if part.HasField("error"):
-                    errors[part.at] = part.error
+                    of_queue.error = error_of_log_error(part.error)
                 else:
-                    frames.setdefault(part.at, []).append(part.frames)
-        found = []
-        for at in sorted({*frames, *errors}):
-            queue, offset = wanted[at]
-            if at in errors:
-                found.append(Fetched(queue, error=error_of_log_error(errors[at])))
-            else:
-                pieces = frames[at]
-                found.append(_checked(queue, offset, pieces[0] if len(pieces) == 1 else b"".join(pieces)))
-        return found
+                    of_queue.add(data[begin : begin + part.size], goes_on=part.goes_on)
+                    begin += part.size
+        return [found[at].fetched() for at in sorted(found)]
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
         request = pb.FindInLogRequest(topic=topic, key=key, count_max=count_max)
@@ -180,21 +176,18 @@ class RemoteLog:
 
     def append(self, appends: Sequence[Append]) -> list[int]:
         batches = [batch_of_append(append) for append in appends]
-        size_bytes = sum(len(batch.payload) for batch in batches)
+        data = [append.payload.parts[0] for append in appends]
         channel = self._server.channel
         with self._calls.next() as (sequence, settled):
-            request = pb.AppendRequest(
+            head = pb.AppendHead(
                 producer_id=self._calls.producer_id, sequence=sequence, settled=settled, batches=batches
             )
 
             def attempt(timeout_s: float, is_repeat: bool) -> pb.AppendReply:
-                request.is_repeat = is_repeat
-                if size_bytes <= APPEND_SIZE_BYTES_MAX // 2 and request.ByteSize() <= APPEND_SIZE_BYTES_MAX:
-                    return channel.call(MetaQ.append, request, timeout_s=timeout_s)
-                [reply] = channel.replies(MetaQ.append_large, _pieces(request), timeout_s=timeout_s)
-                return reply
+                head.is_repeat = is_repeat
+                return channel.call(MetaQ.append, pb.AppendRequest(head=head), data=data, timeout_s=timeout_s)
 
-            timeout_s = self._timeout_s + size_bytes / _BYTES_PER_S_MIN
+            timeout_s = self._timeout_s + sum(map(len, data)) / _BYTES_PER_S_MIN
             return list(self._server.ask(attempt, timeout_s=timeout_s, changes=True).base_offset)
 
     def settings_of(self, topic: str) -> TopicSettings:
@@ -272,12 +265,31 @@ class _Numbers:
                 self._under_way.discard(number)
 
 
-def _checked(queue: LogQueue, offset: int, frames: bytes) -> Fetched:
-    batches, error = batches_of_frames(queue, offset, frames)
-    return Fetched(queue, batches) if batches else Fetched(queue, error=error)
+class _Found:
+    """What a fetch has found in one queue so far. Frames are verified as they come, while the server reads on."""
 
+    def __init__(self, queue: LogQueue, offset: int) -> None:
+        self._queue = queue
+        self._offset = offset
+        self._batches: list[LogBatch] = []
+        self._parts: list[memoryview] = []
+        self.error: TxmsgError | None = None
 
-def _pieces(request: pb.AppendRequest) -> Iterator[pb.AppendPiece]:
-    data = memoryview(request.SerializeToString())
-    for at in range(0, len(data), PIECE_SIZE_BYTES):
-        yield pb.AppendPiece(size=len(data), data=bytes(data[at : at + PIECE_SIZE_BYTES]))
+    def add(self, frames: memoryview, *, goes_on: bool) -> None:
+        """The frames that follow; goes_on: they are a part of one."""
+        self._parts.append(frames)
+        if goes_on or self.error is not None:
+            return
+        whole = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        following = self._offset if self._batches else None
+        batches, self.error = batches_of_frames(self._queue, self._offset, whole, following=following)
+        self._batches += batches
+        if batches:
+            self._offset = batches[-1].end_offset
+
+    def fetched(self) -> Fetched:
+        """An error is told when there are no batches before it."""
+        if self._parts:
+            self.add(memoryview(b""), goes_on=False)  # the rest of a frame did not come: it is damaged
+        return Fetched(self._queue, tuple(self._batches), None if self._batches else self.error)

@@ -8,7 +8,7 @@ validation  what a batch from elsewhere must be            (pure)
 producers   which appends were carried out                 (pure)
 placement   many callers' batches in one append
 appender    group commit
-transfers   who moves bytes: their room, and slow ones
+transfers   who takes bytes: their room, and slow ones
 sessions    members that are elsewhere
 
 What goes over the wire is `txmsg/wire/v1/metaq.proto`; `metaq/protocol.py` translates it, here and in those who ask.

@@ -53,12 +53,12 @@ class MetaQConfig:
     )
     arriving_size_bytes_max: int = setting(
         256 * 1024 * 1024,
-        "Bytes of large appends on their way, together. What comes then is refused with Overloaded.",
+        "Bytes of requests that have not come whole, together. Above it, the slowest is refused with Overloaded.",
         least=1,
     )
     send_timeout_s: float = setting(
         20.0,
-        "Time for a piece of a fetch or an append, and in all a second more for each MiB.",
+        "Time for a piece of a fetch, and in all a second more for each MiB.",
         least=0,
         is_open=True,
     )

@@ -154,7 +154,7 @@ def figures_of(parts: Parts, log: LogFigures) -> Figures:
     figures.put("txmsg_log_members", len(parts.sessions))
     figures.put_bound("appending", parts.appender.size_bytes, config.appending_size_bytes_max)
     figures.put_bound("sending", parts.api.sending.held_bytes, config.sending_size_bytes_max)
-    figures.put_bound("arriving", parts.api.arriving.held_bytes, config.arriving_size_bytes_max)
+    figures.put_bound("arriving", parts.server.arriving_bytes, config.arriving_size_bytes_max)
     figures.put_bound("members", len(parts.sessions), SESSIONS_MAX)
     log.put(figures)
     return figures

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
-from itertools import groupby
-from typing import Final, NamedTuple, TypeVar
-
-from google.protobuf.message import DecodeError
+from typing import Final, TypeVar
 
 from txmsg.errors import (
     BrokerUnavailable,
     CorruptLog,
     InvalidName,
-    MessageTooLarge,
     OutcomeUnknown,
-    Overloaded,
     ProtocolError,
-    TxmsgError,
 )
 from txmsg.message import check_name
 from txmsg.metaq.access import NOTES, Fetched, LogQueue
-from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
+from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX, Buffer, Header
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
     PIECE_SIZE_BYTES,
-    append_of_batch,
+    appends_of,
     log_error_of,
     offsets_of,
     queues_of_sets,
@@ -42,8 +36,9 @@ from txmsg.metaq.server.appender import Appender
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.placement import Call
 from txmsg.metaq.server.producers import CallId
-from txmsg.metaq.server.transfers import Transfers
+from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.server.validation import check
+from txmsg.wire.frames import PART_SIZE_BYTES
 from txmsg.wire.server import ServerCall
 from txmsg.wire.v1 import metaq_pb2 as pb
 
@@ -54,8 +49,10 @@ FETCH_SIZE_BYTES_CEILING: Final = FRAME_SIZE_BYTES_MAX
 WAIT_S_MAX: Final = 60.0
 FOUND_MAX: Final = 1000
 FOUND_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
-_APPEND_SIZE_BYTES_CEILING = FRAME_SIZE_BYTES_MAX + 16 * 1024 * 1024
 _CHECK_AT_ONCE_SIZE_BYTES = 64 * 1024
+_CHECK_AT_ONCE_BATCHES = 16
+_REPLY_SIZE_BYTES_MAX = PART_SIZE_BYTES - 1024
+"""Of frames, besides what says whose they are."""
 _GROUP_LOG_LOOK_S = 1.0
 """Retries are appended by other processes, too: those who wait for them look as often."""
 
@@ -81,7 +78,6 @@ class LogApi:
         self._config = config
         self._stop = stop
         self.sending = Transfers(config.sending_size_bytes_max, config.send_timeout_s)
-        self.arriving = Transfers(config.arriving_size_bytes_max, config.send_timeout_s)
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
@@ -146,46 +142,53 @@ class LogApi:
     # ---- fetching
 
     async def fetch(self, request: pb.FetchRequest, call: ServerCall[pb.FetchRequest, pb.FetchReply]) -> None:
-        """Waits on the loop, reads on a thread, and reads a piece again only when the one before has left."""
+        """Waits on the loop, reads on a thread: the next piece only when the one before is leaving."""
         wanted = {queue: -1 if offset is None else offset for queue, offset in offsets_of(request.wanted).items()}
         checked(list(wanted))
-        found = await self._found(wanted, min(request.size_bytes_max, FETCH_SIZE_BYTES_CEILING), request.wait_ms / 1000)
-        pieces = _pieces(found, {queue: place for place, queue in enumerate(wanted)})
-        del found  # what was read has been checked: it is read again piece by piece, as slowly as its reader takes it
-        with self.sending.begun(call.connection, sum(piece.size_bytes for piece in pieces)) as transfer:
-            try:
-                if pieces:
-                    await self.sending.hold(transfer, max(piece.size_bytes for piece in pieces))
-                for piece in pieces:
-                    reply = await self._read(partial(self._reply_of, piece))
-                    async with transfer.step():
-                        await call.send(reply)
-                    transfer.moved_bytes += piece.size_bytes
-            except TimeoutError:
-                if transfer.is_ended:
-                    raise OutcomeUnknown(
-                        "a fetch was read slowly while others needed its memory: fetch again"
-                    ) from None
-                raise OutcomeUnknown(
-                    f"a fetch was read too slowly: {self._config.send_timeout_s:g} s for a piece and a second for "
-                    "each MiB are allowed; fetch again"
-                ) from None
+        places = {queue: place for place, queue in enumerate(wanted)}
+        left_bytes = min(request.size_bytes_max, FETCH_SIZE_BYTES_CEILING)
+        found = await self._found(wanted, min(left_bytes, PIECE_SIZE_BYTES), request.wait_ms / 1000)
+        goes_on = left_bytes > PIECE_SIZE_BYTES
+        with self.sending.begun(call.connection) as transfer:
+            while found:
+                replies = _replies(found, places)
+                held_bytes = min(PIECE_SIZE_BYTES, sum(reply.size_bytes for reply in replies))
+                if not self.sending.hold_now(transfer, held_bytes):
+                    found, replies = [], []  # nothing is kept while others have the room
+                    await self.sending.hold(transfer, held_bytes)
+                    found = await self._read_from(wanted, left_bytes)
+                    replies = _replies(found, places)
+                left_bytes -= sum(reply.size_bytes for reply in replies)
+                _advance(wanted, found)
+                found = []  # a large frame is not kept while its parts are sent
+                await self._send(replies, call, transfer)
+                found = await self._read_from(wanted, left_bytes) if goes_on and left_bytes > 0 else []
+                if sum(fetched.size_bytes for fetched in found) > left_bytes:
+                    break  # a batch that is too large: the next fetch begins with it
 
-    def _reply_of(self, piece: _Piece) -> pb.FetchReply:
-        reply = pb.FetchReply()
+    async def _read_from(self, wanted: dict[LogQueue, int], left_bytes: int) -> list[Fetched]:
+        return await self._read(lambda: self._log.fetch(wanted, size_bytes_max=min(left_bytes, PIECE_SIZE_BYTES)))
+
+    async def _send(
+        self, replies: Sequence[_Reply], call: ServerCall[pb.FetchRequest, pb.FetchReply], transfer: Transfer
+    ) -> None:
         try:
-            for at, spans in groupby(piece.spans, key=lambda span: span.at):
-                frames: list[memoryview] = []
-                for span in spans:
-                    if span.error is None:
-                        frames.append(self._log.raw(span.topic, span.position, span.size_bytes))
-                    else:
-                        reply.fetched.add(at=at, error=log_error_of(span.error))
-                if frames:
-                    reply.fetched.add(at=at, frames=b"".join(frames))
+            for reply in replies:
+                data = reply.frames
+                if reply.again is not None:
+                    data = [await self._read(partial(self._log.raw, *reply.again))]
+                async with transfer.step():
+                    await call.send(pb.FetchReply(head=reply.head), data)
+                transfer.moved_bytes += reply.size_bytes
         except CorruptLog as exc:
             raise BrokerUnavailable(f"the data was deleted while it was being sent: fetch again ({exc})") from exc
-        return reply
+        except TimeoutError:
+            if transfer.is_ended:
+                raise OutcomeUnknown("a fetch was read slowly while others needed its memory: fetch again") from None
+            raise OutcomeUnknown(
+                f"a fetch was read too slowly: {self._config.send_timeout_s:g} s for a piece and a second for each MiB "
+                "are allowed; fetch again"
+            ) from None
 
     async def _found(self, wanted: dict[LogQueue, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
         def fetch() -> list[Fetched]:
@@ -214,68 +217,22 @@ class LogApi:
 
     # ---- appending
 
-    async def append(self, request: pb.AppendRequest) -> pb.AppendReply:
-        return await self._append(request)
-
-    async def append_large(self, call: ServerCall[pb.AppendPiece, pb.AppendReply]) -> pb.AppendReply:
-        first = await anext(call)  # it came with the call
-        if first.size > _APPEND_SIZE_BYTES_CEILING:
-            raise MessageTooLarge(
-                f"{first.size} bytes in one append: at most {_APPEND_SIZE_BYTES_CEILING} fit; send several"
-            )
-        with self.arriving.begun(call.connection, first.size) as transfer:
-            pieces: list[bytes] = []
-            piece: pb.AppendPiece | None = first
-            try:
-                while piece is not None and transfer.moved_bytes <= first.size:
-                    self.arriving.hold_now(transfer, len(piece.data))
-                    pieces.append(piece.data)
-                    transfer.moved_bytes += len(piece.data)
-                    async with transfer.step():
-                        piece = await anext(call, None)
-            except TimeoutError:
-                raise self._too_slow(is_ended=transfer.is_ended) from None
-            if transfer.moved_bytes != first.size:
-                raise ProtocolError(f"an append of {first.size} bytes came with {transfer.moved_bytes}")
-            request = await self._read(lambda: _joined(pieces))
-        return await self._append(request)
-
-    def _too_slow(self, *, is_ended: bool) -> TxmsgError:
-        if is_ended:
-            return Overloaded(
-                "a large append arrived slowly while others needed its memory: nothing was appended; try again"
-            )
-        return ProtocolError(
-            f"an append did not come within {self._config.send_timeout_s:g} s for a piece, and a second for each MiB: "
-            "nothing was appended"
-        )
+    async def append(self, request: pb.AppendRequest, data: memoryview) -> pb.AppendReply:
+        head = request.head
+        if len(head.producer_id) != ID_SIZE_BYTES or not 1 <= head.settled <= head.sequence:
+            raise ProtocolError("an append names its producer by 16 bytes, and numbers its calls 1, 2, 3, ...")
+        raw_size_bytes = sum(batch.raw_size for batch in head.batches)
+        if max(len(data), raw_size_bytes) <= _CHECK_AT_ONCE_SIZE_BYTES and len(head.batches) <= _CHECK_AT_ONCE_BATCHES:
+            call = _checked_call(head, data)
+        else:
+            call = await self._read(lambda: _checked_call(head, data))
+        if not call.appends:
+            return pb.AppendReply()
+        return pb.AppendReply(base_offset=await self._appender.append(call))
 
     async def flush(self, request: pb.FlushLogRequest) -> pb.FlushLogReply:
         await self._read(self._log.flush)
         return pb.FlushLogReply()
-
-    async def _append(self, request: pb.AppendRequest) -> pb.AppendReply:
-        if len(request.producer_id) != ID_SIZE_BYTES or not 1 <= request.settled <= request.sequence:
-            raise ProtocolError("an append names its producer by 16 bytes, and numbers its calls 1, 2, 3, ...")
-        if not request.batches:
-            return pb.AppendReply()
-        call = Call(
-            CallId(request.producer_id, request.sequence),
-            request.settled,
-            tuple(append_of_batch(batch) for batch in request.batches),
-            request.is_repeat,
-        )
-
-        def check_all() -> None:
-            for append in call.appends:
-                _not_own(append.topic)
-                check(append)
-
-        if sum(append.payload.raw_size_bytes for append in call.appends) <= _CHECK_AT_ONCE_SIZE_BYTES:
-            check_all()
-        else:
-            await self._read(check_all)
-        return pb.AppendReply(base_offset=await self._appender.append(call))
 
 
 def checked(queues: Sequence[LogQueue]) -> Sequence[LogQueue]:
@@ -287,63 +244,74 @@ def checked(queues: Sequence[LogQueue]) -> Sequence[LogQueue]:
     return queues
 
 
+def _checked_call(head: pb.AppendHead, data: memoryview) -> Call:
+    call = Call(
+        CallId(head.producer_id, head.sequence), head.settled, tuple(appends_of(head.batches, data)), head.is_repeat
+    )
+    for append in call.appends:
+        _not_own(append.topic)
+        check(append)
+    return call
+
+
 def _not_own(topic: str) -> str:
     if topic == NOTES:
         raise InvalidName(f"topic {NOTES} is the server's own: nothing was changed")
     return topic
 
 
-def _joined(pieces: list[bytes]) -> pb.AppendRequest:
-    data = b"".join(pieces)
-    pieces.clear()
-    try:
-        return pb.AppendRequest.FromString(data)
-    except DecodeError as exc:
-        raise ProtocolError(f"a request of {len(data)} bytes cannot be read: {exc}") from exc
-
-
-class _Span(NamedTuple):
-    """Frames of a queue that follow each other in the log, or a part of one, or why there are none."""
-
-    at: int
-    topic: str
-    position: int = 0
-    size_bytes: int = 0
-    error: TxmsgError | None = None
-
-
-class _Piece:
-    """What goes in one reply."""
+class _Reply:
+    """What goes in one reply: whole frames, as they were read and verified; or a part of a frame that is large."""
 
     def __init__(self) -> None:
-        self.spans: list[_Span] = []
+        self.head = pb.FetchHead()
+        self.frames: list[Buffer] = []
+        self.again: tuple[str, int, int] | None = None
+        """Of a part: the topic, the position, and how many bytes. It is read again when its turn has come."""
         self.size_bytes = 0
 
-    def add(self, span: _Span) -> None:
-        self.size_bytes += span.size_bytes
-        last = self.spans[-1] if self.spans else None
-        if last and not span.error and (last.at, last.position + last.size_bytes) == (span.at, span.position):
-            self.spans[-1] = last._replace(size_bytes=last.size_bytes + span.size_bytes)
-        else:
-            self.spans.append(span)
 
-
-def _pieces(found: Sequence[Fetched], places: dict[LogQueue, int]) -> list[_Piece]:
-    """Where the frames stand that are to be sent, in pieces. They are read again when their turn has come."""
-    pieces = [_Piece()]
+def _replies(found: Sequence[Fetched], places: Mapping[LogQueue, int]) -> list[_Reply]:
+    """What was found, in replies that fit a frame of the protocol, so that they need not be put together again."""
+    replies = [_Reply()]
     for fetched in found:
-        at, topic = places[fetched.queue], fetched.queue.topic
-        for header in (batch.header for batch in fetched.batches):
-            position = header.position
-            while position < header.end:
-                if pieces[-1].size_bytes >= PIECE_SIZE_BYTES:
-                    pieces.append(_Piece())
-                size = min(header.end - position, PIECE_SIZE_BYTES - pieces[-1].size_bytes)
-                pieces[-1].add(_Span(at, topic, position, size))
-                position += size
+        at, frames = places[fetched.queue], None
         if fetched.error is not None:
-            pieces[-1].add(_Span(at, topic, error=fetched.error))
-    return [piece for piece in pieces if piece.spans]
+            replies[-1].head.fetched.add(at=at, error=log_error_of(fetched.error))
+        for batch in fetched.batches:
+            size_bytes = batch.header.size_bytes
+            if size_bytes > PIECE_SIZE_BYTES:
+                replies += [*_parts_of(at, batch.header), _Reply()]
+                frames = None
+                continue
+            if replies[-1].size_bytes + size_bytes > _REPLY_SIZE_BYTES_MAX and replies[-1].size_bytes:
+                replies.append(_Reply())
+                frames = None
+            reply = replies[-1]
+            frames = frames or reply.head.fetched.add(at=at)
+            frames.size += size_bytes
+            reply.frames.append(batch.frame)
+            reply.size_bytes += size_bytes
+    return [reply for reply in replies if reply.head.fetched]
+
+
+def _parts_of(at: int, header: Header) -> Iterator[_Reply]:
+    """A frame in parts, of which one at a time is kept in memory."""
+    for position in range(header.position, header.end, PIECE_SIZE_BYTES):
+        reply = _Reply()
+        reply.size_bytes = min(PIECE_SIZE_BYTES, header.end - position)
+        reply.again = header.topic, position, reply.size_bytes
+        reply.head.fetched.add(at=at, size=reply.size_bytes, goes_on=position + reply.size_bytes < header.end)
+        yield reply
+
+
+def _advance(wanted: dict[LogQueue, int], found: Sequence[Fetched]) -> None:
+    """Goes on behind what was found. Of a queue with an error there is no more."""
+    for fetched in found:
+        if fetched.batches:
+            wanted[fetched.queue] = fetched.batches[-1].end_offset
+        else:
+            del wanted[fetched.queue]
 
 
 class Polls:

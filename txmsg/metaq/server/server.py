@@ -15,8 +15,8 @@ from pathlib import Path
 
 from txmsg.errors import MisuseError
 from txmsg.metaq.access import NOTES
+from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.protocol import APPEND_SIZE_BYTES_MAX
 from txmsg.metaq.server.appender import Appender
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.figures import LogFigures, figures_of, unready
@@ -29,7 +29,7 @@ from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.wire.address import UNIX, check_address
-from txmsg.wire.server import Server, connections_allowed
+from txmsg.wire.server import Limits, Server, connections_allowed
 from txmsg.wire.v1 import metaq_rpc as rpc
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,8 @@ logger = logging.getLogger(__name__)
 _OF_NOTES = TopicSettings(flush=Flush.TIMED, retention_s=REMEMBERED_S)
 _READERS = 4
 _GROUP_THREADS = 8
-_REQUEST_SIZE_BYTES_MAX = APPEND_SIZE_BYTES_MAX + 1024 * 1024
+_REQUEST_SIZE_BYTES_MAX = 4 * 1024 * 1024
+_APPEND_SIZE_BYTES_MAX = FRAME_SIZE_BYTES_MAX + 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ async def _serve(
         },
         connections_max=connections_allowed(config.connections_max),
         request_size_bytes_max=_REQUEST_SIZE_BYTES_MAX,
+        larger_requests={rpc.MetaQ.append.name: _APPEND_SIZE_BYTES_MAX},
+        limits=Limits(arriving_bytes=config.arriving_size_bytes_max),
     )
     probes = _probes(Parts(config, log, appender, polls, sessions, api, server, stop), readers)
     async with _listening(server, config.listen) as address:

@@ -1,4 +1,4 @@
-"""Who moves bytes from or to a server, so that a few slow callers do not lock out others. Knows no network and no log.
+"""Who takes bytes from a server, so that a few slow callers do not lock out others. Knows no network and no log.
 
 What is under way is counted in bytes; a caller has a share of them; each transfer has its time in all. Slow ones are
 ended when others want their room. Belongs to one loop.
@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
-from txmsg.errors import Overloaded
-
 BYTES_PER_S_MIN: Final = 1024 * 1024
 """Who is slower than this is ended when others want room; and the time in all grows with the size by it."""
 _GRACE_S: Final = 1.0
@@ -24,7 +22,7 @@ _SHARES: Final = 4
 class Transfer:
     """One of them."""
 
-    def __init__(self, caller: object, size_bytes: int, patience_s: float) -> None:
+    def __init__(self, caller: object, patience_s: float) -> None:
         self.caller = caller
         self.held_bytes = 0
         """What it keeps in memory."""
@@ -33,7 +31,6 @@ class Transfer:
         self.is_ended = False
         """Whether its room was given to others."""
         self._patience_s = patience_s
-        self._time_s = patience_s + size_bytes / BYTES_PER_S_MIN
         self._begun = 0.0
         self._step: asyncio.Timeout | None = None
 
@@ -53,7 +50,8 @@ class Transfer:
         if self.is_ended:
             raise TimeoutError
         now = asyncio.get_running_loop().time()
-        async with asyncio.timeout_at(min(now + self._patience_s, self._begun + self._time_s)) as step:
+        in_all_s = self._patience_s + (self.moved_bytes + self.held_bytes) / BYTES_PER_S_MIN
+        async with asyncio.timeout_at(min(now + self._patience_s, self._begun + in_all_s)) as step:
             self._step = step
             try:
                 yield
@@ -83,9 +81,9 @@ class Transfers:
         return self._held_bytes
 
     @contextmanager
-    def begun(self, caller: object, size_bytes: int) -> Iterator[Transfer]:
-        """A transfer of so many bytes, which holds none yet."""
-        transfer = Transfer(caller, size_bytes, self._patience_s)
+    def begun(self, caller: object) -> Iterator[Transfer]:
+        """A transfer, which holds nothing yet."""
+        transfer = Transfer(caller, self._patience_s)
         self._under_way[transfer] = None
         try:
             yield transfer
@@ -94,11 +92,21 @@ class Transfers:
             self._held_bytes -= transfer.held_bytes
             self._serve_waiting()
 
+    def hold_now(self, transfer: Transfer, size_bytes: int) -> bool:
+        """Has it hold so many bytes in all. False: there is no room."""
+        size_bytes -= transfer.held_bytes
+        if size_bytes <= 0:
+            return True
+        if not self._fits(transfer, size_bytes) or any(self._fits(other, size) for other, size, _ in self._waiting):
+            return False
+        self._take(transfer, size_bytes)
+        return True
+
     async def hold(self, transfer: Transfer, size_bytes: int) -> None:
-        """Returns when there is room for so many bytes more. The slowest are ended for it."""
-        if self._fits(transfer, size_bytes) and not any(self._fits(other, size) for other, size, _ in self._waiting):
-            self._take(transfer, size_bytes)
+        """The same, but returns when there is room. The slowest are ended for it."""
+        if self.hold_now(transfer, size_bytes):
             return
+        size_bytes -= transfer.held_bytes
         entry = (transfer, size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
         try:
@@ -107,13 +115,6 @@ class Transfers:
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)
-
-    def hold_now(self, transfer: Transfer, size_bytes: int) -> None:
-        """The same without waiting, for bytes that have come. Raises Overloaded."""
-        if not self._fits(transfer, size_bytes):
-            self._make_room(transfer, size_bytes)
-            raise Overloaded(f"large appends of {self._held_bytes} bytes are pending: nothing was appended; try again")
-        self._take(transfer, size_bytes)
 
     def _fits(self, transfer: Transfer, size_bytes: int) -> bool:
         if self._held_bytes == transfer.held_bytes:

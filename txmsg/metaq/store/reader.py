@@ -24,7 +24,6 @@ from txmsg.metaq.format.frame import (
     hole,
     hole_end,
     read_header,
-    verify,
 )
 from txmsg.metaq.store.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of, seed_of, while_cut
 from txmsg.metaq.store.commit_log import CommitLogReader
@@ -464,7 +463,7 @@ class QueueReader:
         data = self._log.commit_log.read(cell.position, cell.size_bytes)
         header = self._header(cell, data)
         try:
-            return LogBatch(header, verify(header, data), skip)
+            return LogBatch.verified(header, data, skip)
         except BadFrame as exc:
             raise self._damaged(cell, str(exc)) from exc
 

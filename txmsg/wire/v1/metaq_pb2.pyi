@@ -194,27 +194,37 @@ class LogError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class FetchedFrames(_message.Message):
-    __slots__ = ("at", "frames", "error")
+    __slots__ = ("at", "size", "goes_on", "error")
     AT_FIELD_NUMBER: _ClassVar[int]
-    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    GOES_ON_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     at: int
-    frames: bytes
+    size: int
+    goes_on: bool
     error: LogError
-    def __init__(self, at: _Optional[int] = ..., frames: _Optional[bytes] = ..., error: _Optional[_Union[LogError, _Mapping]] = ...) -> None: ...
+    def __init__(self, at: _Optional[int] = ..., size: _Optional[int] = ..., goes_on: bool = ..., error: _Optional[_Union[LogError, _Mapping]] = ...) -> None: ...
 
-class FetchReply(_message.Message):
+class FetchHead(_message.Message):
     __slots__ = ("fetched",)
     FETCHED_FIELD_NUMBER: _ClassVar[int]
     fetched: _containers.RepeatedCompositeFieldContainer[FetchedFrames]
     def __init__(self, fetched: _Optional[_Iterable[_Union[FetchedFrames, _Mapping]]] = ...) -> None: ...
 
+class FetchReply(_message.Message):
+    __slots__ = ("head", "data")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    head: FetchHead
+    data: bytes
+    def __init__(self, head: _Optional[_Union[FetchHead, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class AppendBatch(_message.Message):
-    __slots__ = ("topic", "queue", "base_offset", "payload", "payload_crc", "raw_size", "compression", "kind", "columns", "count", "first_stored_at_us", "last_stored_at_us", "is_mirrored")
+    __slots__ = ("topic", "queue", "base_offset", "size", "payload_crc", "raw_size", "compression", "kind", "columns", "count", "first_stored_at_us", "last_stored_at_us", "is_mirrored")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_CRC_FIELD_NUMBER: _ClassVar[int]
     RAW_SIZE_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
@@ -227,7 +237,7 @@ class AppendBatch(_message.Message):
     topic: str
     queue: int
     base_offset: int
-    payload: bytes
+    size: int
     payload_crc: int
     raw_size: int
     compression: int
@@ -237,9 +247,9 @@ class AppendBatch(_message.Message):
     first_stored_at_us: int
     last_stored_at_us: int
     is_mirrored: bool
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., base_offset: _Optional[int] = ..., payload: _Optional[bytes] = ..., payload_crc: _Optional[int] = ..., raw_size: _Optional[int] = ..., compression: _Optional[int] = ..., kind: _Optional[int] = ..., columns: _Optional[int] = ..., count: _Optional[int] = ..., first_stored_at_us: _Optional[int] = ..., last_stored_at_us: _Optional[int] = ..., is_mirrored: bool = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., base_offset: _Optional[int] = ..., size: _Optional[int] = ..., payload_crc: _Optional[int] = ..., raw_size: _Optional[int] = ..., compression: _Optional[int] = ..., kind: _Optional[int] = ..., columns: _Optional[int] = ..., count: _Optional[int] = ..., first_stored_at_us: _Optional[int] = ..., last_stored_at_us: _Optional[int] = ..., is_mirrored: bool = ...) -> None: ...
 
-class AppendRequest(_message.Message):
+class AppendHead(_message.Message):
     __slots__ = ("producer_id", "sequence", "settled", "is_repeat", "batches")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -253,19 +263,19 @@ class AppendRequest(_message.Message):
     batches: _containers.RepeatedCompositeFieldContainer[AppendBatch]
     def __init__(self, producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., settled: _Optional[int] = ..., is_repeat: bool = ..., batches: _Optional[_Iterable[_Union[AppendBatch, _Mapping]]] = ...) -> None: ...
 
+class AppendRequest(_message.Message):
+    __slots__ = ("head", "data")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    head: AppendHead
+    data: bytes
+    def __init__(self, head: _Optional[_Union[AppendHead, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class AppendReply(_message.Message):
     __slots__ = ("base_offset",)
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     base_offset: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, base_offset: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class AppendPiece(_message.Message):
-    __slots__ = ("size", "data")
-    SIZE_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    size: int
-    data: bytes
-    def __init__(self, size: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class LogMember(_message.Message):
     __slots__ = ("id", "topics", "strategy")

@@ -17,11 +17,9 @@ class MetaQ:
     offsets_at = Method("MetaQ/OffsetsAt", pb.OffsetsAtRequest, pb.OffsetsAtReply)
     find = Method("MetaQ/Find", pb.FindInLogRequest, pb.FindInLogReply)
     # Long poll. The frames come as they stand on disk, in pieces: a reader that is slow keeps one piece in memory.
-    fetch = Method("MetaQ/Fetch", pb.FetchRequest, pb.FetchReply, gives_many=True)
-    # All batches or none; the reply means: on disk, as each topic promises. Up to 4 MiB.
-    append = Method("MetaQ/Append", pb.AppendRequest, pb.AppendReply)
-    # The same for what is larger: an AppendRequest, serialized and cut into pieces of up to 1 MiB.
-    append_large = Method("MetaQ/AppendLarge", pb.AppendPiece, pb.AppendReply, takes_many=True)
+    fetch = Method("MetaQ/Fetch", pb.FetchRequest, pb.FetchReply, gives_many=True, gives_data=True)
+    # All batches or none; the reply means: on disk, as each topic promises.
+    append = Method("MetaQ/Append", pb.AppendRequest, pb.AppendReply, takes_data=True)
     # Everything that was appended before is on disk, whatever its topics promise.
     flush = Method("MetaQ/Flush", pb.FlushLogRequest, pb.FlushLogReply)
 
