@@ -256,8 +256,9 @@ async def test_reading_uses_the_primary_key_of_the_partition(notify_url: str) ->
         await notify.add(5000)
         notify.query("analyze txmsg.message_1")
         with psycopg.connect(notify.url, connect_timeout=10) as conn:
-            values = {"queue_id": 1, "start": 100, "end": 200, "size_bytes": 1000}
-            plan = "\n".join(line for (line,) in conn.execute(b"explain " + store._read_messages_in(1), values))
+            cursor = psycopg.RawCursor(conn)
+            reading = cursor.execute(b"explain " + store._read_messages_in(1), [1, 100, 200, 1000])
+            plan = "\n".join(line for (line,) in reading)
             assert "Index Scan using message_1_pkey" in plan
             assert "Seq Scan" not in plan
             assert "Sort" not in plan

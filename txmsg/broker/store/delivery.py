@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from psycopg import AsyncCursor, adapters, sql
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.pq import Format
 from psycopg.rows import AsyncRowFactory, scalar_row, tuple_row
 
 from txmsg.broker.store.connect import Connection
+from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.broker.store.rows import Generations, Row
 from txmsg.message import Offset, QueueId
 
@@ -51,9 +54,18 @@ def raw_cursor(conn: Connection, row_factory: AsyncRowFactory[T]) -> AsyncCursor
     return cursor
 
 
-def _message_row(cursor: object) -> Callable[[Sequence[Any]], Row]:
-    # Without a frame of Python per row, as Row._make would take.
-    return partial(tuple.__new__, Row)
+class _RawContext:
+    """With which the driver loads the results of statements that run without a cursor, as `raw_cursor` does."""
+
+    adapters = AdaptersMap(adapters)
+    connection = None
+
+
+for _oid, _loader in _RAW_LOADERS:
+    _RawContext.adapters.register_loader(_oid, _loader)
+_INT8_OIDS = (adapters.types["int8"].oid,) * 4
+_INT8_OF = Struct(">q").pack
+_MAKE_ROW: Callable[[Sequence[Any]], Row] = partial(tuple.__new__, Row)  # _make would take a frame of Python per row
 
 
 # ---- cursors
@@ -295,9 +307,8 @@ def _read_messages_in(segment: int) -> bytes:
             select m.*, sum(octet_length(m.body) + coalesce(octet_length(m.headers), 0))
                         over (order by m.queue_offset rows between unbounded preceding and 1 preceding) as before
               from {partition} m
-             where m.segment = {segment} and m.queue = %(queue_id)s
-               and m.queue_offset >= %(start)s and m.queue_offset < %(end)s) m
-         where m.before is null or m.before < %(size_bytes)s order by m.queue_offset
+             where m.segment = {segment} and m.queue = $1 and m.queue_offset >= $2 and m.queue_offset < $3) m
+         where m.before is null or m.before < $4 order by m.queue_offset
         """
     ).format(
         columns=MESSAGE_COLUMNS,
@@ -315,9 +326,9 @@ async def read_messages(
     Sizes are bodies and headers. Always the first one. Offsets are dense, so a range of offsets is a count.
     UndefinedTable: the segment is dropped.
     """
-    cursor = await raw_cursor(conn, _message_row).execute(
-        _read_messages_in(segment),
-        {"queue_id": queue_id, "start": start, "end": start + count, "size_bytes": size_bytes},
-        prepare=False,
-    )
-    return await cursor.fetchall()
+    assert isinstance(conn, PreparedConnection)  # not a cursor: it reads the socket by more system calls
+    values = [_INT8_OF(value) for value in (queue_id, start, start + count, size_bytes)]
+    result = await conn.fetch(_read_messages_in(segment), _INT8_OIDS, values)
+    loader = Transformer(_RawContext())
+    loader.set_pgresult(result)
+    return loader.load_rows(0, result.ntuples, _MAKE_ROW)

@@ -1,4 +1,4 @@
-"""Runs statements that are prepared once per session, without the driver's cursor. Knows no statement of its own.
+"""Runs statements, prepared once per session or not, without the driver's cursor. Knows no statement of its own.
 
 For each execution psycopg makes a cursor, converts each parameter and drives generators: more than half of what the
 batch procedure costs a broker. Here parameters come as bytes, and callbacks of the event loop call libpq.
@@ -67,6 +67,13 @@ class PreparedConnection(AsyncConnection[Any]):
         # The types of its columns are those of its first result.
         row_loader.set_pgresult(result, set_loaders=row_loader.pgresult is None)
         return row_loader.load_row(0, tuple)
+
+    async def fetch(self, sql: bytes, parameter_oids: Sequence[int], values: Sequence[bytes | None]) -> PGresult:
+        """The rows of a statement that is planned for these values, all in binary. Raises and is cancelled as `run`."""
+        async with self.lock:
+            formats = (Format.BINARY,) * len(values)
+            self.pgconn.send_query_params(sql, values, parameter_oids, formats, Format.BINARY)
+            return await self._answer()
 
     async def wait(self, *args: Any, **kwargs: Any) -> Any:
         """As the driver has it, which reads the socket itself."""
