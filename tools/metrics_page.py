@@ -31,6 +31,7 @@ _NAMES = {
     Process.METAQ: "MetaQ server",
     Process.TAILER: "tailer",
     Process.PAGE: "page server",
+    Process.APPLICATION: "application, by `txmsg.metrics.ClientCollector`",
 }
 
 

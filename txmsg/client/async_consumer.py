@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
+from txmsg.client.counts import ConsumerCounts
 from txmsg.client.delivery import Delivery
 from txmsg.client.epochs import Epochs
 from txmsg.client.hooks import ConsumerHooks
@@ -24,6 +25,7 @@ from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.consumer.workers import Workers
 from txmsg.errors import InvalidMessage, shown
 from txmsg.message import ReceivedMessage
+from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.runtime.start import Start, start_to_wire
 from txmsg.wire.v1.txmsg_pb2 import Subscription
@@ -86,6 +88,11 @@ class AsyncConsumer(AsyncLifecycle):
         )
         self.hooks = hooks or ConsumerHooks()
         self._shards: list[_Shard] = []
+        self._counts = ConsumerCounts()
+
+    def put_figures(self, figures: Figures) -> None:
+        """For `txmsg.metrics.ClientCollector`."""
+        self._counts.put(figures, self.group, held=sum(shard.links.out() for shard in self._shards))
 
     # ---- life
 
@@ -110,7 +117,7 @@ class AsyncConsumer(AsyncLifecycle):
         take = partial(self._take, Epochs())
 
         def new_link(address: str) -> Link:
-            return Link(brokers, address, polling, 2 * self._concurrency, take)
+            return Link(brokers, address, polling, 2 * self._concurrency, take, counts=self._counts)
 
         links = Links(brokers, new_link, group=self.group)
         presence = Presence(brokers, client_id=polling.client_id)

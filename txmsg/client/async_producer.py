@@ -19,6 +19,7 @@ from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.attach import Presence
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
 from txmsg.client.channel import Brokers
+from txmsg.client.counts import ProducerCounts
 from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.hooks import ProducerHooks
 from txmsg.client.late_async import AsyncLateTransaction
@@ -38,6 +39,7 @@ from txmsg.message import (
     new_transaction_id_bytes,
     parse_message_id,
 )
+from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
 
 TIMEOUT_S_MAX = 24 * 3600.0
@@ -88,6 +90,8 @@ class AsyncProducer:
         self._starting: asyncio.Lock | None = None
         self._brokers: list[Brokers] = []
         self._sender: Sender | Shards | None = None
+        self._senders: Sequence[Sender] = ()
+        self._counts = ProducerCounts()
         self._presences: list[asyncio.Task[None]] = []
 
     @property
@@ -144,7 +148,8 @@ class AsyncProducer:
             await find_shards(self._brokers, timeout_s=self.timeout_s)
         senders: list[Sender] = []
         for brokers in self._brokers:
-            senders.append(Sender(brokers, group=self.group, timeout_s=self.timeout_s, hooks=self.hooks))
+            sender = Sender(brokers, group=self.group, timeout_s=self.timeout_s, hooks=self.hooks, counts=self._counts)
+            senders.append(sender)
             senders[-1].fence_id = fence_id
             presence = Presence(
                 brokers,
@@ -154,7 +159,13 @@ class AsyncProducer:
                 listener=self.check_listener,
             )
             self._presences.append(asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
+        self._senders = senders
         self._sender = Shards(senders, timeout_s=self.timeout_s) if len(senders) > 1 else senders[0]
+
+    def put_figures(self, figures: Figures) -> None:
+        """For `txmsg.metrics.ClientCollector`."""
+        self._counts.put(figures)
+        figures.add("txmsg_client_pending_items", sum(sender.pending_items() for sender in self._senders))
 
     # ---- plain messages
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.hooks import ConsumerHooks
 from txmsg.consumer.lifecycle import Lifecycle
+from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.start import Start
 
@@ -42,3 +43,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
             )
         )
         self.hooks = self._core.hooks
+
+    def put_figures(self, figures: Figures) -> None:
+        """For `txmsg.metrics.ClientCollector`."""
+        self._core.put_figures(figures)

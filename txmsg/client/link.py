@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from txmsg.client.channel import RETRYABLE, Brokers
+from txmsg.client.counts import ConsumerCounts
 from txmsg.client.received import delivered
 from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
@@ -87,8 +88,11 @@ class Link:
         polling: Polling,
         out_min: int,
         take: Callable[[Link, Hand, list[ReceivedMessage]], None],
+        *,
+        counts: ConsumerCounts | None = None,
     ) -> None:
         self.address = address
+        self._counts = counts or ConsumerCounts()
         self._channel = brokers.channel(address)
         self._polling = polling
         self._out_min = self._out_max = out_min
@@ -110,6 +114,11 @@ class Link:
         self._failures = 0
         self._said_at = 0.0
         self._flushed = False
+
+    @property
+    def out(self) -> int:
+        """Messages received and not settled."""
+        return self._out
 
     # ---- settling
 
@@ -199,6 +208,7 @@ class Link:
                 hand = Hand(receipt.queue_id, receipt.token, receipt.epoch)
                 messages, unreadable = delivered(columns)
                 self._out += len(messages) + len(unreadable)
+                self._counts.received += len(messages) + len(unreadable)
                 until = asyncio.get_running_loop().time() + self._polling.visibility_timeout_s
                 # What came before from one queue and under one token came in this reply: a part are retries.
                 self._held.setdefault(hand, _Held(set(), until)).offsets.update(receipt.offset)
@@ -306,6 +316,9 @@ class Link:
                 for hand, offsets in acks.items():
                     self._acks[hand] += offsets
                 self._refusals[:0] = refusals
+        if reply is not None:
+            self._counts.acknowledged += sum(map(len, acks.values()))
+            self._counts.refused += len(refusals)
         if reply is not None and is_last:
             self._is_in_doubt = False
         if reply is not None and reply.expired:
@@ -331,6 +344,7 @@ class Link:
             reply = await self._channel.call(Notify.receive, request, timeout_s=timeout_s)
         except TxmsgError as exc:
             self._failures += 1
+            self._counts.failed_calls += 1
             self._log_failure(exc)
             return None
         if self._failures:

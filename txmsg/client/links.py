@@ -60,6 +60,10 @@ class Links:
         """Tells the brokers what has become of their messages, as far as they answer."""
         await asyncio.gather(*(line.link.flush(SETTLE_S_MAX) for line in self._all()))
 
+    def out(self) -> int:
+        """Messages received and not settled."""
+        return sum(line.link.out for line in self._all())
+
     def _all(self) -> list[_Line]:
         return [*self._lines.values(), *self._retiring.values()]
 

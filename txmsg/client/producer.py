@@ -31,6 +31,7 @@ from txmsg.message import (
     new_transaction_id,
     new_transaction_id_bytes,
 )
+from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.process import LoopThread, shared_loop
 
@@ -93,6 +94,10 @@ class Producer:
     def fence(self) -> Fence | None:
         """The fence of a FenceCheckListener; None with any other listener."""
         return self._fence
+
+    def put_figures(self, figures: Figures) -> None:
+        """For `txmsg.metrics.ClientCollector`."""
+        self._core.put_figures(figures)
 
     # ---- life
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from txmsg.client.batch import EndEntry, Entry, SendEntry, columns_of, end_request, settle
 from txmsg.client.channel import RETRYABLE, Brokers, retrying
 from txmsg.client.coalescer import Coalescer
+from txmsg.client.counts import ProducerCounts, RequestCounts
 from txmsg.client.hooks import ProducerHooks
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.wire.failures import was_told
@@ -34,8 +35,17 @@ class Sender:
     databases, asked after each failed attempt which entries stay here, given whether they may be stored here already.
     """
 
-    def __init__(self, brokers: Brokers, *, group: str, timeout_s: float, hooks: ProducerHooks | None = None) -> None:
+    def __init__(
+        self,
+        brokers: Brokers,
+        *,
+        group: str,
+        timeout_s: float,
+        hooks: ProducerHooks | None = None,
+        counts: ProducerCounts | None = None,
+    ) -> None:
         self._hooks = hooks or ProducerHooks()
+        self._counts = counts or ProducerCounts()
         self.fence_id = b""
         self.brokers = brokers
         self.plain_elsewhere: Elsewhere | None = None
@@ -45,10 +55,10 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self.new_waiter: Callable[[], asyncio.Future[bytes]] = self._loop.create_future
         self.plain: Coalescer[SendEntry] = Coalescer(
-            self._send_plain, timeout_s=timeout_s, loop=self._loop, crowd=self._crowd
+            self._send_plain, timeout_s=timeout_s, loop=self._loop, crowd=self.pending_items
         )
         self.halves: Coalescer[SendEntry] = Coalescer(
-            self._send_halves, timeout_s=timeout_s, loop=self._loop, crowd=self._crowd
+            self._send_halves, timeout_s=timeout_s, loop=self._loop, crowd=self.pending_items
         )
         self._ends: dict[bytes, Coalescer[EndEntry]] = {}
 
@@ -61,7 +71,7 @@ class Sender:
                 await self._send_ends(shard, entries)
 
             ends = self._ends[shard] = Coalescer(
-                send_ends, timeout_s=self._timeout_s, loop=self._loop, crowd=self._crowd
+                send_ends, timeout_s=self._timeout_s, loop=self._loop, crowd=self.pending_items
             )
         ends.offer(entry)
 
@@ -82,7 +92,8 @@ class Sender:
         await asyncio.gather(self.plain.drain(), self.halves.drain())
         await asyncio.gather(*(ends.drain() for ends in self._ends.values()))
 
-    def _crowd(self) -> int:
+    def pending_items(self) -> int:
+        """Messages and outcomes that wait or are under way."""
         return self.plain.items() + self.halves.items() + sum([ends.items() for ends in self._ends.values()])
 
     async def _send_plain(self, entries: list[SendEntry]) -> None:
@@ -92,7 +103,7 @@ class Sender:
             self._hooks.after_reply("send")
             return reply.shard, reply.errors
 
-        await self._settle_all(entries, attempt, _worst, self.plain_elsewhere)
+        await self._settle_all(entries, attempt, _worst, self._counts.send, self.plain_elsewhere)
 
     async def _send_halves(self, entries: list[SendEntry]) -> None:
         async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
@@ -103,7 +114,7 @@ class Sender:
             self.brokers.note_shard(reply.shard)
             return reply.shard, reply.errors
 
-        await self._settle_all(entries, attempt, _as_unavailable, self.halves_elsewhere)
+        await self._settle_all(entries, attempt, _as_unavailable, self._counts.half, self.halves_elsewhere)
 
     async def _send_ends(self, shard: bytes, entries: list[EndEntry]) -> None:
         async def attempt(left: list[EndEntry], timeout_s: float) -> Reply:
@@ -111,13 +122,14 @@ class Sender:
             self._hooks.after_reply("outcome")
             return shard, reply.errors
 
-        await self._settle_all(entries, attempt, _worst)
+        await self._settle_all(entries, attempt, _worst, self._counts.outcome)
 
     async def _settle_all(
         self,
         entries: list[E],
         attempt: Callable[[list[E], float], Awaitable[Reply]],
         final: Callable[[TxmsgError, bool], TxmsgError],
+        counts: RequestCounts,
         elsewhere: Callable[[list[E], bool], list[E]] | None = None,
     ) -> None:
         """Attempts until every entry has its answer or has gone elsewhere, or the deadline of the oldest has passed."""
@@ -125,11 +137,14 @@ class Sender:
         ambiguous = False
         told: TxmsgError | None = None
         deadline = entries[0].deadline
+        begun_at = self._loop.time()
 
         async def once() -> None:
             nonlocal left, ambiguous, told
             try:
                 shard, errors = await attempt(left, max(deadline - self._loop.time(), 0.001))
+                if errors:
+                    counts.errors.update(error.code for error in errors)
                 left, error = settle(left, shard, errors)
                 if error is not None:
                     raise error
@@ -152,6 +167,7 @@ class Sender:
                 await asyncio.sleep(pause_s)
                 await retrying(deadline - self._loop.time())(once)
         except TxmsgError as exc:
+            counts.errors[exc.code] += 1
             error = final(exc, ambiguous)
             if told is not None and not was_told(exc):
                 error = _with_reason(error, told)
@@ -159,6 +175,8 @@ class Sender:
                 own = type(error)(str(error))
                 own.__cause__ = exc
                 entry.fail(own)
+        counts.calls += len(entries)
+        counts.seconds.observe(self._loop.time() - begun_at)
 
 
 def _worst(error: TxmsgError, ambiguous: bool) -> TxmsgError:

@@ -1,5 +1,9 @@
-"""What the processes of txmsg measure: the catalogue of all metrics, and how they are read, written down and served.
+"""Metrics: what an application registers for Prometheus. Brokers and servers export theirs with --http-listen.
 
-Modules that do the work know none of this: they count in plain integers, once per batch or per failure, which
-`figures_of` of each process reads at a scrape.
+Modules that do the work know none of this: they count in plain integers, once per batch or per failure, which the
+`figures.py` of each process reads at a scrape.
 """
+
+from txmsg.metrics.collector import ClientCollector
+
+__all__ = ["ClientCollector"]

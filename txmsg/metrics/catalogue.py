@@ -27,6 +27,7 @@ class Process(Enum):
     METAQ = "metaq"
     TAILER = "tailer"
     PAGE = "page"
+    APPLICATION = "application"
 
 
 class Scope(Enum):
@@ -46,11 +47,13 @@ OTHER: Final = "other"
 TOPIC: Final = "messaging_destination_name"
 GROUP: Final = "messaging_consumer_group_name"
 ERROR: Final = "error_type"
+OPERATION: Final = "messaging_operation_name"
 
 LABELS: Final = {
     TOPIC: f"A topic: the {NAMED_MAX} created first (in a log: the first by name); the others together are `{OTHER}`.",
     GROUP: f"A consumer group: {NAMED_MAX} pairs with a topic; the others together are `{OTHER}` (in a log: left out).",
     ERROR: "The code of an error class, as it goes over the wire: one of about 25.",
+    OPERATION: "`send`, `half` or `outcome`.",
     "bound": "What is bounded; see below.",
     "decided_by": "`client`, `check` or `person`.",
     "kind": "`half` or `plain`.",
@@ -302,6 +305,21 @@ _PAGE: Final = (
         "Since when nothing was read from the database; -1 before the first.",
     ),
 )
+_CLIENT: Final = (
+    _counter("txmsg_client_calls_total", "calls", "Calls of producers that were carried out or failed.", OPERATION),
+    _counter(
+        "txmsg_client_errors_total", "calls", "Errors that calls met, also where a repeat went well.", OPERATION, ERROR
+    ),
+    _histogram(
+        "txmsg_client_request_seconds", "seconds", "Time of a request for many calls, with its repeats.", OPERATION
+    ),
+    _gauge("txmsg_client_pending_items", "items", "Messages and outcomes that wait or are under way."),
+    _counter("txmsg_client_received_messages_total", "messages", "Messages received from brokers.", GROUP),
+    _counter("txmsg_client_acknowledged_messages_total", "messages", "Acknowledgements that reached a broker.", GROUP),
+    _counter("txmsg_client_refused_messages_total", "messages", "Refusals that reached a broker.", GROUP),
+    _counter("txmsg_client_poll_errors_total", "calls", "Calls of consumers that failed, and are repeated.", GROUP),
+    _gauge("txmsg_client_held_messages", "messages", "Messages received and not settled.", GROUP),
+)
 
 
 def _of_section(section: str, processes: Iterable[Process], metrics: Iterable[Metric]) -> Iterator[Metric]:
@@ -312,7 +330,7 @@ def _of_section(section: str, processes: Iterable[Process], metrics: Iterable[Me
 CATALOGUE: Final = {
     metric.name: metric
     for metrics in (
-        _of_section("Processes", Process, _PROCESS),
+        _of_section("Processes", set(Process) - {Process.APPLICATION}, _PROCESS),
         _of_section("Calls", (Process.BROKER, Process.METAQ), _CALLS),
         _of_section("Sending", (Process.BROKER,), _SENDING),
         _of_section("Check-backs", (Process.BROKER,), _CHECKS),
@@ -323,6 +341,7 @@ CATALOGUE: Final = {
         _of_section("Log", (Process.METAQ,), _LOG),
         _of_section("Mirror", (Process.TAILER,), _MIRROR),
         _of_section("Pages", (Process.PAGE,), _PAGE),
+        _of_section("Applications", (Process.APPLICATION,), _CLIENT),
     )
     for metric in metrics
 }

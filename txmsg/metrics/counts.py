@@ -31,6 +31,13 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def plus(self, other: Histogram) -> Histogram:
+        """Both together. They have the same bounds."""
+        both = Histogram(self.bounds)
+        both.counts = [mine + others for mine, others in zip(self.counts, other.counts, strict=True)]
+        both.sum = self.sum + other.sum
+        return both
+
     @property
     def count(self) -> int:
         """How many values there were."""

@@ -29,7 +29,8 @@ class Figures:
         self._values: dict[str, dict[Labels, Value]] = {
             metric.name: {} for metric in CATALOGUE.values() if process in metric.processes
         }
-        self._add_process()
+        if process is not Process.APPLICATION:  # which knows best itself
+            self._add_process()
 
     def put(self, name: str, value: Value, **labels: str) -> None:
         """Sets the value of one series. KeyError for what the catalogue does not say of this process."""
@@ -43,6 +44,17 @@ class Figures:
         """Sets a series for each value of the one label of a metric."""
         for of, value in values.items():
             self.put(name, value, **{label: of})
+
+    def add(self, name: str, value: Value, **labels: str) -> None:
+        """Adds to the value of one series, which others of this process share."""
+        before = self._values[name].get(tuple(labels[label] for label in CATALOGUE[name].labels))
+        if isinstance(value, Histogram) and isinstance(before, Histogram):
+            value = before.plus(value)
+        elif before is not None:
+            assert not isinstance(value, Histogram)
+            assert not isinstance(before, Histogram)
+            value += before
+        self.put(name, value, **labels)
 
     def put_bound(self, bound: str, used: float, limit: float) -> None:
         """Sets how full something bounded is; limit 0: it has no bound."""

@@ -1,0 +1,97 @@
+"""The metrics of applications: a collector in a registry of theirs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.broker_process import BrokerProcess
+from tests.waiting import until
+from txmsg.client import Consumer, Producer
+from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.metrics import ClientCollector
+from txmsg.metrics.catalogue import CATALOGUE, Process
+
+
+def values_of(registry: CollectorRegistry) -> dict[str, float]:
+    """By name, and the values of its labels."""
+    return {
+        " ".join([sample.name, *(value for label, value in sorted(sample.labels.items()))]): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+    }
+
+
+def registered(*clients: Producer | Consumer) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(ClientCollector(*clients))
+    return registry
+
+
+def test_producers_are_counted_and_added_up(broker: BrokerProcess) -> None:
+    with Producer(broker.address, group="shop") as one, Producer(broker.address, group="shop") as other:
+        registry = registered(one, other)
+        before = values_of(registry)
+        assert before["txmsg_client_calls_total send"] == 0
+        for producer in (one, other, other):
+            producer.send(Message("t", b"1"))
+        other.end(other.half([Message("t", b"1")]), TransactionState.COMMIT)
+        found = values_of(registry)
+    assert found["txmsg_client_calls_total send"] == 3
+    assert found["txmsg_client_calls_total half"] == found["txmsg_client_calls_total outcome"] == 1
+    assert found["txmsg_client_request_seconds_count send"] == 3
+    assert found["txmsg_client_request_seconds_sum send"] > 0
+    assert found["txmsg_client_pending_items"] == 0
+    assert not any(name.startswith("txmsg_client_errors_total") for name in found)
+
+
+def test_errors_of_producers_are_counted_by_code(broker: BrokerProcess) -> None:
+    with Producer(broker.address, group="shop", timeout_s=1) as producer:
+        registry = registered(producer)
+        half = producer.half([Message("t", b"1")])
+        producer.end(half, TransactionState.ROLLBACK)
+        with pytest.raises(Exception, match="already has the other outcome"):
+            producer.end(half, TransactionState.COMMIT)
+        assert values_of(registry)["txmsg_client_errors_total outcome_conflict outcome"] == 1
+
+
+def test_consumers_are_counted_by_group(broker: BrokerProcess) -> None:
+    consumer = Consumer(broker.address, group="mailer")
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        if message.body == b"bad":
+            raise ValueError("of the test")
+
+    registry = registered(consumer)
+    with Producer(broker.address, group="shop") as producer, consumer:
+        for body in (b"good", b"good", b"bad"):
+            producer.send(Message("t", body))
+        until(lambda: values_of(registry)["txmsg_client_refused_messages_total mailer"] == 1)
+        until(lambda: values_of(registry)["txmsg_client_acknowledged_messages_total mailer"] == 2)
+        found = values_of(registry)
+        assert found["txmsg_client_received_messages_total mailer"] == 3
+        assert found["txmsg_client_held_messages mailer"] == 0
+        broker.kill()
+        until(lambda: values_of(registry)["txmsg_client_poll_errors_total mailer"] > 0)
+
+
+def test_the_collector_tells_what_the_catalogue_says(broker: BrokerProcess) -> None:
+    with Producer(broker.address, group="shop") as producer:
+        names = {
+            f"{family.name}_total" if family.type == "counter" else family.name
+            for family in text_string_to_metric_families(generate_latest(registered(producer)).decode())
+        }
+    assert names == {metric.name for metric in CATALOGUE.values() if Process.APPLICATION in metric.processes}
+
+
+def test_an_application_needs_no_prometheus_client_to_import_txmsg() -> None:
+    program = (
+        "import sys; sys.modules['prometheus_client'] = None; import txmsg.client, txmsg.metrics; "
+        "txmsg.metrics.ClientCollector()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

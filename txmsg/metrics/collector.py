@@ -1,0 +1,40 @@
+"""What an application registers to have the figures of its producers and consumers among its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from txmsg.metrics.catalogue import Process
+from txmsg.metrics.figures import Figures
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+
+class Counted(Protocol):
+    """A producer or consumer of txmsg.client."""
+
+    def put_figures(self, figures: Figures) -> None:
+        """Adds what it has counted."""
+        ...
+
+
+class ClientCollector:
+    """A collector for prometheus_client: `REGISTRY.register(ClientCollector(producer, consumer))`.
+
+    Its metrics are listed in docs/metrics.md. Several producers, or consumers of one group, are added up. Needs
+    `pip install prometheus-client`.
+    """
+
+    def __init__(self, *clients: Counted) -> None:
+        self._clients = clients
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures now; called by prometheus_client, from any thread."""
+        from txmsg.metrics.text import families_of
+
+        figures = Figures(Process.APPLICATION)
+        for client in self._clients:
+            client.put_figures(figures)
+        return families_of(figures)
