@@ -9,14 +9,14 @@ import json
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from txmsg.errors import shown
 
-from .figures import BAD_KEPT_MAX, BadMessage, Deltas, Sums
+from .figures import BAD_KEPT_MAX, BadMessage, Deltas, Sums, Waits
 from .offsets import Span
 
 EVENTS: Final = ("created", "paid", "shipped", "refunded")
@@ -26,6 +26,9 @@ AMOUNT_CENTS_MAX: Final = 10**13
 """A hundred billion yuan: more is a mistake, and would sooner or later not fit into a sum."""
 _AHEAD_US_MAX: Final = 60 * 1_000_000
 """How much later than it was stored an event may claim to be: clocks differ. One from tomorrow would make all late."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+_NO_WAITS: Final = Waits()
 _CODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -100,6 +103,10 @@ class Counted:
     sellers: defaultdict[str, Three] = field(default_factory=_by)
     commits: Counter[int] = field(default_factory=Counter)
     """Events by the millisecond."""
+    at_us: int = 0
+    """The sum of when events happened."""
+    stored_at_us: int = 0
+    """The sum of when their messages were stored."""
     bad: list[BadMessage] = field(default_factory=list)
     bad_messages: int = 0
     spans: dict[int, Span] = field(default_factory=dict)
@@ -123,6 +130,8 @@ class Counted:
         self.events[event] += 1
         self.turnover_cents += turnover_cents
         self.commits[trade.at_us // 1_000] += 1
+        self.at_us += trade.at_us
+        self.stored_at_us += stored_at_us
         for sums in (
             self.seconds[trade.at_us // 1_000_000],
             self.provinces[trade.province],
@@ -133,13 +142,27 @@ class Counted:
             sums[1] += paid
             sums[2] += turnover_cents
 
-    def deltas(self, batch_id: int, started_at: datetime) -> Deltas:
+    def waits(self, *, planned_at: datetime, started_at: datetime, read_at: datetime) -> Waits:
+        """What these events waited for until now, given when their batch was planned, started and read."""
+        events = self.events.total()
+        if not events:
+            return Waits()
+        stored_at = _EPOCH + timedelta(microseconds=self.stored_at_us // events)
+        return Waits(
+            committed_ms=(self.stored_at_us - self.at_us) // events // 1_000,
+            planned_ms=(planned_at - stored_at) // _MS,
+            started_ms=(started_at - planned_at) // _MS,
+            read_ms=(read_at - started_at) // _MS,
+        )
+
+    def deltas(self, batch_id: int, started_at: datetime, waits: Waits = _NO_WAITS) -> Deltas:
         """As they are added to the figures."""
         seconds = {datetime.fromtimestamp(second, UTC): sums for second, sums in self.seconds.items()}
         return Deltas(
             batch_id=batch_id,
             messages=self.messages,
             started_at=started_at,
+            waits=waits,
             orders=self.events["created"],
             paid=self.events["paid"],
             shipped=self.events["shipped"],

@@ -7,7 +7,7 @@ in which its local transaction committed. Turnover is what was paid minus what w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
@@ -66,7 +66,14 @@ create table if not exists figures_latency (
     primary key (second, bucket_ms)
 );
 create table if not exists figures_batch (
-    batch_id bigint primary key, at timestamptz not null, messages bigint not null, batch_ms int not null
+    batch_id     bigint primary key,
+    at           timestamptz not null,
+    messages     bigint not null,
+    batch_ms     int not null,
+    committed_ms int not null,  -- the next four: see Waits
+    planned_ms   int not null,
+    started_ms   int not null,
+    read_ms      int not null
 );
 create index if not exists figures_batch_at on figures_batch (at);
 create table if not exists figures_bad (
@@ -104,6 +111,20 @@ class BadMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """What the trades of a batch waited for, one after the other, on average; each is named after what ends it."""
+
+    committed_ms: int = 0
+    """From the trade until its message was stored: the local transaction, and the broker."""
+    planned_ms: int = 0
+    """From then until the batch was planned: the tailer, and the batch before."""
+    started_ms: int = 0
+    """Until work on the batch began."""
+    read_ms: int = 0
+    """Until all messages were read and counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deltas:
     """What one batch of messages adds to the figures."""
 
@@ -112,6 +133,7 @@ class Deltas:
     """How many were read, bad ones too."""
     started_at: datetime
     """When work on the batch began, by the clock that `add` is given."""
+    waits: Waits = field(default_factory=Waits)
     orders: int = 0
     paid: int = 0
     shipped: int = 0
@@ -151,7 +173,8 @@ def add(connection: psycopg.Connection[Any], deltas: Deltas, *, clock: Callable[
     with connection.pipeline():
         connection.execute(_ADD_TOTAL, _total(deltas, through[0], now))
         connection.execute(_ADD_LATENCIES, (now.replace(microsecond=0), list(found), list(found.values())))
-        connection.execute(_ADD_BATCH, (deltas.batch_id, now, deltas.messages, _ms(now - deltas.started_at)))
+        batch = (deltas.batch_id, now, deltas.messages, _ms(now - deltas.started_at))
+        connection.execute(_ADD_BATCH, (*batch, *astuple(deltas.waits)))
         if deltas.batch_id % _TRIMMED_EVERY == 0:
             _trim(connection, now - _KEPT)
         connection.execute("select pg_notify(%s, '')", (CHANNEL,))
@@ -182,7 +205,7 @@ _ADD_LATENCIES: Final = """
 insert into figures_latency as known select %s, * from unnest(%s::int[], %s::bigint[])
 on conflict (second, bucket_ms) do update set events = known.events + excluded.events
 """
-_ADD_BATCH: Final = "insert into figures_batch (batch_id, at, messages, batch_ms) values (%s, %s, %s, %s)"
+_ADD_BATCH: Final = "insert into figures_batch values (%s, %s, %s, %s, %s, %s, %s, %s)"
 
 
 def _add_sums(connection: psycopg.Connection[Any], key: str, sums: Sums[Any]) -> None:

@@ -24,7 +24,7 @@ import psycopg
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import expr
+from pyspark.sql.functions import current_timestamp, expr
 from pyspark.sql.streaming.query import StreamingQuery
 
 from txmsg.message import Message
@@ -80,7 +80,10 @@ def warm_up(spark: SparkSession) -> None:
 def _read(spark: SparkSession, metaq: str) -> DataFrame:
     where = {"path": metaq} if Path(metaq).is_dir() or ":" not in metaq else {"server": metaq}
     reader = spark.readStream.format("metaq").schema(_COLUMNS)
-    return reader.options(**where, topics=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger=_BATCH_MAX).load()
+    messages = reader.options(**where, topics=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger=_BATCH_MAX).load()
+    # Bodies are cut short before they leave Spark. current_timestamp() is when Spark planned the batch.
+    short = expr(f"substring(value, 1, {BODY_SIZE_BYTES_MAX + 1}) as value")
+    return messages.select("queue", "offset", short, "stored_at", current_timestamp().alias("planned_at"))
 
 
 def _count_for_nothing(batch: DataFrame, batch_id: int) -> None:
@@ -90,9 +93,11 @@ def _count_for_nothing(batch: DataFrame, batch_id: int) -> None:
 def _counted(batch: DataFrame, batch_id: int) -> tuple[Deltas, Mapping[int, Span]]:
     """What a batch adds. Spark reads it; a process of its own to count it would cost more than the counting."""
     started_at = datetime.now(UTC)
-    short = batch.withColumn("value", expr(f"substring(value, 1, {BODY_SIZE_BYTES_MAX + 1})"))
-    found = count(short.toArrow())
-    return found.deltas(batch_id, started_at), found.spans
+    messages = batch.toArrow()
+    found = count(messages)
+    planned_at = messages["planned_at"][0].as_py() if messages.num_rows else started_at
+    waits = found.waits(planned_at=planned_at, started_at=started_at, read_at=datetime.now(UTC))
+    return found.deltas(batch_id, started_at, waits), found.spans
 
 
 def _write(connection: psycopg.Connection[Any], found: tuple[Deltas, Mapping[int, Span]]) -> None:

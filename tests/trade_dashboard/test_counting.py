@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
 from examples.trade_dashboard.counting import Counted, count
-from examples.trade_dashboard.figures import Sums
+from examples.trade_dashboard.figures import Sums, Waits
 
 _AT_US = 1_793_980_800_000_000
 _SECOND = datetime(2026, 11, 6, 16, 0, tzinfo=UTC)
@@ -35,6 +35,14 @@ def counted(*bodies: bytes) -> Counted:
         "stored_at": pa.array([_AT_US] * len(bodies), pa.timestamp("us", "UTC")),
     }
     return count(pa.table(columns))
+
+
+def test_waits_begin_at_the_event_and_are_averages_of_those_that_count() -> None:
+    found = counted(body("created", at_us=_AT_US - 10_000), body("paid", at_us=_AT_US - 30_000), b"none")
+    planned_at, started_at, read_at = (_SECOND + timedelta(milliseconds=ms) for ms in (100, 107, 150))
+    waits = found.waits(planned_at=planned_at, started_at=started_at, read_at=read_at)
+    assert waits == Waits(committed_ms=20, planned_ms=100, started_ms=7, read_ms=43)
+    assert counted(b"none").waits(planned_at=planned_at, started_at=started_at, read_at=read_at) == Waits()
 
 
 def test_turnover_is_what_was_paid_minus_what_was_refunded_by_every_key() -> None:

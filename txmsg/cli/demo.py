@@ -202,6 +202,8 @@ def _print_trades(console: Console, result: trades_demo.Result) -> None:
         facts.add_row(f"trade until {name}, p50 and p99", f"{latency.p50} and {latency.p99} ms")
     if result.spark_batch_ms is not None:
         facts.add_row("Spark batch, p50 and p99", f"{result.spark_batch_ms.p50} and {result.spark_batch_ms.p99} ms")
+    for name, waited in (result.waits_ms or {}).items():
+        facts.add_row(f"of these until {name}", f"{waited.p50} and {waited.p99} ms")
     if result.kills:
         facts.add_row("killed", ", ".join(result.kills))
     console.print(facts)

@@ -71,6 +71,9 @@ class Result:
     latency_ms: dict[str, Percentiles] | None
     """From the moment of a trade until its figure was `stored`, and had come to the `page`; from midnight on."""
     spark_batch_ms: Percentiles | None
+    waits_ms: dict[str, Percentiles] | None
+    """What a trade waited for, one after the other: until it was `committed`, its batch `planned` and `started`, until
+    it was `read`, its figure `stored`, and `pushed` to the page."""
     kills: dict[str, int]
     seconds: float
     equal: bool
@@ -242,6 +245,7 @@ def _result(verdict: dict[str, Any], kills: dict[str, int], page: Shown | None, 
         late_events=None if page is None else page.totals["late_events"],
         latency_ms=None if times is None else {"stored": times.stored, "page": times.page},
         spark_batch_ms=None if times is None else times.batch,
+        waits_ms=None if times is None else times.waits,
         kills=kills,
         trades_per_s=0.0,
         seconds=0.0,
