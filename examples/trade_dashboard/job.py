@@ -42,6 +42,8 @@ QUERY = "trade_dashboard"
 SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # else Spark compiles the query of each batch again
 }
 """For small batches on a machine that has other work: little memory, and little compiling."""
 TRIGGER_S = 0.1
@@ -80,7 +82,8 @@ def warm_up(spark: SparkSession) -> None:
 def _read(spark: SparkSession, metaq: str) -> DataFrame:
     where = {"path": metaq} if Path(metaq).is_dir() or ":" not in metaq else {"server": metaq}
     reader = spark.readStream.format("metaq").schema(_COLUMNS)
-    messages = reader.options(**where, topics=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger=_BATCH_MAX).load()
+    reader = reader.options(**where, topics=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger=_BATCH_MAX)
+    messages = reader.option("prefetch", "true").load()
     # Bodies are cut short before they leave Spark. current_timestamp() is when Spark planned the batch.
     short = expr(f"substring(value, 1, {BODY_SIZE_BYTES_MAX + 1}) as value")
     return messages.select("queue", "offset", short, "stored_at", current_timestamp().alias("planned_at"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper, _streamReader
 
 from txmsg.spark.reader import Task
 from txmsg.spark.source import MetaqDataSource
@@ -28,18 +30,24 @@ def batch_of(where: Path | str, topics: str = "*", **options: object) -> DataSou
 
 
 def stream_of(where: Path | str, topics: str = "*", **options: object) -> DataSourceStreamReader:
-    """A reader of a stream, which begins at the earliest message unless options say otherwise."""
+    """A reader of a stream, which begins at the earliest message unless options say otherwise.
+
+    Chosen as Spark chooses it: with the option prefetch it is a simple one, in Spark's wrapper.
+    """
     made = source(where, topics, **{"startingOffsets": "earliest", **options})
-    return made.streamReader(made.schema())  # type: ignore[arg-type]
+    return _streamReader(made, made.schema())  # type: ignore[arg-type]
 
 
 def read(reader: DataSourceReader | DataSourceStreamReader, tasks: Sequence[InputPartition]) -> Rows:
     """Topic, queue and offset of all messages of these tasks, as executors read them."""
     on_executor = pickle.loads(pickle.dumps(reader))
+    return _rows_of(batch for task in tasks for batch in on_executor.read(pickle.loads(pickle.dumps(task))))
+
+
+def _rows_of(batches: Iterable[pa.RecordBatch]) -> Rows:
     found: Rows = []
-    for task in tasks:
-        for batch in on_executor.read(pickle.loads(pickle.dumps(task))):
-            found += zip(*(batch[name].to_pylist() for name in ("topic", "queue", "offset")), strict=True)
+    for batch in batches:
+        found += zip(*(batch[name].to_pylist() for name in ("topic", "queue", "offset")), strict=True)
     return sorted(found)
 
 
@@ -78,7 +86,12 @@ class Stream:
         if end == start:
             return []
         self.noted.append(end)
-        return self.again(len(self.noted) - 1)
+        tasks = self.reader.partitions(start, end)
+        if isinstance(self.reader, _SimpleStreamReaderWrapper):
+            prefetched: Any = self.reader.getCache(start, end)
+            assert prefetched is not None, "nothing was prefetched"
+            return _rows_of(prefetched)
+        return read(self.reader, tasks)
 
     def again(self, batch_id: int) -> Rows:
         """A batch as it is read again after a crash, when Spark asks anew where the first one began."""

@@ -64,6 +64,8 @@ def test_options_are_named_as_in_sparks_kafka_source_in_any_case() -> None:
         ({**_LEAST, "startingOffsets": "[" * 100_000}, False, "is not a (valid )?start position"),
         ({**_LEAST, "minPartitions": "9" * 5_000}, False, "whole number from 1"),
         ({**_LEAST, "maxOffsetsPerTrigger": "1"}, False, "one of spark.readStream"),
+        ({**_LEAST, "prefetch": "true"}, False, "one of spark.readStream"),
+        ({**_LEAST, "prefetch": "yes"}, True, "true or false"),
         ({**_LEAST, "endingOffsets": "latest"}, True, "one of spark.read"),
         ({**_LEAST, "maxOffsetsPerTrigger": "0"}, True, "whole number from 1"),
         ({**_LEAST, "failOnDataLoss": "no"}, True, "true or false"),

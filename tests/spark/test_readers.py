@@ -7,9 +7,11 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, IsNull, Not
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from tests.metaq.logs import batch, fill
@@ -203,11 +205,15 @@ def test_a_schema_of_ones_own_reads_fewer_columns_and_no_wrong_ones(tmp_path: Pa
 
 # ---- a stream
 
+both_ways = pytest.mark.parametrize("prefetch", [False, True], ids=["tasks", "prefetch"])
+"""A batch is read by tasks, or while it is planned."""
 
-def test_a_stream_reads_what_comes_once_with_queues_and_topics_that_are_new(tmp_path: Path) -> None:
+
+@both_ways
+def test_a_stream_reads_what_comes_once_with_queues_and_topics_that_are_new(tmp_path: Path, prefetch: bool) -> None:
     with Log(tmp_path) as log:
         fill(log, "trade.a", 0, [5])
-        stream = Stream(stream_of(tmp_path, "trade.*", startingOffsets="latest"))
+        stream = Stream(stream_of(tmp_path, "trade.*", startingOffsets="latest", prefetch=prefetch))
         assert stream.next() == []
         fill(log, "trade.a", 0, [2])
         fill(log, "trade.a", 1, [3])
@@ -219,30 +225,35 @@ def test_a_stream_reads_what_comes_once_with_queues_and_topics_that_are_new(tmp_
         stream.reader.stop()
 
 
-def test_a_stream_that_waited_in_vain_goes_on_where_it_began(tmp_path: Path) -> None:
+@both_ways
+def test_a_stream_that_waited_in_vain_goes_on_where_it_began(tmp_path: Path, prefetch: bool) -> None:
     """Its first batch says where that is, though it is empty: what came while it was down is not passed over."""
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5])
-        stream = Stream(stream_of(tmp_path, "t", startingOffsets="latest"))
+        stream = Stream(stream_of(tmp_path, "t", startingOffsets="latest", prefetch=prefetch))
         assert [stream.next(), stream.next()] == [[], []]
         fill(log, "t", 0, [2])
-        stream = stream.restarted(stream_of(tmp_path, "t", startingOffsets="latest"))
+        stream = stream.restarted(stream_of(tmp_path, "t", startingOffsets="latest", prefetch=prefetch))
         assert stream.next() == rows("t", 0, 5, 7)
         stream.reader.stop()
 
 
-def test_a_stream_begins_before_its_log_has_any_topic(tmp_path: Path) -> None:
+@both_ways
+def test_a_stream_begins_before_its_log_has_any_topic(tmp_path: Path, prefetch: bool) -> None:
     with Log(tmp_path) as log:
-        stream = Stream(stream_of(tmp_path, "t"))
+        stream = Stream(stream_of(tmp_path, "t", prefetch=prefetch))
         assert stream.next() == []
         fill(log, "t", 0, [2])
         assert stream.next() == rows("t", 0, 0, 2)
         stream.reader.stop()
 
 
+@both_ways
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_a_batch_read_again_after_a_crash_is_the_same_whatever_came_or_went_since(tmp_path: Path, start: str) -> None:
-    options = {"startingOffsets": start, "maxOffsetsPerTrigger": 4}
+def test_a_batch_read_again_after_a_crash_is_the_same_whatever_came_or_went_since(
+    tmp_path: Path, start: str, prefetch: bool
+) -> None:
+    options = {"startingOffsets": start, "maxOffsetsPerTrigger": 4, "prefetch": prefetch}
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
         reader = stream_of(tmp_path, "t", **options)
@@ -269,16 +280,46 @@ def test_a_batch_read_again_after_a_crash_is_the_same_whatever_came_or_went_sinc
         stream.reader.stop()
 
 
-def test_what_is_available_now_is_read_and_no_more(tmp_path: Path) -> None:
+@both_ways
+def test_what_is_available_now_is_read_and_no_more(tmp_path: Path, prefetch: bool) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [6])
-        reader = stream_of(tmp_path, maxOffsetsPerTrigger=4)
-        reader.prepareForTriggerAvailableNow()  # type: ignore[attr-defined]
+        reader = stream_of(tmp_path, maxOffsetsPerTrigger=4, prefetch=prefetch)
+        planned: Any = reader.simple_reader if isinstance(reader, _SimpleStreamReaderWrapper) else reader
+        planned.prepareForTriggerAvailableNow()
         fill(log, "t", 0, [6])
         fill(log, "u", 0, [1])
         stream = Stream(reader)
         assert [stream.next() for _ in range(3)] == [rows("t", 0, 0, 4), rows("t", 0, 4, 6), []]
         reader.stop()
+
+
+def test_a_prefetched_batch_is_smaller_rather_than_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txmsg.spark.source._PREFETCHED_BYTES_MAX", 60_000)
+    bodies = Columns([b"x" * 10_000] * 9, [1])
+    with Log(tmp_path) as log:
+        log.append([Append("t", 0, encode(bodies)), Append("t", 1, encode(bodies))])
+        log.append([Append("u", 0, encode(Columns([b"x" * 100_000] * 2, [1])))])
+        stream = Stream(stream_of(tmp_path, "t", prefetch=True))
+        found = list(iter(stream.next, []))
+        assert len(found) > 1
+        assert all(len(batch) <= 6 for batch in found)
+        assert sorted(row for batch in found for row in batch) == rows("t", 0, 0, 9) + rows("t", 1, 0, 9)
+        stream.reader.stop()
+        large = Stream(stream_of(tmp_path, "u", prefetch=True))
+        assert [large.next() for _ in range(3)] == [rows("u", 0, 0, 1), rows("u", 0, 1, 2), []]
+
+
+def test_what_prefetches_has_one_arrow_batch_for_all_queues(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        for queue in range(3):
+            fill(log, "t", queue, [2, 1])
+        reader = stream_of(tmp_path, prefetch=True)
+        assert isinstance(reader, _SimpleStreamReaderWrapper)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        batches: list[Any] = list(reader.getCache(start, end) or [])
+        assert [batch.num_rows for batch in batches] == [9]
 
 
 def test_the_end_of_the_log_is_reported_beside_what_was_read(tmp_path: Path) -> None:

@@ -52,10 +52,11 @@ def test_a_batch_has_all_columns_in_utc_and_headers_when_asked(spark: SparkSessi
     assert told.at == "2026-11-11 00:00:00.123456"
 
 
+@pytest.mark.parametrize("prefetch", ["false", "true"])
 def test_a_running_stream_finds_what_is_new_and_counts_it_once(
-    spark: SparkSession, tmp_path: Path, database_url: str
+    spark: SparkSession, tmp_path: Path, database_url: str, prefetch: str
 ) -> None:
-    """Through a server, with a sink whose first batch fails after it was written."""
+    """Through a server, with a sink whose first batch fails after it was written: it is read again."""
     failed: list[int] = []
     sink = totals.counted(database_url)
 
@@ -70,6 +71,7 @@ def test_a_running_stream_finds_what_is_new_and_counts_it_once(
         fill(log, "t1", 0, [30])
     with served(MetaQConfig(data_dir=root, listen="127.0.0.1:0")) as address:
         source = spark.readStream.format("metaq").options(server=address, topics="t*", startingOffsets="earliest")
+        source = source.option("prefetch", prefetch)
         writer = source.option("maxOffsetsPerTrigger", 20).load().writeStream.foreachBatch(failing_once)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         with pytest.raises(StreamingQueryException, match="between sink and checkpoint"):

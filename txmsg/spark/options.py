@@ -37,8 +37,9 @@ _NAMES: Final = (
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
+    "prefetch",
 )
-_OF_STREAMS: Final = ("maxOffsetsPerTrigger",)
+_OF_STREAMS: Final = ("maxOffsetsPerTrigger", "prefetch")
 _OF_BATCHES: Final = ("endingOffsets", "endingTimestamp")
 _RECORDS_PER_PARTITION: Final = 1_000_000
 _COUNT_MAX: Final = 2**63 - 1
@@ -70,6 +71,8 @@ class ReadOptions:
     """Whether a read fails when messages are gone that it should have read. Default: yes."""
     include_headers: bool = False
     """Whether there is a column `headers`. Default: no."""
+    prefetch: bool = False
+    """Whether a batch of a stream is read while it is planned, and not by tasks. Default: no."""
 
     def topics_of(self, known: Collection[str], *, all_named: bool) -> list[str]:
         """The topics of a log to read. all_named: raise UnknownTopic for a name that the log does not have."""
@@ -115,6 +118,7 @@ def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_records_per_partition=_count(values, "maxRecordsPerPartition") or _RECORDS_PER_PARTITION,
         fail_on_data_loss=_yes(values, "failOnDataLoss", default=True),
         include_headers=_yes(values, "includeHeaders", default=False),
+        prefetch=_yes(values, "prefetch", default=False),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -41,9 +41,16 @@ def read_task(task: InputPartition, options: ReadOptions, columns: Columns) -> I
                 f"planned for generation {task.identity.generation} of log {task.identity.log_id:x}: all executors "
                 "must see the same directory, or use the option server"
             )
-        for part in task.parts:
-            for batches in _fetched(log, part, options):
-                yield columns.of(part.queue, batches, part.end)
+        yield from read_parts(log, task.parts, options, columns)
+
+
+def read_parts(
+    log: LogAccess, parts: Iterable[Part], options: ReadOptions, columns: Columns
+) -> Iterator[pa.RecordBatch]:
+    """The messages of these parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog."""
+    for part in parts:
+        for batches in _fetched(log, part, options):
+            yield columns.of(part.queue, batches, part.end)
 
 
 def _fetched(log: LogAccess, part: Part, options: ReadOptions) -> Iterator[tuple[LogBatch, ...]]:

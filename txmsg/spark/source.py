@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -23,8 +29,12 @@ from txmsg.spark.columns import Columns, schema_of
 from txmsg.spark.options import ReadOptions, options_of
 from txmsg.spark.planner import Planner
 from txmsg.spark.position import Position, begins_between
-from txmsg.spark.reader import Task, read_task
+from txmsg.spark.reader import Task, read_parts, read_task
 from txmsg.spark.tasks import Part, cut_into_tasks
+
+_PREFETCHED_MAX: Final = 20_000
+_PREFETCHED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What a prefetched batch holds at most, or one message of each queue: it is in memory as a whole."""
 
 
 class _ToldByItsText(ContextDecorator):
@@ -48,8 +58,10 @@ class MetaqDataSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns; `.schema("offset bigint, value binary")` of a read asks for fewer."""
-        include = self.options.get("includeHeaders", "false").strip().lower() == "true"
-        return schema_of(include_headers=include)
+        return schema_of(include_headers=self._is_true("includeHeaders"))
+
+    def _is_true(self, option: str) -> bool:
+        return self.options.get(option, "false").strip().lower() == "true"
 
     @_ToldByItsText()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -61,7 +73,13 @@ class MetaqDataSource(DataSource):
 
         Spark hides an error raised here behind one of its own: it stops a reader that it does not have.
         """
+        if self._is_true("prefetch"):
+            return super().streamReader(schema)  # raises that there is none: Spark asks for the simple one
         return _StreamReader(self.options, schema)
+
+    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A streaming read of small batches, with the option prefetch."""
+        return _PrefetchingReader(self.options, schema)
 
 
 class _BatchReader(DataSourceReader):
@@ -82,7 +100,9 @@ class _BatchReader(DataSourceReader):
             yield from read_task(partition, self._options, self._columns)
 
 
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _Stream(SupportsTriggerAvailableNow):
+    """What both readers of a stream share: the log, open in the process that plans the stream's batches."""
+
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._given = given
         self._schema = schema
@@ -110,9 +130,22 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planner(self) -> Planner:
         return Planner(self._log, self._options)
 
+    def _parts(self, start: Position, end: Position) -> list[Part]:
+        begins = begins_between(start, end)
+        return [Part(queue, begins[queue], at) for queue, at in end.offsets.items()]
+
     @_ToldByItsText()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        assert self._columns  # wrong columns are reported at once, too
         return self._planner.initial().to_json()
+
+    @_ToldByItsText()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = self._planner.ends()
+
+
+class _StreamReader(_Stream, DataSourceStreamReader):
+    """Reads a batch by tasks on executors."""
 
     @_ToldByItsText()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -120,10 +153,6 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._columns
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
-
-    @_ToldByItsText()
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = self._planner.ends()
 
     @_ToldByItsText()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -139,9 +168,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = Position.of_json(start), Position.of_json(end)
         self._planner.require_same_log(last)
-        begins = begins_between(first, last)
-        parts = [Part(queue, begins[queue], at) for queue, at in last.offsets.items()]
-        return _tasks(parts, self._options, self._log)
+        return _tasks(self._parts(first, last), self._options, self._log)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with _ToldByItsText():
@@ -150,6 +177,45 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._opened is not None:
             self._opened.close()
+
+
+class _PrefetchingReader(_Stream, SimpleDataSourceStreamReader):
+    """Reads a batch while it is planned, in the process that plans it. Where it ends, Spark notes before it is used."""
+
+    @_ToldByItsText()
+    def read(self, start: dict[str, Any]) -> tuple[Iterator[pa.RecordBatch], dict[str, Any]]:
+        """The next batch, and where it ends; a smaller one instead of one that is too large for memory."""
+        begin, count_max = Position.of_json(start), self._options.max_offsets_per_trigger or _PREFETCHED_MAX
+        while True:
+            end = self._planner.latest(begin, count_max=count_max, target=self._target)
+            parts = [part for part in self._parts(begin, end) if part.size > 0]
+            count = sum(part.size for part in parts)
+            found = self._prefetched(parts, can_be_less=count > len(parts))
+            if found is not None:
+                return iter(found), end.to_json()
+            count_max = count // 2
+
+    def _prefetched(self, parts: Iterable[Part], *, can_be_less: bool) -> list[pa.RecordBatch] | None:
+        """These messages, or None when they are too large and can be less."""
+        found: list[pa.RecordBatch] = []
+        size_bytes = 0
+        for batch in read_parts(self._log, parts, self._options, self._columns):
+            found.append(batch)
+            size_bytes += batch.nbytes
+            if size_bytes > _PREFETCHED_BYTES_MAX and can_be_less:
+                return None
+        if len(found) < 2 or size_bytes > _PREFETCHED_BYTES_MAX:
+            return found
+        return [pa.concat_batches(found)]  # in the JVM a batch costs as much as a hundred messages
+
+    def readBetweenOffsets(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any], end: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        """A batch that was noted and not used, as after a crash. On an executor."""
+        with _ToldByItsText(), open_log(self._options.where) as log:
+            first, last = Position.of_json(start), Position.of_json(end)
+            Planner(log, self._options).require_same_log(last)
+            yield from read_parts(log, self._parts(first, last), self._options, self._columns)
 
 
 def _tasks(parts: Iterable[Part], options: ReadOptions, log: LogAccess) -> list[InputPartition]:
