@@ -22,9 +22,10 @@ Each setting can be given, from weakest to strongest: by its default, in a file,
 
 The variable of a setting is its name in capitals: `TXMSG_BROKER_RETENTION_S`. Durations are numbers of seconds or texts
 such as `500ms`, `30s`, `12h`, `7d`; sizes are bytes or texts such as `64MiB`. `txmsg config explain NAME` prints one
-setting, `txmsg config show SCOPE` the values that a process started here takes, and where each comes from.
+setting, `txmsg config check SCOPE` the values that a process started here takes, and where each comes from. Those that
+are *live* can also be changed while brokers run, by `txmsg config set NAME VALUE`.
 """
-_TABLE = "| Setting | Default | Bounds | Meaning |\n|---|---|---|---|\n"
+_TABLE = "| Setting | Default | Bounds | Live | Meaning |\n|---|---|---|---|---|\n"
 _TITLES = {
     "broker": "`txmsg broker`",
     "metaq": "`txmsg metaq serve`",
@@ -42,7 +43,13 @@ def settings_page() -> str:
 
 def _row(setting: Setting) -> str:
     names = [f"`{setting.full_name}`", *([f"`{setting.option}`"] if setting.option else [])]
-    cells = ("<br>".join(names), setting.shown_default(), _bounds(setting), setting.meaning)
+    cells = (
+        "<br>".join(names),
+        setting.shown_default(),
+        _bounds(setting),
+        "yes" if setting.live else "",
+        setting.meaning,
+    )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 

@@ -50,18 +50,18 @@ def test_a_name_that_is_unknown_is_answered_with_the_nearest_one() -> None:
     assert "did you mean broker.retention_s?" in txmsg("config", "explain", "broker.retntion_s", status=1)
 
 
-def test_show_tells_each_value_and_its_source(file: Path) -> None:
-    shown = json.loads(run("show", "broker", "--config", str(file), "--json", TXMSG_BROKER_TOPIC_QUEUES="9"))
+def test_check_tells_each_value_and_its_source(file: Path) -> None:
+    shown = json.loads(run("check", "broker", "--config", str(file), "--json", TXMSG_BROKER_TOPIC_QUEUES="9"))
     assert shown == {
         "broker.topic_queues": {"value": "9", "source": "TXMSG_BROKER_TOPIC_QUEUES"},
         "broker.retention_s": {"value": "14d", "source": f"{file} line 3"},
     }
-    assert "all settings of tailer have their defaults" in run("show", "tailer", "--config", str(file))
-    assert json.loads(run("show", "metaq", "--all", "--json"))["metaq.listen"]["source"] == "default"
+    assert "all settings of tailer have their defaults" in run("check", "tailer", "--config", str(file))
+    assert json.loads(run("check", "metaq", "--all", "--json"))["metaq.listen"]["source"] == "default"
 
 
-def test_show_hides_passwords() -> None:
-    shown = run("show", "broker", TXMSG_STORAGE="postgresql://notify:geheim@db/notify")
+def test_check_hides_passwords() -> None:
+    shown = run("check", "broker", TXMSG_STORAGE="postgresql://notify:geheim@db/notify")
     assert "geheim" not in shown
     assert "notify:***@db" in shown
 

@@ -178,3 +178,11 @@ def test_owners_come_by_turns_however_much_one_of_them_has() -> None:
         turns.pop()
     with pytest.raises(IndexError):
         turns.pop()
+
+
+def test_after_how_many_failures_a_group_and_its_members_pause_can_change() -> None:
+    members = members_of("a", "b", failures_max=100)
+    members.pause_after(2, 1000)
+    members.failed("a", 2, "boom", token=1, now=0)
+    members.failed("b", 2, "boom", token=2, now=0)
+    assert members.pause.is_on

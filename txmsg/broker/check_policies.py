@@ -41,6 +41,12 @@ class GroupChecks:
         self._soon = asyncio.Event()
         self._refused: set[CheckPolicyRow] = set()
 
+    def use(self, config: BrokerConfig) -> None:
+        """The broker's own settings are others now."""
+        self._config = config
+        self._refused.clear()
+        self.look_soon()
+
     def look_soon(self) -> None:
         """An operator has changed a policy: reads them at once."""
         self._soon.set()

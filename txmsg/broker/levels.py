@@ -118,6 +118,11 @@ class Writers:
         self.other = LeveledWriter(self._levels, other, replicated)
         """For outcomes and plain messages."""
 
+    def use(self, config: BrokerConfig) -> None:
+        """From the next batch on these settings hold."""
+        for writer in self._all:
+            writer.use(config)
+
     def on_due(self, note: Callable[[int], None]) -> None:
         """Calls this with the time at which the first delayed message of a batch is due."""
         for writer in self._all:

@@ -71,6 +71,10 @@ class Retention:
         self._alerts = Alerts(logger)
         self.counts = DropCounts()
 
+    def use(self, config: BrokerConfig) -> None:
+        """From the next look on these settings hold."""
+        self._config = config
+
     async def run_once(self) -> int:
         """Marks the segments that are due, and drops those marked. Returns how many were dropped."""
         async with upkeep_session(self._config.storage) as conn:

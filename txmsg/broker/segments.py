@@ -57,6 +57,10 @@ class Segments:
         """Connections to the database whose segments these are."""
         return self._pool
 
+    def use(self, config: BrokerConfig) -> None:
+        """From the next look on these settings hold."""
+        self._config = config
+
     async def refresh(self) -> None:
         """Reads which segment is open. Another broker may have rotated."""
         async with session(self._pool) as connection:

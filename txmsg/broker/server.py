@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 from txmsg.broker import migrate
@@ -19,6 +20,7 @@ from txmsg.broker.api.dead_letters import DeadLettersApi
 from txmsg.broker.api.groups import GroupsApi
 from txmsg.broker.api.messages import MessagesApi
 from txmsg.broker.api.notify import NotifyApi
+from txmsg.broker.api.settings import SettingsApi
 from txmsg.broker.api.topics import TopicsApi
 from txmsg.broker.check_policies import GroupChecks
 from txmsg.broker.clients import AttachedClients
@@ -31,6 +33,7 @@ from txmsg.broker.retention import Retention
 from txmsg.broker.scheduler import Scheduler
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
+from txmsg.broker.settings import RunTimeSettings
 from txmsg.broker.store.check_policies import CheckPolicies as CheckPolicyStore
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.dead_letters import DeadLetters
@@ -39,6 +42,8 @@ from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.messages import Messages
 from txmsg.broker.store.scheduled import Scheduled
+from txmsg.broker.store.settings import NOTICE as SETTINGS_NOTICE
+from txmsg.broker.store.settings import SettingStore
 from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.checker.loop import CheckLoop
@@ -46,8 +51,9 @@ from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError, UnknownTopic
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
+from txmsg.runtime.logs import set_log_level
 from txmsg.wire.server import Server, connections_allowed
-from txmsg.wire.v1 import cluster_rpc, dead_letters_rpc, groups_rpc, messages_rpc, topics_rpc, txmsg_rpc
+from txmsg.wire.v1 import cluster_rpc, dead_letters_rpc, groups_rpc, messages_rpc, settings_rpc, topics_rpc, txmsg_rpc
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +93,14 @@ class Broker:
     """All parts of a broker, in the order in which they need each other."""
 
     def __init__(
-        self, config: BrokerConfig, pool: Pool, admin_pool: Pool, segments: Segments, stop: asyncio.Event
+        self,
+        config: BrokerConfig,
+        pool: Pool,
+        admin_pool: Pool,
+        segments: Segments,
+        stop: asyncio.Event,
+        *,
+        sources: Mapping[str, str],
     ) -> None:
         self.config = config
         self.pool = pool
@@ -115,6 +128,7 @@ class Broker:
                 "topics": lambda _: self.topics.look_soon(),
                 "groups": lambda _: self.delivery.look_soon(),
                 "checks": lambda _: self.check_policies.look_soon(),
+                SETTINGS_NOTICE: lambda _: self.settings.look_soon(),
             },
             on_ends=self.delivery.wake,
             on_connect=self.membership.look_soon,
@@ -149,6 +163,9 @@ class Broker:
         self.check_policies = GroupChecks(config, CheckPolicyStore(pool), CheckPolicyStore(admin_pool), self.checks.use)
         service.on_unknown = self.checks.wake
         pool.incarnation.on_end(self.checks.forget)
+        # settings at run time
+        self.settings = RunTimeSettings(config, SettingStore(pool), SettingStore(admin_pool), self.use, sources=sources)
+        pool.incarnation.on_end(self.settings.forget)
         # the API
         self.api = NotifyApi(
             service,
@@ -177,10 +194,25 @@ class Broker:
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
                 messages_rpc.Messages: MessagesApi(Messages(admin_pool)),
                 groups_rpc.Groups: GroupsApi(groups, self.delivery, self.check_policies),
+                settings_rpc.Settings: SettingsApi(self.settings),
                 topics_rpc.Topics: TopicsApi(TopicSettings(admin_pool)),
             },
             connections_max=connections_allowed(config.connections_max),
         )
+
+    def use(self, config: BrokerConfig) -> None:
+        """Takes the live settings of a configuration, while everything runs."""
+        if config.log_level != self.config.log_level:
+            set_log_level(config.log_level)
+        self.config = config
+        self.segments.use(config)
+        self.retention.use(config)
+        self.writers.use(config)
+        self.topics.use(auto_create=config.topic_auto_create, queues=config.topic_queues)
+        self.service.body_size_bytes_max = config.body_size_bytes_max
+        self.check_policies.use(config)
+        self.checks.pace(config.check_loop)
+        self.delivery.use(config.delivery)
 
     def _on_ends(self, ends: Mapping[int, int]) -> None:
         """Queues (by id) now end before these offsets."""
@@ -195,6 +227,7 @@ class Broker:
             "topics": self.topics.run(self.config.topic_refresh_s),
             "checks": self.checks.run(),
             "check policies": self.check_policies.run(),
+            "settings": self.settings.run(),
             "scheduler": self.scheduler.run(),
             "delivery": self.delivery.run(),
             "membership": self.membership.run(),
@@ -234,6 +267,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.stop_timeout_s
         self.delivery.drain()
+        self.settings.close()
         # While the server still takes acknowledgements: the queues go to other brokers with nothing in flight.
         try:
             async with asyncio.timeout(self.config.delivery.hand_over_s + _CLOSE_S_MAX):
@@ -246,9 +280,16 @@ class Broker:
         await asyncio.wait([writing], timeout=max(deadline - loop.time(), _WRITE_S_MIN))
 
 
-async def serve(config: BrokerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+async def serve(
+    config: BrokerConfig,
+    on_ready: Callable[[str], None],
+    stop: asyncio.Event,
+    *,
+    sources: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Runs a broker until `stop` is set, then ends in order: what was accepted is written, cursors are flushed.
 
+    sources: where values of the configuration come from, for people.
     `on_ready` is called once with the address HOST:PORT when the broker answers. Raises SchemaMismatch or StorageError
     if the database cannot be used at the start, MisuseError if the port is taken; later the database may go and return.
     """
@@ -261,7 +302,7 @@ async def serve(config: BrokerConfig, on_ready: Callable[[str], None], stop: asy
     try:
         segments = Segments(pool, config)
         if await _wait_for_database(config, pool, segments, stop):
-            await Broker(config, pool, admin_pool, segments, stop).run(on_ready)
+            await Broker(config, pool, admin_pool, segments, stop, sources=sources).run(on_ready)
     finally:
         await admin_pool.close(_CLOSE_S_MAX)
         await pool.close(_CLOSE_S_MAX)

@@ -125,6 +125,10 @@ class Writer:
         self._statement_s_max = standby_wait_s or self._transaction_s_max
         self._answer_s_max = self._transaction_s_max + _ANSWER_GRACE_S
 
+    def use(self, config: BrokerConfig) -> None:
+        """From the next batch on these settings hold. The timeouts of its session stay: they are not live."""
+        self._config = config
+
     async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, Problem]:
         """Returns when the batch is on disk, with the problems by transaction id.
 

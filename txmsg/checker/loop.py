@@ -160,6 +160,12 @@ class CheckLoop:
             self._policies = policies
             self.wake(sweep=True)
 
+    def pace(self, config: CheckLoopConfig) -> None:
+        """From the next look on this pace holds."""
+        self._config = config
+        self._resume_at = config.in_flight_max * 3 // 4
+        self.wake()
+
     def forget(self, _: str) -> None:
         """The database has gone back: the next look is at all halves, for times before the window may be due again."""
         self._through = None

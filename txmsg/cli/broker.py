@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ def broker(*, config: Path | None, as_json: bool, **options: object) -> None:
     with ExitStack() as stack:
         if not made.storage:  # only now: a mistake in an option is told before a server is started
             made = dataclasses.replace(made, storage=stack.enter_context(_embedded(made.data_dir)))
-        loops.run(_serve(made, as_json=as_json))
+        loops.run(_serve(made, settings.sources(), as_json=as_json))
 
 
 @contextmanager
@@ -57,5 +57,5 @@ def _embedded(data_dir: Path | None) -> Iterator[str]:
         yield url
 
 
-async def _serve(config: BrokerConfig, *, as_json: bool) -> None:
-    await serve(config, partial(print_address, as_json=as_json), stop_on_signals())
+async def _serve(config: BrokerConfig, sources: Mapping[str, str], *, as_json: bool) -> None:
+    await serve(config, partial(print_address, as_json=as_json), stop_on_signals(), sources=sources)

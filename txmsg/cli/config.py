@@ -1,9 +1,11 @@
-"""`txmsg config`: the catalogue of settings, and their values."""
+"""`txmsg config`: the catalogue of settings, and their values. Talks to the service Settings."""
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -11,12 +13,15 @@ from typing import Any, Final
 
 import click
 
+from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import json_option
-from txmsg.cli.output import print_facts, print_rows, say
+from txmsg.cli.options import Decorator, json_option, yes_option
+from txmsg.cli.output import moment, print_facts, print_rows, say
 from txmsg.cli.settings import Settings, config_option
 from txmsg.settings.catalogue import Setting, settings_of
-from txmsg.settings.sources import from_environment, from_file, unknown
+from txmsg.settings.sources import DEFAULT, from_environment, from_file, unknown
+from txmsg.wire.v1 import settings_pb2 as pb
+from txmsg.wire.v1 import settings_rpc
 
 CONFIGS: Final = {
     "broker": "txmsg.broker.config:BrokerConfig",
@@ -37,10 +42,10 @@ def config_of(scope: str) -> type[Any]:
 
 @click.group()
 def config() -> None:
-    """Look at settings: what there is, which values a process takes, and where they come from.
+    """Look at settings and change them: what there is, which values processes use, and where they come from.
 
-    A value on the command line wins over one of the environment, which wins over one of the file, which wins over the
-    default.
+    A value set at run time wins over one on the command line, which wins over one of the environment, which wins over
+    one of the file, which wins over the default.
     """
 
 
@@ -64,15 +69,15 @@ def explain(*, names: tuple[str, ...], as_json: bool) -> None:
 
 
 @config.command(
-    short_help="Show the values that a process started here takes.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg config show broker --config txmsg.toml",
+    short_help="Check file and environment, and show the values that a process started here takes.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg config check broker --config txmsg.toml",
 )
 @click.argument("scope", metavar="SCOPE", type=click.Choice(list(CONFIGS)))
 @click.option("--all", "with_defaults", is_flag=True, help="Also those that have their default.")
 @config_option
 @json_option
-def show(*, scope: str, with_defaults: bool, config: Path | None, as_json: bool) -> None:
-    """Show the settings that a process started here takes from file and environment, and where each is given."""
+def check(*, scope: str, with_defaults: bool, config: Path | None, as_json: bool) -> None:
+    """Check what a process started here takes from file and environment, and show where each value is given."""
     dataclass = config_of(scope)
     catalogue = list(settings_of(dataclass, scope))
     values = {} if config is None else from_file(config, catalogue)
@@ -95,6 +100,143 @@ def show(*, scope: str, with_defaults: bool, config: Path | None, as_json: bool)
         )
     else:
         say(f"all settings of {scope} have their defaults: --all shows them")
+
+
+@config.command(
+    short_help="Show the settings of a running broker, and what is set at run time.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg config show\n  txmsg config show broker.retention_s app --all",
+)
+@click.argument("names", metavar="[NAME|SCOPE]...", nargs=-1)
+@click.option("--all", "with_defaults", is_flag=True, help="Also those that have their default.")
+@broker_option
+@json_option
+def show(*, names: tuple[str, ...], with_defaults: bool, broker: str, as_json: bool) -> None:
+    """Show the settings that a running broker uses with where each comes from, and all that are set at run time."""
+    reply = ask_broker(broker, settings_rpc.Settings.show, pb.ShowSettingsRequest())
+    used = [
+        each
+        for each in reply.used
+        if _is_named(each.name, names) and (with_defaults or names or each.source != DEFAULT)
+    ]
+    stored = [each for each in reply.stored if _is_named(each.name, names)]
+    if as_json:
+        values = {
+            "broker": reply.broker,
+            "version": reply.version,
+            "used": {each.name: {"value": each.value, "source": each.source} for each in used},
+            "at_run_time": [_change(each) for each in stored],
+        }
+        click.echo(json.dumps(values))
+        return
+    if used:
+        say(f"broker {reply.broker} uses:")
+        print_rows({"setting": each.name, "value": each.value, "from": each.source} for each in used)
+    if stored:
+        say("set at run time:")
+        print_rows(map(_change, stored))
+    if not used and not stored:
+        say("nothing of this is set: all have their defaults")
+
+
+_version_option: Decorator = click.option(
+    "--version",
+    type=click.IntRange(0),
+    help="Refuse unless the setting is at this version; 0: never set before.",
+)
+
+
+@config.command(
+    "set",
+    short_help="Set a setting for all brokers, while they run.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg config set broker.retention_s 14d\n"
+    "  txmsg config set broker.log_level@broker-2 debug\n  txmsg config set app.activity.lottery on --version 3\n\n"
+    "NAME@BROKER is for one broker only. Names that begin with app. are for applications.",
+)
+@click.argument("name")
+@click.argument("value")
+@_version_option
+@broker_option
+@json_option
+def set_(*, name: str, value: str, version: int | None, broker: str, as_json: bool) -> None:
+    """Set a setting at run time. It wins over options, environment and file, and survives restarts."""
+    _tell(_ask_change(broker, pb.ChangeSettingRequest(name=name, value=value, version=version)), as_json=as_json)
+
+
+@config.command(
+    short_help="Remove a setting that was set at run time.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg config unset broker.retention_s",
+)
+@click.argument("name")
+@_version_option
+@broker_option
+@json_option
+def unset(*, name: str, version: int | None, broker: str, as_json: bool) -> None:
+    """Remove a setting that was set at run time: option, environment, file or default hold again."""
+    _tell(_ask_change(broker, pb.ChangeSettingRequest(name=name, version=version)), as_json=as_json)
+
+
+@config.command(
+    short_help="Show who changed a setting, when, and to what.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg config history broker.retention_s",
+)
+@click.argument("name")
+@broker_option
+@json_option
+def history(*, name: str, broker: str, as_json: bool) -> None:
+    """Show the changes of a setting at run time, the newest first. The last 100 are kept."""
+    reply = ask_broker(broker, settings_rpc.Settings.history, pb.SettingHistoryRequest(name=name))
+    changes = [_change(each) for each in reply.changes]
+    if as_json:
+        click.echo(json.dumps({"name": name, "changes": changes}))
+    elif changes:
+        print_rows(changes)
+    else:
+        say(f"{name} was never set at run time")
+
+
+@config.command(
+    short_help="Set a setting to what it was at an earlier version.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg config rollback broker.retention_s 7",
+)
+@click.argument("name")
+@click.argument("as_of", metavar="VERSION", type=click.IntRange(0))
+@yes_option
+@_version_option
+@broker_option
+@json_option
+def rollback(*, name: str, as_of: int, yes: bool, version: int | None, broker: str, as_json: bool) -> None:
+    """Set a setting to what it was at a version that `txmsg config history` lists. This is a new change."""
+    if not yes:
+        click.confirm(f"Set {name} to what it was at version {as_of}?", abort=True)
+    _tell(_ask_change(broker, pb.ChangeSettingRequest(name=name, as_of=as_of, version=version)), as_json=as_json)
+
+
+def _ask_change(broker: str, request: pb.ChangeSettingRequest) -> pb.StoredSetting:
+    request.changed_by = f"{getpass.getuser()}@{socket.gethostname()}"[:200]
+    return ask_broker(broker, settings_rpc.Settings.change, request).setting
+
+
+def _tell(setting: pb.StoredSetting, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_change(setting)))
+    else:
+        value = f"is {setting.value}" if setting.HasField("value") else "is unset"
+        say(f"{setting.name} {value}, since version {setting.version}")
+
+
+def _change(setting: pb.StoredSetting) -> dict[str, object]:
+    return {
+        "name": setting.name,
+        "value": setting.value if setting.HasField("value") else None,
+        "version": setting.version,
+        "changed_at": moment(setting.changed_at_us),
+        "changed_by": setting.changed_by,
+    }
+
+
+def _is_named(name: str, names: tuple[str, ...]) -> bool:
+    plain = name.partition("@")[0]
+    return not names or any(f"{plain}.".startswith(f"{each}.") or name == each for each in names)
 
 
 def _named(names: Iterable[str]) -> Iterator[Setting]:

@@ -22,7 +22,7 @@ COMMANDS: Final = {
     "broker": "Run a broker.",
     "capture": "Print what clients and a server say to each other.",
     "cluster": "Look at the brokers of a database, and take one out for maintenance.",
-    "config": "Explain the settings of servers and clients, and look at their values.",
+    "config": "Explain settings, look at their values, and change them while brokers run.",
     "db": "Look after a Notify database: upgrade, current, check.",
     "dead-letter": "Look at messages that a group could not process, deliver them again, or purge them.",
     "demo": "Play an example with real processes and crashes.",

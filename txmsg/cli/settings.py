@@ -99,6 +99,10 @@ class Settings(Generic[T]):
         """Every setting by name."""
         return {each.name: self.given.get(each.name, Value(each.default)) for each in self.catalogue}
 
+    def sources(self) -> dict[str, str]:
+        """Where each setting comes from that has not its default."""
+        return {name: each.source for name, each in self.given.items()}
+
     def make(self, **others: object) -> T:
         """The dataclass of these settings. others: what a process knows itself. Raises MisuseError."""
         for each in self.catalogue:

@@ -2,6 +2,7 @@
 
 notify        send, end, recall, receive, attach: all that clients use
 admin         half messages, topics made and listed, counts and lag
+settings      settings at run time: shown, changed, watched
 topics        settings of topics, and what is in them
 groups        consumer groups, looked at, changed, and sent elsewhere
 dead_letters  listed, redriven, purged

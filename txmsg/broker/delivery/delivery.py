@@ -61,6 +61,13 @@ class Delivery:
         """All that is in memory, to be looked at."""
         return self._state
 
+    def use(self, config: DeliveryConfig) -> None:
+        """From now on these settings hold, as far as they are live."""
+        self._state.config = config
+        self._state.memory.size_bytes_max = config.memory_size_bytes_max
+        for group in self._state.groups.values():
+            group.members.pause_after(config.pause_failures, config.pause_retries)
+
     # ---- for the service
 
     async def receive(  # noqa: PLR0917 - as the protocol lists them

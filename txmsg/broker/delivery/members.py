@@ -169,6 +169,11 @@ class Members:
         elif self.rate is None or self.rate.rate != rate_max:
             self.rate = TokenBucket(rate_max, now)
 
+    def pause_after(self, failures_max: int, retries_max: int) -> None:
+        """Sets after how many failures, or with how many retries, delivery pauses. A pause that is on stays on."""
+        for pause in (self.pause, *(member.pause for member in self._members.values())):
+            pause.failures_max, pause.retries_max = failures_max, retries_max
+
     # ---- what they want
 
     def join(self, client_id: str, wants: Mapping[str, TagExpression], now: float, ttl_s: float) -> None:

@@ -90,6 +90,10 @@ class TopicRegistry:
         self._soon = asyncio.Event()
         pool.incarnation.on_end(self._forget_all)
 
+    def use(self, *, auto_create: bool, queues: int) -> None:
+        """From now on new topics are made so, or not."""
+        self._auto_create, self._queues = auto_create, queues
+
     async def incarnation(self) -> UUID:
         """Of which the ids are that this gives from now on: to be asked first. Raises BrokerUnavailable."""
         return await current_incarnation(self._pool)

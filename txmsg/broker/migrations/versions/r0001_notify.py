@@ -25,6 +25,7 @@ _PARTS = (
     "offsets",
     "mirrors",
     "brokers",
+    "settings",
     "catalogue",
 )
 

@@ -1,0 +1,255 @@
+"""Settings at run time: changed through one broker, taken by all without a restart, kept with their history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.integration.cli_harness import json_of, said
+from tests.waiting import until
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.segments import Segments
+from txmsg.broker.server import Broker
+from txmsg.broker.settings import RunTimeSettings, replaced, value_in
+from txmsg.broker.store.connect import open_pool
+from txmsg.broker.store.settings import SettingStore
+from txmsg.client import Producer
+from txmsg.errors import MessageTooLarge, MisuseError, UnknownTopic
+from txmsg.message import Message
+from txmsg.settings.catalogue import settings_of
+
+LIVE = {each.name: each for each in settings_of(BrokerConfig, "broker") if each.live}
+
+
+def config(broker: BrokerProcess, *args: str) -> Any:
+    return json_of("config", *args, "--broker", broker.address)
+
+
+def refused(broker: BrokerProcess, *args: str) -> str:
+    return said("config", *args, "--broker", broker.address, status=1)
+
+
+def used(broker: BrokerProcess, name: str) -> Any:
+    return config(broker, "show", name)["used"][name]
+
+
+def taken(broker: BrokerProcess, version: int) -> None:
+    """Returns when the broker has this version."""
+    until(lambda: config(broker, "show")["version"] >= version)
+
+
+# ---- brokers take changes
+
+
+def test_a_change_at_one_broker_takes_effect_at_another_without_a_restart(start_broker: StartBroker) -> None:
+    here, there = start_broker(), start_broker()
+    config(here, "set", "broker.topic_auto_create", "no")
+    config(here, "set", "broker.body_size_bytes_max", "1KiB")
+    version = config(here, "set", "broker.topic_queues", "9")["version"]
+    taken(there, version)
+
+    json_of("topic", "create", "nine", "--broker", there.address)
+    assert json_of("topic", "show", "nine", "--broker", there.address)["queues"] == 9
+    with Producer(there.address, group="g") as producer:
+        with pytest.raises(UnknownTopic):
+            producer.send(Message("unheard.of", b"x"))
+        with pytest.raises(MessageTooLarge):
+            producer.send(Message("nine", b"x" * 1025))
+        taken(there, config(here, "unset", "broker.body_size_bytes_max")["version"])
+        producer.send(Message("nine", b"x" * 1025))
+
+
+def test_what_is_set_at_run_time_wins_over_options_and_survives_a_restart(start_broker: StartBroker) -> None:
+    broker = start_broker("--topic-queues", "3")
+    assert used(broker, "broker.topic_queues") == {"value": "3", "source": "--topic-queues"}
+    config(broker, "set", "broker.topic_queues", "9")
+    broker.restart()
+    until(lambda: used(broker, "broker.topic_queues")["value"] == "9")
+    assert used(broker, "broker.topic_queues")["source"].startswith("version 1, by ")
+    config(broker, "unset", "broker.topic_queues")
+    until(lambda: used(broker, "broker.topic_queues") == {"value": "3", "source": "--topic-queues"})
+
+
+def test_a_broker_may_have_a_setting_of_its_own(start_broker: StartBroker) -> None:
+    here, there = start_broker("--id", "a"), start_broker("--id", "b")
+    config(here, "set", "broker.topic_queues", "5")
+    version = config(here, "set", "broker.topic_queues@b", "6")["version"]
+    for broker, value in ((here, "5"), (there, "6")):
+        taken(broker, version)
+        assert used(broker, "broker.topic_queues")["value"] == value
+
+
+def test_the_log_level_changes_while_a_broker_runs(start_broker: StartBroker) -> None:
+    broker = start_broker("--log-level", "error")
+    config(broker, "set", "broker.log_level", "info")
+    until(lambda: "the settings are those of version 1 now" in broker.log.read_text())
+
+
+async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str) -> None:
+    pool, given = open_pool(notify_url), BrokerConfig(storage=notify_url)
+    broker = Broker(given, pool, pool, Segments(pool, given), asyncio.Event(), sources={})
+    holders: dict[str, Callable[[], list[object]]] = {
+        "log_level": lambda: [broker.config],
+        "topic_auto_create": lambda: [{"topic_auto_create": broker.topics._auto_create}],
+        "topic_queues": lambda: [{"topic_queues": broker.topics._queues}],
+        "body_size_bytes_max": lambda: [{"body_size_bytes_max": broker.service.body_size_bytes_max}],
+        **dict.fromkeys(
+            ("check_interval_s", "checks_max", "check_timeout_s", "no_client_park_s"),
+            lambda: [broker.check_policies._config],
+        ),
+        "first_check_s": lambda: [broker.check_policies._config, *(each._config for each in broker.writers._all)],
+        **dict.fromkeys(("retention_s", "retention_max_s"), lambda: [broker.retention._config]),
+        "retention_size_bytes": lambda: [broker.retention._config, broker.segments._config],
+        **dict.fromkeys(
+            ("outcome_memory_s", "segment_age_s", "segment_size_bytes", "segments_max"),
+            lambda: [broker.segments._config],
+        ),
+        **dict.fromkeys(
+            ("batch_items_max", "batch_size_bytes_max", "waiting_items_max", "waiting_size_bytes_max"),
+            lambda: [each._config for each in broker.writers._all],
+        ),
+        **dict.fromkeys(
+            ("delivery.pause_failures", "delivery.pause_retries", "delivery.held_s_max"),
+            lambda: [{"delivery": broker.delivery.state.config}],
+        ),
+        "delivery.memory_size_bytes_max": lambda: [
+            {"delivery": {"memory_size_bytes_max": broker.delivery.state.memory.size_bytes_max}}
+        ],
+        "check_loop.in_flight_max": lambda: [{"check_loop": broker.checks._config}],
+    }
+    assert holders.keys() == LIVE.keys()
+    for name, setting in LIVE.items():
+        before: Any = value_in(given, name)
+        after = "debug" if name == "log_level" else not before if isinstance(before, bool) else before + 1
+        setting.check(after)
+        broker.use(replaced(given, {name: after}))
+        for holder in holders[name]():
+            assert _in(holder, name) == after, name
+    broker.use(given)
+
+
+def _in(holder: object, name: str) -> object:
+    for part in name.split("."):
+        holder = holder[part] if isinstance(holder, dict) else getattr(holder, part)
+    return holder
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("set", "broker.topic_queue", "9"), "did you mean broker.topic_queues?"),
+        (("set", "brokr.topic_queues", "9"), "did you mean broker?"),
+        (("set", "broker.topic_queues", "0"), "the value '0' is not a whole number from 1 to 1024"),
+        (("set", "broker.listen", "x:1"), "cannot change at run time: give --listen when brokers are restarted"),
+        (("set", "broker.retention_max_s", "1d"), "is shorter than retention_s=604800.0"),
+        (("set", "app.", "x"), "is not the name of a setting"),
+        (("set", "app.a", "x" * 65_537), "must be at most 65536 bytes"),
+        (("rollback", "app.a", "7", "--yes"), "no change of 'app.a' up to version 7 is kept"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
+)
+def test_a_change_that_cannot_be_is_refused_and_says_why(
+    broker: BrokerProcess, args: tuple[str, ...], words: str
+) -> None:
+    assert words in refused(broker, *args)
+    assert config(broker, "show")["version"] == 0
+
+
+def test_two_operators_do_not_overwrite_each_other(broker: BrokerProcess) -> None:
+    first = config(broker, "set", "app.a", "1", "--version", "0")
+    told = refused(broker, "set", "app.a", "2", "--version", "0")
+    assert f"app.a is at version {first['version']}, not 0" in told
+    config(broker, "set", "app.a", "2", "--version", str(first["version"]))
+
+
+def test_history_tells_who_changed_what_and_a_rollback_is_a_change(broker: BrokerProcess) -> None:
+    first = config(broker, "set", "app.a", "1")
+    config(broker, "set", "app.b", "x")
+    config(broker, "set", "app.a", "2")
+    config(broker, "unset", "app.a")
+    config(broker, "rollback", "app.a", str(first["version"]), "--yes")
+    changes = config(broker, "history", "app.a")["changes"]
+    assert [each["value"] for each in changes] == ["1", None, "2", "1"]
+    assert all("@" in each["changed_by"] and each["changed_at"] for each in changes)
+    until(lambda: [each["value"] for each in config(broker, "show", "app.a")["at_run_time"]] == ["1"])
+    assert "setting app.a is '2' since version 3, by " in broker.log.read_text()
+
+
+# ---- keeping up
+
+
+async def test_a_broker_finds_changes_that_no_notice_told_and_settings_of_a_database_that_went_back(
+    notify_url: str,
+) -> None:
+    async with open_pool(notify_url) as pool:
+        store, seen = SettingStore(pool), list[BrokerConfig]()
+        given = BrokerConfig(storage=notify_url)
+        settings = RunTimeSettings(given, store, store, seen.append, sources={})
+        await settings.refresh_once()
+        assert seen == []
+        await store.change("broker.topic_queues", "9", expected=None, changed_by="ann")
+        await settings.refresh_once()
+        assert [each.topic_queues for each in seen] == [9]
+
+        async with pool.connection() as conn:
+            await conn.execute("delete from txmsg.setting_change")
+        settings.forget("a restored backup")
+        await settings.refresh_once()
+        assert [each.topic_queues for each in seen] == [9, given.topic_queues]
+
+
+async def test_a_broker_keeps_its_settings_where_those_at_run_time_contradict_its_own(
+    notify_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_pool(notify_url) as pool:
+        store, seen = SettingStore(pool), list[BrokerConfig]()
+        strict = BrokerConfig(storage=notify_url, retention_s=86_400.0, retention_max_s=86_400.0)
+        settings = RunTimeSettings(strict, store, store, seen.append, sources={})
+        await store.change("broker.retention_s", "2d", expected=None, changed_by="ann")
+        await settings.refresh_once()
+        assert seen == []
+        assert "the broker goes on with those it has: retention_max_s=86400.0 is shorter" in caplog.text
+
+
+async def test_the_last_changes_of_a_setting_are_kept_and_those_of_others_too(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        store = SettingStore(pool)
+        await store.change("app.b", "kept", expected=None, changed_by="ann")
+        for n in range(105):
+            await store.change("app.a", str(n), expected=None, changed_by="ann")
+        assert [row.value for row in await store.history("app.a")] == [str(n) for n in range(104, 4, -1)]
+        assert [row.value for row in await store.changed_since(0)] == ["kept", "104"]
+
+
+async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        store = SettingStore(pool)
+        settings = RunTimeSettings(BrokerConfig(storage=notify_url), store, store, lambda _: None, sources={})
+        watching = asyncio.create_task(settings.changed_from(0, 60))
+        await store.change("app.a", "1", expected=None, changed_by="ann")
+        await settings.refresh_once()
+        await watching
+        assert [row.name for row in settings.stored(["app."])] == ["app.a"]
+        watching = asyncio.create_task(settings.changed_from(settings.version, 60))
+        settings.close()
+        await watching
+
+
+async def test_a_name_that_only_looks_like_one_is_refused_before_the_database_is_asked(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        store = SettingStore(pool)
+        settings = RunTimeSettings(BrokerConfig(storage=notify_url), store, store, lambda _: None, sources={})
+        for name in ("", "app", "app.a b", "app.a@", "x" * 400):
+            with pytest.raises(MisuseError):
+                await settings.change(name, "1", expected=None, changed_by="ann")
+        with pytest.raises(MisuseError, match="changed_by="):
+            await settings.change("app.a", "1", expected=None, changed_by="")
+        assert await store.version() == 0

@@ -1,0 +1,115 @@
+"""Every statement on settings at run time: what holds now, changes, and their history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from psycopg.rows import class_row
+
+from txmsg.broker.store.connect import Connection, Pool, notify, session
+from txmsg.errors import MisuseError
+
+NOTICE: Final = "settings"
+"""The kind of notice that tells of a change."""
+SETTINGS_MAX: Final = 10_000
+_KEPT_MAX: Final = 100
+
+
+class SettingRow(NamedTuple):
+    """A change of a setting. value None: it was unset."""
+
+    version: int
+    name: str
+    value: str | None
+    changed_at: datetime
+    changed_by: str
+
+
+class SettingStore:
+    """The settings at run time of one Notify database. Every method is its own transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def version(self) -> int:
+        """The version of the newest change of all; 0: there is none."""
+        async with session(self._pool) as conn:
+            return await _version(conn)
+
+    async def changed_since(self, version: int) -> Sequence[SettingRow]:
+        """The newest change of each setting, if it is newer than this; in the order of versions."""
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SettingRow)) as cursor:
+            await cursor.execute(_CHANGED, {"version": version})
+            return await cursor.fetchall()
+
+    async def history(self, name: str) -> Sequence[SettingRow]:
+        """The changes of a setting that are kept, the newest first."""
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SettingRow)) as cursor:
+            await cursor.execute(f"{_SELECT} where name = %s order by version desc", (name,))
+            return await cursor.fetchall()
+
+    async def change(self, name: str, value: str | None, *, expected: int | None, changed_by: str) -> SettingRow:
+        """Sets or unsets one, and tells the brokers. expected: the version that it must be at, 0: not set before.
+
+        Raises MisuseError if it is at another version, or there are too many settings.
+        """
+        async with session(self._pool) as conn, conn.transaction():
+            # Versions are given in the order of commits, so that whoever has seen one has seen all before it.
+            await conn.execute("select pg_advisory_xact_lock(7708, 0)")
+            cursor = await conn.execute(_NOW, {"name": name})
+            row = await cursor.fetchone()
+            assert row is not None
+            current, count = row
+            if expected is not None and expected != current:
+                raise MisuseError(
+                    f"{name} is at version {current}, not {expected}: look at it with `txmsg config history {name}`, "
+                    "and change it again"
+                )
+            if value is not None and count >= SETTINGS_MAX:
+                raise MisuseError(f"{count} settings are set, the maximum: unset some before {name} is set")
+            async with conn.cursor(row_factory=class_row(SettingRow)) as made:
+                await made.execute(_CHANGE, {"name": name, "value": value, "by": changed_by})
+                changed = await made.fetchone()
+            assert changed is not None
+            await conn.execute(_FORGET, {"name": name, "kept": _KEPT_MAX})
+            await notify(conn, NOTICE)
+            return changed
+
+
+async def _version(conn: Connection) -> int:
+    cursor = await conn.execute("select coalesce(max(version), 0) from txmsg.setting_change")
+    row = await cursor.fetchone()
+    assert row is not None
+    version: int = row[0]
+    return version
+
+
+_SELECT = "select version, name, value, changed_at, changed_by from txmsg.setting_change"
+
+_CHANGED = """
+select * from (
+    select distinct on (name) version, name, value, changed_at, changed_by
+      from txmsg.setting_change where version > %(version)s order by name, version desc) newest
+ order by version
+"""
+
+_NOW = """
+select coalesce((select max(version) from txmsg.setting_change where name = %(name)s), 0),
+       (select count(*) from (
+           select distinct on (name) value from txmsg.setting_change
+            where name <> %(name)s order by name, version desc) newest where value is not null)
+"""
+
+_CHANGE = """
+insert into txmsg.setting_change (version, name, value, changed_by)
+select coalesce(max(version), 0) + 1, %(name)s, %(value)s, %(by)s from txmsg.setting_change
+returning version, name, value, changed_at, changed_by
+"""
+
+_FORGET = """
+delete from txmsg.setting_change
+ where name = %(name)s and version <= (
+       select version from txmsg.setting_change where name = %(name)s order by version desc offset %(kept)s limit 1)
+"""
