@@ -20,6 +20,7 @@ from txmsg.client import Consumer, Producer
 from txmsg.errors import UnknownGroup, UnknownTopic
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metrics.catalogue import CATALOGUE, NAMED_MAX, Process
+from txmsg.metrics.lookup import FRESH_S, PATIENCE_S
 from txmsg.runtime.child import ChildFailed
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -265,6 +266,20 @@ def test_without_its_database_a_broker_is_alive_and_not_ready_and_tells_the_last
         assert found.value("txmsg_lease_losses_total") > before.value("txmsg_lease_losses_total")
         assert found.value("txmsg_halves", state="new") == 0
     scraped.await_ready()
+
+
+def test_a_scrape_is_answered_while_the_database_hangs(scraped: Scraped, notify_url: str) -> None:
+    scraped.await_ready()
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute("lock table txmsg.dead_letter in access exclusive mode")
+        # Old enough to be read again, which hangs.
+        found = until(lambda: now if age_of(now := scrape(scraped.metrics)) > FRESH_S + PATIENCE_S else None)
+        assert found.value("txmsg_ready") == 1
+    until(lambda: age_of(scrape(scraped.metrics)) < FRESH_S)
+
+
+def age_of(found: Scrape) -> float:
+    return found.value("txmsg_database_figures_age_seconds")
 
 
 @contextmanager

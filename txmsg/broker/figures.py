@@ -1,42 +1,34 @@
 """What a broker tells a scraper: what its parts have counted, and what it asks the database now and then.
 
-The parts know nothing of this. The database is asked at a scrape, but not more often than costs it little: the figures
-of 10,000 groups take it a while, and every broker asks.
+The parts know nothing of this. The database is asked at a scrape, but not more often than costs it little (see
+`Lookup`): the figures of 10,000 groups take it a while, and every broker asks.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from txmsg.broker.store import figures as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import open_segment
-from txmsg.errors import CODES, BrokerUnavailable
+from txmsg.errors import CODES
 from txmsg.metrics.calls import put_calls
 from txmsg.metrics.catalogue import ERROR, GROUP, NAMED_MAX, OTHER, TOPIC, Process
 from txmsg.metrics.figures import Figures
+from txmsg.metrics.lookup import Lookup
 
 if TYPE_CHECKING:
     from txmsg.broker.server import Broker
 
-_log = logging.getLogger(__name__)
-
-_FRESH_S: Final = 5.0
-_SHARE_MAX: Final = 0.02
-"""Of the time, in which the database may be working for figures."""
 _ANSWER_S_MAX: Final = 5.0
 _STATES: Final = ("new", "in_doubt", "parked")
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the database said, and when it was asked."""
+    """What the database said."""
 
-    at: float
-    took_s: float
     groups: list[store.GroupFigures]
     oldest_s: dict[tuple[str, str], float]
     topics: list[tuple[str | None, int]]
@@ -48,37 +40,33 @@ class DatabaseFigures:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._found: _Found | None = None
-        self._is_away = False
+        self._lookup = Lookup("figures of the database", self._read)
+
+    async def run(self) -> None:
+        """Asks the database when `look` says so, until cancelled."""
+        await self._lookup.run()
 
     async def look(self) -> None:
-        """Asks the database, unless the last answer is fresh. While it is away, the last answer stays."""
-        now = time.monotonic()
-        if self._found is not None and now < self._found.at + max(_FRESH_S, self._found.took_s / _SHARE_MAX):
-            return
-        try:
-            async with session(self._pool, timeout_s=_ANSWER_S_MAX) as conn:
-                segment = await open_segment(conn)
-                groups = await store.group_figures(conn, segment, named_max=NAMED_MAX)
-                behind = [(it.group, it.topic) for it in groups if it.waiting and it.group and it.topic]
-                self._found = _Found(
-                    at=now,
-                    groups=groups,
-                    oldest_s=await store.oldest_unread_s(conn, behind) if behind else {},
-                    topics=await store.topic_figures(conn, segment, named_max=NAMED_MAX),
-                    halves={found.state: found for found in await store.half_figures(conn)},
-                    took_s=time.monotonic() - now,
-                )
-            self._is_away = False
-        except BrokerUnavailable as exc:
-            _log.log(logging.DEBUG if self._is_away else logging.WARNING, "no figures of the database: %s", exc)
-            self._is_away = True
+        """Has the database asked, unless its last answer is fresh, and waits a moment for that."""
+        await self._lookup.look()
+
+    async def _read(self) -> _Found:
+        async with session(self._pool, timeout_s=_ANSWER_S_MAX) as conn:
+            segment = await open_segment(conn)
+            groups = await store.group_figures(conn, segment, named_max=NAMED_MAX)
+            behind = [(it.group, it.topic) for it in groups if it.waiting and it.group and it.topic]
+            return _Found(
+                groups=groups,
+                oldest_s=await store.oldest_unread_s(conn, behind) if behind else {},
+                topics=await store.topic_figures(conn, segment, named_max=NAMED_MAX),
+                halves={found.state: found for found in await store.half_figures(conn)},
+            )
 
     def put(self, figures: Figures) -> None:
         """Adds them, as far as there are any."""
-        found = self._found
-        figures.put("txmsg_database_figures_age_seconds", -1 if found is None else time.monotonic() - found.at)
-        figures.put("txmsg_database_figures_seconds", 0 if found is None else found.took_s)
+        found = self._lookup.found
+        figures.put("txmsg_database_figures_age_seconds", self._lookup.age_s())
+        figures.put("txmsg_database_figures_seconds", self._lookup.took_s)
         if found is None:
             return
         for group, topic, processed, waiting, retrying, dead in found.groups:

@@ -105,6 +105,7 @@ class Broker:
         self.config = config
         self.pool = pool
         self.admin_pool = admin_pool
+        self.database_figures = DatabaseFigures(admin_pool)
         self.stop = stop
         # storage
         self.segments = segments
@@ -232,6 +233,7 @@ class Broker:
             "delivery": self.delivery.run(),
             "membership": self.membership.run(),
             "notices": self.notices.run(),
+            "figures": self.database_figures.run(),
         }
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
@@ -255,11 +257,9 @@ class Broker:
                 await asyncio.wait((writing, *background))
 
     def _probes(self) -> Probes:
-        database = DatabaseFigures(self.admin_pool)
-
         async def read() -> Figures:
-            await database.look()
-            return figures_of(self, database)
+            await self.database_figures.look()
+            return figures_of(self, self.database_figures)
 
         return Probes(figures=read, unready=partial(unready, self))
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from txmsg.errors import TxmsgError, UnknownGroup
+from txmsg.errors import UnknownGroup
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.sessions import SESSIONS_MAX
 from txmsg.metrics.calls import put_calls
 from txmsg.metrics.catalogue import GROUP, NAMED_MAX, OTHER, TOPIC, Process
 from txmsg.metrics.figures import Figures
+from txmsg.metrics.lookup import Lookup
 
 if TYPE_CHECKING:
     from txmsg.metaq.server.server import Parts
-
-_log = logging.getLogger(__name__)
-
-_FRESH_S: Final = 5.0
-_SHARE_MAX: Final = 0.02
-"""Of the time, for which a thread may read for figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +31,6 @@ class _Lag:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    at: float
-    took_s: float
     topic_count: int
     messages: dict[str, int]
     """By topic; those without a name of their own together."""
@@ -53,22 +45,20 @@ class LogFigures:
     def __init__(self, log: LocalLog, readers: Executor) -> None:
         self._log = log
         self._readers = readers
-        self._found: _Found | None = None
+        self._lookup = Lookup("figures of the log", self._read)
+
+    async def run(self) -> None:
+        """Reads them when `look` says so, until cancelled."""
+        await self._lookup.run()
 
     async def look(self) -> None:
-        """Reads them, unless the last ones are fresh. What cannot be read is logged, and the last ones stay."""
-        found = self._found
-        if found is not None and time.monotonic() < found.at + max(_FRESH_S, found.took_s / _SHARE_MAX):
-            return
-        try:
-            self._found = await asyncio.get_running_loop().run_in_executor(self._readers, self._read)
-        except (TxmsgError, OSError) as exc:
-            _log.warning("no figures of topics and groups: %s", exc)
+        """Has them read, unless the last ones are fresh, and waits a moment for that."""
+        await self._lookup.look()
 
     def put(self, figures: Figures) -> None:
         """Adds them, as far as there are any."""
-        found = self._found
-        figures.put("txmsg_log_figures_age_seconds", -1 if found is None else time.monotonic() - found.at)
+        found = self._lookup.found
+        figures.put("txmsg_log_figures_age_seconds", self._lookup.age_s())
         if found is None:
             return
         figures.put("txmsg_log_topics", found.topic_count)
@@ -78,8 +68,10 @@ class LogFigures:
             figures.put("txmsg_log_group_lag_messages", lag.messages, **{GROUP: group, TOPIC: topic})
             figures.put("txmsg_log_group_lag_seconds", lag.seconds, **{GROUP: group, TOPIC: topic})
 
-    def _read(self) -> _Found:
-        begun_at = time.monotonic()
+    async def _read(self) -> _Found:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_all)
+
+    def _read_all(self) -> _Found:
         topics, groups = self._log.topics(), self._log.groups()
         messages: defaultdict[str, int] = defaultdict(int)
         for place, (topic, numbers) in enumerate(sorted(topics.items())):  # one by one: each holds up other readers
@@ -91,8 +83,6 @@ class LogFigures:
                 break
             lags |= self._lags_of(group)
         return _Found(
-            at=begun_at,
-            took_s=time.monotonic() - begun_at,
             topic_count=len(topics),
             messages=dict(messages),
             group_count=len(groups),

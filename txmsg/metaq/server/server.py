@@ -7,7 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
@@ -106,11 +106,12 @@ async def _serve(
         larger_requests={rpc.MetaQ.append.name: _APPEND_SIZE_BYTES_MAX},
         limits=Limits(arriving_bytes=config.arriving_size_bytes_max),
     )
-    probes = _probes(Parts(config, log, appender, polls, sessions, api, server, stop), readers)
+    figures = LogFigures(log, readers)
+    probes = _probes(Parts(config, log, appender, polls, sessions, api, server, stop), figures)
     async with _listening(server, config.listen) as address:
         async with serving(config.http_listen, probes), asyncio.TaskGroup() as tasks:
             tasks.create_task(appender.run())
-            ending = tasks.create_task(sessions.run())
+            ending = [tasks.create_task(sessions.run()), tasks.create_task(figures.run())]
             await server.start()
             on_ready(address)
             await stop.wait()
@@ -118,16 +119,15 @@ async def _serve(
             polls.wake_all()
             await server.stop(config.stop_s)
             appender.stop()
-            ending.cancel()
+            for task in ending:
+                task.cancel()
         await sessions.close()
 
 
-def _probes(parts: Parts, readers: Executor) -> Probes:
-    log = LogFigures(parts.log, readers)
-
+def _probes(parts: Parts, of_log: LogFigures) -> Probes:
     async def read() -> Figures:
-        await log.look()
-        return figures_of(parts, log)
+        await of_log.look()
+        return figures_of(parts, of_log)
 
     return Probes(figures=read, unready=partial(unready, parts))
 

@@ -1,0 +1,83 @@
+"""What takes a while to read is read by one reader, when asked, and not too often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from txmsg.errors import BrokerUnavailable
+from txmsg.metrics.lookup import Lookup
+
+
+@asynccontextmanager
+async def running(lookup: Lookup[int]) -> AsyncIterator[None]:
+    task = asyncio.create_task(lookup.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_nothing_is_read_until_it_is_asked_for_and_then_kept_for_a_while() -> None:
+    readings = 0
+
+    async def read() -> int:
+        nonlocal readings
+        readings += 1
+        return readings
+
+    lookup = Lookup("numbers", read)
+    async with running(lookup):
+        await asyncio.sleep(0)
+        assert (lookup.found, lookup.age_s(), readings) == (None, -1.0, 0)
+        await lookup.look()
+        assert lookup.found == 1
+        assert lookup.age_s() >= 0
+        await asyncio.gather(*(lookup.look() for _ in range(5)))
+        assert readings == 1
+
+
+async def test_who_asks_waits_only_a_moment_for_a_reading_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txmsg.metrics.lookup.PATIENCE_S", 0.01)
+    go_on = asyncio.Event()
+    readings = 0
+
+    async def read() -> int:
+        nonlocal readings
+        readings += 1
+        await go_on.wait()
+        return 7
+
+    lookup = Lookup("numbers", read)
+    async with running(lookup):
+        await lookup.look()
+        await lookup.look()
+        assert (lookup.found, readings) == (None, 1)
+        go_on.set()
+        while lookup.found is None:
+            await lookup.look()
+        assert lookup.found == 7
+
+
+async def test_a_reading_that_fails_is_logged_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    results: list[int | Exception] = [BrokerUnavailable("away"), BrokerUnavailable("away"), ValueError("odd"), 3]
+
+    async def read() -> int:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    lookup = Lookup("numbers", read)
+    async with running(lookup):
+        for _ in range(4):
+            await lookup.look()
+        assert lookup.found == 3
+    assert [record.message for record in caplog.records] == [
+        "numbers cannot be read: away",
+        "numbers cannot be read: odd",
+    ]

@@ -1,0 +1,76 @@
+"""Figures that take a while to read: read when a scrape asks, not more often than costs little, and by one reader.
+
+A scrape waits for them only a moment, so that one is answered when a database hangs: then most of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, Generic, TypeVar
+
+from txmsg.errors import BrokerUnavailable
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+FRESH_S: Final = 5.0
+"""What is younger is not read again."""
+SHARE_MAX: Final = 0.02
+"""Of the time, for which reading may go on."""
+PATIENCE_S: Final = 2.0
+"""How long a scrape waits."""
+
+
+class Lookup(Generic[T]):
+    """What `read` returned last. `run` belongs into a task of its own; `what` is read, says the log."""
+
+    def __init__(self, what: str, read: Callable[[], Awaitable[T]]) -> None:
+        self.found: T | None = None
+        """None: nothing was read yet."""
+        self.took_s = 0.0
+        self._what = what
+        self._read = read
+        self._read_at = 0.0
+        self._trouble = ""
+        self._asked = asyncio.Event()
+        self._answered = asyncio.Event()
+
+    def age_s(self) -> float:
+        """How long ago `found` was read; -1 if nothing was."""
+        return -1.0 if self.found is None else time.monotonic() - self._read_at
+
+    async def look(self) -> None:
+        """Has it read again, if it is old, and waits a moment for that. What was read before stays until then."""
+        if self.found is not None and self.age_s() < max(FRESH_S, self.took_s / SHARE_MAX):
+            return
+        self._answered.clear()
+        self._asked.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._answered.wait()
+
+    async def run(self) -> None:
+        """Reads when asked, until cancelled."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            begun_at = time.monotonic()
+            try:
+                self.found = await self._read()
+            except Exception as exc:  # noqa: BLE001 - the root of a task
+                self._tell(exc)
+            else:
+                self._read_at, self.took_s, self._trouble = begun_at, time.monotonic() - begun_at, ""
+            self._answered.set()
+
+    def _tell(self, exc: Exception) -> None:
+        trouble = " ".join(str(exc).split()) or type(exc).__name__
+        if trouble != self._trouble:  # once, not at each scrape
+            is_usual = isinstance(exc, BrokerUnavailable)
+            _log.warning("%s cannot be read: %s", self._what, trouble, exc_info=None if is_usual else exc)
+        self._trouble = trouble
