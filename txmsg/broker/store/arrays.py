@@ -8,8 +8,8 @@ flag, element type; per dimension length and lower bound; per element length (-1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, repeat
-from struct import Struct, pack
+from itertools import chain
+from struct import Struct
 from typing import ClassVar
 
 from psycopg.abc import AdaptContext
@@ -20,6 +20,8 @@ _HEAD = Struct(">iiIii")
 _EMPTY_HEAD = Struct(">iiI")
 _LENGTH = Struct(">i")
 _NULL = _LENGTH.pack(-1)
+_INT = Struct(">ii")
+_SMALLINT = Struct(">ih")
 _MOMENT = Struct(">iq")
 _UUID_LENGTH = _LENGTH.pack(16)
 _2000_US = 946_684_800_000_000  # PostgreSQL counts microseconds from 2000, Unix from 1970
@@ -95,7 +97,7 @@ def uuid_array(ids: Sequence[bytes]) -> Array:
     """uuid[] from ids of 16 bytes."""
     if not ids:
         return _NO_UUIDS
-    return _UuidArray(len(ids), b"".join(chain.from_iterable(zip(repeat(_UUID_LENGTH), ids))))
+    return _UuidArray(len(ids), _UUID_LENGTH + _UUID_LENGTH.join(ids))
 
 
 def bytea_array(values: Sequence[bytes]) -> Array:
@@ -123,25 +125,23 @@ def int4_array(values: Sequence[int]) -> Array:
     """int[]."""
     if not values:
         return _NO_INTS
-    flat = chain.from_iterable(zip(repeat(4), values))
-    return _IntArray(len(values), pack(f">{2 * len(values)}i", *flat))
+    packed = {value: _INT.pack(4, value) for value in set(values)}  # of queues and producers there are few
+    return _IntArray(len(values), b"".join(map(packed.__getitem__, values)))
 
 
 def smallint_array(values: Sequence[int]) -> Array:
     """smallint[]."""
     if not values:
         return _NO_SMALLINTS
-    flat = chain.from_iterable(zip(repeat(2), values))
-    return _SmallintArray(len(values), pack(">" + "ih" * len(values), *flat))
+    packed = {value: _SMALLINT.pack(2, value) for value in set(values)}  # and of these, too
+    return _SmallintArray(len(values), b"".join(map(packed.__getitem__, values)))
 
 
 def moment_array(times_us: Sequence[int]) -> Array:
     """timestamptz[] from microseconds since 1970."""
     if not times_us:
         return _NO_MOMENTS
-    shifted = [us - _2000_US for us in times_us]
-    flat = chain.from_iterable(zip(repeat(8), shifted))
-    return _MomentArray(len(shifted), pack(">" + "iq" * len(shifted), *flat))
+    return _MomentArray(len(times_us), b"".join([_MOMENT.pack(8, us - _2000_US) for us in times_us]))
 
 
 def optional_moment_array(times_us: Sequence[int]) -> Array:
