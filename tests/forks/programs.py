@@ -14,7 +14,7 @@ from pathlib import Path
 
 RUN_S_MAX = 120.0
 
-_HEAD = """
+HEAD = """
 import ctypes, os, sys, threading, time, warnings
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 import psutil
@@ -43,7 +43,7 @@ WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None"
 
 def run(text: str, *arguments: str, before: str = "") -> list[str]:
     """What a program prints. It must say nothing else, end well, and leave no process."""
-    program = "\n".join([before, _HEAD, textwrap.dedent(text)])
+    program = "\n".join([before, HEAD, textwrap.dedent(text)])
     command = [sys.executable, "-W", "error::ResourceWarning", "-c", program, *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

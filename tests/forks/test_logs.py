@@ -1,0 +1,97 @@
+"""A forked child reads the log that its parent writes, and must not write it. At an address it is another client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.forks.programs import run
+from tests.metaq.servers import MetaQProcess
+
+_HEAD = """
+from txmsg.metaq import LogProducer, open_log
+from txmsg.metaq.access import LogQueue
+from txmsg.metaq.store.topics import TopicSettings
+
+A = LogQueue("t", 0)
+
+def refused(*calls):
+    for call in calls:
+        try:
+            call()
+        except MisuseError as exc:
+            print(exc)
+"""
+
+
+def test_a_child_of_the_writer_of_a_log_reads_and_does_not_write(tmp_path: Path) -> None:
+    """Though other threads of the parent held the log's locks at the fork."""
+    program = """
+        log = open_log(sys.argv[1], append=True)
+        producer = LogProducer(log, queues=1)
+        ended = threading.Event()
+        appended = []
+
+        def work():
+            while not ended.is_set():
+                appended.append(producer.send(Message("t", b"x")).offset)
+                log.fetch({A: 0})
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+
+        def child():
+            assert log.ranges([A])[A].end >= count
+            refused(
+                lambda: producer.send(Message("t", b"x")),
+                lambda: log.set_topic("t", TopicSettings()),
+                log.flush,
+            )
+            log.close()
+
+        for _ in range(5):
+            count = len(appended)
+            while len(appended) < count + 10:
+                time.sleep(0.001)
+            count = len(appended)
+            wait(in_child(child))
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert sorted(appended) == list(range(len(appended)))
+        assert log.ranges([A])[A].end == len(appended)
+        log.close()
+    """
+    said = run(program, str(tmp_path), before=_HEAD)
+    assert len(said) == 15
+    assert all("was forked from the one that writes the log" in each for each in said)
+
+
+def test_a_child_uses_a_log_at_an_address_as_another_producer_and_is_no_member(tmp_path: Path) -> None:
+    program = """
+        log = open_log(sys.argv[1])
+        producer = LogProducer(log, queues=1)
+        member = log.join("g", ["t"])
+        offsets = [producer.send(Message("t", b"x")).offset]
+        assert member.take([A]) == {A: 0}
+
+        def child():
+            print(producer.send(Message("t", b"x")).offset)
+            refused(lambda: member.store({A: 1}))
+            log.close()
+
+        for _ in range(2):
+            wait(in_child(child))
+            offsets.append(producer.send(Message("t", b"x")).offset)
+        member.store({A: 3})
+        assert offsets == [0, 2, 4]
+        log.close()
+    """
+    server = MetaQProcess(tmp_path / "log", log=tmp_path / "server.log")
+    server.start()
+    try:
+        said = run(program, server.address, before=_HEAD)
+    finally:
+        server.kill()
+    assert said[::2] == ["1", "3"]
+    assert all("and is not a member itself: join again" in each for each in said[1::2])
