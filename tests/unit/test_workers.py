@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -66,6 +67,9 @@ def deliveries(told: Told, count: int, call: Callable[[ReceivedMessage], Any], *
     ]
 
 
+_SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
+
+
 class Series(Run):
     """A run of several messages that notes what it is asked and told; over when `goes_on` says no."""
 
@@ -121,6 +125,34 @@ def as_kind(kind: str, call: Callable[[ReceivedMessage], None]) -> Callable[[Rec
 
 
 KINDS = pytest.mark.parametrize("kind", ["loop", "threads"])
+
+
+@KINDS
+async def test_what_a_handler_sets_in_its_context_is_not_seen_by_the_next_run(kind: str) -> None:
+    """A run is a queue's: another queue's must not act for the user, or in the trace, of the former."""
+    seen: list[str] = []
+
+    def call(message: ReceivedMessage) -> None:
+        seen.append(_SEEN.get())
+        _SEEN.set(f"offset {message.offset}")
+
+    async def call_async(message: ReceivedMessage) -> None:
+        call(message)
+        await asyncio.sleep(0)
+        assert _SEEN.get() == f"offset {message.offset}"
+        assert await asyncio.create_task(_seen()) == f"offset {message.offset}"
+
+    async with working_on_series(1) as workers:
+        runs = [Series(call_async if kind == "loop" else call, 2) for _ in range(3)]
+        workers.put(runs)
+        for run in runs:
+            await run.until_ended()
+    assert [run.noted for run in runs] == [[None, None]] * 3
+    assert seen == ["nothing", "offset 0"] * 3
+
+
+async def _seen() -> str:
+    return _SEEN.get()
 
 
 @KINDS

@@ -39,6 +39,22 @@ async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
     return data
 
 
+class Received:
+    """The frames that come from the server."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._reading = FrameReader()
+        self._frames: list[Frame] = []
+
+    async def until(self, count: int, kind: Kind | None = None) -> list[Frame]:
+        """Reads until so many have come, of this kind or of any. Returns them."""
+        async with asyncio.timeout(WAIT_S):
+            while len(found := [each for each in self._frames if kind in (None, each.kind)]) < count:
+                self._frames += self._reading.feed(await self._reader.read(1 << 20))
+        return found
+
+
 def back(call: int, content: bytes, *, flags: int = LAST) -> bytes:
     request = HeldRequest(transaction_ids=content).SerializeToString()
     return frame_of(Kind.CALL, flags, call, call_head(b"Echo/Back", 0) + request)
@@ -118,11 +134,7 @@ async def test_what_is_not_read_holds_back_what_is_sent() -> None:
             seen = answers.begun
             await asyncio.sleep(0.2)
         assert seen < 400
-        received = 0
-        frames = FrameReader()
-        async with asyncio.timeout(WAIT_S):
-            while received < 500:
-                received += sum(frame.kind == Kind.REPLY for frame in frames.feed(await reader.read(1 << 20)))
+        await Received(reader).until(500, Kind.REPLY)
         assert answers.begun == 500
         writer.close()
 
@@ -166,11 +178,7 @@ async def test_a_cancelled_call_whose_parts_had_not_all_come_leaves_nothing() ->
         first = back(1, bytes(100_000), flags=MORE)
         cancel = frame_of(Kind.CANCEL, 0, 1)
         reader, writer = await connect(address, greeting(blocking=True) + first + cancel + back(1, b"again"))
-        frames: list[int] = []
-        reading = FrameReader()
-        async with asyncio.timeout(WAIT_S):
-            while Kind.REPLY not in frames:
-                frames += [frame.kind for frame in reading.feed(await reader.read(65536))]
+        await Received(reader).until(1, Kind.REPLY)
         assert answers.begun == 1
         writer.close()
 
@@ -179,11 +187,7 @@ async def test_a_request_that_cannot_be_read_is_refused_and_the_connection_goes_
     async with serving() as (address, answers, _):
         wrong = frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + b"\xff")
         reader, writer = await connect(address, greeting(blocking=True) + wrong + back(2, b"x"))
-        frames: list[Frame] = []
-        reading = FrameReader()
-        async with asyncio.timeout(WAIT_S):
-            while len(frames) < 3:
-                frames += reading.feed(await reader.read(65536))
+        frames = await Received(reader).until(3)
         assert [(frame.kind, frame.call) for frame in frames[1:]] == [(Kind.ERROR, 1), (Kind.REPLY, 2)]
         assert CallError.FromString(frames[1].payload).code == "protocol"
         assert answers.begun == 1
@@ -215,15 +219,11 @@ async def test_the_last_call_that_was_begun_is_the_one_with_the_greatest_number(
         reader, writer = await connect(address, greeting(blocking=True) + b"".join(waits))
         await until_async(lambda: answers.begun == 2)
         stopping = asyncio.create_task(server.stop(WAIT_S))
-        frames: list[Frame] = []
-        reading = FrameReader()
-        async with asyncio.timeout(WAIT_S):
-            while len(frames) < 2:
-                frames += reading.feed(await reader.read(65536))
-            assert (frames[1].kind, frames[1].call) == (Kind.GOAWAY, 3)
-            writer.write(back(1, b"late") + back(4, b"later"))
-            while len(frames) < 3:
-                frames += reading.feed(await reader.read(65536))
+        received = Received(reader)
+        frames = await received.until(2)
+        assert (frames[1].kind, frames[1].call) == (Kind.GOAWAY, 3)
+        writer.write(back(1, b"late") + back(4, b"later"))
+        frames = await received.until(3)
         assert (frames[2].kind, frames[2].call) == (Kind.ERROR, 1)  # 4 gets none: the client knows from GOAWAY
         answers.go.set()
         await stopping

@@ -25,7 +25,7 @@ from txmsg.console.watch import Read, Watch
 from txmsg.errors import MisuseError
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
-from txmsg.wire.address import check_address
+from txmsg.wire.address import check_address, host_and_port
 
 logger = logging.getLogger(__name__)
 
@@ -145,12 +145,10 @@ class _Server(uvicorn.Server):
 @contextmanager
 def _listening(listen: str) -> Iterator[tuple[socket.socket, str]]:
     """A socket that listens, and HOST:PORT with the port that was taken for 0. Raises MisuseError when it cannot."""
-    host, _, port = check_address("--listen", listen).rpartition(":")
-    bare = host.strip("[]")
+    host, port = host_and_port(check_address("--listen", listen))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server(
-            (bare, int(port)), family=socket.AF_INET6 if ":" in bare else socket.AF_INET, backlog=128
-        )
+        listener = socket.create_server((host, port), family=family, backlog=128)
     except OSError as exc:
         raise MisuseError(
             f"cannot listen on {listen}: another program, perhaps another server, uses port {port}, or {host} is not "
@@ -159,4 +157,4 @@ def _listening(listen: str) -> Iterator[tuple[socket.socket, str]]:
         ) from exc
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_SIZE_BYTES)
-        yield listener, f"{host}:{listener.getsockname()[1]}"
+        yield listener, f"{listen.strip().rpartition(':')[0]}:{listener.getsockname()[1]}"

@@ -13,10 +13,11 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Final, Generic, TypeVar
+from types import coroutine
+from typing import Any, Final, Generic, TypeVar
 
 from txmsg.consumer.subscriptions import Handler
 from txmsg.message import ReceivedMessage
@@ -134,7 +135,7 @@ class _LoopWorkers(Generic[R]):
                 _log.warning("%d handlers went on after they were cancelled; they are not waited for", len(left))
 
     def _new_task(self, place: int) -> asyncio.Task[None]:
-        task = self._loop.create_task(self._work(place), context=self._context.copy())
+        task = self._loop.create_task(self._work(place))
         task.add_done_callback(lambda _: self.revive())  # a handler has cancelled it
         return task
 
@@ -163,7 +164,7 @@ class _LoopWorkers(Generic[R]):
             self.running[place] = run = self._runs.popleft()
             self._wake_one()
             try:
-                await self._handle(run)
+                await _in_context(self._context.copy(), self._handle(run))
             finally:
                 self.running[place] = None
                 run.end()
@@ -274,6 +275,29 @@ class _ThreadWorkers(Generic[R]):
         self._telling = False  # before looking: what is appended after this look is told by another one
         while self._ended:
             self._ended.popleft().end()
+
+
+@coroutine
+def _in_context(context: contextvars.Context, work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
+    """Awaits `work`, each step of it in this context: what a handler sets is not seen by the next run.
+
+    Not a task for each run: that costs a turn of the loop.
+    """
+    step: Callable[[Any], Any] = work.send
+    given: Any = None
+    while True:
+        try:
+            awaited = context.run(step, given)
+        except StopIteration:
+            return
+        try:
+            given = yield awaited
+            step = work.send
+        except GeneratorExit:
+            context.run(work.close)
+            raise
+        except BaseException as exc:  # noqa: BLE001 - passed on, as a cancellation is
+            given, step = exc, work.throw
 
 
 def _handlers_context() -> contextvars.Context:
