@@ -71,6 +71,21 @@ async def test_a_message_of_any_size_goes_there_and_back(asking: Asking, size: i
         assert (await asking(address, Echo.back, content)).held == content
 
 
+async def test_a_reply_that_is_larger_than_any_is_refused_and_the_next_one_is_not(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (channel_module, blocking_module):
+        monkeypatch.setattr(module, "MESSAGE_SIZE_BYTES_MAX", 1_000_000)
+    async with serving() as (address, _, _):
+        with pytest.raises(ProtocolError, match="sent a reply of over 1000000 bytes"):
+            await asking(address, Echo.back, bytes(1_000_001))
+        with BlockingChannel(address) as channel:
+            with pytest.raises(ProtocolError, match="sent a reply of over 1000000 bytes"):
+                await asyncio.to_thread(channel.call, Echo.back, ask(bytes(5_000_000)), timeout_s=WAIT_S)
+            reply = await asyncio.to_thread(channel.call, Echo.back, ask(bytes(900_000)), timeout_s=WAIT_S)
+            assert len(reply.held) == 900_000
+
+
 async def test_a_server_may_listen_at_a_socket_file(asking: Asking, tmp_path: Path) -> None:
     server = Server({Echo: Answers()}, connections_max=5)
     address = await server.bind(f"unix:{tmp_path}/s")

@@ -19,7 +19,8 @@ from typing import Any, Final, Self
 from txmsg.errors import ProtocolError, TxmsgError
 from txmsg.forks import renew_in_children
 from txmsg.wire.address import UNIX, host_and_port
-from txmsg.wire.channel import read_reply
+from txmsg.wire.channel import read_reply, too_large
+from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import greeting, read_greeting, set_options
 from txmsg.wire.data import pieces_of, split
 from txmsg.wire.failures import NoAnswer, error_of_bytes, unanswered, unreachable
@@ -142,16 +143,37 @@ class BlockingChannel:
             self._connecting.release()
 
     def _connect(self, deadline: float) -> tuple[socket.socket, FrameReader, list[Frame]]:
-        """A socket over which both sides have greeted, and what came behind the greeting."""
-        patience_s = min(_CONNECT_S_MAX, max(0.001, deadline - time.monotonic()))
-        sock: socket.socket | None = None
+        """A socket over which both sides have greeted, and what came behind the greeting.
+
+        Of a name's several addresses each has its share of the time, in turn.
+        """
+        deadline = min(deadline, time.monotonic() + _CONNECT_S_MAX)
+        failed: Exception | None = None
         try:
-            if self._address.startswith(UNIX):
-                sock = socket.socket(socket.AF_UNIX)
-                sock.settimeout(patience_s)
-                sock.connect(self._address.removeprefix(UNIX))
-            else:
-                sock = socket.create_connection(host_and_port(self._address), patience_s)
+            ends = self._ends()
+        except (OSError, UnicodeError) as exc:
+            ends, failed = [], exc
+        for left, (family, end) in zip(range(len(ends), 0, -1), ends, strict=True):
+            try:
+                return self._greeted(family, end, max(0.001, (deadline - time.monotonic()) / left))
+            except (OSError, ProtocolError) as exc:
+                failed = exc
+        reason = "it did not take a connection in time" if isinstance(failed, TimeoutError) else str(failed)
+        raise unreachable(self.who, reason) from NoAnswer(reason)
+
+    def _ends(self) -> list[tuple[int, Any]]:
+        """Families and addresses of sockets."""
+        if self._address.startswith(UNIX):
+            return [(socket.AF_UNIX, self._address.removeprefix(UNIX))]
+        found = socket.getaddrinfo(*host_and_port(self._address), type=socket.SOCK_STREAM)
+        return [(family, end) for family, _, _, _, end in found]
+
+    def _greeted(self, family: int, end: Any, patience_s: float) -> tuple[socket.socket, FrameReader, list[Frame]]:
+        sock = socket.socket(family)
+        try:
+            sock.settimeout(patience_s)
+            sock.connect(end)
+            if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             set_options(sock)
             sock.sendall(greeting(blocking=True))
@@ -166,11 +188,9 @@ class BlockingChannel:
             if any(frame.kind == Kind.GOAWAY for frame in frames):
                 told = next(frame for frame in frames if frame.kind == Kind.GOAWAY)
                 raise ConnectionError(str(error_of_bytes(told.payload, self.who)))
-        except (OSError, UnicodeError, ProtocolError) as exc:
-            if sock is not None:
-                sock.close()
-            reason = "it did not take a connection in time" if isinstance(exc, TimeoutError) else str(exc)
-            raise unreachable(self.who, reason) from NoAnswer(reason)
+        except BaseException:
+            sock.close()
+            raise
         return sock, reader, frames[1:]
 
 
@@ -186,6 +206,8 @@ class _Call:
         """Whether its thread waits for `came`."""
         self.messages: deque[bytes] = deque()
         self.parts: list[bytes] = []
+        self.size_bytes = 0
+        """Of the parts."""
         self.is_ended = False
         self.error: TxmsgError | None = None
 
@@ -193,6 +215,11 @@ class _Call:
     def has_news(self) -> bool:
         """Whether there is something for its thread."""
         return bool(self.messages) or self.is_ended
+
+    def forget_parts(self) -> None:
+        """A message is whole, or is not wanted."""
+        self.parts.clear()
+        self.size_bytes = 0
 
     def finish(self, error: TxmsgError | None) -> None:
         """No more will come."""
@@ -425,11 +452,7 @@ class _Line:
     def _take(self, frame: Frame) -> None:
         kind, flags, number, payload = frame
         if kind == Kind.GOAWAY:
-            error = error_of_bytes(payload, self._who)
-            self._is_going = str(error)
-            for call in self._calls.values():
-                if call.number > number and not call.is_ended:
-                    call.finish(unreachable(self._who, str(error)))
+            self._go_away(number, error_of_bytes(payload, self._who))
             return
         if kind == Kind.PING:
             return  # a server sends none to those who block
@@ -437,12 +460,17 @@ class _Line:
         if found is None or found.is_ended or (kind == Kind.PUSH and not found.gives_many):
             return
         if kind == Kind.ERROR:
-            found.parts.clear()  # of a message that had not come whole
+            found.forget_parts()  # of a message that had not come whole
         found.parts.append(payload)
+        found.size_bytes += len(payload)
+        if found.size_bytes > MESSAGE_SIZE_BYTES_MAX:
+            found.forget_parts()
+            found.finish(too_large(self._who))
+            return
         if flags & MORE:
             return
         message = payload if len(found.parts) == 1 else b"".join(found.parts)
-        found.parts.clear()
+        found.forget_parts()
         if kind == Kind.ERROR:
             found.finish(error_of_bytes(message, self._who))
         elif kind == Kind.PUSH:
@@ -454,3 +482,10 @@ class _Line:
             found.finish(None)
         else:
             raise ProtocolError(f"a server sends no frames of kind {kind}")
+
+    def _go_away(self, last_call: int, error: TxmsgError) -> None:
+        """The server begins no call after `last_call`."""
+        self._is_going = str(error)
+        for call in self._calls.values():
+            if call.number > last_call and not call.is_ended:
+                call.finish(unreachable(self._who, str(error)))

@@ -7,13 +7,15 @@ was not, OutcomeUnknown when it may have been. What is tried again is the caller
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self
 
 from google.protobuf.message import DecodeError
 
-from txmsg.errors import ProtocolError, TxmsgError
+from txmsg.errors import BrokerUnavailable, ProtocolError, TxmsgError
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import Connection
@@ -102,16 +104,31 @@ class Channel:
             connecting.exception()  # whoever waited was told
 
     async def _connect_in_time(self) -> _ClientConnection:
-        async with asyncio.timeout(_CONNECT_S_MAX):
-            return await self._connect()
+        """Of a name's several addresses each has its share of the time, in turn.
 
-    async def _connect(self) -> _ClientConnection:
+        Not happy_eyeballs_delay, which uvloop lacks: it is rare that an address neither takes nor refuses a connection.
+        """
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(_CONNECT_S_MAX) as limit:
+            ends = [""]
+            if not self._address.startswith(UNIX):
+                found = await loop.getaddrinfo(*host_and_port(self._address), type=socket.SOCK_STREAM)
+                ends = [str(end[0]) for _, _, _, _, end in found]
+            *others, last = ends
+            for tried, end in enumerate(others):
+                share_s = ((limit.when() or 0.0) - loop.time()) / (len(ends) - tried)
+                with suppress(OSError, BrokerUnavailable):  # a TimeoutError is an OSError
+                    async with asyncio.timeout(share_s):
+                        return await self._connect(end)
+            return await self._connect(last)
+
+    async def _connect(self, host: str) -> _ClientConnection:
         loop = asyncio.get_running_loop()
         if self._address.startswith(UNIX):
             path = self._address.removeprefix(UNIX)
             _, connection = await loop.create_unix_connection(lambda: _ClientConnection(self.who), path)
         else:
-            host, port = host_and_port(self._address)
+            _, port = host_and_port(self._address)
             _, connection = await loop.create_connection(lambda: _ClientConnection(self.who), host, port)
         try:
             await connection.ready
@@ -230,7 +247,7 @@ class _ClientConnection(Connection):
         return MESSAGE_SIZE_BYTES_MAX if call in self._waiting or call in self._streams else 0
 
     def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
-        self._fail(call, ProtocolError(f"{self._who} sent a reply of over {allowed_bytes} bytes"))
+        self._fail(call, too_large(self._who))
 
     def _fail(self, call: int, error: TxmsgError) -> None:
         answer, stream = self._waiting.pop(call, None), self._streams.pop(call, None)
@@ -312,6 +329,11 @@ class Stream(Generic[RequestT, ReplyT]):
         """No more will come."""
         self._error, self._is_ended = error, True
         self._came.set()
+
+
+def too_large(who: str) -> ProtocolError:
+    """The error of a reply that is larger than any."""
+    return ProtocolError(f"{who} sent a reply of over {MESSAGE_SIZE_BYTES_MAX} bytes")
 
 
 def read_reply(method: Method[Any, ReplyT], data: Buffer, who: str) -> ReplyT:

@@ -7,11 +7,14 @@ logged, and told as an error of the server. Belongs to one loop.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import resource
 import socket
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -36,6 +39,8 @@ _CLOSE_S_MAX = 1.0
 _BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """Small replies that wait for a client which does not read: above it, its requests wait, too."""
 _BACKLOG = 1024
+_PORTS_TRIED = 10
+_SAY_AGAIN_S = 60.0
 
 Handler = Callable[..., Awaitable[Any]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
@@ -134,7 +139,8 @@ class Server:
         self.calls_failed: Counter[str] = Counter()
         """Calls answered with an error, by its code."""
         self.is_stopping = False
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._out_of_files_at: float | None = None
         self._looking: asyncio.TimerHandle | None = None
 
     async def bind(self, listen: str) -> str:
@@ -143,8 +149,10 @@ class Server:
         if listen.startswith(UNIX):
             path = listen.removeprefix(UNIX)
             try:
-                self._listener = await loop.create_unix_server(
-                    lambda: ServerConnection(self), path, backlog=_BACKLOG, start_serving=False
+                self._listeners.append(
+                    await loop.create_unix_server(
+                        lambda: ServerConnection(self), path, backlog=_BACKLOG, start_serving=False
+                    )
                 )
             except OSError as exc:
                 directory = Path(path).parent
@@ -154,31 +162,32 @@ class Server:
             return listen
         host, _, port = listen.rpartition(":")
         try:
-            self._listener = await loop.create_server(
-                lambda: ServerConnection(self),
-                sock=_bound(*host_and_port(listen)),
-                backlog=_BACKLOG,
-                start_serving=False,
-            )
+            for sock in _bound(*host_and_port(listen)):
+                self._listeners.append(
+                    await loop.create_server(
+                        lambda: ServerConnection(self), sock=sock, backlog=_BACKLOG, start_serving=False
+                    )
+                )
         except (OSError, UnicodeError) as exc:
             raise MisuseError(
                 f"cannot listen on {listen}: another program, perhaps another server, uses port {port}, or {host} is "
                 "not an address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a "
                 "free one)"
             ) from exc
-        return f"{host}:{self._listener.sockets[0].getsockname()[1]}"
+        return f"{host}:{self._listeners[0].sockets[0].getsockname()[1]}"
 
     async def start(self) -> None:
         """Takes connections from now on."""
-        assert self._listener is not None, "bind comes first"
-        await self._listener.start_serving()
+        assert self._listeners, "bind comes first"
+        for listener in self._listeners:
+            await listener.start_serving()
         self._look()
 
     async def stop(self, grace_s: float) -> None:
         """Takes no more calls; those under way have `grace_s`, then they are cancelled. Closes all connections."""
         self.is_stopping = True
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         if self._looking is not None:
             self._looking.cancel()
         connections = list(self.connections)
@@ -220,22 +229,68 @@ class Server:
         now = loop.time()
         for connection in list(self.connections):
             connection.look(now)
+        self._look_at_files(now)
+
+    def _look_at_files(self, now: float) -> None:
+        """Says that no file can be opened. uvloop closes connections then, and says nothing."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as exc:
+            is_due = self._out_of_files_at is None or now - self._out_of_files_at >= _SAY_AGAIN_S
+            if exc.errno in (errno.EMFILE, errno.ENFILE) and is_due:
+                self._out_of_files_at = now
+                logger.error(
+                    "no connection can be taken: this process cannot open another file (%s); raise its limit (ulimit "
+                    "-n, or LimitNOFILE= of systemd), or allow fewer connections (connections_max=%d, %d are open)",
+                    *(exc.strerror, self.connections_max, len(self.connections)),
+                )
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket at the first address of this name: two addresses would have two ports where 0 is asked for."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.setblocking(False)
-    except OSError:
-        bound.close()
-        raise
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """A socket at each address of this name that this machine has; at the same port, also where 0 is asked for."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    ends = list(dict.fromkeys((family, end) for family, _, _, _, end in found))
+    for tries_left in reversed(range(_PORTS_TRIED)):
+        try:
+            return _bound_at(ends)
+        except OSError as exc:
+            if port or not tries_left or exc.errno != errno.EADDRINUSE:
+                raise  # else the port that is free at one address is not at another
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _bound_at(ends: Sequence[tuple[int, Any]]) -> list[socket.socket]:
+    bound: list[socket.socket] = []
+    absent: OSError | None = None
+    with ExitStack() as opened:
+        for family, (host, port, *rest) in ends:
+            end = (host, bound[0].getsockname()[1] if bound else port, *rest)
+            try:
+                bound.append(_listener(family, end, is_alone=len(ends) == 1))
+            except OSError as exc:
+                if exc.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                absent = exc  # as ::1 is where IPv6 is switched off
+            else:
+                opened.callback(bound[-1].close)
+        if not bound:
+            raise absent or OSError("the name has no address")
+        opened.pop_all()
     return bound
+
+
+def _listener(family: int, end: Any, *, is_alone: bool) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and not is_alone:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+        sock.bind(end)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 @dataclass(slots=True, eq=False)
