@@ -186,3 +186,22 @@ def test_after_how_many_failures_a_group_and_its_members_pause_can_change() -> N
     members.failed("a", 2, "boom", token=1, now=0)
     members.failed("b", 2, "boom", token=2, now=0)
     assert members.pause.is_on
+
+
+def test_a_member_that_waits_is_present_however_long_ago_it_asked() -> None:
+    now = 0.0
+    members = Members("g")
+    wants = {"t": ALL_TAGS}
+    for client_id in ("waits", "asked"):
+        members.join(client_id, wants, now, 600.0)
+    with members.waits("waits", lambda: now):
+        now = 3600.0
+        assert members.present(now) == [("waits", 0.0)]
+        members.join("new", wants, now, 600.0)
+        assert [client_id for client_id, _ in members.present(now)] == ["new", "waits"]
+        assert members.is_used(now, 1.0)
+    now += 59.0
+    assert ("waits", 59.0) in members.present(now)
+    now += 2.0
+    assert members.present(now) == []
+    assert members.asked_for(now) == set()

@@ -25,7 +25,7 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 
 _log = logging.getLogger(__name__)
 
-POLL_WAIT_S = 60.0
+POLL_WAIT_S = 300.0
 """How long the broker holds a poll when there is nothing."""
 CALL_GRACE_S = 10.0
 FLUSH_DELAY_S = 0.005

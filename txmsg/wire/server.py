@@ -99,7 +99,7 @@ class Limits:
     """Calls under way at once; more are refused."""
     held_bytes: int = 64 * 1024 * 1024
     """Requests under way, and so much of large replies that were not taken: above it, no more requests are read."""
-    look_s: float = 0.5
+    look_s: float = 1.0
     """How often all of this is looked at."""
 
 
@@ -392,9 +392,8 @@ class ServerConnection(Connection):
                 self.send(Kind.PING, 0, 0)
             elif now - self._pinged_at > limits.silence_s:
                 self.abort("it answers no ping")
-        for running in list(self._calls.values()):
-            if running.deadline < now:
-                running.cancel()
+        for running in [each for each in self._calls.values() if each.deadline < now]:
+            running.cancel()
 
     # ---- what comes
 

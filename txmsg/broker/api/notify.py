@@ -26,7 +26,7 @@ Attached = ServerCall[pb.ClientFrame, pb.BrokerFrame]
 Receiving = ServerCall[pb.ReceiveRequest, pb.ReceiveReply]
 
 _CHECKS_WAITING_MAX = 64
-_WAIT_S_MAX = 60.0
+_WAIT_S_MAX = 300.0
 _MESSAGES_MAX = 10_000
 _VISIBILITY_TIMEOUT_S = (1.0, 12 * 3600.0)
 _CLIENT_ID_LENGTH_MAX = 200

@@ -101,7 +101,8 @@ class Delivery:
 
         batches = take()
         if not batches and wait_s > 0:
-            batches = await self._wait(loaded, client_id, wants, wait_s, take, line, outlet)
+            with loaded.members.waits(client_id, self._state.monotonic):
+                batches = await self._wait(loaded, client_id, wants, wait_s, take, line, outlet)
         receipts = [batch.receipt for batch in batches]
         if receipts and line is not None:
             loaded.members.sent(client_id, line, receipts)

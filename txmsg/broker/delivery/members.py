@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from txmsg.broker.delivery.values import Line, Receipt
@@ -126,9 +127,8 @@ class Pause:
 _log = logging.getLogger(__name__)
 
 _HEALTHY_S = 60.0
-"""How recently a member must have succeeded to keep its group from pausing."""
-_PRESENT_S = 90.0
-"""How recently it must have asked for messages to count as present. It asks every 60 s, unless it is busy."""
+"""How recently a member must have succeeded to keep its group from pausing; and how recently one must have asked for
+messages to count as present, unless it waits for some."""
 _RATE_WAIT_S_MIN = 0.1  # members that wait for a low rate look no more often
 _LINES_MAX = 4
 """Lines of a member whose last messages are remembered. It has one to each broker, and for moments one more."""
@@ -140,8 +140,14 @@ class _Member:
     seen_at: float
     pause: Pause
     succeeded_at: float = -math.inf
+    waiting: int = 0
+    """How many of its calls wait for messages."""
     sent: dict[int, Sequence[Receipt]] = field(default_factory=dict)
     """The last messages that were sent over each of its lines."""
+
+    def silent_s(self, now: float) -> float:
+        """How long ago it asked for messages; 0 while it waits for them."""
+        return 0.0 if self.waiting else now - self.seen_at
 
 
 @dataclass(slots=True, eq=False)
@@ -186,27 +192,38 @@ class Members:
             self._members[client_id] = _Member(wants, now, Pause(self.pause.failures_max, self.pause.retries_max))
         else:
             member.wants, member.seen_at = wants, now
-        self._members = {key: known for key, known in self._members.items() if known.seen_at > now - ttl_s}
+        self._members = {key: known for key, known in self._members.items() if known.silent_s(now) < ttl_s}
         self._swept_at = now
         self._wanted = {
             topic: TagExpression.union(known.wants[topic] for known in self._members.values() if topic in known.wants)
             for topic in {topic for known in self._members.values() for topic in known.wants}
         }
 
+    @contextmanager
+    def waits(self, client_id: str, monotonic: Callable[[], float]) -> Iterator[None]:
+        """A member that has joined waits for messages."""
+        member = self._members[client_id]
+        member.waiting += 1
+        try:
+            yield
+        finally:
+            member.waiting -= 1
+            member.seen_at = monotonic()
+
     def asked_for(self, now: float) -> set[str]:
         """The topics for which a present member has asked."""
         return {
-            topic for member in self._members.values() if member.seen_at > now - _PRESENT_S for topic in member.wants
+            topic for member in self._members.values() if member.silent_s(now) < _HEALTHY_S for topic in member.wants
         }
 
     def present(self, now: float) -> list[tuple[str, float]]:
         """The members present, and how many seconds ago each asked for messages."""
-        silent_s = {client_id: now - member.seen_at for client_id, member in self._members.items()}
-        return [(client_id, silence_s) for client_id, silence_s in sorted(silent_s.items()) if silence_s < _PRESENT_S]
+        silent_s = {client_id: member.silent_s(now) for client_id, member in self._members.items()}
+        return [(client_id, silence_s) for client_id, silence_s in sorted(silent_s.items()) if silence_s < _HEALTHY_S]
 
     def is_used(self, now: float, ttl_s: float) -> bool:
         """Whether any member asked for messages within ttl_s."""
-        return any(member.seen_at > now - ttl_s for member in self._members.values())
+        return any(member.silent_s(now) < ttl_s for member in self._members.values())
 
     def wanted(self, topic: str) -> TagExpression:
         """Which tags of a topic at least one member wants."""
