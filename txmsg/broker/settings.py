@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, cast
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store.settings import SettingRow, SettingStore
-from txmsg.errors import MisuseError, shown
+from txmsg.errors import BrokerUnavailable, MisuseError, shown
 from txmsg.settings.catalogue import Setting, settings_of
 from txmsg.settings.sources import DEFAULT, unknown
 
@@ -61,7 +61,7 @@ class RunTimeSettings:
         self._soon = asyncio.Event()
         self._changed = asyncio.Event()
         self._closed = False
-        self._forgot = False
+        self._known = asyncio.Event()
 
     # ---- keeping up
 
@@ -78,7 +78,7 @@ class RunTimeSettings:
         """The database has gone back, perhaps to other settings."""
         self._stored = {}
         self.version = 0
-        self._forgot = True
+        self._known.clear()
         self._soon.set()
 
     async def run(self) -> None:
@@ -88,9 +88,8 @@ class RunTimeSettings:
     async def refresh_once(self) -> None:
         """Reads what was changed since the last look, takes what is the broker's, and wakes those who watch."""
         rows = await self._store.changed_since(self.version)
-        if not rows and not self._forgot:
+        if not rows and self._known.is_set():
             return
-        self._forgot = False
         for row in rows:
             self.version = max(self.version, row.version)
             if row.value is None:
@@ -98,6 +97,7 @@ class RunTimeSettings:
             else:
                 self._stored[row.name] = row
         self._take()
+        self._known.set()
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -143,7 +143,17 @@ class RunTimeSettings:
         return [self._stored[name] for name in sorted(self._stored) if name.startswith(tuple(prefixes))]
 
     async def changed_from(self, version: int, wait_s: float) -> None:
-        """Returns when the newest change is another one than this, the time is over, or the broker stops."""
+        """Returns when the newest change is another one than this, the time is over, or the broker stops.
+
+        Raises BrokerUnavailable if the settings cannot be read: whoever watches must not take them for unset.
+        """
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                await self._known.wait()
+        except TimeoutError:
+            raise BrokerUnavailable(
+                "this broker could not read the settings yet: ask again, or another broker"
+            ) from None
         try:
             async with asyncio.timeout(wait_s):
                 while self.version == version and not self._closed:

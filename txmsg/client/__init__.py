@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
+from txmsg.client.async_settings import AsyncSettings
 from txmsg.client.consumer import Consumer
 from txmsg.client.half import Half
 from txmsg.client.idempotent import idempotent
 from txmsg.client.inbox import purge_inbox
 from txmsg.client.producer import Producer
+from txmsg.client.settings import Settings
 from txmsg.client.transactional import transactional_message
 from txmsg.client.undecided import held_by, held_by_async
 
 __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
+    "AsyncSettings",
     "Consumer",
     "Half",
     "Producer",
+    "Settings",
     "held_by",
     "held_by_async",
     "idempotent",

@@ -14,6 +14,8 @@ from txmsg.errors import MisuseError
 NOTICE: Final = "settings"
 """The kind of notice that tells of a change."""
 SETTINGS_MAX: Final = 10_000
+SIZE_BYTES_MAX: Final = 16 * 1024**2
+"""Of all values together: each broker has them in memory, and tells them in one reply."""
 _KEPT_MAX: Final = 100
 
 
@@ -61,14 +63,17 @@ class SettingStore:
             cursor = await conn.execute(_NOW, {"name": name})
             row = await cursor.fetchone()
             assert row is not None
-            current, count = row
+            current, count, size_bytes = row
             if expected is not None and expected != current:
                 raise MisuseError(
                     f"{name} is at version {current}, not {expected}: look at it with `txmsg config history {name}`, "
                     "and change it again"
                 )
-            if value is not None and count >= SETTINGS_MAX:
-                raise MisuseError(f"{count} settings are set, the maximum: unset some before {name} is set")
+            if value is not None and (count >= SETTINGS_MAX or size_bytes + len(value.encode()) > SIZE_BYTES_MAX):
+                raise MisuseError(
+                    f"{name} is too much: {count} other settings are set, with {size_bytes} bytes; the maximum is "
+                    f"{SETTINGS_MAX} settings and {SIZE_BYTES_MAX} bytes, so unset some"
+                )
             async with conn.cursor(row_factory=class_row(SettingRow)) as made:
                 await made.execute(_CHANGE, {"name": name, "value": value, "by": changed_by})
                 changed = await made.fetchone()
@@ -97,9 +102,9 @@ select * from (
 
 _NOW = """
 select coalesce((select max(version) from txmsg.setting_change where name = %(name)s), 0),
-       (select count(*) from (
-           select distinct on (name) value from txmsg.setting_change
-            where name <> %(name)s order by name, version desc) newest where value is not null)
+       count(value), coalesce(sum(octet_length(value)), 0)
+  from (select distinct on (name) value from txmsg.setting_change
+         where name <> %(name)s order by name, version desc) newest
 """
 
 _CHANGE = """

@@ -1,0 +1,126 @@
+"""Settings of applications: followed while they change, through the loss of brokers, and from the copy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.integration.cli_harness import json_of
+from tests.ports import own_port
+from txmsg.client import AsyncSettings, Settings
+from txmsg.errors import BrokerUnavailable, MisuseError
+
+WAIT_S = 120.0
+
+
+def config(broker: BrokerProcess, *args: str) -> Any:
+    return json_of("config", *args, "--broker", broker.address)
+
+
+def test_one_who_watches_is_called_with_the_value_and_each_change(broker: BrokerProcess) -> None:
+    config(broker, "set", "app.activity.lottery", "off")
+    values: queue.Queue[str | None] = queue.Queue()
+    with Settings(broker.address) as settings:
+        settings.watch("activity.lottery", values.put)
+        assert values.get(timeout=WAIT_S) == "off"
+        config(broker, "set", "app.activity.other", "x")
+        config(broker, "set", "app.activity.lottery", "on")
+        assert values.get(timeout=WAIT_S) == "on"
+        assert settings.get("activity.lottery") == "on"
+        config(broker, "unset", "app.activity.lottery")
+        assert values.get(timeout=WAIT_S) is None
+        assert settings.get("activity.lottery", "off") == "off"
+    assert settings.get("activity.other") == "x"
+
+
+def test_watching_goes_on_when_a_broker_is_killed(start_broker: StartBroker) -> None:
+    here, there = start_broker(), start_broker()
+    values: queue.Queue[str | None] = queue.Queue()
+    with Settings(f"{here.address},{there.address}") as settings:
+        settings.watch("a", values.put)
+        assert values.get(timeout=WAIT_S) is None
+        here.kill()
+        config(there, "set", "app.a", "1")
+        assert values.get(timeout=WAIT_S) == "1"
+        here.start()
+        there.kill()
+        config(here, "set", "app.a", "2")
+        assert values.get(timeout=WAIT_S) == "2"
+    assert values.empty()
+
+
+def test_a_broker_that_starts_tells_nobody_that_all_is_unset(broker: BrokerProcess) -> None:
+    config(broker, "set", "app.a", "1")
+    values: queue.Queue[str | None] = queue.Queue()
+    with Settings(broker.address) as settings:
+        settings.watch("a", values.put)
+        broker.restart(kill=True)
+        config(broker, "set", "app.a", "2")
+        assert [values.get(timeout=WAIT_S) for _ in range(2)] == ["1", "2"]
+
+
+def test_the_copy_serves_while_all_brokers_are_away_and_gives_way_to_them(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    copy = tmp_path / "settings.json"
+    config(broker, "set", "app.a", "1")
+    with Settings(broker.address, copy=copy):
+        pass
+    broker.kill()
+    values: queue.Queue[str | None] = queue.Queue()
+    with Settings(broker.address, copy=copy, timeout_s=0.2) as settings:
+        settings.watch("a", values.put)
+        assert values.get(timeout=WAIT_S) == "1"
+        broker.start()
+        config(broker, "set", "app.a", "2")
+        assert values.get(timeout=WAIT_S) == "2"
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"a": 1}'])
+def test_without_a_broker_and_a_copy_that_can_be_read_the_start_fails(tmp_path: Path, content: str | None) -> None:
+    copy = tmp_path / "settings.json"
+    if content is not None:
+        copy.write_text(content)
+    with pytest.raises(BrokerUnavailable, match=r"told the settings within 0\.2 s, and there is no copy of them"):
+        Settings(f"127.0.0.1:{own_port()}", copy=copy, timeout_s=0.2).start()
+
+
+def test_a_copy_that_cannot_be_written_stops_nothing(broker: BrokerProcess, tmp_path: Path) -> None:
+    config(broker, "set", "app.a", "1")
+    with Settings(broker.address, copy=tmp_path / "missing" / "settings.json") as settings:
+        assert settings.get("a") == "1"
+
+
+async def test_async_programs_follow_on_their_own_loop(broker: BrokerProcess, tmp_path: Path) -> None:
+    copy = tmp_path / "settings.json"
+    await asyncio.to_thread(config, broker, "set", "app.x.a", "1")
+    await asyncio.to_thread(config, broker, "set", "app.y.a", "1")
+    changed: asyncio.Queue[str | None] = asyncio.Queue()
+    async with AsyncSettings(broker.address, prefix="x.", copy=copy) as settings:
+        settings.watch("x.a", lambda _: 1 / 0)
+        settings.watch("x.a", changed.put_nowait)
+        assert await changed.get() == "1"
+        assert settings.get("y.a") is None
+        await asyncio.to_thread(config, broker, "set", "app.x.a", "2")
+        async with asyncio.timeout(WAIT_S):
+            assert await changed.get() == "2"
+        with pytest.raises(MisuseError, match="does not begin with the prefix"):
+            settings.watch("y.a", changed.put_nowait)
+    await settings.close()
+    assert json.loads(copy.read_text()) == {"x.a": "2"}
+
+
+def test_settings_are_those_of_one_database_and_watched_once_followed() -> None:
+    with pytest.raises(MisuseError, match="brokers of 2 Notify databases"):
+        Settings("a:1;b:1")
+    with pytest.raises(MisuseError, match="call start"):
+        Settings("a:1").watch("a", print)

@@ -1,0 +1,217 @@
+"""What an application keeps in the Notify database and follows while it runs, with a copy for when brokers are away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import mkstemp
+from typing import Final, Self
+
+from txmsg.client.channel import RETRYABLE, Brokers
+from txmsg.client.options import shards_of
+from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, printable, shown
+from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.wire.v1 import settings_pb2 as pb
+from txmsg.wire.v1.settings_rpc import Settings as Service
+
+_log = logging.getLogger(__name__)
+
+_SCOPE: Final = "app."
+_HELD_S: Final = 20.0
+"""How long a broker holds a request when nothing has changed."""
+_GRACE_S: Final = 10.0
+_PAUSE_S_MIN: Final = 0.05
+_PAUSE_S_MAX: Final = 2.0
+_ATTEMPT_S: Final = 5.0
+
+Changed = Callable[[str | None], object]
+
+
+class AsyncSettings:
+    """The settings of applications in a Notify database, as `txmsg config set app.NAME VALUE` writes them.
+
+    brokers: of one database. prefix: only settings whose names begin so are followed. copy: a file with what was last
+    heard; with it, `start` succeeds while no broker can be reached, and `get` gives the values from before. It is
+    written whenever something changes, and belongs to one process. timeout_s: how long `start` waits for a broker.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Sequence[str] = "localhost:7700",
+        *,
+        prefix: str = "",
+        copy: Path | str | None = None,
+        timeout_s: Seconds = 10.0,
+    ) -> None:
+        shards = shards_of(brokers)
+        if len(shards) > 1:
+            raise MisuseError(
+                f"brokers of {len(shards)} Notify databases were given: each database has settings of its own, so give "
+                "the brokers of one"
+            )
+        self._addresses = shards[0]
+        self._prefix = prefix
+        self._copy = None if copy is None else Path(copy)
+        self._timeout_s = check_seconds("timeout_s", timeout_s, least_s=0, most_s=3600)
+        self._values: Mapping[str, str] = {}
+        self._copied: Mapping[str, str] | None = None
+        self._version = 0
+        self._watched: dict[str, list[Changed]] = {}
+        self._heard = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self._brokers: Brokers | None = None
+        self._refused: TxmsgError | None = None
+
+    # ---- life
+
+    async def start(self) -> Self:
+        """Returns when a broker has told the settings, or with those of the copy after timeout_s. Idempotent.
+
+        Raises BrokerUnavailable if there is neither.
+        """
+        if self._following is not None:
+            return self
+        copied = None if self._copy is None else await asyncio.to_thread(_read, self._copy)
+        self._copied = copied
+        self._take(copied or {})
+        self._brokers = Brokers(self._addresses)
+        self._following = asyncio.create_task(self._follow(self._brokers), name="txmsg-settings")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                await self._heard.wait()
+        if not self._heard.is_set():
+            if copied is None:
+                await self.close()
+                told = f": {self._refused}" if self._refused else ""
+                raise BrokerUnavailable(
+                    f"no broker at {', '.join(self._addresses)} told the settings within {self._timeout_s:g} s, and "
+                    f"there is no copy of them{told}"
+                )
+            _log.warning("no broker has told the settings yet; those of %s hold", self._copy)
+        return self
+
+    async def close(self) -> None:
+        """Follows no longer; `get` goes on to give the last values. Closing twice is fine."""
+        following, self._following = self._following, None
+        if following is not None and self._brokers is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await self._brokers.close()
+            await self._keep()  # what was heard right before
+            self._heard.clear()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # ---- values
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """The value now; the default if it is not set. From any thread."""
+        return self._values.get(name, default)
+
+    def watch(self, name: str, changed: Changed) -> None:
+        """Calls `changed(value)` each time the setting has another value, with None when it is unset; and now.
+
+        Called on the loop, so it must not block. What it raises is logged.
+        """
+        if not name.startswith(self._prefix):
+            raise MisuseError(f"setting {shown(name)} does not begin with the prefix {shown(self._prefix)}")
+        self._watched.setdefault(name, []).append(changed)
+        _call(changed, name, self._values.get(name))
+
+    # ---- following
+
+    async def _follow(self, brokers: Brokers) -> None:
+        """Asks for changes until cancelled."""
+        pause_s = _PAUSE_S_MIN
+        while True:
+            try:
+                reply = await self._ask(brokers)
+                self._refused = None
+            except TxmsgError as exc:
+                if not self._refused or not isinstance(exc, RETRYABLE):
+                    _log.warning("settings are not followed for now, those from before hold: %s", exc)
+                self._refused = exc
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                continue
+            pause_s = _PAUSE_S_MIN
+            values = {each.name.removeprefix(_SCOPE): each.value for each in reply.settings}
+            self._version = reply.version
+            self._take(values)
+            self._heard.set()
+            await self._keep()
+
+    async def _keep(self) -> None:
+        """Brings the copy up to date with what was heard."""
+        values = self._values
+        if self._copy is not None and self._heard.is_set() and values != self._copied:
+            await asyncio.to_thread(_write, self._copy, values)
+            self._copied = values
+
+    async def _ask(self, brokers: Brokers) -> pb.WatchSettingsReply:
+        """What is set when it differs from what was told last; the first time, and after a failure, at once."""
+        is_held = self._heard.is_set() and self._refused is None
+        request = pb.WatchSettingsRequest(
+            prefixes=[f"{_SCOPE}{self._prefix}"],
+            version=self._version,
+            wait_ms=int(_HELD_S * 1000) if is_held else 0,
+        )
+        # `call` gives an attempt its share of this.
+        attempts = min(len(brokers.addresses), 3)
+        attempt_s = _HELD_S + _GRACE_S if is_held else _ATTEMPT_S
+        return await brokers.call(Service.watch, request, timeout_s=attempts * attempt_s)
+
+    def _take(self, values: Mapping[str, str]) -> None:
+        before, self._values = self._values, values
+        for name, watching in self._watched.items():
+            if before.get(name) != values.get(name):
+                for changed in watching:
+                    _call(changed, name, values.get(name))
+
+
+def _call(changed: Changed, name: str, value: str | None) -> None:
+    try:
+        changed(value)
+    except Exception:  # noqa: BLE001 - of the application; the others are told, too
+        _log.exception("what watches setting %s failed", printable(name))
+
+
+def _read(path: Path) -> dict[str, str] | None:
+    """What the copy holds; None if there is none that can be read."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as exc:
+        _log.warning("the copy of settings at %s cannot be read, and is not used: %s", path, exc)
+        return None
+    if not isinstance(values, dict) or not all(isinstance(each, str) for each in values.values()):
+        _log.warning("the copy of settings at %s is not one, and is not used", path)
+        return None
+    return values
+
+
+def _write(path: Path, values: Mapping[str, str]) -> None:
+    """Replaces the copy as a whole. A disk that refuses is logged: the settings themselves are here."""
+    try:
+        descriptor, made = mkstemp(dir=path.parent, prefix=f".{path.name}.")  # readable by this user only
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                json.dump(values, file, indent=1, sort_keys=True)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(made, path)
+        except OSError:
+            os.unlink(made)
+            raise
+    except OSError as exc:
+        _log.error("the copy of settings at %s cannot be written: %s", path, exc)

@@ -1,0 +1,84 @@
+"""The settings of applications for threads: the asyncio ones on the background loop of the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from txmsg.client.async_settings import AsyncSettings, Changed
+from txmsg.errors import MisuseError
+from txmsg.forks import renew_in_children
+from txmsg.runtime.durations import Seconds
+from txmsg.runtime.process import LoopThread, shared_loop
+
+
+class Settings:
+    """The settings of applications in a Notify database, for programs without asyncio. As AsyncSettings.
+
+    A forked child has to start its own, with a copy of its own.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Sequence[str] = "localhost:7700",
+        *,
+        prefix: str = "",
+        copy: Path | str | None = None,
+        timeout_s: Seconds = 10.0,
+    ) -> None:
+        self._make = partial(AsyncSettings, brokers, prefix=prefix, copy=copy, timeout_s=timeout_s)
+        self._renew()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        self._core = self._make()
+        self._thread: LoopThread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> Self:
+        """Returns when a broker has told the settings, or with those of the copy after timeout_s. Idempotent.
+
+        Raises BrokerUnavailable if there is neither.
+        """
+        with self._lock:
+            if self._thread is None:
+                thread = shared_loop()
+                thread.call(self._core.start())
+                thread.at_exit(self, self._core.close)
+                self._thread = thread
+        return self
+
+    def close(self) -> None:
+        """Follows no longer; `get` goes on to give the last values. Closing twice is fine."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                thread.call(self._core.close())
+                thread.at_exit(self, None)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """The value now; the default if it is not set."""
+        return self._core.get(name, default)
+
+    def watch(self, name: str, changed: Changed) -> None:
+        """Calls `changed(value)` each time the setting has another value, with None when it is unset; and now.
+
+        Called on txmsg's loop, so it must not block. What it raises is logged.
+        """
+        thread = self._thread
+        if thread is None:
+            raise MisuseError("settings are watched once they are followed: call start() first, or use `with`")
+
+        async def watch() -> None:
+            self._core.watch(name, changed)
+
+        thread.call(watch())
