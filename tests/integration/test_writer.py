@@ -11,13 +11,17 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from tests.integration.batch_harness import columns_of, running_writer
+from tests.raw_client import RawClient
 from tests.waiting import until_async
+from tests.wire.services import Answers, Echo
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Applied, Batch, apply
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.writer import FAILED, Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded
+from txmsg.wire.server import Limits, Server
+from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 
 
 def _writable(url: str) -> str:
@@ -113,6 +117,32 @@ async def test_what_its_sender_has_given_up_is_not_begun(notify_url: str) -> Non
         writer.close()
         await running
     assert given_up.cancelled()
+    assert ends == {queue: 1}
+
+
+async def test_a_call_whose_time_is_over_before_a_batch_took_it_is_not_begun(notify_url: str) -> None:
+    """Its caller only says how long it waits, and never cancels."""
+
+    class Storing(Answers):
+        async def wait(self, request: HeldRequest) -> HeldReply:
+            await writer.write(Batch(plain=columns_of([queue])), 1)
+            return HeldReply(held=request.transaction_ids)
+
+    async with running_writer(BrokerConfig(storage=notify_url), running=False) as (writer, queue, ends):
+        server = Server({Echo: Storing()}, connections_max=1, limits=Limits(look_s=0.01))
+        address = await server.bind("127.0.0.1:0")
+        await server.start()
+        with RawClient(address) as client:
+            client.begin("Echo/Wait", b"", timeout_ms=100)
+            patient = client.begin("Echo/Wait", b"")
+            await until_async(lambda: writer.waiting_items == 2)
+            [connection] = server.connections
+            await until_async(lambda: connection.calls_in_flight == 1)
+            running = asyncio.create_task(writer.run())
+            assert (await asyncio.to_thread(client.answer, patient)).reply == b""
+            writer.close()
+            await running
+        await server.stop(0)
     assert ends == {queue: 1}
 
 
