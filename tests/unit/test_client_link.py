@@ -10,6 +10,7 @@ from typing import Any, cast
 from tests.waiting import until_async
 from txmsg.client.channel import Brokers
 from txmsg.client.link import RENEWALS, Hand, Link, Polling
+from txmsg.errors import ProtocolError
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -24,6 +25,8 @@ class Broker:
     def __init__(self) -> None:
         self.addresses = ["here:1"]
         self.replies: list[pb.ReceiveReply] = []
+        self.unreadable = 0
+        """How many replies cannot be read."""
         self.held: asyncio.Queue[list[pb.Receipt]] = asyncio.Queue()
         self.expired: list[pb.Receipt] = []
         self.holds_polls = False
@@ -40,6 +43,9 @@ class Broker:
         if request.held:
             self.held.put_nowait(list(request.held))
             return pb.ReceiveReply(expired=self.expired)
+        if self.unreadable:
+            self.unreadable -= 1
+            raise ProtocolError("a reply cannot be read")
         if self.replies:
             return self.replies.pop()
         if self.holds_polls and request.max_messages:
@@ -134,3 +140,18 @@ async def test_a_stop_ends_the_poll_under_way_and_says_what_came_last() -> None:
     await link.flush(1.0)
     [(line, *first), second, last] = broker.lines
     assert (first, second, last) == ([0, 10], (line, HAND.token, 9), (line, HAND.token, 0))
+
+
+async def test_what_cannot_be_read_is_not_said_to_be_missing() -> None:
+    """It would come for ever, uncounted: a new line knows nothing of it, so its visibility timeout ends."""
+    broker = Broker()
+    broker.holds_polls, broker.unreadable = True, 1
+    polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=VISIBILITY_TIMEOUT_S)
+    link = Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None)
+    running = asyncio.create_task(link.run())
+    await until_async(lambda: len(broker.lines) == 2)
+    link.stop()
+    await running
+    await link.flush(1.0)
+    before, after, last = (line for line, *_ in broker.lines)
+    assert before != after == last

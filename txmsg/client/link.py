@@ -18,7 +18,7 @@ from typing import NamedTuple
 from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.counts import ConsumerCounts
 from txmsg.client.received import delivered
-from txmsg.errors import TxmsgError
+from txmsg.errors import ProtocolError, TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1.txmsg_pb2 import Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -52,6 +52,10 @@ class Polling:
     subscriptions: tuple[Subscription, ...]
     visibility_timeout_s: float
     start: str = ""
+
+
+def _new_line() -> int:
+    return random.getrandbits(63) + 1  # 0 is none
 
 
 class Hand(NamedTuple):
@@ -107,8 +111,7 @@ class Link:
         self._refusals: list[Refusal] = []
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
-        self._line = random.getrandbits(64)
-        self._received = 0
+        self._line, self._received = _new_line(), 0
         self._poll: asyncio.Task[ReceiveReply | None] | None = None
         self._is_in_doubt = False  # whether messages are on their way from a poll that has ended without an answer
         self._failures = 0
@@ -346,6 +349,8 @@ class Link:
             self._failures += 1
             self._counts.failed_calls += 1
             self._log_failure(exc)
+            if isinstance(exc, ProtocolError):  # a reply that cannot be read would come again for ever, uncounted
+                self._line, self._received = _new_line(), 0
             return None
         if self._failures:
             _log.info("group %s: broker %s answers again", self._polling.group, self.address)
