@@ -80,3 +80,14 @@ async def test_the_end_of_the_session_by_the_server_is_told_with_its_reason(
     with pytest.raises(psycopg.errors.AdminShutdown):
         await sleeping
     assert connection.closed
+
+
+async def test_a_session_that_its_server_ends_between_two_statements_is_known_to_be_closed(
+    connection: PreparedConnection, notify_url: str
+) -> None:
+    assert await connection.run(_DIVIDE, [_int(2)]) == (3,)
+    async with await psycopg.AsyncConnection.connect(notify_url, autocommit=True) as other:
+        await other.execute("select pg_terminate_backend(%s)", (connection.info.backend_pid,))
+    await until_async(lambda: connection.closed)
+    with pytest.raises(psycopg.OperationalError):
+        await connection.run(_DIVIDE, [_int(2)])
