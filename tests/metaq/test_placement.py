@@ -120,21 +120,20 @@ async def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(lo
             on_appended=lambda queues: None,
             clock=lambda: 0.0,
         )
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(appender.run())
-            with pytest.raises(StorageError, match="appending failed: RuntimeError"):
-                await appender.append(call(1, at_end("t", 0, 0, 1)))
-            assert "RuntimeError" in appender.failure
-            large = call(2, at_end("t", 0, 0, 100))
-            assert large.size_bytes > 100
-            twice = [asyncio.create_task(appender.append(large)) for _ in range(2)]
-            await asyncio.sleep(0)
-            with pytest.raises(Overloaded, match=f"appends of {large.size_bytes} bytes are pending"):
-                await appender.append(call(3, at_end("t", 0, 0, 1)))
-            assert [await task for task in twice] == [(0,), (0,)], "one call, told twice"
-            assert await appender.append(large) == (0,)
-            assert (appender.failure, appender.size_bytes) == ("", 0)
-            appender.stop()
+        with pytest.raises(StorageError, match="appending failed: RuntimeError"):
+            await appender.append(call(1, at_end("t", 0, 0, 1)))
+        assert "RuntimeError" in appender.failure
+        large = call(2, at_end("t", 0, 0, 100))
+        assert large.size_bytes > 100
+        twice = [asyncio.create_task(appender.append(large)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match=f"appends of {large.size_bytes} bytes are pending"):
+            await appender.append(call(3, at_end("t", 0, 0, 1)))
+        await appender.finished()
+        assert appender.size_bytes == 0, "it waits for what is under way"
+        assert [await task for task in twice] == [(0,), (0,)], "one call, told twice"
+        assert await appender.append(large) == (0,)
+        assert (appender.failure, appender.size_bytes) == ("", 0)
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 100)
 
 
@@ -144,11 +143,8 @@ async def test_what_goes_to_the_logs_of_groups_says_nothing_of_the_log(log: Loca
         appender = Appender(
             lambda: Placer(log), thread, size_bytes_max=100, on_appended=lambda queues: None, clock=lambda: 0.0
         )
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(appender.run())
-            appender.failure = "the disk is full"
-            assert await appender.append(call(1, at_end("%RETRY%g", 0, 0, 1))) == (0,)
-            assert appender.failure == "the disk is full"
-            assert await appender.append(call(2, at_end("t", 0, 0, 1))) == (0,)
-            assert not appender.failure
-            appender.stop()
+        appender.failure = "the disk is full"
+        assert await appender.append(call(1, at_end("%RETRY%g", 0, 0, 1))) == (0,)
+        assert appender.failure == "the disk is full"
+        assert await appender.append(call(2, at_end("t", 0, 0, 1))) == (0,)
+        assert not appender.failure

@@ -45,7 +45,8 @@ class _Lane:
     def __init__(self, placer: Placer) -> None:
         self.placer = placer
         self.waiting: deque[Call] = deque()
-        self.something = asyncio.Event()
+        self.is_busy = False
+        """Whether a thread carries out calls, or is about to."""
 
     def gathered(self) -> list[Call]:
         """The next calls to be carried out together."""
@@ -87,7 +88,6 @@ class Appender:
         self._clock = clock
         self._producers = Producers()
         self._under_way: dict[CallId, asyncio.Future[tuple[int, ...]]] = {}
-        self._stopping = False
 
     async def recover(self) -> None:
         """Reads what was appended before this process began. Call it before the first append."""
@@ -107,7 +107,8 @@ class Appender:
                 done = self._producers.look(call.id, call.settled, self._clock()) or ()
                 if len(done) == len(call.appends):
                     return done
-                call = replace(call, done=done)
+                if done:
+                    call = replace(call, done=done)
             self.reserve(call.size_bytes)
             answer = self._begin(call)
         return await asyncio.shield(answer)
@@ -123,45 +124,45 @@ class Appender:
         self.size_bytes -= size_bytes
 
     def _begin(self, call: Call) -> asyncio.Future[tuple[int, ...]]:
-        answer: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[int, ...]] = loop.create_future()
         answer.add_done_callback(lambda done: done.exception())  # told, even if its caller is gone
         self._under_way[call.id] = answer
         lane = self._lanes[self._lanes[WaitsFor.DISK].placer.waits_for(call)]
         lane.waiting.append(call)
-        lane.something.set()
+        if not lane.is_busy:
+            lane.is_busy = True
+            loop.call_soon(self._go_on, lane)  # not at once: others may have come in the same turn of the loop
         return answer
 
-    def stop(self) -> None:
-        """Lets `run` end when nothing waits any more."""
-        self._stopping = True
-        for lane in self._lanes.values():
-            lane.something.set()
+    async def finished(self) -> None:
+        """Returns when all that was begun is carried out. Call it when no more comes."""
+        while self._under_way:
+            await asyncio.wait(self._under_way.values())
 
-    async def run(self) -> None:
-        """Carries out what comes, until it is stopped."""
-        async with asyncio.TaskGroup() as tasks:
-            for lane in self._lanes.values():
-                tasks.create_task(self._run(lane))
+    def _go_on(self, lane: _Lane) -> None:
+        """Hands what waits to a thread: a future and a task for each turn would cost as much as the append."""
+        lane.is_busy = bool(lane.waiting)
+        if lane.is_busy:
+            self._threads.submit(self._place, lane, lane.gathered(), asyncio.get_running_loop())
 
-    async def _run(self, lane: _Lane) -> None:
-        loop = asyncio.get_running_loop()
-        while not (self._stopping and not lane.waiting):
-            await lane.something.wait()
-            lane.something.clear()
-            while lane.waiting:
-                calls = lane.gathered()
-                begun_at = loop.time()
-                try:
-                    outcomes = await loop.run_in_executor(self._threads, lane.placer.place, calls)
-                except Exception as exc:  # whatever it is, callers are told and the next ones are tried
-                    logger.exception("appending failed")
-                    outcomes = [
-                        StorageError(f"appending failed: {type(exc).__name__}; the server's log says more")
-                    ] * len(calls)
-                self.counts.calls.observe(len(calls))
-                self.counts.seconds.observe(loop.time() - begun_at)
-                for call, outcome in zip(calls, outcomes, strict=True):
-                    self._finish(call, outcome)
+    def _place(self, lane: _Lane, calls: list[Call], loop: asyncio.AbstractEventLoop) -> None:
+        """On a thread."""
+        begun_at = loop.time()
+        try:
+            outcomes = lane.placer.place(calls)
+        except Exception as exc:  # whatever it is, callers are told and the next ones are tried
+            logger.exception("appending failed")
+            told = StorageError(f"appending failed: {type(exc).__name__}; the server's log says more")
+            outcomes = [told] * len(calls)
+        loop.call_soon_threadsafe(self._placed, lane, calls, outcomes, loop.time() - begun_at)
+
+    def _placed(self, lane: _Lane, calls: list[Call], outcomes: list[Outcome], seconds: float) -> None:
+        self.counts.calls.observe(len(calls))
+        self.counts.seconds.observe(seconds)
+        self._go_on(lane)
+        for call, outcome in zip(calls, outcomes, strict=True):
+            self._finish(call, outcome)
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
         self.release(call.size_bytes)

@@ -110,7 +110,6 @@ async def _serve(
     probes = _probes(Parts(config, log, appender, polls, sessions, api, server, stop), figures)
     async with _listening(server, config.listen) as address:
         async with serving(config.http_listen, probes), asyncio.TaskGroup() as tasks:
-            tasks.create_task(appender.run())
             ending = [tasks.create_task(sessions.run()), tasks.create_task(figures.run())]
             await server.start()
             on_ready(address)
@@ -118,7 +117,7 @@ async def _serve(
             logger.info("stopping: calls under way have %g s", config.stop_s)
             polls.wake_all()
             await server.stop(config.stop_s)
-            appender.stop()
+            await appender.finished()
             for task in ending:
                 task.cancel()
         await sessions.close()

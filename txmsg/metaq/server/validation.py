@@ -41,7 +41,8 @@ def check(append: Append) -> None:
         if payload.kind is Kind.HOLE:
             _check_hole(payload)
         else:
-            _require(payload.kind is Kind.MESSAGES, f"it is of kind {payload.kind.name}, which only a log itself makes")
+            if payload.kind is not Kind.MESSAGES:
+                raise ValueError(f"it is of kind {payload.kind.name}, which only a log itself makes")
             _check_messages(payload)
     except _UNREADABLE as exc:
         raise ProtocolError(
@@ -86,11 +87,13 @@ def _check_messages(payload: Payload) -> None:
 def _check_values(column: int, raw: bytes, at: int, count: int) -> int:
     """Looks at a column of lengths and bytes; where it ends. numpy raises when the lengths themselves are cut off."""
     ends = np.frombuffer(raw, np.int32, count + 1, at)
-    is_in_order = ends[0] == 0 and bool((ends[1:] >= ends[:-1]).all())
-    _require(is_in_order, f"the values of column {Column(column).name} do not follow each other")
+    # The names of flags cost more than all else here: they are asked for only to be told.
+    if ends[0] or not (ends[1:] >= ends[:-1]).all():
+        raise ValueError(f"the values of column {Column(column).name} do not follow each other")
     begin = at + _padded(ends.nbytes)
     end = begin + int(ends[-1])
-    _require(end <= len(raw), f"the values of column {Column(column).name} go beyond the end")
+    if end > len(raw):
+        raise ValueError(f"the values of column {Column(column).name} go beyond the end")
     if column & _TEXTS and not raw[begin:end].isascii():
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(raw).slice(begin, end - begin)]
         pa.Array.from_buffers(pa.string(), count, buffers).validate(full=True)
