@@ -163,6 +163,27 @@ def test_a_large_batch_goes_and_comes_in_pieces(log: RemoteLog) -> None:
     assert held(fetched) == [b"large/0/0", body, b"", body, b"large/0/4"]
 
 
+def test_a_fetch_of_several_pieces_gives_what_a_directory_does_and_no_more_than_was_asked_for(
+    log: RemoteLog, root: Path
+) -> None:
+    queue, other = LogQueue("pieces", 0), LogQueue("pieces", 1)
+    sizes = [100_000] * 25 + [3_000_000] + [300_000] * 5
+    for number, size_bytes in enumerate(sizes):
+        log.append([Append(*queue, encode(Columns([bytes([number]) * size_bytes], [1])))])
+    log.append([batch("pieces", 1, 0, 2), Append(*other, hole(9, 1))])
+    with open_log(root) as local:
+        [whole, of_other] = local.fetch({queue: 0, other: 0}, size_bytes_max=2**26)
+        assert (len(whole.batches), len(of_other.batches)) == (31, 1)
+        for size_bytes_max in (1, 150_000, 2**20, 2_000_000, 4_000_000, 2**26):
+            found = log.fetch({queue: 0, other: 0}, size_bytes_max=size_bytes_max)
+            count = len(found[0].batches)
+            assert [each.frame for each in found[0].batches] == [each.frame for each in whole.batches[:count]]
+            assert found[0].size_bytes <= size_bytes_max or count == 1
+        assert held(found[0]) == held(whole)
+        assert held(found[1]) == held(of_other)
+        assert found[1].error is None, "the hole behind it is told by the next fetch"
+
+
 def test_what_topics_ask_for_is_kept_and_told(log: RemoteLog, root: Path) -> None:
     assert log.settings_of("settings") == TopicSettings()
     settings = TopicSettings(flush=Flush.TIMED, compression=Compression.LZ4, retention_s=60.5)

@@ -151,16 +151,19 @@ class LogApi:
         goes_on = left_bytes > PIECE_SIZE_BYTES
         with self.sending.begun(call.connection) as transfer:
             while found:
-                replies = _replies(found, places)
+                replies, following = _replies(found, places), _following(wanted, found)
+                found = []  # a large frame is not kept while its parts are sent
                 held_bytes = min(PIECE_SIZE_BYTES, sum(reply.size_bytes for reply in replies))
                 if not self.sending.hold_now(transfer, held_bytes):
-                    found, replies = [], []  # nothing is kept while others have the room
+                    if keeps_frames := any(reply.frames for reply in replies):
+                        replies = []  # nothing is kept while others have the room
                     await self.sending.hold(transfer, held_bytes)
-                    found = await self._read_from(wanted, left_bytes)
-                    replies = _replies(found, places)
+                    if keeps_frames:
+                        found = await self._read_from(wanted, left_bytes)
+                        replies, following = _replies(found, places), _following(wanted, found)
+                        found = []
                 left_bytes -= sum(reply.size_bytes for reply in replies)
-                _advance(wanted, found)
-                found = []  # a large frame is not kept while its parts are sent
+                wanted = following
                 await self._send(replies, call, transfer)
                 found = await self._read_from(wanted, left_bytes) if goes_on and left_bytes > 0 else []
                 if sum(fetched.size_bytes for fetched in found) > left_bytes:
@@ -305,13 +308,11 @@ def _parts_of(at: int, header: Header) -> Iterator[_Reply]:
         yield reply
 
 
-def _advance(wanted: dict[LogQueue, int], found: Sequence[Fetched]) -> None:
-    """Goes on behind what was found. Of a queue with an error there is no more."""
-    for fetched in found:
-        if fetched.batches:
-            wanted[fetched.queue] = fetched.batches[-1].end_offset
-        else:
-            del wanted[fetched.queue]
+def _following(wanted: Mapping[LogQueue, int], found: Sequence[Fetched]) -> dict[LogQueue, int]:
+    """What is wanted behind what was found. Of a queue with an error there is no more."""
+    ends = {fetched.queue: fetched.batches[-1].end_offset for fetched in found if fetched.batches}
+    failed = {fetched.queue for fetched in found} - ends.keys()
+    return {queue: ends.get(queue, offset) for queue, offset in wanted.items() if queue not in failed}
 
 
 class Polls:
