@@ -1,4 +1,4 @@
-"""A forked child reads the log that its parent writes, and must not write it. At an address it is another client."""
+"""What a forked child may do with a log, a MetaQ server and an embedded database that its parent has opened."""
 
 from __future__ import annotations
 
@@ -95,3 +95,28 @@ def test_a_child_uses_a_log_at_an_address_as_another_producer_and_is_no_member(t
         server.kill()
     assert said[::2] == ["1", "3"]
     assert all("and is not a member itself: join again" in each for each in said[1::2])
+
+
+def test_a_child_that_ends_leaves_the_embedded_database_to_its_parent(tmp_path: Path) -> None:
+    program = """
+        from pathlib import Path
+        from txmsg.embedded import EmbeddedPostgres
+        import psycopg
+
+        def answer():
+            with psycopg.connect(database.url("postgres")) as connection:
+                return connection.execute("select pg_postmaster_start_time()").fetchone()
+
+        with EmbeddedPostgres(Path(sys.argv[1])) as database:
+            before = answer()
+
+            def child():
+                assert answer() == before
+                database.stop()
+
+            for leave in (sys.exit, os._exit):
+                wait(in_child(child, leave))
+                assert answer() == before
+        assert not database.running
+    """
+    assert run(program, str(tmp_path / "pg")) == []
