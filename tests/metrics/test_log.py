@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +115,17 @@ def test_of_many_topics_a_bounded_number_has_series(served: Served) -> None:
 def test_metrics_of_a_log_are_for_this_machine_only(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="served without authentication"):
         MetaQConfig(data_dir=tmp_path, http_listen="0.0.0.0:0")
+
+
+def test_a_server_without_prometheus_client_says_what_to_install(tmp_path: Path) -> None:
+    words = ["metaq", "serve", "--data-dir", str(tmp_path / "log"), "--listen", "127.0.0.1:0"]
+    program = (
+        "import sys; sys.modules['prometheus_client'] = None; from txmsg.cli.main import main; "
+        f"main({[*words, '--http-listen', '127.0.0.1:0']})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    told = "Error: this needs more than is installed (prometheus_client): run `pip install 'txmsg[broker]'`\n"
+    assert (done.returncode, done.stderr.endswith(told)) == (1, True), done.stderr
 
 
 # ---- the tailer

@@ -37,7 +37,7 @@ COMMANDS: Final = {
 }
 """Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""
 
-_EXTRAS: Final = {"google_crc32c": "metaq", "numpy": "metaq", "pyarrow": "metaq"}
+_EXTRAS: Final = {"google_crc32c": "metaq", "numpy": "metaq", "prometheus_client": "broker", "pyarrow": "metaq"}
 """What brings a package that the command can do without."""
 
 
