@@ -19,7 +19,7 @@ from txmsg.broker.settings import RunTimeSettings, replaced, value_in
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.settings import SettingStore
 from txmsg.client import Producer
-from txmsg.errors import MessageTooLarge, MisuseError, UnknownTopic
+from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, UnknownTopic
 from txmsg.message import Message
 from txmsg.settings.catalogue import settings_of
 
@@ -241,6 +241,18 @@ async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: s
         watching = asyncio.create_task(settings.changed_from(settings.version, 60))
         settings.close()
         await watching
+
+
+async def test_one_who_watches_is_not_told_of_nothing_when_the_database_goes_back(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        store = SettingStore(pool)
+        settings = RunTimeSettings(BrokerConfig(storage=notify_url), store, store, lambda _: None, sources={})
+        await settings.refresh_once()
+        watching = asyncio.create_task(settings.changed_from(settings.version, 0.01))
+        await asyncio.sleep(0)
+        settings.forget("a restored backup")
+        with pytest.raises(BrokerUnavailable, match="could not read the settings yet"):
+            await watching
 
 
 async def test_a_name_that_only_looks_like_one_is_refused_before_the_database_is_asked(notify_url: str) -> None:

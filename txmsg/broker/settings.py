@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
 from txmsg.broker.config import BrokerConfig
@@ -145,21 +146,17 @@ class RunTimeSettings:
     async def changed_from(self, version: int, wait_s: float) -> None:
         """Returns when the newest change is another one than this, the time is over, or the broker stops.
 
-        Raises BrokerUnavailable if the settings cannot be read: whoever watches must not take them for unset.
+        Raises BrokerUnavailable if the settings are not known: whoever watches must not take them for unset.
         """
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_S):
                 await self._known.wait()
-        except TimeoutError:
-            raise BrokerUnavailable(
-                "this broker could not read the settings yet: ask again, or another broker"
-            ) from None
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                while self.version == version and not self._closed:
+                while self._known.is_set() and self.version == version and not self._closed:
                     await self._changed.wait()
-        except TimeoutError:
-            return
+        if not self._known.is_set():  # not read yet, or the database went back meanwhile
+            raise BrokerUnavailable("this broker could not read the settings yet: ask again, or another broker")
 
     async def history(self, name: str) -> Sequence[SettingRow]:
         """The changes of a setting that are kept, the newest first."""
