@@ -63,6 +63,7 @@ class RunTimeSettings:
         self._changed = asyncio.Event()
         self._closed = False
         self._known = asyncio.Event()
+        self._looking = asyncio.Lock()
 
     # ---- keeping up
 
@@ -88,6 +89,10 @@ class RunTimeSettings:
 
     async def refresh_once(self) -> None:
         """Reads what was changed since the last look, takes what is the broker's, and wakes those who watch."""
+        async with self._looking:  # two looks could end in the other order, and the older one would win
+            await self._look()
+
+    async def _look(self) -> None:
         rows = await self._store.changed_since(self.version)
         if not rows and self._known.is_set():
             return
@@ -177,6 +182,8 @@ class RunTimeSettings:
             *(row.name, "unset" if row.value is None else shown(row.value), row.version, row.changed_by),
         )
         self.look_soon()
+        with suppress(BrokerUnavailable):  # it is changed, and taken with a later look
+            await self.refresh_once()  # whoever asks this broker next sees the change
         return row
 
     async def roll_back(self, name: str, version: int, *, expected: int | None, changed_by: str) -> SettingRow:
