@@ -14,7 +14,6 @@ from tests.integration.client_harness import WAIT_S, collecting, half_count, mes
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeConflict
 from txmsg.message import Message, TransactionState, message_id
-from txmsg.runtime.process import shared_loop
 
 
 def test_a_message_arrives_with_all_it_was_given(broker: BrokerProcess) -> None:
@@ -30,15 +29,14 @@ def test_a_half_that_nobody_answers_is_an_unavailable_broker(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the decorator promises, also when it is the caller's own wait that ends first."""
-    heard = threading.Event()
     monkeypatch.setattr("txmsg.client.producer._GRACE_S", 0.0)
     with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         producer.half([Message("t", b"x")])
         producer._core.timeout_s = 0.1
-        shared_loop().post(heard.wait, WAIT_S)  # which answers nobody meanwhile
+        broker.pause()
         with pytest.raises(BrokerUnavailable, match="its check-back removes it"):
             producer.half([Message("t", b"x")])
-        heard.set()
+        broker.resume()
         producer._core.timeout_s = WAIT_S
 
 

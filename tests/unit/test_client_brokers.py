@@ -63,7 +63,7 @@ async def test_clients_spread_over_the_brokers_that_take_messages() -> None:
     for _ in range(100):
         async with brokers_at("a:1") as brokers:
             brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1", "d:1", draining=("d:1",)))
-            chosen[brokers._current.address] += 1
+            chosen[brokers.current.address] += 1
     assert set(chosen) == {"a:1", "b:1", "c:1"}
     assert min(chosen.values()) > 12
 
@@ -74,10 +74,10 @@ async def test_a_newcomer_gets_its_share_and_the_rest_stay_where_they_are() -> N
     for _ in range(160):
         async with brokers_at("a:1") as brokers:
             brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1"))
-            before = brokers._current
+            before = brokers.current
             brokers.learn("a:1", route("a:1", "a:1", "b:1", "c:1", "new:1"))
-            assert brokers._current is before or brokers._current.address == "new:1"
-            moved += brokers._current is not before
+            assert brokers.current is before or brokers.current.address == "new:1"
+            moved += brokers.current is not before
     assert 15 < moved < 70  # a quarter
 
 
@@ -86,7 +86,7 @@ async def test_a_client_leaves_a_broker_that_begins_to_drain() -> None:
         brokers.learn("a:1", route("a:1", "a:1", "b:1"))
         for draining, other in (("a:1", "b:1"), ("b:1", "a:1")):
             brokers.learn("a:1", route("a:1", "a:1", "b:1", draining=(draining,)))
-            assert brokers._current.address == other
+            assert brokers.current.address == other
 
 
 async def test_a_broker_of_another_database_in_the_list_is_not_sent_to(caplog: pytest.LogCaptureFixture) -> None:
@@ -99,7 +99,7 @@ async def test_a_broker_of_another_database_in_the_list_is_not_sent_to(caplog: p
         assert brokers.addresses == ["a:1", "b:1", "strange:1"]
         for _ in range(50):
             assert brokers._choice().address != "strange:1"
-        assert brokers._current.address != "strange:1"
+        assert brokers.current.address != "strange:1"
     [record] = caplog.records
     assert "strange:1 is not used" in record.getMessage()
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from txmsg.client import coalescer as module
+from txmsg.client import coalescer, waiting
 from txmsg.client.batch import Entry
 from txmsg.client.coalescer import Coalescer
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
@@ -59,7 +59,7 @@ async def test_what_comes_while_requests_are_under_way_waits_and_leaves_together
         waiters += offered(queue, count)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert [len(request) for request in broker.requests] == [1] * module.IN_FLIGHT_MAX
+    assert [len(request) for request in broker.requests] == [1] * waiting.IN_FLIGHT_MAX
     broker.release.set()
     await asyncio.gather(*waiters)
     assert [len(request) for request in broker.requests] == [1, 1, 12]
@@ -70,8 +70,8 @@ async def test_requests_are_capped_by_items_and_by_bytes() -> None:
     broker = Broker()
     broker.release.set()
     queue = queue_to(broker)
-    await asyncio.gather(*offered(queue, 2 * module.ITEMS_MAX + 300))
-    assert [len(request) for request in broker.requests][:2] == [module.ITEMS_MAX] * 2
+    await asyncio.gather(*offered(queue, 2 * waiting.ITEMS_MAX + 300))
+    assert [len(request) for request in broker.requests][:2] == [waiting.ITEMS_MAX] * 2
     broker.requests.clear()
     await asyncio.gather(*offered(queue, 5, size_bytes=3 * 1024 * 1024))
     assert [len(request) for request in broker.requests] == [2, 2, 1]
@@ -90,21 +90,21 @@ async def test_large_crowds_take_turns_in_two_halves_and_small_ones_do_not() -> 
 
 
 async def test_a_full_queue_slows_callers_then_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PENDING_ITEMS_MAX", 3)
+    monkeypatch.setattr(waiting, "PENDING_ITEMS_MAX", 3)
 
     broker = Broker()
     queue = queue_to(broker, timeout_s=0.2)
     under_way = offered(queue, 1)
     await broker.arrived.wait()
-    monkeypatch.setattr(module, "IN_FLIGHT_MAX", 1)
-    waiting = offered(queue, 3)
+    monkeypatch.setattr(coalescer, "IN_FLIGHT_MAX", 1)
+    inside = offered(queue, 3)
     outside = offered(queue, 2)
     for waiter in outside:
         with pytest.raises(Overloaded, match="3 messages wait"):
             await waiter
     broker.release.set()
     assert await under_way[0] == SHARD
-    for waiter in waiting:  # in the queue, but never sent
+    for waiter in inside:  # in the queue, but never sent
         with pytest.raises(BrokerUnavailable, match="not sent within"):
             await waiter
     assert await asyncio.gather(*offered(queue, 3)) == [SHARD] * 3
@@ -112,7 +112,7 @@ async def test_a_full_queue_slows_callers_then_refuses_them(monkeypatch: pytest.
 
 
 async def test_callers_outside_a_full_queue_get_in_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PENDING_ITEMS_MAX", 3)
+    monkeypatch.setattr(waiting, "PENDING_ITEMS_MAX", 3)
 
     broker = Broker()
     queue = queue_to(broker)

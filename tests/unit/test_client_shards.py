@@ -194,7 +194,7 @@ async def test_what_waits_at_a_shard_that_stands_still_leaves_through_the_other(
 async def _offered(way: Any, producer: AsyncProducer) -> None:
     assert producer._sender is not None
     waiter = producer._sender.new_waiter()
-    way.coalescer.offer(SendEntry(new_transaction_id().bytes, (X,), waiter))
+    way.lane.offer(SendEntry(new_transaction_id().bytes, (X,), waiter))
     await waiter
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -18,6 +19,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, 
 
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
 from txmsg.runtime.process import check_not_patched
+from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteRequest
@@ -36,7 +38,7 @@ _LINGER_S = 15.0
 
 
 @dataclass(slots=True, eq=False)
-class _Broker:
+class Broker:
     """A broker as this client reaches it. name: its address as the brokers know it, "" before it has said so.
 
     shard: its Notify database, empty before it has said so.
@@ -45,10 +47,22 @@ class _Broker:
     address: str
     is_given: bool
     channel: Channel
+    blocking: BlockingChannel
     name: str = ""
     shard: bytes = b""
     is_cut_off: bool = False
     failed_at: float = -math.inf
+
+    def call_blocking(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
+        """One attempt of a thread. Raises as `Brokers.call`; the loop is then to be told, see `Brokers.avoid`."""
+        reply = self.blocking.call(method, request, timeout_s=timeout_s)
+        self.failed_at = -math.inf
+        return reply
+
+    async def close(self) -> None:
+        """Calls under way fail. Closing twice is fine."""
+        self.blocking.close()
+        await self.channel.close()
 
 
 class Brokers:
@@ -62,10 +76,10 @@ class Brokers:
         check_not_patched()
         self.shard = b""
         self._brokers = {address: _new_broker(address, is_given=True) for address in addresses}
-        self._gone: set[_Broker] = set()
+        self._gone: set[Broker] = set()
         self._listed: list[str] = []
         self._draining: frozenset[str] = frozenset()
-        self._current = random.choice(list(self._brokers.values()))
+        self.current = random.choice(list(self._brokers.values()))
         self._watchers: list[Callable[[], None]] = []
         self._closing: set[asyncio.Future[None]] = set()
 
@@ -127,7 +141,7 @@ class Brokers:
     @property
     def is_failing(self) -> bool:
         """Whether each of them that takes messages has failed lately, or is cut off from the database."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         return all(broker.is_cut_off or broker.failed_at >= now - _AVOIDED_S for broker in self._able())
 
     @property
@@ -140,31 +154,38 @@ class Brokers:
 
         Raises BrokerUnavailable when the request certainly was not carried out, OutcomeUnknown when it may have been.
         """
-        broker = self._current
-        share_s = timeout_s / min(len(self._brokers), 3)  # a broker that hangs leaves time for another
+        broker = self.current
         try:
-            reply = await broker.channel.call(method, request, timeout_s=share_s)
+            reply = await broker.channel.call(method, request, timeout_s=self.share_s(timeout_s))
         except RETRYABLE:
-            broker.failed_at = asyncio.get_running_loop().time()
-            if self._current is broker:
-                self._current = self._choice()
+            self.avoid(broker)
             raise
         broker.failed_at = -math.inf
         return reply
 
+    def share_s(self, timeout_s: float) -> float:
+        """How much of this time one attempt may take: a broker that hangs leaves time for another."""
+        return timeout_s / min(len(self._brokers), 3)
+
+    def avoid(self, broker: Broker) -> None:
+        """The broker has failed: the next attempt goes to another one."""
+        broker.failed_at = time.monotonic()
+        if self.current is broker:
+            self.current = self._choice()
+
     async def close(self) -> None:
         """Closes all channels; calls in flight fail. Closing twice is fine."""
-        await asyncio.gather(*(broker.channel.close() for broker in (*self._brokers.values(), *self._gone)))
+        await asyncio.gather(*(broker.close() for broker in (*self._brokers.values(), *self._gone)))
 
     def _spread(self, count: int, new: set[str]) -> None:
         """Chooses anew, so that all brokers have their share of clients: one of the new ones as often as is fair."""
         able = self._able()
-        if self._current not in able:
-            self._current = self._choice()
+        if self.current not in able:
+            self.current = self._choice()
         elif count and random.random() < count / len(able):
-            self._current = random.choice([broker for broker in able if broker.address in new] or able)
+            self.current = random.choice([broker for broker in able if broker.address in new] or able)
 
-    def _is_of_shard(self, broker: _Broker, shard: bytes) -> bool:
+    def _is_of_shard(self, broker: Broker, shard: bytes) -> bool:
         """Notes the database of a broker. False if the others of the list have another.
 
         A database that was made anew is another one, too: it counts when no broker is left that has the one before.
@@ -179,13 +200,13 @@ class Brokers:
                     "semicolon between the brokers of two databases",
                     *(broker.address, UUID(bytes=shard), UUID(bytes=self.shard)),
                 )
-            if self._current is broker:
-                self._current = self._choice()
+            if self.current is broker:
+                self.current = self._choice()
             return False
         self.shard = shard
         return True
 
-    def _able(self) -> list[_Broker]:
+    def _able(self) -> list[Broker]:
         """The brokers that take messages, as far as is known; all, if it is not."""
         ours = self._ours()
         found = [
@@ -195,34 +216,34 @@ class Brokers:
         ]
         return found or ours
 
-    def _ours(self) -> list[_Broker]:
+    def _ours(self) -> list[Broker]:
         """Those that do not write to another database."""
-        return [broker for broker in self._brokers.values() if broker.shard in {b"", self.shard}] or list(
+        return [broker for broker in list(self._brokers.values()) if broker.shard in {b"", self.shard}] or list(
             self._brokers.values()
         )
 
-    def _choice(self) -> _Broker:
+    def _choice(self) -> Broker:
         """One of them that has not failed lately, else the one that failed first."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         able = [broker for broker in self._able() if broker.failed_at < now - _AVOIDED_S]
         return random.choice(able) if able else min(self._ours(), key=lambda broker: broker.failed_at)
 
-    def _let_go(self, broker: _Broker) -> None:
+    def _let_go(self, broker: Broker) -> None:
         """Its channel stays open for a while: what consumers still have of it can be settled."""
         del self._brokers[broker.address]
         self._gone.add(broker)
 
         def close() -> None:
             self._gone.discard(broker)
-            closing = asyncio.ensure_future(broker.channel.close())
+            closing = asyncio.ensure_future(broker.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
         asyncio.get_running_loop().call_later(_LINGER_S, close)
 
 
-def _new_broker(address: str, *, is_given: bool) -> _Broker:
-    return _Broker(address, is_given, Channel(address))
+def _new_broker(address: str, *, is_given: bool) -> Broker:
+    return Broker(address, is_given, Channel(address), BlockingChannel(address))
 
 
 def retrying(timeout_s: float) -> AsyncRetrying:

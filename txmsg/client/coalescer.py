@@ -1,4 +1,4 @@
-"""Turns many waiting calls into few requests: whatever waits leaves together, at most a few requests at a time.
+"""Turns waiting calls of a loop into few requests: whatever waits leaves together, at most a few requests at a time.
 
 While a request is under way the next one fills, so requests grow with the load and a lone call never waits. Knows
 neither connections nor messages: `send` does the work. Belongs to one loop.
@@ -13,22 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 from txmsg.client.batch import Entry
+from txmsg.client.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
-from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX
 
 _log = logging.getLogger(__name__)
 
-ITEMS_MAX = 1000
-"""Items of a request, at most."""
-ITEMS_SPLIT = 128
-"""From twice as many waiting callers on, requests take half of them: if all moved in step in one request, the client
-would idle while the broker works and the broker while the callers work (ran: 256 callers 22,000/s instead of 15,000/s;
-a further split costs more per request than it gains)."""
-IN_FLIGHT_MAX = 2
-PENDING_ITEMS_MAX = 20_000
-PENDING_SIZE_BYTES_MAX = 64 * 1024 * 1024
-
 E = TypeVar("E", bound=Entry)
+Send = Callable[[list[E]], Awaitable[None]]
 
 
 class Coalescer(Generic[E]):
@@ -42,7 +33,7 @@ class Coalescer(Generic[E]):
 
     def __init__(
         self,
-        send: Callable[[list[E]], Awaitable[None]],
+        send: Send[E],
         *,
         timeout_s: float,
         loop: asyncio.AbstractEventLoop,
@@ -51,9 +42,7 @@ class Coalescer(Generic[E]):
         self._send = send
         self._timeout_s = timeout_s
         self._loop = loop
-        self._pending: deque[E] = deque()
-        self._pending_items = 0
-        self._pending_size_bytes = 0
+        self._pending: Waiting[E] = Waiting()
         self._outside: deque[E] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._requests: dict[asyncio.Task[None], float] = {}  # and since when
@@ -68,7 +57,7 @@ class Coalescer(Generic[E]):
             entry.fail(MisuseError("the producer is closed: make a new one"))
             return
         entry.deadline = self._loop.time() + self._timeout_s
-        if self._outside or self._is_full():
+        if self._outside or self._pending.is_full:
             self._outside.append(entry)
             if self._timer is None:
                 self._timer = self._loop.call_at(entry.deadline, self._refuse_late)
@@ -77,7 +66,12 @@ class Coalescer(Generic[E]):
 
     def items(self) -> int:
         """Items that wait or are under way."""
-        return self._pending_items + self._in_flight_items
+        return self._pending.items + self._in_flight_items
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits or is under way."""
+        return bool(self._requests or self._pending or self._outside)
 
     def slowest_s(self) -> float:
         """For how long the oldest of the requests under way has been so; 0 without one."""
@@ -85,20 +79,20 @@ class Coalescer(Generic[E]):
 
     def release(self, may_leave: Callable[[E], bool]) -> list[E]:
         """Gives up those of the entries waiting here that may leave: none of them was ever sent."""
-        left: list[E] = []
-        for waiting in (self._pending, self._outside):
-            entries = list(waiting)
-            waiting.clear()
-            for entry in entries:
-                (left if may_leave(entry) else waiting).append(entry)
-        self._count()
+        left = self._pending.release(may_leave)
+        outside, self._outside = self._outside, deque()
+        for entry in outside:
+            (left if may_leave(entry) else self._outside).append(entry)
         return left
 
     def take_over(self, entries: Iterable[E]) -> None:
         """Takes entries that another one gave up, under the deadlines they have. They may exceed the bounds."""
-        self._pending = deque(sorted([*self._pending, *entries], key=lambda entry: entry.deadline))
-        self._count()
+        self._pending.add_older(entries)
         self._flush_soon()
+
+    def resume(self, entries: list[E], send: Send[E]) -> None:
+        """Takes the entries of a request that was begun elsewhere; `send` goes on with it."""
+        self._begin(entries, send)
 
     async def drain(self) -> None:
         """Takes nothing more; returns when all that was taken is settled. Bounded by the entries' deadlines."""
@@ -110,71 +104,33 @@ class Coalescer(Generic[E]):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _is_full(self) -> bool:
-        return self._pending_items >= PENDING_ITEMS_MAX or self._pending_size_bytes >= PENDING_SIZE_BYTES_MAX
-
     def _admit(self, entry: E) -> None:
-        self._pending.append(entry)
-        self._pending_items += entry.items
-        self._pending_size_bytes += entry.size_bytes
+        self._pending.add(entry)
         if not self._flush_is_due and len(self._requests) < IN_FLIGHT_MAX:
             # Not at once: callers that are ready in the same turn of the loop leave together.
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
 
-    def _count(self) -> None:
-        self._pending_items = sum([entry.items for entry in self._pending])
-        self._pending_size_bytes = sum([entry.size_bytes for entry in self._pending])
-
     def _flush(self) -> None:
         self._flush_is_due = False
         while self._pending and len(self._requests) < IN_FLIGHT_MAX:
-            batch = self._take()
-            if batch:
-                items = sum([entry.items for entry in batch])
-                self._in_flight_items += items
-                task = self._loop.create_task(self._request(batch, items))
-                self._requests[task] = self._loop.time()
-                task.add_done_callback(self._request_done)
-        while self._outside and not self._is_full():
+            batch: list[E] = []
+            self._pending.move_to(batch, self._crowd())
+            if batch := worth_sending(batch, self._loop.time(), self._timeout_s):
+                self._begin(batch, self._send)
+        while self._outside and not self._pending.is_full:
             self._admit(self._outside.popleft())
 
-    def _take(self) -> list[E]:
-        """The entries of the next request: the oldest that fit, without those that are not worth sending."""
-        pending = self._pending
-        items_max = min(ITEMS_MAX, max(ITEMS_SPLIT, (self._crowd() + 1) // 2))
-        if self._pending_items <= items_max and self._pending_size_bytes <= REQUEST_SIZE_BYTES_MAX:
-            batch = list(pending)
-            pending.clear()
-            self._pending_items = self._pending_size_bytes = 0
-        else:
-            batch = self._take_some(items_max)
-        now = self._loop.time()
-        if batch[0].deadline <= now:  # the oldest comes first
-            for entry in batch:
-                if entry.deadline <= now:
-                    entry.fail(BrokerUnavailable(f"not sent within {self._timeout_s} s: earlier requests still wait"))
-            batch = [entry for entry in batch if entry.deadline > now]
-        return [entry for entry in batch if not entry.abandoned()]
+    def _begin(self, batch: list[E], send: Send[E]) -> None:
+        items = sum([entry.items for entry in batch])
+        self._in_flight_items += items
+        task = self._loop.create_task(self._request(batch, items, send))
+        self._requests[task] = self._loop.time()
+        task.add_done_callback(self._request_done)
 
-    def _take_some(self, items_max: int) -> list[E]:
-        batch: list[E] = []
-        items = size_bytes = 0
-        pending = self._pending
-        while pending:
-            entry = pending[0]
-            if batch and (items + entry.items > items_max or size_bytes + entry.size_bytes > REQUEST_SIZE_BYTES_MAX):
-                break
-            batch.append(pending.popleft())
-            items += entry.items
-            size_bytes += entry.size_bytes
-        self._pending_items -= items
-        self._pending_size_bytes -= size_bytes
-        return batch
-
-    async def _request(self, batch: list[E], items: int) -> None:
+    async def _request(self, batch: list[E], items: int, send: Send[E]) -> None:
         try:
-            await self._send(batch)
+            await send(batch)
         except asyncio.CancelledError:
             for entry in batch:
                 entry.fail(BrokerUnavailable("the producer was closed while the request was under way"))
@@ -201,7 +157,7 @@ class Coalescer(Generic[E]):
         while self._outside and self._outside[0].deadline <= now:
             self._outside.popleft().fail(
                 Overloaded(
-                    f"{self._pending_items} messages wait to be sent and none was sent within {self._timeout_s} s: "
+                    f"{self._pending.items} messages wait to be sent and none was sent within {self._timeout_s} s: "
                     "send more slowly, or look at why the broker is slow"
                 )
             )

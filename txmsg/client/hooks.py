@@ -34,7 +34,8 @@ class ProducerHooks:
     before_end_soon: Callable[[Half, TransactionState], object] = _nothing
     """Before the broker is told an outcome by a caller that does not."""
     after_reply: Callable[[Request], object] = _nothing
-    """On the producer's loop, when a broker has replied to a request, and before anything is done with the reply."""
+    """When a broker has replied to a request, and before anything is done with the reply: on the thread of the caller
+    that has sent it for all who waited, or on the producer's loop."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""The producer for threads: the asyncio core on the background loop of the process.
+"""The producer for threads.
 
-A blocked caller costs one future and one wake-up of the loop, no task; callers of all threads coalesce.
+They send by themselves, the first of those that wait for all of them (thread_lane.py). What is not as usual, and
+answering check-backs, is the business of the asyncio core on the background loop of the process.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import threading
 from collections.abc import Sequence
 from typing import Self
@@ -20,6 +20,7 @@ from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.hooks import ProducerHooks
 from txmsg.client.late import LateTransaction
 from txmsg.client.sender import half_unavailable
+from txmsg.client.thread_lane import ThreadWaiter
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.forks import check_fork_was_told, renew_in_children
 from txmsg.message import (
@@ -163,10 +164,9 @@ class Producer:
             return []
         self.hooks.before_send()
         transaction_id = new_transaction_id()
-        thread = self._started()
-        waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
-        thread.post(self._core._sender_started.plain.offer, SendEntry(transaction_id.bytes, messages, waiter))
-        self._wait(waiter)
+        self._started()
+        waiter: ThreadWaiter[SendEntry] = ThreadWaiter()
+        self._core._sender_started.plain.send(SendEntry(transaction_id.bytes, messages, waiter), waiter, self._wait_s)
         return [message_id(transaction_id, n) for n in range(len(messages))]
 
     def recall(self, message_id: MessageId) -> bool:
@@ -200,13 +200,12 @@ class Producer:
         transaction then; what may have been stored is never delivered.
         """
         self.hooks.before_half()
-        thread = self._started()
+        self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
-        waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+        waiter: ThreadWaiter[SendEntry] = ThreadWaiter()
         entry = (FreshEntry if transaction_id is None else SendEntry)(id_bytes, messages_of(messages), waiter)
-        thread.post(self._core._sender_started.halves.offer, entry)
         try:
-            shard = self._wait(waiter)
+            shard = self._core._sender_started.halves.send(entry, waiter, self._wait_s)
         except OutcomeUnknown as exc:
             raise half_unavailable(exc) from exc
         half = Half(entry.transaction_id, shard)
@@ -222,11 +221,11 @@ class Producer:
         """
         self.hooks.before_end(half, state)
         thread = self._started()
-        waiter: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+        waiter: ThreadWaiter[EndEntry] = ThreadWaiter()
         entry = EndEntry(check_half(half).id_bytes, state, waiter)
-        thread.post(self._core._sender_started.end, half.shard, entry)
         try:
-            self._wait(waiter, None if timeout_s is None else in_seconds(timeout_s))
+            wait_s = self._wait_s if timeout_s is None else in_seconds(timeout_s)
+            self._core._sender_started.end_by_thread(half.shard, entry, waiter, wait_s)
         except (OutcomeUnknown, KeyboardInterrupt):
             thread.post(entry.forsake)
             raise
@@ -236,12 +235,10 @@ class Producer:
         self.hooks.before_end_soon(half, state)
         self._started().post(self._core._end_soon, half, state)
 
-    def _wait(self, waiter: concurrent.futures.Future[bytes], timeout_s: float | None = None) -> bytes:
-        wait_s = self.timeout_s + _GRACE_S if timeout_s is None else timeout_s
-        try:
-            return waiter.result(wait_s)
-        except TimeoutError as exc:
-            raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
+    @property
+    def _wait_s(self) -> float:
+        """How long a thread waits: the sender knows the timeout, and says more when it is over."""
+        return self.timeout_s + _GRACE_S
 
 
 def _fence_of(listener: CheckMessageListener | None) -> Fence | None:

@@ -1,38 +1,200 @@
 """Sends entries to the brokers until each has its answer: plain messages, half messages, outcomes.
 
 The hot path of producers: one request for all callers that wait, retried under the same ids until the deadline of its
-oldest entry. Knows no sessions and no listeners. Belongs to one loop.
+oldest entry. Threads make the first attempt by themselves (thread_lane.py); what follows one that failed is decided
+here, for them as for coroutines. Knows no sessions and no listeners. Belongs to one loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+from txmsg.client import hooks
 from txmsg.client.batch import EndEntry, Entry, SendEntry, columns_of, end_request, settle
 from txmsg.client.channel import RETRYABLE, Brokers, retrying
 from txmsg.client.coalescer import Coalescer
 from txmsg.client.counts import ProducerCounts, RequestCounts
 from txmsg.client.hooks import ProducerHooks
+from txmsg.client.thread_lane import Failed, ThreadLane, ThreadWaiter
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.wire.failures import was_told
-from txmsg.wire.v1.txmsg_pb2 import ItemError, RecallReply, RecallRequest, SendRequest
+from txmsg.wire.method import Method
+from txmsg.wire.v1.txmsg_pb2 import RecallReply, RecallRequest, SendRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 E = TypeVar("E", bound=Entry)
 FIRST_PAUSE_S_MAX = 0.02
 
-Reply = tuple[bytes, Sequence[ItemError]]
-Elsewhere = Callable[[list[SendEntry], bool], list[SendEntry]]
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Errand(Generic[E]):
+    """One kind of entries: how they become a request, and what its failure means.
+
+    shard: the Notify database that is meant; None for the one that the reply names. final: what callers are told of the
+    last failure, given whether an attempt may have been carried out.
+    """
+
+    name: hooks.Request
+    method: Method[Any, Any]
+    request_of: Callable[[list[E]], Any]
+    final: Callable[[TxmsgError, bool], TxmsgError]
+    counts: RequestCounts
+    shard: bytes | None = None
+
+
+class Lane(Generic[E]):
+    """Where entries of one kind become requests: `offer` takes those of coroutines, `send` those of threads.
+
+    elsewhere: where there are other databases, asked after each failed attempt which entries stay here, given whether
+    they may be stored here already.
+    """
+
+    def __init__(
+        self,
+        errand: _Errand[E],
+        brokers: Brokers,
+        *,
+        timeout_s: float,
+        loop: asyncio.AbstractEventLoop,
+        crowd: Callable[[], int],
+        hooks: ProducerHooks,
+    ) -> None:
+        self.elsewhere: Callable[[list[E], bool], list[E]] | None = None
+        self._errand = errand
+        self._brokers = brokers
+        self._loop = loop
+        self._hooks = hooks
+        self._counting = threading.Lock()
+        self.coalescer: Coalescer[E] = Coalescer(self._send, timeout_s=timeout_s, loop=loop, crowd=crowd)
+        self.threads: ThreadLane[E] = ThreadLane(
+            self.coalescer, self._attempt_by_thread, self._go_on, timeout_s=timeout_s, loop=loop, crowd=crowd
+        )
+        self.offer = self.coalescer.offer
+        self.send = self.threads.send
+
+    def items(self) -> int:
+        """Items that wait or are under way."""
+        return self.coalescer.items() + self.threads.items()
+
+    def slowest_s(self) -> float:
+        """For how long the oldest of the requests under way has been so; 0 without one."""
+        return max(self.coalescer.slowest_s(), self.threads.slowest_s())
+
+    async def drain(self) -> None:
+        """Takes nothing more and returns when everything taken is settled."""
+        await self.threads.drain()
+        await self.coalescer.drain()
+
+    def _attempt_by_thread(self, entries: list[E], until: float) -> Failed[E] | None:
+        # Only our own errors are caught: a signal may raise any other, which is this thread's, and not the others'.
+        now = time.monotonic()
+        broker = self._brokers.current
+        wait_s = max(min(self._brokers.share_s(entries[0].deadline - now), until - now), 0.001)
+        try:
+            reply = broker.call_blocking(self._errand.method, self._errand.request_of(entries), timeout_s=wait_s)
+        except TxmsgError as exc:
+            # The broker is not to blame if it was only this thread that had no time.
+            is_to_blame = isinstance(exc, RETRYABLE) and time.monotonic() < until
+            return Failed(entries, exc, broker if is_to_blame else None)
+        try:
+            left, refusal = self._settle(entries, reply)
+        except TxmsgError as exc:
+            return Failed(entries, exc)
+        self._count(len(entries) - len(left), time.monotonic() - now)
+        return None if refusal is None else Failed(left, refusal)
+
+    def _settle(self, entries: list[E], reply: Any) -> tuple[list[E], TxmsgError | None]:
+        errand = self._errand
+        self._hooks.after_reply(errand.name)
+        if errand.name == "half":
+            self._brokers.note_shard(reply.shard)
+        if reply.errors:
+            with self._counting:
+                errand.counts.errors.update(error.code for error in reply.errors)
+        return settle(entries, reply.shard if errand.shard is None else errand.shard, reply.errors)
+
+    def _count(self, calls: int, seconds: float) -> None:
+        with self._counting:
+            self._errand.counts.calls += calls
+            self._errand.counts.seconds.observe(seconds)
+
+    async def _send(self, entries: list[E]) -> None:
+        await self._settle_all(entries, None)
+
+    async def _go_on(self, failed: Failed[E]) -> None:
+        if failed.broker is not None:
+            self._brokers.avoid(failed.broker)
+        await self._settle_all(failed.entries, failed.error)
+
+    async def _settle_all(self, entries: list[E], failed: TxmsgError | None) -> None:
+        """Attempts until every entry has its answer or has gone elsewhere, or the deadline of the oldest has passed.
+
+        failed: why the first attempt, by a thread, did not settle them.
+        """
+        errand = self._errand
+        left = entries
+        ambiguous = False
+        told: TxmsgError | None = None
+        deadline = entries[0].deadline
+        begun_at = self._loop.time()
+
+        async def attempt() -> None:
+            nonlocal left, failed
+            if failed is not None:
+                error, failed = failed, None
+                raise error
+            request = errand.request_of(left)
+            timeout_s = max(deadline - self._loop.time(), 0.001)
+            reply = await self._brokers.call(errand.method, request, timeout_s=timeout_s)
+            left, refusal = self._settle(left, reply)
+            if refusal is not None:
+                raise refusal
+
+        async def once() -> None:
+            nonlocal left, ambiguous, told
+            try:
+                await attempt()
+            except RETRYABLE as exc:
+                ambiguous = ambiguous or isinstance(exc, OutcomeUnknown)
+                told = exc if was_told(exc) else told
+                if self.elsewhere is not None:
+                    left = self.elsewhere(left, ambiguous)
+                    if not left:
+                        return
+                raise
+
+        try:
+            try:
+                await once()  # the usual case, without the cost of the machinery below
+            except RETRYABLE:
+                pause_s = random.uniform(0.0, FIRST_PAUSE_S_MAX)
+                if self._loop.time() + pause_s >= deadline:
+                    raise
+                await asyncio.sleep(pause_s)
+                await retrying(deadline - self._loop.time())(once)
+        except TxmsgError as exc:
+            with self._counting:
+                errand.counts.errors[exc.code] += 1
+            error = errand.final(exc, ambiguous)
+            if told is not None and not was_told(exc):
+                error = _with_reason(error, told)
+            for entry in left:
+                own = type(error)(str(error))
+                own.__cause__ = exc
+                entry.fail(own)
+        self._count(len(entries), self._loop.time() - begun_at)
 
 
 class Sender:
-    """Three coalescers over the brokers of one Notify database.
+    """Three lanes, plain messages, halves and outcomes, over the brokers of one Notify database.
 
-    fence_id: stamped on halves; set it before the first half. plain_elsewhere, halves_elsewhere: where there are other
-    databases, asked after each failed attempt which entries stay here, given whether they may be stored here already.
+    fence_id: stamped on halves; set it before the first half.
     """
 
     def __init__(
@@ -48,32 +210,57 @@ class Sender:
         self._counts = counts or ProducerCounts()
         self.fence_id = b""
         self.brokers = brokers
-        self.plain_elsewhere: Elsewhere | None = None
-        self.halves_elsewhere: Elsewhere | None = None
         self._group = group
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self.new_waiter: Callable[[], asyncio.Future[bytes]] = self._loop.create_future
-        self.plain: Coalescer[SendEntry] = Coalescer(
-            self._send_plain, timeout_s=timeout_s, loop=self._loop, crowd=self.pending_items
+        self.plain = self._new_lane(
+            _Errand(
+                name="send", method=Notify.send, request_of=self._plain_request, final=_worst, counts=self._counts.send
+            )
         )
-        self.halves: Coalescer[SendEntry] = Coalescer(
-            self._send_halves, timeout_s=timeout_s, loop=self._loop, crowd=self.pending_items
+        self.halves = self._new_lane(
+            _Errand(
+                name="half",
+                method=Notify.send,
+                request_of=self._half_request,
+                final=_as_unavailable,
+                counts=self._counts.half,
+            )
         )
-        self._ends: dict[bytes, Coalescer[EndEntry]] = {}
+        self._ends: dict[bytes, Lane[EndEntry]] = {}
 
     def end(self, shard: bytes, entry: EndEntry) -> None:
         """Queues the outcome of a transaction whose halves are in the Notify database `shard`."""
-        ends = self._ends.get(shard)
-        if ends is None:
+        self._ends_of(shard).offer(entry)
 
-            async def send_ends(entries: list[EndEntry]) -> None:
-                await self._send_ends(shard, entries)
+    def end_by_thread(self, shard: bytes, entry: EndEntry, waiter: ThreadWaiter[EndEntry], wait_s: float) -> None:
+        """Sends it. As `ThreadLane.send`."""
+        self._ends_of(shard).send(entry, waiter, wait_s)
 
-            ends = self._ends[shard] = Coalescer(
-                send_ends, timeout_s=self._timeout_s, loop=self._loop, crowd=self.pending_items
+    def _ends_of(self, shard: bytes) -> Lane[EndEntry]:
+        lane = self._ends.get(shard)
+        if lane is None:
+            errand: _Errand[EndEntry] = _Errand(
+                name="outcome",
+                method=Notify.end_transactions,
+                request_of=lambda entries: end_request(shard, entries),
+                final=_worst,
+                counts=self._counts.outcome,
+                shard=shard,
             )
-        ends.offer(entry)
+            lane = self._ends.setdefault(shard, self._new_lane(errand))  # of two threads the first one's counts
+        return lane
+
+    def _new_lane(self, errand: _Errand[E]) -> Lane[E]:
+        return Lane(
+            errand,
+            self.brokers,
+            timeout_s=self._timeout_s,
+            loop=self._loop,
+            crowd=self.pending_items,
+            hooks=self._hooks,
+        )
 
     async def recall(self, transaction_id: bytes, n: int) -> int:
         """Asks for a delayed message back, until there is an answer or the time is up. A `RecallReply.Result`."""
@@ -94,89 +281,14 @@ class Sender:
 
     def pending_items(self) -> int:
         """Messages and outcomes that wait or are under way."""
-        return self.plain.items() + self.halves.items() + sum([ends.items() for ends in self._ends.values()])
+        return self.plain.items() + self.halves.items() + sum([ends.items() for ends in list(self._ends.values())])
 
-    async def _send_plain(self, entries: list[SendEntry]) -> None:
-        async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
-            request = SendRequest(group=self._group, batches=columns_of(left))
-            reply = await self.brokers.call(Notify.send, request, timeout_s=timeout_s)
-            self._hooks.after_reply("send")
-            return reply.shard, reply.errors
+    def _plain_request(self, entries: list[SendEntry]) -> SendRequest:
+        return SendRequest(group=self._group, batches=columns_of(entries))
 
-        await self._settle_all(entries, attempt, _worst, self._counts.send, self.plain_elsewhere)
-
-    async def _send_halves(self, entries: list[SendEntry]) -> None:
-        async def attempt(left: list[SendEntry], timeout_s: float) -> Reply:
-            batches = columns_of(left)
-            request = SendRequest(group=self._group, fence_id=self.fence_id, half=True, batches=batches)
-            reply = await self.brokers.call(Notify.send, request, timeout_s=timeout_s)
-            self._hooks.after_reply("half")
-            self.brokers.note_shard(reply.shard)
-            return reply.shard, reply.errors
-
-        await self._settle_all(entries, attempt, _as_unavailable, self._counts.half, self.halves_elsewhere)
-
-    async def _send_ends(self, shard: bytes, entries: list[EndEntry]) -> None:
-        async def attempt(left: list[EndEntry], timeout_s: float) -> Reply:
-            reply = await self.brokers.call(Notify.end_transactions, end_request(shard, left), timeout_s=timeout_s)
-            self._hooks.after_reply("outcome")
-            return shard, reply.errors
-
-        await self._settle_all(entries, attempt, _worst, self._counts.outcome)
-
-    async def _settle_all(
-        self,
-        entries: list[E],
-        attempt: Callable[[list[E], float], Awaitable[Reply]],
-        final: Callable[[TxmsgError, bool], TxmsgError],
-        counts: RequestCounts,
-        elsewhere: Callable[[list[E], bool], list[E]] | None = None,
-    ) -> None:
-        """Attempts until every entry has its answer or has gone elsewhere, or the deadline of the oldest has passed."""
-        left = entries
-        ambiguous = False
-        told: TxmsgError | None = None
-        deadline = entries[0].deadline
-        begun_at = self._loop.time()
-
-        async def once() -> None:
-            nonlocal left, ambiguous, told
-            try:
-                shard, errors = await attempt(left, max(deadline - self._loop.time(), 0.001))
-                if errors:
-                    counts.errors.update(error.code for error in errors)
-                left, error = settle(left, shard, errors)
-                if error is not None:
-                    raise error
-            except RETRYABLE as exc:
-                ambiguous = ambiguous or isinstance(exc, OutcomeUnknown)
-                told = exc if was_told(exc) else told
-                if elsewhere is not None:
-                    left = elsewhere(left, ambiguous)
-                    if not left:
-                        return
-                raise
-
-        try:
-            try:
-                await once()  # the usual case, without the cost of the machinery below
-            except RETRYABLE:
-                pause_s = random.uniform(0.0, FIRST_PAUSE_S_MAX)
-                if self._loop.time() + pause_s >= deadline:
-                    raise
-                await asyncio.sleep(pause_s)
-                await retrying(deadline - self._loop.time())(once)
-        except TxmsgError as exc:
-            counts.errors[exc.code] += 1
-            error = final(exc, ambiguous)
-            if told is not None and not was_told(exc):
-                error = _with_reason(error, told)
-            for entry in left:
-                own = type(error)(str(error))
-                own.__cause__ = exc
-                entry.fail(own)
-        counts.calls += len(entries)
-        counts.seconds.observe(self._loop.time() - begun_at)
+    def _half_request(self, entries: list[SendEntry]) -> SendRequest:
+        batches = columns_of(entries)
+        return SendRequest(group=self._group, fence_id=self.fence_id, half=True, batches=batches)
 
 
 def _worst(error: TxmsgError, ambiguous: bool) -> TxmsgError:
@@ -186,14 +298,14 @@ def _worst(error: TxmsgError, ambiguous: bool) -> TxmsgError:
     return error
 
 
-def half_unavailable(error: OutcomeUnknown) -> BrokerUnavailable:
+def half_unavailable(error: TxmsgError) -> BrokerUnavailable:
     """The caller's error for a half that was not answered."""
     return BrokerUnavailable(f"{error}; if a half message was stored, its check-back removes it")
 
 
-def _as_unavailable(error: TxmsgError, _ambiguous: bool) -> TxmsgError:
+def _as_unavailable(error: TxmsgError, ambiguous: bool) -> TxmsgError:
     """A half that may be stored but is never committed is never delivered: for the caller nothing has happened."""
-    if isinstance(error, OutcomeUnknown):
+    if isinstance(error, OutcomeUnknown) or (ambiguous and isinstance(error, BrokerUnavailable)):
         return half_unavailable(error)
     return error
 

@@ -21,8 +21,9 @@ from uuid import UUID
 
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry
 from txmsg.client.channel import RETRYABLE, Brokers
-from txmsg.client.coalescer import PENDING_ITEMS_MAX, Coalescer
-from txmsg.client.sender import Sender
+from txmsg.client.sender import Lane, Sender
+from txmsg.client.thread_lane import ThreadWaiter, wait_for
+from txmsg.client.waiting import PENDING_ITEMS_MAX
 from txmsg.errors import BrokerUnavailable, InvalidMessage, Overloaded, TxmsgError
 from txmsg.message import new_transaction_id_bytes
 from txmsg.wire.v1.txmsg_pb2 import RecallReply
@@ -57,22 +58,33 @@ class Shards:
     def __init__(self, senders: Sequence[Sender], *, timeout_s: float) -> None:
         self._senders = senders
         self.new_waiter = senders[0].new_waiter
-        self.plain = _Lane([_Way(sender.brokers, sender.plain) for sender in senders], _plain_may_leave, timeout_s)
-        self.halves = _Lane(
+        self.plain = _Lanes([_Way(sender.brokers, sender.plain) for sender in senders], _plain_may_leave, timeout_s)
+        self.halves = _Lanes(
             [_Way(sender.brokers, sender.halves) for sender in senders], self._half_may_leave, timeout_s
         )
         for sender, plain, half in zip(senders, self.plain.ways, self.halves.ways, strict=True):
-            sender.plain_elsewhere = partial(self.plain.elsewhere, plain)
-            sender.halves_elsewhere = partial(self.halves.elsewhere, half)
+            sender.plain.elsewhere = partial(self.plain.elsewhere, plain)
+            sender.halves.elsewhere = partial(self.halves.elsewhere, half)
         self._looking = asyncio.create_task(self._look(), name="txmsg-shards")
 
     def end(self, shard: bytes, entry: EndEntry) -> None:
         """Queues the outcome of a transaction for a broker of its shard."""
+        try:
+            sender = self._of_shard(shard)
+        except TxmsgError as exc:
+            entry.fail(exc)
+        else:
+            sender.end(shard, entry)
+
+    def end_by_thread(self, shard: bytes, entry: EndEntry, waiter: ThreadWaiter[EndEntry], wait_s: float) -> None:
+        """Sends it. As `ThreadLane.send`."""
+        self._of_shard(shard).end_by_thread(shard, entry, waiter, wait_s)
+
+    def _of_shard(self, shard: bytes) -> Sender:
         for sender in self._senders:
             if sender.brokers.shard == shard:
-                sender.end(shard, entry)
-                return
-        entry.fail(_unknown_shard(shard, [sender.brokers for sender in self._senders]))
+                return sender
+        raise _unknown_shard(shard, [sender.brokers for sender in self._senders])
 
     async def recall(self, transaction_id: bytes, n: int) -> int:
         """Asks every shard for a delayed message, for its id does not tell where it is. A `RecallReply.Result`.
@@ -121,17 +133,17 @@ class _Way:
     """One lane of one shard."""
 
     brokers: Brokers
-    coalescer: Coalescer[SendEntry]
+    lane: Lane[SendEntry]
 
     def is_well(self) -> bool:
-        return not self.brokers.is_failing and self.coalescer.slowest_s() < STILL_S
+        return not self.brokers.is_failing and self.lane.slowest_s() < STILL_S
 
 
-class _Lane:
-    """Plain messages, or halves: stands where one `Coalescer` is when there is one shard.
+class _Lanes:
+    """Plain messages, or halves: stands where one `Lane` is when there is one shard.
 
     may_leave: whether an entry without an ordering key may go to another shard. Those with one wait here while their
-    shard is not known or says that it is cut off, at most as many as in a Coalescer; then Overloaded.
+    shard is not known or says that it is cut off, at most as many as in a lane; then Overloaded.
     """
 
     def __init__(self, ways: Sequence[_Way], may_leave: _MayLeave, timeout_s: float) -> None:
@@ -156,7 +168,16 @@ class _Lane:
         except InvalidMessage as exc:
             entry.fail(exc)
         else:
-            way.coalescer.offer(entry)
+            way.lane.offer(entry)
+
+    def send(self, entry: SendEntry, waiter: ThreadWaiter[SendEntry], wait_s: float) -> bytes:
+        """As `ThreadLane.send`. What cannot leave at once waits on the loop."""
+        try:
+            way = self._way_of_keys(entry) if _ordering_keys(entry) else self._best() or _least(self.ways)
+        except TxmsgError:
+            self._loop.call_soon_threadsafe(self.offer, entry)
+            return wait_for(waiter, wait_s)
+        return way.lane.send(entry, waiter, wait_s)
 
     def place_waiting(self) -> None:
         """Sends on what waits for its shard, if that is there now. What has waited for too long fails: never sent."""
@@ -172,7 +193,7 @@ class _Lane:
             except InvalidMessage as exc:  # it was not known before
                 entry.fail(exc)
             else:
-                way.coalescer.take_over([entry])
+                way.lane.coalescer.take_over([entry])
 
     def close(self) -> None:
         """Nothing goes elsewhere any more, and nothing waits for its shard."""
@@ -196,14 +217,15 @@ class _Lane:
             if may_be_stored:
                 entry.transaction_id = new_transaction_id_bytes()
             leave.append(entry)
-        other.coalescer.take_over(leave)
+        other.lane.coalescer.take_over(leave)
         return stay
 
     def clear(self) -> None:
         """Hands on what waits at shards that fail or stand still, and was never sent."""
         for way in self.ways:
             if not way.is_well() and (other := self._best(but=way)) is not None:
-                other.coalescer.take_over(way.coalescer.release(lambda entry: not _ordering_keys(entry)))
+                way.lane.threads.gather()
+                other.lane.coalescer.take_over(way.lane.coalescer.release(lambda entry: not _ordering_keys(entry)))
 
     def _choice(self) -> _Way:
         """The same for all that are offered in one turn of the loop, so that requests stay large."""
@@ -244,7 +266,7 @@ class _Lane:
 
 
 class _MayLeave(Protocol):
-    """The type of `_Lane`'s may_leave."""
+    """The type of `_Lanes`'s may_leave."""
 
     def __call__(self, entry: SendEntry, *, may_be_stored: bool) -> bool: ...
 
@@ -255,7 +277,7 @@ def _plain_may_leave(entry: SendEntry, *, may_be_stored: bool) -> bool:
 
 
 def _least(ways: Sequence[_Way]) -> _Way:
-    counts = [way.coalescer.items() for way in ways]
+    counts = [way.lane.items() for way in ways]
     return random.choice([way for way, count in zip(ways, counts, strict=True) if count == min(counts)])
 
 

@@ -1,0 +1,238 @@
+"""Claims about threads that send for each other: who leads, and what becomes of the others when it cannot go on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.waiting import until
+from txmsg.client import thread_lane
+from txmsg.client.batch import EndEntry
+from txmsg.client.coalescer import Coalescer
+from txmsg.client.thread_lane import Failed, ThreadLane, ThreadWaiter
+from txmsg.client.waiting import IN_FLIGHT_MAX
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
+from txmsg.message import TransactionState
+from txmsg.runtime.process import LoopThread, shared_loop
+
+SHARD = b"h" * 16
+WAIT_S = 60.0
+
+
+class Broker:
+    """What requests come to, from threads and from the loop. Those of threads end as `outcome` says."""
+
+    def __init__(self) -> None:
+        self.from_threads: list[list[EndEntry]] = []
+        self.from_loop: list[list[EndEntry]] = []
+        self.retried: list[Failed[EndEntry]] = []
+        self.release = threading.Event()
+        self.release.set()
+        self.outcome: Callable[[list[EndEntry]], Failed[EndEntry] | None] = self.take
+        self.on_loop = threading.Event()
+        self.on_loop.set()
+
+    def take(self, entries: list[EndEntry]) -> None:
+        for entry in entries:
+            entry.succeed(SHARD)
+
+    def attempt(self, entries: list[EndEntry], until: float) -> Failed[EndEntry] | None:
+        self.from_threads.append(entries)
+        if not self.release.wait(until - time.monotonic()):
+            return Failed(entries, OutcomeUnknown("the leader has no more time"))
+        return self.outcome(entries)
+
+    async def send(self, entries: list[EndEntry]) -> None:
+        self.from_loop.append(entries)
+        self.take(entries)
+
+    async def retry(self, failed: Failed[EndEntry]) -> None:
+        self.retried.append(failed)
+        self.take(failed.entries)
+
+
+class Lane:
+    """One, on the loop of the process, and threads that send."""
+
+    def __init__(self, loop: LoopThread, threads: ThreadPoolExecutor) -> None:
+        self.broker = Broker()
+        self._loop = loop
+        self._threads = threads
+        self._numbers = iter(range(100_000))
+
+        async def made() -> ThreadLane[EndEntry]:
+            coalescer = Coalescer(self.broker.send, timeout_s=20, loop=loop.loop)
+            return ThreadLane(
+                coalescer, self.broker.attempt, self.broker.retry, timeout_s=20, loop=loop.loop, crowd=lambda: 1
+            )
+
+        self.lane = loop.call(made())
+
+    def send(self, wait_s: float = WAIT_S) -> bytes:
+        waiter: ThreadWaiter[EndEntry] = ThreadWaiter()
+        entry = EndEntry(next(self._numbers).to_bytes(16, "big"), TransactionState.COMMIT, waiter)
+        return self.lane.send(entry, waiter, wait_s)
+
+    def submit(self, wait_s: float = WAIT_S) -> Future[bytes]:
+        """A thread that sends."""
+        return self._threads.submit(self.send, wait_s)
+
+    def sending(self, count: int, wait_s: float = WAIT_S) -> list[Future[bytes]]:
+        """So many threads that send, all of which have come."""
+        items = self.lane.items()
+        futures = [self.submit(wait_s) for _ in range(count)]
+        until(lambda: self.lane.items() == items + count)
+        return futures
+
+    def fill(self, wait_s: float = WAIT_S) -> list[Future[bytes]]:
+        """As many leaders as there may be, whose requests are under way until they are released."""
+        self.broker.release.clear()
+        leaders = []
+        for count in range(1, IN_FLIGHT_MAX + 1):
+            leaders += self.sending(1, wait_s)
+            until(lambda count=count: len(self.broker.from_threads) == count)  # type: ignore[misc]
+        return leaders
+
+    def close(self) -> Any:
+        return self._threads.submit(self._loop.call, self.lane.drain())
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    with ThreadPoolExecutor(40) as threads:
+        made = Lane(shared_loop(), threads)
+        yield made
+        made.broker.release.set()
+
+
+def results(futures: list[Future[bytes]]) -> list[bytes]:
+    return [future.result(WAIT_S) for future in futures]
+
+
+def sizes(requests: list[list[EndEntry]]) -> list[int]:
+    return [len(request) for request in requests]
+
+
+def test_a_lone_thread_sends_by_itself(lane: Lane) -> None:
+    assert [lane.send(), lane.send()] == [SHARD] * 2
+    assert sizes(lane.broker.from_threads) == [1, 1]
+    assert not lane.broker.from_loop
+
+
+def test_what_comes_while_requests_are_under_way_leaves_together(lane: Lane) -> None:
+    leaders = lane.fill()
+    followers = lane.sending(10)
+    assert sizes(lane.broker.from_threads) == [1] * IN_FLIGHT_MAX
+    lane.broker.release.set()
+    assert results([*leaders, *followers]) == [SHARD] * (IN_FLIGHT_MAX + 10)
+    assert sizes(lane.broker.from_threads) == [*[1] * IN_FLIGHT_MAX, 10]
+    assert not lane.broker.from_loop
+
+
+def test_a_request_that_fails_goes_on_on_the_loop_and_so_does_what_waits_behind_it(lane: Lane) -> None:
+    leaders = lane.fill()
+    followers = lane.sending(10)
+    lane.broker.outcome = lambda entries: Failed(entries, BrokerUnavailable("it has gone"))
+    lane.broker.release.set()
+    assert results([*leaders, *followers]) == [SHARD] * (IN_FLIGHT_MAX + 10)
+    assert sizes(lane.broker.from_threads) == [1] * IN_FLIGHT_MAX
+    assert all(str(failed.error) == "it has gone" for failed in lane.broker.retried)
+    assert sum(len(failed.entries) for failed in lane.broker.retried) == IN_FLIGHT_MAX
+    assert sum(sizes(lane.broker.from_loop)) == 10
+
+    lane.broker.outcome = lane.broker.take  # and threads send by themselves again
+    until(lambda: lane.send() and len(lane.broker.from_threads) > IN_FLIGHT_MAX)
+
+
+def test_a_leader_whose_time_ends_first_leaves_the_others_theirs(lane: Lane) -> None:
+    leaders = lane.fill(wait_s=2.0)
+    followers = lane.sending(5)
+    for leader in leaders:
+        with pytest.raises(OutcomeUnknown, match="still being tried"):
+            leader.result(WAIT_S)
+    assert results(followers) == [SHARD] * 5
+
+
+def test_a_follower_that_waits_no_longer_is_still_sent(lane: Lane) -> None:
+    leaders = lane.fill()
+    [follower] = lane.sending(1, wait_s=0.1)
+    with pytest.raises(OutcomeUnknown, match="still being tried"):
+        follower.result(WAIT_S)
+    until(lambda: sizes(lane.broker.from_loop) == [1])
+    lane.broker.release.set()
+    assert results(leaders) == [SHARD] * IN_FLIGHT_MAX
+
+
+def test_closing_sends_what_waits_and_takes_nothing_more(lane: Lane) -> None:
+    leaders = lane.fill()
+    followers = lane.sending(5)
+    closing = lane.close()
+    assert results(followers) == [SHARD] * 5  # by the loop
+    with pytest.raises(MisuseError, match="closed"):
+        lane.send()
+    assert not closing.done()
+    lane.broker.release.set()
+    closing.result(WAIT_S)
+    assert results(leaders) == [SHARD] * IN_FLIGHT_MAX
+
+
+def interrupted_at(line: int, call: Callable[[], object]) -> bool:
+    """Whether the call was interrupted, as by Ctrl-C, where it came to its so-manieth line of thread_lane.py.
+
+    Not at a line with `with`: it comes there once more at the end, where none can be, and the lock would stay.
+    """
+    seen = 0
+    text = Path(thread_lane.__file__).read_text().splitlines()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal seen
+        if frame.f_code.co_filename != thread_lane.__file__:
+            return None
+        if event == "line" and not text[frame.f_lineno - 1].lstrip().startswith("with "):
+            seen += 1
+            if seen == line:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    assert seen < line
+    return False
+
+
+def test_whatever_line_a_leader_is_interrupted_at_no_other_is_stranded(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_lane, "IN_FLIGHT_MAX", 1)
+    broker = lane.broker
+
+    def with_company(entries: list[EndEntry]) -> None:
+        """Meanwhile others come."""
+        if threading.current_thread() is threading.main_thread() and not company:
+            company.extend([lane.submit() for _ in range(5)])
+            until(lambda: lane.lane._waiting.items + sum(future.done() for future in company) == 5)
+        broker.take(entries)
+
+    line, was_interrupted = 0, True
+    while was_interrupted:
+        line += 1
+        company: list[Future[bytes]] = []
+        broker.outcome = with_company
+        was_interrupted = interrupted_at(line, lane.send)
+        company += [lane.submit() for _ in range(2)]
+        assert results(company) == [SHARD] * len(company), f"interrupted at line {line}"
+        assert not lane.lane._leaders, f"interrupted at line {line}"
+    assert line > 30

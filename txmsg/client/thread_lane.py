@@ -1,0 +1,251 @@
+"""How threads send: the first of those that wait leads, and sends for all of them; its reply wakes the others.
+
+While a leader waits for the reply, the next request fills, so requests grow with the number of threads, and a lone
+thread writes and reads by itself. Only the first attempt is made like this. Whatever is not as usual goes to the lane's
+coalescer on the loop: requests that failed, threads that were interrupted or wait no longer, and everything that comes
+until those are settled. So the rules of retries are in one place. Knows neither connections nor messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from txmsg.client.batch import Entry
+from txmsg.client.channel import Broker
+from txmsg.client.coalescer import Coalescer
+from txmsg.client.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
+from txmsg.errors import MisuseError, OutcomeUnknown, TxmsgError
+
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Generic[E]):
+    """What became of a request that was not answered well: the entries that are not settled, and why."""
+
+    entries: list[E]
+    error: TxmsgError
+    broker: Broker | None = None
+    """The one that is to blame."""
+
+
+class ThreadWaiter(Generic[E]):
+    """What a thread waits by for what becomes of its entry. Completed by one at a time: a leader, or the loop."""
+
+    __slots__ = ("_came", "_error", "_is_done", "_result", "batch", "failed")
+
+    def __init__(self) -> None:
+        self._came = threading.Lock()
+        self._came.acquire()
+        self._is_done = False
+        self._result = b""
+        self._error: BaseException | None = None
+        self.batch: list[E] = []
+        """What the thread has taken to send, for itself and others, and is not settled."""
+        self.failed: Failed[E] | None = None
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, result: bytes, /) -> None:
+        self._result = result
+        self._is_done = True
+        self.wake()
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._error = exception
+        self._is_done = True
+        self.wake()
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> bytes:
+        """What came. Raises it if it is an error."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def wake(self) -> None:
+        """Has the thread look what is new."""
+        with suppress(RuntimeError):  # it was woken already, and has not looked yet
+            self._came.release()
+
+    def wait(self, patience_s: float) -> bool:
+        """Returns when there is something new; False when there is nothing for so long."""
+        return self._came.acquire(timeout=max(0.0, patience_s))
+
+
+class ThreadLane(Generic[E]):
+    """Entries that threads wait with, and who of them leads.
+
+    attempt: makes one request, completes its entries, and says what is left; its leader waits until the given time
+    only. retry: goes on after that on the loop. crowd: as a Coalescer's.
+    """
+
+    def __init__(
+        self,
+        coalescer: Coalescer[E],
+        attempt: Callable[[list[E], float], Failed[E] | None],
+        retry: Callable[[Failed[E]], Coroutine[Any, Any, None]],
+        *,
+        timeout_s: float,
+        loop: asyncio.AbstractEventLoop,
+        crowd: Callable[[], int],
+    ) -> None:
+        self._coalescer = coalescer
+        self._attempt = attempt
+        self._retry = retry
+        self._timeout_s = timeout_s
+        self._loop = loop
+        self._crowd = crowd
+        self._lock = threading.Lock()
+        self._waiting: Waiting[E] = Waiting()
+        self._leaders: dict[ThreadWaiter[E], float] = {}  # and since when
+        self._in_flight_items = 0
+        self._posted = 0
+        """Calls of the loop that have not come there yet."""
+        self._closed = False
+        self._idle = asyncio.Event()
+
+    # ---- for threads
+
+    def send(self, entry: E, waiter: ThreadWaiter[E], wait_s: float) -> bytes:
+        """Returns what the broker says of the entry. The waiter is the entry's.
+
+        Raises what the broker or the coalescer says, and OutcomeUnknown when the thread has waited for `wait_s`; then
+        the entry is still being sent.
+        """
+        now = time.monotonic()
+        entry.deadline = now + self._timeout_s
+        try:
+            self._join(entry, waiter, now)
+            while not waiter.done():
+                if waiter in self._leaders:
+                    self._lead(waiter, now + wait_s)
+                elif not waiter.wait(now + wait_s - time.monotonic()):
+                    raise _no_answer(wait_s)
+            if waiter in self._leaders:  # the loop was quicker
+                self._leave(waiter)
+        except BaseException:
+            self._leave(waiter, entry)
+            raise
+        return waiter.result()
+
+    def _join(self, entry: E, waiter: ThreadWaiter[E], now: float) -> None:
+        with self._lock:
+            if self._closed:
+                raise MisuseError("the producer is closed: make a new one")
+            if self._posted or self._coalescer.is_busy or self._waiting.is_full:
+                self._post(self._coalescer.offer, entry)
+                return
+            self._waiting.add(entry)
+            if len(self._leaders) < IN_FLIGHT_MAX:
+                self._leaders[waiter] = now
+
+    def _lead(self, waiter: ThreadWaiter[E], until: float) -> None:
+        time.sleep(0)  # lets go of the interpreter's lock: threads that are ready now join, and leave together
+        crowd = self._crowd()
+        with self._lock:
+            self._waiting.move_to(waiter.batch, crowd)
+        if batch := worth_sending(waiter.batch, time.monotonic(), self._timeout_s):
+            waiter.failed = self._attempt(batch, until)
+        if waiter.failed is None:
+            waiter.batch.clear()
+        self._leave(waiter)
+
+    def _leave(self, waiter: ThreadWaiter[E], entry: E | None = None) -> None:
+        """The thread leads no more, or waits no more with its entry. What it leaves undone the loop does.
+
+        In such an order that it can be interrupted, and begin again.
+        """
+        with self._lock:
+            if entry is not None and (left := self._waiting.release(lambda other: other is entry)):
+                self._post(self._coalescer.take_over, left)
+            if waiter.batch:
+                failed = waiter.failed or Failed(_unsettled(waiter.batch), OutcomeUnknown("its sender was interrupted"))
+                self._post(self._resume, failed, self._waiting.release(_any))
+                waiter.batch.clear()
+            if waiter in self._leaders:
+                if self._waiting:
+                    self._promote(self._waiting.first())
+                del self._leaders[waiter]
+                if self._closed and not self._leaders:
+                    self._post(self._idle.set)
+
+    def _promote(self, entry: E) -> None:
+        waiter = entry.waiter
+        assert isinstance(waiter, ThreadWaiter)
+        self._leaders[waiter] = time.monotonic()
+        waiter.wake()
+
+    def _post(self, function: Callable[..., object], *args: object) -> None:
+        self._posted += 1
+        self._loop.call_soon_threadsafe(self._run_posted, function, args)
+
+    # ---- on the loop
+
+    def _run_posted(self, function: Callable[..., object], args: tuple[object, ...]) -> None:
+        try:
+            function(*args)
+        finally:
+            with self._lock:
+                self._posted -= 1
+
+    def _resume(self, failed: Failed[E], waiting: list[E]) -> None:
+        """Has the coalescer go on with a request, and take what waited behind it."""
+        if failed.entries:
+            self._coalescer.resume(failed.entries, lambda _: self._retry(failed))
+        self._coalescer.take_over(waiting)
+
+    def gather(self) -> None:
+        """Has the coalescer take what waits here."""
+        with self._lock:
+            waiting = self._waiting.release(_any)
+        self._coalescer.take_over(waiting)
+
+    async def drain(self) -> None:
+        """Takes nothing more; returns when nothing waits or is under way here. The coalescer is to be drained next."""
+        with self._lock:
+            self._closed = True
+            leaders = bool(self._leaders)
+        self.gather()
+        if leaders:
+            await self._idle.wait()
+
+    # ---- for all
+
+    def items(self) -> int:
+        """Items that wait or are under way."""
+        under_way = [entry.items for waiter in list(self._leaders) for entry in waiter.batch]
+        return self._waiting.items + sum(under_way)
+
+    def slowest_s(self) -> float:
+        """For how long the oldest of the requests under way has been so; 0 without one."""
+        now = time.monotonic()
+        return now - min(list(self._leaders.values()), default=now)
+
+
+def wait_for(waiter: ThreadWaiter[E], wait_s: float) -> bytes:
+    """Waits for an entry that the loop has. As `ThreadLane.send`."""
+    if not (waiter.done() or waiter.wait(wait_s)):
+        raise _no_answer(wait_s)
+    return waiter.result()
+
+
+def _no_answer(wait_s: float) -> OutcomeUnknown:
+    return OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried")
+
+
+def _any(_: object) -> bool:
+    return True
+
+
+def _unsettled(entries: list[E]) -> list[E]:
+    return [entry for entry in entries if entry.waiter is None or not entry.waiter.done()]
