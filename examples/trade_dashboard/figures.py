@@ -69,11 +69,11 @@ create table if not exists figures_batch (
     batch_id     bigint primary key,
     at           timestamptz not null,
     messages     bigint not null,
-    batch_ms     int not null,
-    committed_ms int not null,  -- the next four: see Waits
-    planned_ms   int not null,
-    started_ms   int not null,
-    read_ms      int not null
+    batch_ms     bigint not null,
+    committed_ms bigint not null,  -- the next four: see Waits
+    planned_ms   bigint not null,
+    started_ms   bigint not null,
+    read_ms      bigint not null
 );
 create index if not exists figures_batch_at on figures_batch (at);
 create table if not exists figures_bad (

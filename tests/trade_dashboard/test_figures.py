@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 
 from examples.trade_dashboard import figures
+from examples.trade_dashboard.counting import Counted
 from examples.trade_dashboard.figures import BadMessage, Deltas, Entry, Sums
 from examples.trade_dashboard.latency import Latency
 from tests.waiting import until
@@ -71,6 +73,18 @@ def test_batches_add_up(connection: psycopg.Connection[Any]) -> None:
     assert found.categories == (Entry("food", 3, 3, 110),)
     assert found.sellers == (Entry("food-0", 2, 2, 80), Entry("food-1", 1, 1, 30))
     assert found.batch == figures.Batch(batch_id=5, at=_AT + 250 * _MS, messages=1, batch_ms=250)
+
+
+def test_a_trade_of_1970_and_a_log_that_was_read_late_are_counted(connection: psycopg.Connection[Any]) -> None:
+    counted = Counted()
+    body = {"event": "paid", "amount_cents": 5, "at_us": 1, "seller": "s", "province": "p", "category": "c"}
+    counted.message(0, 0, json.dumps(body).encode(), epoch_ms(_AT) * 1_000)
+    later = _AT + timedelta(days=60)
+    waits = counted.waits(planned_at=later, started_at=later, read_at=later)
+    added(connection, counted.deltas(1, _AT, waits))
+    assert figures.read(connection).total.paid == 1
+    row = connection.execute("select committed_ms, planned_ms from figures_batch").fetchone()
+    assert row == (epoch_ms(_AT) - 1, 60 * 86_400_000)
 
 
 def test_nothing_was_counted_yet(connection: psycopg.Connection[Any]) -> None:
