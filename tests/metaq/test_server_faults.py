@@ -29,6 +29,7 @@ from txmsg.metaq.group.logs import turn
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.log_api import LogApi
+from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
@@ -362,6 +363,36 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(
         assert len(ended) >= 2
         assert {type(error) for error in ended} == {OutcomeUnknown}
         assert {"fetch again" in str(error) for error in ended} == {True}
+
+
+def test_a_fetch_that_waited_for_room_reads_no_more_than_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though more has come meanwhile: one large batch is all that two readers have room for."""
+    waits = threading.Event()
+    hold = Transfers.hold
+
+    async def noted(self: Transfers, transfer: Transfer, size_bytes: int) -> None:
+        if size_bytes < 1024:
+            waits.set()
+        await hold(self, transfer, size_bytes)
+
+    monkeypatch.setattr(Transfers, "hold", noted)
+    config = MetaQConfig(data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", sending_size_bytes_max=2**21)
+    with served(config) as address, RemoteLog(address) as log, ThreadPoolExecutor(1) as late, ExitStack() as readers:
+        log.append([Append("large", 0, encode(Columns([bytes(4 * 1024 * 1024)], [1]))), one("t", 0, "small")])
+        clients = [readers.enter_context(RawClient(address)) for _ in range(2)]
+        for client in clients:
+            (answer,) = unread(client, "large", 1)
+            while not answer.pushed:
+                client.read()
+        fetched = late.submit(log.fetch, {LogQueue("t", 0): 0})
+        assert waits.wait(WAIT_S)
+        log.append([Append("t", 0, encode(Columns([bytes(100_000)], [1])))])
+        for client in clients:
+            client.socket.close()
+        [found] = fetched.result(WAIT_S)
+        assert [batch.end_offset for batch in found.batches] == [1]
 
 
 def test_what_was_not_sent_of_a_fetch_that_was_ended_is_not_kept(tmp_path: Path, too_slow: list[object]) -> None:

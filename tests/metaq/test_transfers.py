@@ -97,6 +97,51 @@ async def test_a_caller_has_a_share_and_ends_its_own(loop: Loop) -> None:
         await room.hold(more, MIB)
 
 
+async def test_some_that_wait_for_more_give_each_other_room_and_none_is_ended(loop: Loop) -> None:
+    room = Transfers(4 * MIB, 20)
+    all_hold = asyncio.Barrier(4)
+    sent: list[str] = []
+
+    async def send(name: str) -> None:
+        with room.begun(name) as transfer:
+            await room.hold(transfer, MIB)
+            await all_hold.wait()
+            await room.hold(transfer, 2 * MIB)
+            async with transfer.step():
+                sent.append(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        sending = [tasks.create_task(send(name)) for name in "abcd"]
+        for _ in range(4):
+            await settle()
+            loop.now += 2
+        for task in sending:
+            task.cancel()
+    assert sorted(sent) == ["a", "b", "c", "d"]
+    assert room.held_bytes == 0
+
+
+async def test_the_time_in_which_a_transfer_waits_for_room_is_not_its_own(loop: Loop) -> None:
+    room = Transfers(2 * MIB, 20)
+
+    with room.begun("a") as transfer, ExitStack() as of_other:
+        await room.hold(transfer, MIB)
+        other = of_other.enter_context(room.begun("b"))
+        await room.hold(other, MIB)
+        other.moved_bytes = 900 * MIB
+        loop.now += 0.5
+        waits = asyncio.create_task(room.hold(transfer, 2 * MIB))
+        await settle()
+        loop.now += 60
+        await settle()
+        assert (waits.done(), transfer.held_bytes, room.held_bytes) == (False, 0, MIB)
+        of_other.close()
+        await waits
+        assert transfer.slow_for_s(loop.now) == pytest.approx(-0.5), "half of its second's grace is left"
+        async with transfer.step():
+            transfer.moved_bytes = 2 * MIB
+
+
 async def test_a_transfer_has_its_time_in_all(loop: Loop) -> None:
     room = Transfers(8 * MIB, 20)
 

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from txmsg.errors import (
     BrokerUnavailable,
@@ -155,13 +155,13 @@ class LogApi:
                 found = []  # a large frame is not kept while its parts are sent
                 held_bytes = min(PIECE_SIZE_BYTES, sum(reply.size_bytes for reply in replies))
                 if not self.sending.hold_now(transfer, held_bytes):
-                    if keeps_frames := any(reply.frames for reply in replies):
+                    has_frames = any(reply.frames for reply in replies)
+                    if has_frames:
                         replies = []  # nothing is kept while others have the room
                     await self.sending.hold(transfer, held_bytes)
-                    if keeps_frames:
-                        found = await self._read_from(wanted, left_bytes)
-                        replies, following = _replies(found, places), _following(wanted, found)
-                        found = []
+                    if has_frames:
+                        found = await self._read_from(wanted, min(left_bytes, held_bytes))
+                        continue  # which holds as much already
                 left_bytes -= sum(reply.size_bytes for reply in replies)
                 wanted = following
                 await self._send(replies, call, transfer)
@@ -178,8 +178,8 @@ class LogApi:
         try:
             for reply in replies:
                 data = reply.frames
-                if reply.again is not None:
-                    data = [await self._read(partial(self._log.raw, *reply.again))]
+                if (part := reply.part) is not None:
+                    data = [await self._read(partial(self._log.raw, part.topic, part.position, part.size_bytes))]
                 async with transfer.step():
                     await call.send(pb.FetchReply(head=reply.head), data)
                 transfer.moved_bytes += reply.size_bytes
@@ -263,14 +263,22 @@ def _not_own(topic: str) -> str:
     return topic
 
 
+class _Part(NamedTuple):
+    """Of a frame that is large: where it stands in the log."""
+
+    topic: str
+    position: int
+    size_bytes: int
+
+
 class _Reply:
     """What goes in one reply: whole frames, as they were read and verified; or a part of a frame that is large."""
 
     def __init__(self) -> None:
         self.head = pb.FetchHead()
         self.frames: list[Buffer] = []
-        self.again: tuple[str, int, int] | None = None
-        """Of a part: the topic, the position, and how many bytes. It is read again when its turn has come."""
+        self.part: _Part | None = None
+        """It is read again when its turn has come."""
         self.size_bytes = 0
 
 
@@ -303,7 +311,7 @@ def _parts_of(at: int, header: Header) -> Iterator[_Reply]:
     for position in range(header.position, header.end, PIECE_SIZE_BYTES):
         reply = _Reply()
         reply.size_bytes = min(PIECE_SIZE_BYTES, header.end - position)
-        reply.again = header.topic, position, reply.size_bytes
+        reply.part = _Part(header.topic, position, reply.size_bytes)
         reply.head.fetched.add(at=at, size=reply.size_bytes, goes_on=position + reply.size_bytes < header.end)
         yield reply
 

@@ -32,13 +32,21 @@ class Transfer:
         """Whether its room was given to others."""
         self._patience_s = patience_s
         self._begun = 0.0
+        self._paused = 0.0
         self._step: asyncio.Timeout | None = None
 
     def take(self, size_bytes: int) -> None:
-        """Holds so many bytes more. Its time runs from the first ones on."""
+        """Holds so many bytes more. Its time runs from the first ones on, but not while it holds none."""
         if not self.held_bytes:
-            self._begun = asyncio.get_running_loop().time()
+            self._begun += asyncio.get_running_loop().time() - self._paused
         self.held_bytes += size_bytes
+
+    def give_back(self) -> int:
+        """Holds nothing from now on, so that it need not be ended for others. Returns what it held."""
+        size_bytes, self.held_bytes, self.is_ended = self.held_bytes, 0, False
+        if size_bytes:
+            self._paused = asyncio.get_running_loop().time()
+        return size_bytes
 
     def slow_for_s(self, now: float) -> float:
         """For how long it has been behind the least rate; below 0: it is not."""
@@ -89,8 +97,7 @@ class Transfers:
             yield transfer
         finally:
             del self._under_way[transfer]
-            self._held_bytes -= transfer.held_bytes
-            self._serve_waiting()
+            self._give_back(transfer)
 
     def hold_now(self, transfer: Transfer, size_bytes: int) -> bool:
         """Has it hold so many bytes in all. False: there is no room."""
@@ -103,10 +110,13 @@ class Transfers:
         return True
 
     async def hold(self, transfer: Transfer, size_bytes: int) -> None:
-        """The same, but returns when there is room. The slowest are ended for it."""
+        """The same, but returns when there is room. The slowest are ended for it.
+
+        Who waits holds nothing: else all room could be held by some that wait for each other.
+        """
         if self.hold_now(transfer, size_bytes):
             return
-        size_bytes -= transfer.held_bytes
+        self._give_back(transfer)
         entry = (transfer, size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
         try:
@@ -132,6 +142,10 @@ class Transfers:
     def _take(self, transfer: Transfer, size_bytes: int) -> None:
         transfer.take(size_bytes)
         self._held_bytes += size_bytes
+
+    def _give_back(self, transfer: Transfer) -> None:
+        self._held_bytes -= transfer.give_back()
+        self._serve_waiting()
 
     def _serve_waiting(self) -> None:
         for entry in list(self._waiting):
