@@ -20,6 +20,8 @@ from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve
 
 WAIT_S = 60.0
+SERVER_THREAD = "metaq-server"
+"""On which the loop of a server in a thread runs."""
 
 
 def cannot_be_reached(log: RemoteLog) -> BrokerUnavailable:
@@ -49,7 +51,7 @@ def served(config: MetaQConfig) -> Iterator[str]:
         except BaseException as exc:  # noqa: BLE001 - raised in the test
             told.put(exc)
 
-    thread = threading.Thread(target=run, name="metaq-server")
+    thread = threading.Thread(target=run, name=SERVER_THREAD)
     thread.start()
     try:
         address = told.get(timeout=WAIT_S)

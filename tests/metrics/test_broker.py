@@ -243,7 +243,7 @@ def test_of_ten_thousand_groups_a_bounded_number_has_series_and_the_others_are_a
 
     found = until(all_told)
     series = found.values["txmsg_group_lag_messages"]
-    others = {"messaging_consumer_group_name": "other", "messaging_destination_name": "other"}
+    others = {"messaging_consumer_group_name": "(other)", "messaging_destination_name": "(other)"}
     assert len(series) == NAMED_MAX + 1
     assert found.value("txmsg_group_lag_messages", **others) == (10_000 - NAMED_MAX) * 10
     first = {"messaging_consumer_group_name": "g00000", "messaging_destination_name": "t"}

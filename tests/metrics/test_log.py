@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.binlog.tailers import Table
 from tests.metaq.logs import batch
-from tests.metaq.servers import MetaQProcess
+from tests.metaq.servers import SERVER_THREAD, MetaQProcess
+from tests.metaq.servers import served as served_here
 from tests.metrics.scraping import Scrape, got, require_catalogued, rises, scrape
 from tests.ports import own_port
 from tests.restartable import Restartable
@@ -20,11 +24,13 @@ from tests.waiting import until
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.figures import dead, unready
 from txmsg.binlog.tailer import Tailer
-from txmsg.errors import MisuseError
+from txmsg.errors import CorruptLog, InvalidName, MisuseError
+from txmsg.message import check_name
 from txmsg.metaq.access import LogQueue
+from txmsg.metaq.group.files import queue_file
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.metrics.catalogue import NAMED_MAX, Process
+from txmsg.metrics.catalogue import NAMED_MAX, OTHER, Process
 from txmsg.mirror import open_sink
 
 
@@ -77,12 +83,30 @@ def test_appends_are_counted_and_timed(served: Served) -> None:
     assert found.value("txmsg_log_append_calls_sum") == 2
     assert found.value("txmsg_log_append_seconds_count") >= 1
     assert found.value("txmsg_log_sync_seconds_count") > before.value("txmsg_log_sync_seconds_count")
-    assert found.value("txmsg_log_bytes") > before.value("txmsg_log_bytes")
-    assert found.value("txmsg_log_files") == 1
     assert found.value("txmsg_log_unsynced_bytes") == 0
     found = served.await_fresh("txmsg_log_topic_messages_total", 5, messaging_destination_name="t")
     assert found.value("txmsg_log_topic_messages_total", messaging_destination_name="u") == 2
     assert found.value("txmsg_log_topics") == 2
+    assert found.value("txmsg_log_bytes") > before.value("txmsg_log_bytes")
+    assert found.value("txmsg_log_files") == 1
+
+
+def test_a_scrape_reads_no_directory_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    listdir = os.listdir
+
+    def noted(path: Any) -> list[str]:
+        if str(path).startswith(str(tmp_path)):
+            threads.append(threading.current_thread().name)
+        return listdir(path)
+
+    address = f"127.0.0.1:{own_port()}"
+    with served_here(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", http_listen=address)):
+        monkeypatch.setattr(os, "listdir", noted)
+        found = scrape(address)
+        assert found.value("txmsg_log_files") == 1
+        assert threads, "the files were listed"
+        assert SERVER_THREAD not in threads
 
 
 def test_lag_of_groups_is_told_with_the_age_of_the_oldest(served: Served) -> None:
@@ -103,13 +127,37 @@ def test_lag_of_groups_is_told_with_the_age_of_the_oldest(served: Served) -> Non
         member.leave({})
 
 
+def test_a_damaged_group_is_left_out_and_the_others_are_told(served: Served) -> None:
+    with RemoteLog(served.server.address) as log:
+        log.append([batch("t", 0, 0, 5)])
+        for group in ("damaged", "whole"):
+            member = log.join(group, ["t"])
+            member.view()
+            member.take([LogQueue("t", 0)])
+            member.leave({LogQueue("t", 0): 2})
+        path = queue_file(served.root / "groups/damaged", LogQueue("t", 0))
+        path.write_bytes(b"\xff" * path.stat().st_size)
+        with pytest.raises(CorruptLog):
+            log.group("damaged")
+    labels = {"messaging_consumer_group_name": "whole", "messaging_destination_name": "t"}
+    found = served.await_fresh("txmsg_log_group_lag_messages", 3, **labels)
+    assert len(found.values["txmsg_log_group_lag_messages"]) == 1
+    assert found.value("txmsg_log_groups") == 2
+
+
+@pytest.mark.parametrize("what", ["topic", "consumer group"])
+def test_no_topic_or_group_is_called_like_the_sum_of_the_others(what: str) -> None:
+    with pytest.raises(InvalidName):
+        check_name(what, OTHER)
+
+
 def test_of_many_topics_a_bounded_number_has_series(served: Served) -> None:
     count = NAMED_MAX + 20
     with RemoteLog(served.server.address) as log:
         log.append([batch(f"t{number:04}", 0, 0, 1) for number in range(count)])
     found = served.await_fresh("txmsg_log_topics", count)
     assert len(found.values["txmsg_log_topic_messages_total"]) == NAMED_MAX + 1
-    assert found.value("txmsg_log_topic_messages_total", messaging_destination_name="other") == 20
+    assert found.value("txmsg_log_topic_messages_total", messaging_destination_name="(other)") == 20
 
 
 def test_metrics_of_a_log_are_for_this_machine_only(tmp_path: Path) -> None:

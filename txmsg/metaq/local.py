@@ -15,7 +15,7 @@ from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.store.cells import queues_of_topic
 from txmsg.metaq.store.growth import Growth
-from txmsg.metaq.store.log import Append, Log, LogConfig, LogSize
+from txmsg.metaq.store.log import Append, Log, LogConfig, LogCounts, LogSize
 from txmsg.metaq.store.reader import CurrentReader, LogReader, QueueReader
 from txmsg.metaq.store.state import Identity, identity_of
 from txmsg.metaq.store.topics import TopicSettings, read_topics
@@ -160,8 +160,12 @@ class LocalLog:
         return self._log
 
     def size(self) -> LogSize:
-        """How large the log is, for its writer."""
+        """How large the log is, for its writer. Reads its directory."""
         return self._writer.size()
+
+    def counts(self) -> LogCounts:
+        """What its writer has done. Reads nothing."""
+        return self._writer.counts()
 
     def flush(self) -> None:
         if self._log is not None:

@@ -41,8 +41,9 @@ class Scope(Enum):
 
 NAMED_MAX: Final = 500
 """Topics, and pairs of a group and a topic, with series of their own: in a database those created first, in a log the
-first by name. The others are `other`."""
-OTHER: Final = "other"
+first by name. The others are OTHER."""
+OTHER: Final = "(other)"
+"""Not a name that a topic or group can have."""
 
 TOPIC: Final = "messaging_destination_name"
 GROUP: Final = "messaging_consumer_group_name"
@@ -270,7 +271,11 @@ _LOG: Final = (
         GROUP,
         TOPIC,
     ),
-    _gauge("txmsg_log_figures_age_seconds", "seconds", "Age of the values by topic and group; -1 before the first."),
+    _gauge(
+        "txmsg_log_figures_age_seconds",
+        "seconds",
+        "Age of the values of files, topics and groups; -1 before the first.",
+    ),
 )
 _MIRROR: Final = (
     _gauge("txmsg_mirror_tailing", "1", "Whether this tailer mirrors; 0: it starts, or another one does."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,10 +11,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txmsg.errors import UnknownGroup
+from txmsg.errors import CorruptLog, InvalidName, UnknownGroup
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.sessions import SESSIONS_MAX
+from txmsg.metaq.store.log import LogSize
 from txmsg.metrics.calls import put_calls
 from txmsg.metrics.catalogue import GROUP, NAMED_MAX, OTHER, TOPIC, Process
 from txmsg.metrics.figures import Figures
@@ -21,6 +23,8 @@ from txmsg.metrics.lookup import Lookup
 
 if TYPE_CHECKING:
     from txmsg.metaq.server.server import Parts
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class _Lag:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    size: LogSize
     topic_count: int
     messages: dict[str, int]
     """By topic; those without a name of their own together."""
@@ -40,11 +45,13 @@ class _Found:
 
 
 class LogFigures:
-    """The figures by topic and group, as last read, on one of `readers`."""
+    """The figures of the log's files, by topic and by group, as last read, on one of `readers`."""
 
     def __init__(self, log: LocalLog, readers: Executor) -> None:
         self._log = log
         self._readers = readers
+        self._told: set[str] = set()
+        """Why groups were left out, which is logged once."""
         self._lookup = Lookup("figures of the log", self._read)
 
     async def run(self) -> None:
@@ -61,6 +68,8 @@ class LogFigures:
         figures.put("txmsg_log_figures_age_seconds", self._lookup.age_s())
         if found is None:
             return
+        figures.put("txmsg_log_bytes", found.size.size_bytes)
+        figures.put("txmsg_log_files", found.size.files)
         figures.put("txmsg_log_topics", found.topic_count)
         figures.put_each("txmsg_log_topic_messages_total", TOPIC, found.messages)
         figures.put("txmsg_log_groups", found.group_count)
@@ -83,6 +92,7 @@ class LogFigures:
                 break
             lags |= self._lags_of(group)
         return _Found(
+            size=self._log.size(),
             topic_count=len(topics),
             messages=dict(messages),
             group_count=len(groups),
@@ -93,6 +103,11 @@ class LogFigures:
         try:
             queues = self._log.group(group).queues
         except UnknownGroup:  # deleted this moment
+            return {}
+        except (CorruptLog, InvalidName) as exc:  # the others are told all the same
+            if str(exc) not in self._told:
+                self._told.add(str(exc))
+                _logger.warning("group %s has no figures: %s", group, exc)
             return {}
         messages: defaultdict[str, int] = defaultdict(int)
         behind: defaultdict[str, list[tuple[LogQueue, int]]] = defaultdict(list)
@@ -127,12 +142,10 @@ def figures_of(parts: Parts, log: LogFigures) -> Figures:
     figures = Figures(Process.METAQ)
     figures.put("txmsg_ready", not unready(parts))
     put_calls(figures, parts.server)
-    counts, size, config = parts.appender.counts, parts.log.size(), parts.config
-    figures.put("txmsg_log_bytes", size.size_bytes)
-    figures.put("txmsg_log_files", size.files)
-    figures.put("txmsg_log_unsynced_bytes", size.unsynced_bytes)
-    figures.put("txmsg_log_sync_seconds", size.syncs)
-    figures.put("txmsg_log_deleted_files_total", size.deleted_files)
+    counts, written, config = parts.appender.counts, parts.log.counts(), parts.config
+    figures.put("txmsg_log_unsynced_bytes", written.unsynced_bytes)
+    figures.put("txmsg_log_sync_seconds", written.syncs)
+    figures.put("txmsg_log_deleted_files_total", written.deleted_files)
     figures.put("txmsg_log_retention_limit_bytes", config.log.retention_size_bytes or 0)
     figures.put("txmsg_log_append_seconds", counts.seconds)
     figures.put("txmsg_log_append_calls", counts.calls)

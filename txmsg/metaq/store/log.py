@@ -398,16 +398,14 @@ class Log:
         return deleted
 
     def size(self) -> LogSize:
-        """How large the log is now."""
+        """How large the log is now. Reads its directory."""
         firsts = files_of(self.root / "commitlog", ".log")
         end = self._writer.end
-        return LogSize(
-            end - next(iter(firsts), end),
-            len(firsts),
-            end - self._writer.synced,
-            self._deleted_files,
-            self._writer.syncs,
-        )
+        return LogSize(end - next(iter(firsts), end), len(firsts))
+
+    def counts(self) -> LogCounts:
+        """What its writer has done."""
+        return LogCounts(self._writer.end - self._writer.synced, self._deleted_files, self._writer.syncs)
 
     def index_keys(self) -> None:
         """Indexes the keys of all finished files. Done by itself, on a thread, after a file is finished."""
@@ -461,11 +459,15 @@ class Log:
 
 
 class LogSize(NamedTuple):
-    """What a log takes on disk, and what its writer has done since it was opened."""
+    """The files of messages of a log."""
 
     size_bytes: int
-    """Of the files of messages."""
     files: int
+
+
+class LogCounts(NamedTuple):
+    """What the writer of a log has done since it was opened."""
+
     unsynced_bytes: int
     """Appended, and not known to be on disk."""
     deleted_files: int
