@@ -91,3 +91,11 @@ async def test_a_session_that_its_server_ends_between_two_statements_is_known_to
     await until_async(lambda: connection.closed)
     with pytest.raises(psycopg.OperationalError):
         await connection.run(_DIVIDE, [_int(2)])
+
+
+async def test_an_answer_is_found_also_when_the_loop_tells_nothing(connection: PreparedConnection) -> None:
+    """As uvloop when a socket had an error, of which it tells once: a broker waited for ever after a crash."""
+    assert await connection.run(_DIVIDE, [_int(3)]) == (2,)
+    asyncio.get_running_loop().remove_reader(connection.pgconn.socket)
+    async with asyncio.timeout(60):
+        assert await connection.run(_DIVIDE, [_int(2)]) == (3,)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncConnection
@@ -19,6 +19,10 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
+
+_LOOK_S: Final = 0.2
+"""How often an answer is looked for without being told of it: uvloop tells once that a socket has an error, and then
+nothing more, also if what the server said last was not read to its end."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class PreparedConnection(AsyncConnection[Any]):
         """Which the loop watches, also between statements: to begin and to end that for each takes system calls."""
         self._answered: asyncio.Future[PGresult] | None = None
         self._result: PGresult | None = None
+        self._looking: asyncio.TimerHandle
 
     async def run(self, statement: Statement, values: Sequence[bytes | None]) -> tuple[Any, ...]:
         """The one row of a statement. values: its parameters in binary. Raises what the driver raises.
@@ -96,6 +101,7 @@ class PreparedConnection(AsyncConnection[Any]):
             loop.add_reader(self._fd, self._receive)
         if is_unsent:
             loop.add_writer(self._fd, self._send)
+        self._looking = loop.call_later(_LOOK_S, self._look)
         try:
             found: PGresult = await answered
         except asyncio.CancelledError:
@@ -104,6 +110,7 @@ class PreparedConnection(AsyncConnection[Any]):
             raise
         finally:
             self._answered = None
+            self._looking.cancel()
         if found.status not in {ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK}:
             raise error_from_result(found, "utf-8")
         return found
@@ -133,6 +140,11 @@ class PreparedConnection(AsyncConnection[Any]):
                 answered.set_result(self._result)  # why the server has closed the session
             else:
                 answered.set_exception(exc)
+
+    def _look(self) -> None:
+        self._receive()
+        if self._answered is not None and self._loop is not None:
+            self._looking = self._loop.call_later(_LOOK_S, self._look)
 
     def _send(self) -> None:
         try:
