@@ -17,7 +17,7 @@ PAST = {
     *("mirror.created_at", "mirror.seen_at", "mirror_queue.updated_at"),
     *("retry.born_at", "retry.stored_at", "rolled_back.at"),
     *("scheduled.born_at", "scheduled.half_stored_at", "scheduled.stored_at"),
-    *("segment.closed_at", "segment.created_at", "segment.opened_at"),
+    *("segment.closed_at", "segment.created_at", "segment.opened_at", "setting_change.changed_at"),
     *("topic.created_at", "topic.write_changed_at"),
 }
 LEASES = {"broker.expires_at", "cursor.held_until"}
