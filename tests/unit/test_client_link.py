@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
+
 from tests.waiting import until_async
 from txmsg.client.channel import Brokers
-from txmsg.client.link import RENEWALS, Hand, Link, Polling
-from txmsg.errors import ProtocolError
+from txmsg.client.link import FAILURES_MAX, RENEWALS, Hand, Link, Polling
+from txmsg.errors import OutcomeUnknown, ProtocolError
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -30,6 +32,17 @@ class Broker:
         self.held: asyncio.Queue[list[pb.Receipt]] = asyncio.Queue()
         self.expired: list[pb.Receipt] = []
         self.holds_polls = False
+        self.failures = 0
+        """How many calls that ask for no messages fail."""
+        self.lost_polls = 0
+        """How many polls fail, when there is no reply left."""
+        self.gate = asyncio.Event()
+        """Closed, calls that ask for no messages wait for it."""
+        self.gate.set()
+        self.settling = 0
+        """How many such calls wait."""
+        self.acks: list[pb.Receipt] = []
+        """What was acknowledged in calls that were answered."""
         self.lines: list[tuple[int, int, int]] = []
         """Of each call that names its line: that, what was received, and how many messages are asked for."""
 
@@ -40,6 +53,14 @@ class Broker:
         assert method is Notify.receive
         if request.line:
             self.lines.append((request.line, request.received, request.max_messages))
+        if not request.max_messages:
+            self.settling += 1
+            await self.gate.wait()
+            self.settling -= 1
+            if self.failures:
+                self.failures -= 1
+                raise OutcomeUnknown("the connection was lost")
+            self.acks.extend(request.acks)
         if request.held:
             self.held.put_nowait(list(request.held))
             return pb.ReceiveReply(expired=self.expired)
@@ -48,6 +69,9 @@ class Broker:
             raise ProtocolError("a reply cannot be read")
         if self.replies:
             return self.replies.pop()
+        if self.lost_polls and request.max_messages:
+            self.lost_polls -= 1
+            raise OutcomeUnknown("the connection was lost")
         if self.holds_polls and request.max_messages:
             await asyncio.Event().wait()
         await asyncio.sleep(0.01)
@@ -127,12 +151,17 @@ async def test_what_the_broker_does_not_leave_to_us_is_not_handled() -> None:
         await link.idle()
 
 
-async def test_a_stop_ends_the_poll_under_way_and_says_what_came_last() -> None:
-    broker = Broker()
+def polling_link(broker: Broker) -> Link:
+    """Its first poll brings offset 5; the next one waits in the broker."""
     broker.holds_polls = True
     broker.replies = [pb.ReceiveReply(batches=[columns(5)])]
     polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=VISIBILITY_TIMEOUT_S)
-    link = Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None)
+    return Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None)
+
+
+async def test_a_stop_ends_the_poll_under_way_and_says_what_came_last() -> None:
+    broker = Broker()
+    link = polling_link(broker)
     running = asyncio.create_task(link.run())
     await until_async(lambda: len(broker.lines) == 2)
     link.stop()
@@ -140,6 +169,83 @@ async def test_a_stop_ends_the_poll_under_way_and_says_what_came_last() -> None:
     await link.flush(1.0)
     [(line, *first), second, last] = broker.lines
     assert (first, second, last) == ([0, 10], (line, HAND.token, 9), (line, HAND.token, 0))
+
+
+@pytest.mark.parametrize("flushes", [True, False], ids=["at once", "after its handlers"])
+async def test_a_stop_during_a_settlement_says_what_came_last_after_it(flushes: bool) -> None:
+    broker = Broker()
+    link = polling_link(broker)
+    running = asyncio.create_task(link.run())
+    await until_async(lambda: len(broker.lines) == 2)
+    broker.gate.clear()
+    link.ack(HAND, 5)
+    await until_async(lambda: broker.settling)
+    link.stop()
+    await running
+    flushing = asyncio.create_task(link.flush(60.0)) if flushes else None
+    await asyncio.sleep(0)
+    assert len(broker.lines) == 2
+    broker.gate.set()
+    await until_async(lambda: broker.lines[2:])
+    assert broker.lines[2:] == [(broker.lines[0][0], HAND.token, 0)]
+    await (flushing or link.flush(1.0))
+
+
+async def test_what_came_last_is_said_again_when_the_broker_did_not_hear_it() -> None:
+    broker = Broker()
+    link = polling_link(broker)
+    running = asyncio.create_task(link.run())
+    await until_async(lambda: len(broker.lines) == 2)
+    broker.failures = 2
+    link.stop()
+    await running
+    await link.flush(60.0)
+    assert [(received, count) for _, received, count in broker.lines[2:]] == [(HAND.token, 0)] * 3
+
+
+async def test_a_stop_after_a_lost_poll_says_what_came_last() -> None:
+    broker = Broker()
+    link = polling_link(broker)
+    broker.lost_polls = 1
+    running = asyncio.create_task(link.run())
+    await until_async(lambda: not broker.lost_polls)
+    link.stop()  # while it pauses
+    await running
+    await link.flush(60.0)
+    assert [(received, count) for _, received, count in broker.lines[1:]] == [(HAND.token, 9), (HAND.token, 0)]
+
+
+async def test_a_broker_that_answers_no_more_is_not_told_for_long_what_came_last() -> None:
+    broker = Broker()
+    link = polling_link(broker)
+    running = asyncio.create_task(link.run())
+    await until_async(lambda: len(broker.lines) == 2)
+    broker.failures = 1_000_000
+    link.stop()
+    await running
+    await link.flush(3600.0)
+    assert broker.failures == 1_000_000 - FAILURES_MAX
+
+
+async def test_acknowledgements_that_went_with_what_is_held_and_were_lost_are_sent_again() -> None:
+    broker = Broker()
+    link = polling_link(broker)
+    running = asyncio.create_task(link.run())
+    await until_async(lambda: len(broker.lines) == 2)
+    others, broker.gate = broker.gate, asyncio.Event()
+    link.ack(HAND, 5)
+    keeping = asyncio.create_task(link._settle([HAND.receipt([6])]))  # as `keep` does, before the timer has run
+    await until_async(lambda: broker.settling)
+    its, broker.gate = broker.gate, others
+    await until_async(lambda: link._flush_timer is None and link._flushing is None)
+    broker.failures = 1
+    its.set()
+    assert not await keeping
+    await until_async(lambda: broker.acks)  # nothing else happens on this line
+    assert broker.acks == [HAND.receipt([5])]
+    link.stop()
+    await running
+    await link.flush(1.0)
 
 
 async def test_what_cannot_be_read_is_not_said_to_be_missing() -> None:

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from tests.waiting import until_async
 from txmsg.client import links as links_module
 from txmsg.client.channel import Brokers
 from txmsg.client.link import Link
@@ -59,3 +60,26 @@ async def test_a_consumer_stops_while_a_broker_that_has_gone_is_being_given_up(m
         await links.stop()  # the poll that it waits for is cancelled under it
         await links.close()
         await links.flush()
+
+
+async def test_what_keeping_had_taken_is_back_before_a_broker_that_has_gone_is_told_the_rest() -> None:
+    gave_back: list[bool] = []
+
+    class Keeping(SilentLink):
+        async def run(self) -> None: ...
+
+        async def keep(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                gave_back.append(not self.flushed)
+
+    brokers, link = OneBroker(), Keeping()
+    links = Links(cast(Brokers, brokers), lambda address: cast(Link, link), group="g")
+    await asyncio.sleep(0)
+    brokers.addresses = []
+    brokers.changed()
+    await until_async(lambda: link.flushed)
+    await links.close()
+    assert gave_back == [True]

@@ -30,6 +30,8 @@ POLL_WAIT_S = 300.0
 CALL_GRACE_S = 10.0
 FLUSH_DELAY_S = 0.005
 PAUSE_S_MAX = 1.0
+FAILURES_MAX = 3
+"""After so many failures in a row a stop does not wait for the broker to hear what came last: it has probably gone."""
 ERROR_TEXT_SIZE_MAX = 4000
 SAY_AGAIN_S = 60.0
 AHEAD_S = 0.2
@@ -153,20 +155,33 @@ class Link:
     def _settled(self, hand: Hand, offset: int) -> None:
         self._settled_count += 1
         self.drop(hand, offset)
+        self._flush_later(FLUSH_DELAY_S)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the next call is to say what came last: no poll will say it."""
+        return self._is_in_doubt and self._stopping.is_set() and self._poll is None
+
+    @property
+    def _has_to_tell(self) -> bool:
+        return bool(self._acks or self._refusals) or self._is_last
+
+    def _flush_later(self, delay_s: float) -> None:
         if self._flush_timer is None and self._flushing is None and not self._flushed:
-            self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_DELAY_S, self._flush_soon)
+            self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush_soon)
 
     def _flush_soon(self) -> None:
-        self._flush_timer = None
-        if self._flushing is None and (self._acks or self._refusals or self._is_in_doubt):
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        if self._flushing is None and self._has_to_tell:
             self._flushing = asyncio.create_task(self._flush())
             self._flushing.add_done_callback(self._flush_done)
 
     def _flush_done(self, _: asyncio.Task[None]) -> None:
         self._flushing = None
-        if (self._acks or self._refusals) and self._flush_timer is None and not self._flushed:
-            delay_s = FLUSH_DELAY_S if self._failures == 0 else PAUSE_S_MAX
-            self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush_soon)
+        if self._has_to_tell:
+            self._flush_later(PAUSE_S_MAX if self._failures else FLUSH_DELAY_S)
 
     async def _flush(self) -> None:
         await self._settle()
@@ -175,14 +190,17 @@ class Link:
         """Settles everything that waits, before the end. What is left after the time is delivered again."""
         try:
             async with asyncio.timeout(timeout_s):
-                while self._acks or self._refusals or self._flushing is not None:
+                while self._flushing is not None or (
+                    self._has_to_tell and (self._acks or self._refusals or self._failures < FAILURES_MAX)
+                ):
                     if self._flushing is not None:
                         await asyncio.wait([self._flushing])
                     elif not await self._settle():
                         await asyncio.sleep(random.uniform(0.05, 0.2))
         except TimeoutError:
             count = sum(map(len, self._acks.values())) + len(self._refusals)
-            _log.warning("%d settlements did not reach broker %s: those messages come again", count, self.address)
+            if count:
+                _log.warning("%d settlements did not reach broker %s: those messages come again", count, self.address)
         finally:
             self._flushed = True
             if self._flush_timer is not None:
@@ -219,6 +237,7 @@ class Link:
                     self.refuse(hand, offset, str(error))
                 if messages:
                     self._take(self, hand, messages)
+        self._flush_soon()
 
     async def keep(self) -> None:
         """Tells the broker for ever what is held for long, so that it leaves it to us. Quick handlers cost nothing."""
@@ -296,8 +315,6 @@ class Link:
         finally:
             self._poll = None
         self._is_in_doubt = reply is None
-        if reply is None and self._stopping.is_set():
-            self._flush_soon()
         return reply
 
     async def _settle(self, held: Sequence[Receipt] = ()) -> bool:
@@ -308,8 +325,9 @@ class Link:
         request.acks.extend(hand.receipt(offsets) for hand, offsets in acks.items())
         request.refusals.extend(refusals)
         request.held.extend(held)
-        is_last = self._is_in_doubt and self._stopping.is_set() and self._poll is None
+        is_last = self._is_last
         if is_last:
+            self._is_in_doubt = False
             self._name_line(request)
         reply = None
         try:
@@ -319,11 +337,12 @@ class Link:
                 for hand, offsets in acks.items():
                     self._acks[hand] += offsets
                 self._refusals[:0] = refusals
+                self._is_in_doubt |= is_last
+                if self._has_to_tell:
+                    self._flush_later(PAUSE_S_MAX)
         if reply is not None:
             self._counts.acknowledged += sum(map(len, acks.values()))
             self._counts.refused += len(refusals)
-        if reply is not None and is_last:
-            self._is_in_doubt = False
         if reply is not None and reply.expired:
             self._hear_expired(reply.expired)
         return reply is not None

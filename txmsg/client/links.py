@@ -97,6 +97,7 @@ class Links:
             _log.info("group %s: handlers still hold messages of %s, which has gone", self._group, line.link.address)
         line.keeping.cancel()
         line.polling.cancel()
+        await asyncio.wait([line.keeping, line.polling])  # what they were telling the broker is then to be told again
         await line.link.flush(SETTLE_S_MAX)
 
     async def _poll(self, link: Link) -> None:
