@@ -123,6 +123,87 @@ async def test_what_did_not_come_over_a_line_is_redelivered_at_once_and_uncounte
         assert [(message.offset, message.attempt) for message in retried + await receive(delivery, 1)] == [(2, 2)] * 2
 
 
+async def test_a_late_call_of_a_line_takes_nothing_and_puts_nothing_back(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, backoff=AT_ONCE) as delivery:
+        await notify.add(3)
+
+        async def take(line: Line) -> list[Delivered]:
+            delivery.follow("g", "c", line)
+            return each_of(await delivery.receive("g", "c", T, 1, 0 if line.call == 2 else 30, NEVER_S, line=line))
+
+        (first,) = await take(Line(7, 0, 1))
+        token = first.receipt.token
+        # The second call is on its way over a connection that the member has given up; the third comes before it.
+        (held,) = await take(Line(7, token, 3))
+        assert await take(Line(7, token, 2)) == []
+        assert offsets(await receive(delivery, 1, client="other")) == [2]
+        assert await delivery.settle("g", "c", receipts([first, held]), []) == []
+        # Nor does it end the wait of a later one.
+        waiting = asyncio.create_task(take(Line(7, held.receipt.token, 5)))
+        await until_async(lambda: delivery._state.groups["g"].has_waiting)
+        delivery.follow("g", "c", Line(7, held.receipt.token, 4))
+        delivery.wake(await notify.add(1))
+        assert offsets(await waiting) == [3]
+
+
+async def test_a_call_that_comes_while_the_one_before_loads_the_group_gets_what_that_one_took(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, backoff=AT_ONCE) as delivery:
+        await notify.add(1)
+        async with delivery._loader._loading("g"):
+            delivery.follow("g", "c", Line(7, 0, 1))
+            earlier = asyncio.create_task(delivery.receive("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 1)))
+            await asyncio.sleep(0)
+            delivery.follow("g", "c", Line(7, 0, 2))
+            later = asyncio.create_task(delivery.receive("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 2)))
+            await asyncio.sleep(0)
+        (message,) = each_of(await later)
+        assert (message.offset, message.attempt) == (0, 1)
+        taken = receipts(each_of(await earlier))
+        assert await delivery.settle("g", "c", taken, []) == taken
+        assert await delivery.settle("g", "c", receipts([message]), []) == []
+
+
+async def test_a_call_that_is_woken_when_the_next_one_has_come_leaves_the_message_to_others(notify_url: str) -> None:
+    class Outlet:
+        """Is looked at between the moment when a call is woken and that when it takes messages."""
+
+        follows = False
+
+        @property
+        def is_full(self) -> bool:
+            if self.follows:
+                self.follows = False
+                delivery.follow("g", "c", Line(7, 0, 2))
+            return False
+
+        async def emptied(self) -> None: ...
+
+    async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
+        outlet = Outlet()
+        mine = asyncio.create_task(
+            delivery.receive("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 1), outlet=outlet)
+        )
+        await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
+        other = asyncio.create_task(delivery.receive("g", "other", T, 1, NEVER_S, NEVER_S))
+        await until_async(lambda: len(delivery._state.groups["g"]._waiting) == 2)
+        outlet.follows = True
+        delivery.wake(await notify.add(1))
+        assert offsets(each_of(await other)) == [0]
+        assert await mine == []
+
+
+async def test_what_did_not_come_does_not_use_up_the_rate_of_a_group(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        assert await receive(delivery, 1, wait_s=0) == []
+        await notify.add(1)
+        members = delivery._state.groups["g"].members
+        members.limit(1 / NEVER_S, delivery._state.monotonic())  # the next message after this one comes in an hour
+        assert len(await delivery.receive("g", "c", T, 1, 30, NEVER_S, line=Line(7, 0, 1))) == 1
+        assert members.room("other", delivery._state.monotonic()) == 0
+        delivery.follow("g", "c", Line(7, 0, 2))
+        assert offsets(await receive(delivery, 1, client="other")) == [0]
+
+
 async def test_a_member_that_reads_nothing_gets_nothing_and_holds_up_no_other(notify_url: str) -> None:
     class Slow:
         is_full = True

@@ -45,6 +45,8 @@ class Broker:
         """What was acknowledged in calls that were answered."""
         self.lines: list[tuple[int, int, int]] = []
         """Of each call that names its line: that, what was received, and how many messages are asked for."""
+        self.numbers: list[int] = []
+        """Of the same calls."""
 
     def channel(self, address: str) -> Broker:
         return self
@@ -53,6 +55,7 @@ class Broker:
         assert method is Notify.receive
         if request.line:
             self.lines.append((request.line, request.received, request.max_messages))
+            self.numbers.append(request.call)
         if not request.max_messages:
             self.settling += 1
             await self.gate.wait()
@@ -169,6 +172,7 @@ async def test_a_stop_ends_the_poll_under_way_and_says_what_came_last() -> None:
     await link.flush(1.0)
     [(line, *first), second, last] = broker.lines
     assert (first, second, last) == ([0, 10], (line, HAND.token, 9), (line, HAND.token, 0))
+    assert broker.numbers == [1, 2, 3]
 
 
 @pytest.mark.parametrize("flushes", [True, False], ids=["at once", "after its handlers"])

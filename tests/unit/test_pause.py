@@ -151,6 +151,15 @@ def test_a_bucket_lets_its_rate_through_and_never_saves_more_than_its_burst() ->
     assert 990 <= through <= 1001
 
 
+def test_what_a_bucket_gets_back_does_not_exceed_its_burst() -> None:
+    bucket = TokenBucket(10.0, 0)
+    bucket.take(3)
+    bucket.take(-2)
+    assert bucket.room(0) == 4
+    bucket.take(-2)
+    assert bucket.room(0) == 5
+
+
 def test_a_bucket_in_debt_waits_for_it_to_be_paid() -> None:
     bucket = TokenBucket(10.0, 0)
     bucket.take(25)

@@ -34,5 +34,5 @@ class TokenBucket:
         return max(0.0, -self._tokens / self.rate)
 
     def take(self, count: int) -> None:
-        """`count` items were admitted."""
-        self._tokens -= count
+        """`count` items were admitted; below 0: so many were not, after all."""
+        self._tokens = min(self._burst, self._tokens - count)

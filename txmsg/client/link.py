@@ -113,7 +113,7 @@ class Link:
         self._refusals: list[Refusal] = []
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
-        self._line, self._received = _new_line(), 0
+        self._line, self._received, self._named_count = _new_line(), 0, 0
         self._poll: asyncio.Task[ReceiveReply | None] | None = None
         self._is_in_doubt = False  # whether messages are on their way from a poll that has ended without an answer
         self._failures = 0
@@ -358,7 +358,8 @@ class Link:
 
     def _name_line(self, request: ReceiveRequest) -> None:
         """Says what came last. To be said only when no poll is under way: what it has brought may be read next."""
-        request.line, request.received = self._line, self._received
+        self._named_count += 1
+        request.line, request.received, request.call = self._line, self._received, self._named_count
 
     async def _call(self, request: ReceiveRequest, timeout_s: float) -> ReceiveReply | None:
         """One Receive. None after a failure."""

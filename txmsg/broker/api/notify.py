@@ -206,7 +206,7 @@ class NotifyApi:
         visibility_timeout_s = max(
             _VISIBILITY_TIMEOUT_S[0], min(request.visibility_timeout_ms / 1000, _VISIBILITY_TIMEOUT_S[1])
         )
-        line = Line(request.line, request.received) if request.line else None
+        line = Line(request.line, request.received, request.call) if request.line else None
         if line is not None:
             self._delivery.follow(request.group, request.client_id, line)
         expired: list[Receipt] = []

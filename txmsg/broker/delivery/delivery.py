@@ -93,9 +93,13 @@ class Delivery:
         wants = wants_of(tuple(subscriptions))
         loaded = await self._loader.group(group, wants, start)
         loaded.members.join(client_id, wants, self._state.monotonic(), self._state.config.member_ttl_s)
+        if line is not None and not self._follow(loaded, client_id, line):
+            return []
 
         def take() -> list[MessageBatch]:
             if outlet is not None and outlet.is_full:
+                return []
+            if line is not None and not loaded.members.is_latest(client_id, line):
                 return []
             return self._take(loaded, client_id, wants, max_messages, visibility_timeout_s)
 
@@ -104,8 +108,8 @@ class Delivery:
             with loaded.members.waits(client_id, self._state.monotonic):
                 batches = await self._wait(loaded, client_id, wants, wait_s, take, line, outlet)
         receipts = [batch.receipt for batch in batches]
-        if receipts and line is not None:
-            loaded.members.sent(client_id, line, receipts)
+        if receipts and line is not None and (replaced := loaded.members.sent(client_id, line, receipts)):
+            self.put_back(group, client_id, replaced)
         feeds = [loaded.feeds[QueueId(receipt.queue_id)] for receipt in receipts]
         if unnoted := notes_to_write(feeds, self._state.monotonic(), visibility_timeout_s):
             try:
@@ -142,7 +146,8 @@ class Delivery:
                         with self._state.waiting_for(wants):
                             await loaded.wait(wants)
                         is_full = outlet is not None and outlet.is_full
-                        if is_full or loaded.members.blocked_s(client_id, self._state.monotonic()) > 0:
+                        is_over = line is not None and not loaded.members.is_latest(client_id, line)
+                        if is_full or is_over or loaded.members.blocked_s(client_id, self._state.monotonic()) > 0:
                             loaded.wake(wants, 1)  # for a message that this member may not get now, but others may
                     batches = take()
         except TimeoutError:
@@ -159,13 +164,22 @@ class Delivery:
         """The calls before on this line of a member are over, also one that still waits here, and returns nothing.
 
         What was sent over it and not received is delivered again at once, and that does not count as an attempt.
+        Nothing happens if a later call has come before this one, as when an abandoned connection delivers it late.
         """
-        patience = self._parked.pop((group, client_id, line.id), None)
+        loaded = self._state.groups.get(group)
+        if loaded is not None:
+            self._follow(loaded, client_id, line)
+
+    def _follow(self, group: Group, client_id: str, line: Line) -> bool:
+        """Returns whether this is the latest call on the line."""
+        if not group.members.is_latest(client_id, line):
+            return False
+        patience = self._parked.pop((group.name, client_id, line.id), None)
         if patience is not None and not patience.expired():
             patience.reschedule(asyncio.get_running_loop().time())
-        loaded = self._state.groups.get(group)
-        if loaded is not None and (lost := loaded.members.not_received(client_id, line)):
-            self.put_back(group, client_id, lost)
+        if lost := group.members.follow(client_id, line):
+            self.put_back(group.name, client_id, lost)
+        return True
 
     def put_back(self, group: str, client_id: str, receipts: Sequence[Receipt]) -> None:
         """A member does not get these: they are delivered again at once, which does not count as an attempt."""

@@ -240,7 +240,9 @@ class Group:
                 _, token, _, offsets = receipt
                 first, others = feed.window.take_back(token, offsets)
                 feed.window.unread(first)
-                self.retries.leave(self.retries.take_back(feed.queue_id, token, others)[0])
+                retries, _ = self.retries.take_back(feed.queue_id, token, others)
+                self.retries.leave(retries)
+                self.members.returned(len(first) + len(retries))
                 touched.append(feed)
         return touched
 

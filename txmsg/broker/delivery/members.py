@@ -131,7 +131,15 @@ _HEALTHY_S = 60.0
 messages to count as present, unless it waits for some."""
 _RATE_WAIT_S_MIN = 0.1  # members that wait for a low rate look no more often
 _LINES_MAX = 4
-"""Lines of a member whose last messages are remembered. It has one to each broker, and for moments one more."""
+"""Lines of a member whose last call is remembered. It has one to each broker, and for moments one more."""
+
+
+@dataclass(slots=True)
+class _Line:
+    call: int
+    """The latest one."""
+    sent: Sequence[Receipt] = ()
+    """What it took."""
 
 
 @dataclass(slots=True)
@@ -142,8 +150,8 @@ class _Member:
     succeeded_at: float = -math.inf
     waiting: int = 0
     """How many of its calls wait for messages."""
-    sent: dict[int, Sequence[Receipt]] = field(default_factory=dict)
-    """The last messages that were sent over each of its lines."""
+    lines: dict[int, _Line] = field(default_factory=dict)
+    """By id, the one used last at the end."""
 
     def silent_s(self, now: float) -> float:
         """How long ago it asked for messages; 0 while it waits for them."""
@@ -251,20 +259,36 @@ class Members:
         if self.rate is not None:
             self.rate.take(count)
 
-    def sent(self, client_id: str, line: Line, receipts: Sequence[Receipt]) -> None:
-        """These were sent to a member, which will say whether they came."""
-        member = self._members.get(client_id)
-        if member is not None:
-            member.sent.pop(line.id, None)
-            member.sent[line.id] = receipts
-            if len(member.sent) > _LINES_MAX:
-                del member.sent[next(iter(member.sent))]
+    def returned(self, count: int) -> None:
+        """`count` messages that were given do not reach their member."""
+        if self.rate is not None:
+            self.rate.take(-count)
 
-    def not_received(self, client_id: str, line: Line) -> Sequence[Receipt]:
-        """What was sent last over a line of a member, if it did not come."""
+    def is_latest(self, client_id: str, line: Line) -> bool:
+        """Whether no later call over this line of a member is known."""
         member = self._members.get(client_id)
-        last = member.sent.pop(line.id, ()) if member is not None else ()
-        return () if last and last[0].token == line.received else last
+        known = None if member is None else member.lines.get(line.id)
+        return known is None or line.call >= known.call
+
+    def follow(self, client_id: str, line: Line) -> Sequence[Receipt]:
+        """The latest call over a line of a member. Returns what the one before took, if it did not come."""
+        member = self._members.get(client_id)
+        if member is None:
+            return ()
+        last = member.lines.pop(line.id, None)
+        member.lines[line.id] = _Line(line.call)
+        if len(member.lines) > _LINES_MAX:
+            del member.lines[next(iter(member.lines))]
+        return () if last is None or (last.sent and last.sent[0].token == line.received) else last.sent
+
+    def sent(self, client_id: str, line: Line, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
+        """The latest call over a line took these; the next one says whether they came. Returns what nobody can say."""
+        member = self._members.get(client_id)
+        known = None if member is None else member.lines.get(line.id)
+        if known is None:
+            return ()
+        replaced, known.sent = known.sent, receipts
+        return replaced
 
     def left(self, client_id: str) -> None:
         """The connection of a member that waited for messages is gone, and perhaps the member too."""

@@ -52,8 +52,10 @@ class Refusal(NamedTuple):
 class Outlet(Protocol):
     """The connection over which a member gets its messages."""
 
-    is_full: bool
-    """The member does not take what was sent to it."""
+    @property
+    def is_full(self) -> bool:
+        """The member does not take what was sent to it."""
+        ...
 
     async def emptied(self) -> None:
         """Returns when it takes more, or is gone."""
@@ -63,11 +65,12 @@ class Outlet(Protocol):
 class Line(NamedTuple):
     """One call after the other, over which a member gets messages: a new one follows when the one before is over.
 
-    received: the token of the last messages that came over it, as the member says; 0: none.
+    received: the token of the last messages that came over it, as the member says; 0: none. call: grows with each call.
     """
 
     id: int
     received: int
+    call: int = 0
 
 
 class Subscription(NamedTuple):

@@ -1,0 +1,40 @@
+"""What a group remembers of the lines of its members."""
+
+from __future__ import annotations
+
+from txmsg.broker.delivery.members import Members
+from txmsg.broker.delivery.values import Line, Receipt
+
+
+def members_with(*calls: Line) -> Members:
+    members = Members("g")
+    members.join("c", {}, 0.0, 60)
+    for line in calls:
+        assert members.follow("c", line) == ()
+    return members
+
+
+def taken(token: int) -> list[Receipt]:
+    return [Receipt(1, token, 1, [0])]
+
+
+def test_what_came_is_not_returned_and_what_did_not_is() -> None:
+    for received, lost in ((40, []), (0, taken(40))):
+        members = members_with(Line(7, 0, 1))
+        assert members.sent("c", Line(7, 0, 1), taken(40)) == ()
+        assert list(members.follow("c", Line(7, received, 2))) == lost
+
+
+def test_what_replaces_something_else_returns_it() -> None:
+    """Two calls without numbers may both take something, and the next one can confirm one only."""
+    members = members_with(Line(7, 0), Line(7, 0))
+    assert members.sent("c", Line(7, 0), taken(50)) == ()
+    assert members.sent("c", Line(7, 0), taken(51)) == taken(50)
+    assert members.follow("c", Line(7, 51)) == ()
+
+
+def test_a_call_is_the_latest_until_a_later_one_has_come() -> None:
+    members = members_with(Line(7, 0, 2))
+    assert [members.is_latest("c", Line(7, 0, call)) for call in (1, 2, 3)] == [False, True, True]
+    assert members.is_latest("c", Line(8, 0, 1))
+    assert members.is_latest("d", Line(7, 0, 1))
