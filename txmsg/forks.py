@@ -8,6 +8,7 @@ before its first use.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import weakref
 from typing import Protocol
@@ -26,6 +27,7 @@ class Renewed(Protocol):
 
 _all: weakref.WeakSet[Renewed] = weakref.WeakSet()
 _pid = os.getpid()
+_log = logging.getLogger(__name__)
 
 
 def renew_in_children(each: Renewed) -> None:
@@ -55,8 +57,13 @@ def _renew_all() -> None:
     global _pid  # noqa: PLW0603 - of the process
     _pid = os.getpid()
     for each in list(_all):
-        keep(dict(vars(each)))
-        each._renew()
+        try:
+            keep(dict(vars(each)))
+            each._renew()
+        except Exception:  # noqa: BLE001 - the others are to be renewed all the same
+            _log.exception(
+                "a %s of the process that process %d was forked from cannot be used here", type(each).__name__, _pid
+            )
 
 
 os.register_at_fork(after_in_child=_renew_all)

@@ -138,7 +138,9 @@ class Connection(asyncio.Protocol):
     def _renew(self) -> None:
         """In a forked child, closes its copy of the socket, and nothing else: so the other side sees the parent end."""
         if not self.is_lost and not self._transport.is_closing():
-            os.close(self._transport.get_extra_info("socket").fileno())
+            self.is_lost = True  # else a child of the child would close a file of its parent's that has the number
+            with suppress(OSError):  # whatever else was told of the fork has closed it
+                os.close(self._transport.get_extra_info("socket").fileno())
 
     # ---- what subclasses say
 

@@ -296,6 +296,8 @@ class LocalMember:
 
     def _renew(self) -> None:
         """Another process must not keep what its parent gives back."""
+        if self._is_copy:
+            return  # the child of a child: by now the numbers are those of other files
         self._is_copy = True
         if not self.has_left:
             for file in self._files():

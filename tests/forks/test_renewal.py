@@ -1,0 +1,102 @@
+"""Children of forked children: what a process has renewed once is not its parent's again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.forks.programs import run
+
+FACTORIES = pytest.mark.parametrize(
+    "factory", ["None", "__import__('uvloop').new_event_loop"], ids=["asyncio", "uvloop"]
+)
+_HEAD = """
+def open_files():
+    return [os.open(os.devnull, os.O_RDONLY) for _ in range(64)]
+
+def count_open(files):
+    print(sum(os.path.exists(f"/proc/self/fd/{file}") for file in files), "of", len(files))
+"""
+
+
+@FACTORIES
+def test_a_child_of_a_child_keeps_the_files_that_have_the_numbers_of_connections(factory: str) -> None:
+    program = f"""
+        import asyncio
+        from txmsg.wire.channel import Channel
+        from txmsg.wire.server import Server
+
+        async def main():
+            server = Server({{}}, connections_max=10)
+            channel = Channel(await server.bind("127.0.0.1:0"))
+            await server.start()
+            connection = await channel._connected(asyncio.get_running_loop().time() + 60)
+            number = connection._transport.get_extra_info("socket").fileno()
+
+            def child():
+                files = open_files()
+                assert number in files
+                wait(in_child(lambda: count_open(files), os._exit))
+
+            wait(in_child(child, os._exit))
+            connection.require_open()
+            await channel.close()
+            await server.stop(0)
+
+        with asyncio.Runner(loop_factory={factory}) as runner:
+            runner.run(main())
+    """
+    assert run(program, before=_HEAD) == ["64 of 64"]
+
+
+def test_a_child_of_a_child_keeps_the_files_that_have_the_numbers_of_a_member_s(tmp_path: Path) -> None:
+    program = """
+        from txmsg.metaq import LogProducer, open_log
+        from txmsg.metaq.access import LogQueue
+
+        log = open_log(sys.argv[1], append=True)
+        LogProducer(log, queues=1).send(Message("t", b"x"))
+        member = log.join("g", ["t"])
+        assert member.take([LogQueue("t", 0)])
+        numbers = {file._fd for file in member._files()}
+
+        def child():
+            files = open_files()
+            assert numbers <= set(files)
+            wait(in_child(lambda: count_open(files)))
+
+        wait(in_child(child))
+        member.leave({})
+        log.close()
+    """
+    assert run(program, str(tmp_path), before=_HEAD) == ["64 of 64"]
+
+
+def test_what_cannot_be_renewed_is_told_and_does_not_keep_the_others_from_it() -> None:
+    program = """
+        import logging
+        from txmsg.forks import renew_in_children
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+
+        class Renewable:
+            is_renewed = False
+
+            def _renew(self):
+                self.is_renewed = True
+
+        class Unrenewable:
+            def _renew(self):
+                raise OSError("as a file that is closed")
+
+        renewable = [Renewable() for _ in range(20)]
+        all_of_them = [*renewable, *(Unrenewable() for _ in range(5))]
+        for each in all_of_them:
+            renew_in_children(each)
+        wait(in_child(lambda: print(sum(each.is_renewed for each in renewable), "renewed")))
+        assert not any(each.is_renewed for each in renewable)
+    """
+    said = run(program)
+    assert said[-1] == "20 renewed"
+    assert sum("OSError: as a file that is closed" in line for line in said) == 5
+    assert sum("Unrenewable" in line and "forked" in line for line in said) == 5
