@@ -286,6 +286,21 @@ async def test_a_stream_whose_connection_is_lost_raises() -> None:
             await stream.receive()
 
 
+async def test_a_stream_that_a_stopping_server_did_not_begin_ends() -> None:
+    async with serving() as (address, _, server), Channel(address) as channel:
+        begun = await channel.stream(Echo.each, ask(b"first"), timeout_s=WAIT_S)
+        assert await begun.receive()
+        [connection] = server.connections
+        connection.go_away(BrokerUnavailable("for a test"))
+        late = await channel.stream(Echo.each, ask(b"late"), timeout_s=WAIT_S)  # before that has come
+        async with asyncio.timeout(WAIT_S):
+            with pytest.raises(BrokerUnavailable, match="for a test"):
+                await late.receive()
+        await begun.send(ask(b"last"))
+        assert (last := await begun.receive())
+        assert last.held == b"last"
+
+
 # ---- side by side
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.wire.services import Echo, ask, serving
 from txmsg.errors import BrokerUnavailable
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
-from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of
+from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
 from txmsg.wire.server import Limits
 from txmsg.wire.v1.txmsg_pb2 import HeldRequest
 from txmsg.wire.v1.wire_pb2 import CallError
@@ -119,6 +120,30 @@ async def test_a_peer_that_reads_nothing_is_cut_off() -> None:
             writer.write(back(call, content))
         await until_async(lambda: not server.connections)
         writer.close()
+
+
+async def test_a_server_stops_in_order_though_a_large_reply_was_not_read() -> None:
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    async with serving() as (address, _, server):
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            host, _, port = address.rpartition(":")
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, (host, int(port)))
+            head, content = call_head(b"Echo/Back", 0), ask(bytes(20_000_000)).SerializeToString()
+            parts = b"".join(parts_of(Kind.CALL, LAST, 1, head, content))
+            await loop.sock_sendall(client, greeting() + parts)
+            await until_async(lambda: [each for each in server.connections if each._lanes])
+            [connection] = server.connections
+            stopping = asyncio.create_task(server.stop(0))
+            await until_async(lambda: connection._is_finished)
+            assert connection.is_full
+            while connection.is_full and not connection.is_lost:
+                await loop.sock_recv(client, 65536)
+            await stopping
+    assert failures == []
 
 
 async def test_what_is_not_read_holds_back_what_is_sent() -> None:

@@ -10,7 +10,7 @@ from txmsg.errors import Overloaded
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.failures import error_of_bytes
-from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
+from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, Frame, FrameReader, Kind, call_head, frame_of, parts_of
 from txmsg.wire.server import Limits
 
 WAIT_S = 60.0
@@ -54,6 +54,27 @@ async def test_the_slowest_of_large_requests_gives_its_room_to_others() -> None:
         error = error_of_bytes(came[1].payload, "the server")
         assert isinstance(error, Overloaded)
         assert "try again" in str(error)
+        writer.close()
+
+
+async def test_a_call_of_which_a_message_is_refused_ends() -> None:
+    """Else its method would wait for ever for what does not come."""
+    part = bytes(PART_SIZE_BYTES)
+    begin = [frame_of(Kind.CALL, 0, call, call_head(b"Echo/Joined", 0)) for call in (1, 2)]
+    pushed = [frame_of(Kind.PUSH, MORE, call, part) for call in (1, 2)]
+    async with serving(limits=Limits(arriving_bytes=3 * PART_SIZE_BYTES // 2)) as (address, _, server):
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(greeting(blocking=True) + begin[0] + pushed[0] + begin[1] + pushed[1])
+        frames, came = FrameReader(), list[Frame]()
+        async with asyncio.timeout(WAIT_S):
+            while len(came) < 2:
+                came += frames.feed(await reader.read(65536))
+        assert came[1].kind == Kind.ERROR
+        assert isinstance(error_of_bytes(came[1].payload, "the server"), Overloaded)
+        [connection] = server.connections
+        await until_async(lambda: connection.calls_in_flight == 1)
+        assert list(connection._calls) == [3 - came[1].call]
         writer.close()
 
 

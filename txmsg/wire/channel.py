@@ -269,7 +269,7 @@ class _ClientConnection(Connection):
     def _go_away(self, last_call: int, error: TxmsgError) -> None:
         """The server begins no call after `last_call`."""
         self.takes_calls, self._closed_by = False, str(error)
-        for call in [call for call in self._waiting if call > last_call]:
+        for call in [call for call in (*self._waiting, *self._streams) if call > last_call]:
             self._fail(call, unreachable(self._who, str(error)))
 
     def _look(self) -> None:

@@ -229,6 +229,8 @@ class Connection(asyncio.Protocol):
         self._flush()
         if not self._is_finished and not self._transport.is_closing():
             self._is_finished = True
+            self._lanes.clear()  # the rest of what is large: nothing can be written behind the end
+            self._tell_drained()
             with suppress(OSError):  # it has closed already
                 self._transport.write_eof()
 

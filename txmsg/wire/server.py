@@ -420,9 +420,7 @@ class ServerConnection(Connection):
         error = MessageTooLarge(
             f"a request is larger than {allowed_bytes} bytes, as much as one may have: send several"
         )
-        if (running := self._calls.get(call)) is not None:
-            running.cancel()
-        self.send(Kind.ERROR, 0, call, bytes_of_error(error))
+        self._refuse_call(call, error)
 
     def arriving(self, size_bytes: int) -> None:
         server = self._server
@@ -437,7 +435,13 @@ class ServerConnection(Connection):
             "too many large requests are on their way, and this one came more slowly than others: nothing was done; "
             "try again"
         )
-        self.send(Kind.ERROR, 0, partial.call, bytes_of_error(error))
+        self._refuse_call(partial.call, error)
+
+    def _refuse_call(self, call: int, error: TxmsgError) -> None:
+        """Ends a call of which a message is not taken, also if it is under way."""
+        if (running := self._calls.get(call)) is not None:
+            running.cancel()
+        self.send(Kind.ERROR, 0, call, bytes_of_error(error))
 
     def hold(self, size_bytes: int) -> None:
         """So many bytes more of requests are under way, or fewer."""
