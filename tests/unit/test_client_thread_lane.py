@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import until
-from txmsg.client import thread_lane
+from txmsg.client import thread_lane, waiting
 from txmsg.client.batch import EndEntry
 from txmsg.client.coalescer import Coalescer
 from txmsg.client.thread_lane import Failed, ThreadLane, ThreadWaiter
@@ -25,6 +25,8 @@ from txmsg.runtime.process import LoopThread, shared_loop
 
 SHARD = b"h" * 16
 WAIT_S = 60.0
+PATIENCE_S = 2 * WAIT_S
+"""Of threads that send: more than a test's, so that one which is not woken fails it."""
 
 
 class Broker:
@@ -37,8 +39,7 @@ class Broker:
         self.release = threading.Event()
         self.release.set()
         self.outcome: Callable[[list[EndEntry]], Failed[EndEntry] | None] = self.take
-        self.on_loop = threading.Event()
-        self.on_loop.set()
+        self.crowd: Callable[[], int] = lambda: 1
 
     def take(self, entries: list[EndEntry]) -> None:
         for entry in entries:
@@ -71,28 +72,33 @@ class Lane:
         async def made() -> ThreadLane[EndEntry]:
             coalescer = Coalescer(self.broker.send, timeout_s=20, loop=loop.loop)
             return ThreadLane(
-                coalescer, self.broker.attempt, self.broker.retry, timeout_s=20, loop=loop.loop, crowd=lambda: 1
+                coalescer,
+                self.broker.attempt,
+                self.broker.retry,
+                timeout_s=20,
+                loop=loop.loop,
+                crowd=lambda: self.broker.crowd(),  # noqa: PLW0108 - tests set another one later
             )
 
         self.lane = loop.call(made())
 
-    def send(self, wait_s: float = WAIT_S) -> bytes:
+    def send(self, wait_s: float = PATIENCE_S) -> bytes:
         waiter: ThreadWaiter[EndEntry] = ThreadWaiter()
         entry = EndEntry(next(self._numbers).to_bytes(16, "big"), TransactionState.COMMIT, waiter)
         return self.lane.send(entry, waiter, wait_s)
 
-    def submit(self, wait_s: float = WAIT_S) -> Future[bytes]:
+    def submit(self, wait_s: float = PATIENCE_S) -> Future[bytes]:
         """A thread that sends."""
         return self._threads.submit(self.send, wait_s)
 
-    def sending(self, count: int, wait_s: float = WAIT_S) -> list[Future[bytes]]:
+    def sending(self, count: int, wait_s: float = PATIENCE_S) -> list[Future[bytes]]:
         """So many threads that send, all of which have come."""
         items = self.lane.items()
         futures = [self.submit(wait_s) for _ in range(count)]
         until(lambda: self.lane.items() == items + count)
         return futures
 
-    def fill(self, wait_s: float = WAIT_S) -> list[Future[bytes]]:
+    def fill(self, wait_s: float = PATIENCE_S) -> list[Future[bytes]]:
         """As many leaders as there may be, whose requests are under way until they are released."""
         self.broker.release.clear()
         leaders = []
@@ -184,17 +190,22 @@ def test_closing_sends_what_waits_and_takes_nothing_more(lane: Lane) -> None:
     assert results(leaders) == [SHARD] * IN_FLIGHT_MAX
 
 
+TRACED = {
+    str(module.__file__): Path(str(module.__file__)).read_text().splitlines() for module in (thread_lane, waiting)
+}
+
+
 def interrupted_at(line: int, call: Callable[[], object]) -> bool:
-    """Whether the call was interrupted, as by Ctrl-C, where it came to its so-manieth line of thread_lane.py.
+    """Whether the call was interrupted, as by Ctrl-C, where it came to its so-manieth line of TRACED.
 
     Not at a line with `with`: it comes there once more at the end, where none can be, and the lock would stay.
     """
     seen = 0
-    text = Path(thread_lane.__file__).read_text().splitlines()
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal seen
-        if frame.f_code.co_filename != thread_lane.__file__:
+        text = TRACED.get(frame.f_code.co_filename)
+        if text is None:
             return None
         if event == "line" and not text[frame.f_lineno - 1].lstrip().startswith("with "):
             seen += 1
@@ -213,26 +224,68 @@ def interrupted_at(line: int, call: Callable[[], object]) -> bool:
     return False
 
 
+def assert_goes_on(lane: Lane, company: list[Future[bytes]], line: int) -> None:
+    """All others have their answers, and threads send by themselves again."""
+    lane.broker.release.set()
+    company += [lane.submit() for _ in range(2)]
+    assert results(company) == [SHARD] * len(company), f"interrupted at line {line}"
+    sent = len(lane.broker.from_threads)
+    until(lambda: lane.send() and len(lane.broker.from_threads) > sent, why=f"interrupted at line {line}")
+    assert not lane.lane._leaders, f"interrupted at line {line}"
+
+
+@pytest.mark.parametrize("items_max", [100, 2], ids=["whole", "split"])
+@pytest.mark.parametrize("error", [None, BrokerUnavailable("it has gone")], ids=["succeeds", "fails"])
 def test_whatever_line_a_leader_is_interrupted_at_no_other_is_stranded(
-    lane: Lane, monkeypatch: pytest.MonkeyPatch
+    lane: Lane, monkeypatch: pytest.MonkeyPatch, error: BrokerUnavailable | None, items_max: int
 ) -> None:
     monkeypatch.setattr(thread_lane, "IN_FLIGHT_MAX", 1)
+    monkeypatch.setattr(waiting, "ITEMS_SPLIT", items_max)
     broker = lane.broker
+    company: list[Future[bytes]] = []
 
-    def with_company(entries: list[EndEntry]) -> None:
-        """Meanwhile others come."""
-        if threading.current_thread() is threading.main_thread() and not company:
-            company.extend([lane.submit() for _ in range(5)])
-            until(lambda: lane.lane._waiting.items + sum(future.done() for future in company) == 5)
+    def come() -> None:
+        before = lane.lane._waiting.items
+        company.extend([lane.submit() for _ in range(3)])
+        until(lambda: lane.lane._waiting.items == before + 3)
+
+    def crowd() -> int:
+        """Others come before the leader takes what waits."""
+        broker.crowd = lambda: 1
+        come()
+        return 1
+
+    def outcome(entries: list[EndEntry]) -> Failed[EndEntry] | None:
+        """And others while its request is under way."""
+        broker.outcome = broker.take
+        come()
+        if error is not None:
+            return Failed(entries, error)
         broker.take(entries)
+        return None
 
     line, was_interrupted = 0, True
     while was_interrupted:
         line += 1
-        company: list[Future[bytes]] = []
-        broker.outcome = with_company
+        company.clear()
+        broker.crowd, broker.outcome = crowd, outcome
         was_interrupted = interrupted_at(line, lane.send)
-        company += [lane.submit() for _ in range(2)]
-        assert results(company) == [SHARD] * len(company), f"interrupted at line {line}"
-        assert not lane.lane._leaders, f"interrupted at line {line}"
+        broker.crowd, broker.outcome = (lambda: 1), broker.take
+        assert_goes_on(lane, company, line)
     assert line > 30
+
+
+def test_whatever_line_a_follower_is_interrupted_at_as_its_time_ends_no_other_is_stranded(lane: Lane) -> None:
+    def send() -> None:
+        with pytest.raises(OutcomeUnknown, match="still being tried"):
+            lane.send(wait_s=0.0)
+
+    line, was_interrupted = 0, True
+    while was_interrupted:
+        line += 1
+        lane.broker.from_threads.clear()
+        company = lane.fill()
+        was_interrupted = interrupted_at(line, send)
+        company += [lane.submit() for _ in range(3)]
+        assert_goes_on(lane, company, line)
+    assert line > 20

@@ -49,6 +49,9 @@ class Producer:
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
     hooks: for tests, which can also set them later.
 
+    Not for signal handlers: the thread that a signal interrupts may hold a lock that the call waits for. Have the
+    handler set an event, and a thread send.
+
     Constructing it does nothing yet. The first call connects, and attaches for check-backs; a service calls `start` (or
     uses `with`) when it begins, so that transactions which an earlier process left undecided are answered at once. In
     a forked child it is as it was when it was made: its first call there makes connections of its own.

@@ -4,6 +4,9 @@ While a leader waits for the reply, the next request fills, so requests grow wit
 thread writes and reads by itself. Only the first attempt is made like this. Whatever is not as usual goes to the lane's
 coalescer on the loop: requests that failed, threads that were interrupted or wait no longer, and everything that comes
 until those are settled. So the rules of retries are in one place. Knows neither connections nor messages.
+
+A signal may raise anything at any point of the main thread. So a thread only posts to the loop that it leaves; the
+loop, which no signal interrupts, takes what is left. Each step of a thread can be interrupted and done once more.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ import asyncio
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from txmsg.client.batch import Entry
@@ -109,9 +114,8 @@ class ThreadLane(Generic[E]):
         self._lock = threading.Lock()
         self._waiting: Waiting[E] = Waiting()
         self._leaders: dict[ThreadWaiter[E], float] = {}  # and since when
-        self._in_flight_items = 0
-        self._posted = 0
-        """Calls of the loop that have not come there yet."""
+        self._posted: deque[Callable[[], object]] = deque()
+        """What the loop has not done yet."""
         self._closed = False
         self._idle = asyncio.Event()
 
@@ -131,54 +135,48 @@ class ThreadLane(Generic[E]):
                 if waiter in self._leaders:
                     self._lead(waiter, now + wait_s)
                 elif not waiter.wait(now + wait_s - time.monotonic()):
-                    raise _no_answer(wait_s)
-            if waiter in self._leaders:  # the loop was quicker
-                self._leave(waiter)
+                    break
+            if waiter in self._leaders or not waiter.done():  # the loop was quicker, or the time is over
+                self._post(self._finish_for, waiter, entry)
         except BaseException:
-            self._leave(waiter, entry)
+            self._post(self._finish_for, waiter, entry)
             raise
+        if not waiter.done():
+            raise _no_answer(wait_s)
         return waiter.result()
 
     def _join(self, entry: E, waiter: ThreadWaiter[E], now: float) -> None:
         with self._lock:
             if self._closed:
-                raise MisuseError("the producer is closed: make a new one")
-            if self._posted or self._coalescer.is_busy or self._waiting.is_full:
+                entry.fail(MisuseError("the producer is closed: make a new one"))
+            elif self._posted or self._coalescer.is_busy or self._waiting.is_full:
                 self._post(self._coalescer.offer, entry)
-                return
-            self._waiting.add(entry)
-            if len(self._leaders) < IN_FLIGHT_MAX:
-                self._leaders[waiter] = now
+            else:
+                self._waiting.add(entry)
+                if len(self._leaders) < IN_FLIGHT_MAX:
+                    self._leaders[waiter] = now
 
     def _lead(self, waiter: ThreadWaiter[E], until: float) -> None:
         os.sched_yield()  # lets go of the interpreter's lock: threads that are ready now join, and leave together
         crowd = self._crowd()
         with self._lock:
             self._waiting.move_to(waiter.batch, crowd)
-        if batch := worth_sending(waiter.batch, time.monotonic(), self._timeout_s):
-            waiter.failed = self._attempt(batch, until)
+        batch = worth_sending(waiter.batch, time.monotonic(), self._timeout_s)
+        waiter.failed = self._attempt(batch, until) if batch else None
         if waiter.failed is None:
             waiter.batch.clear()
         self._leave(waiter)
 
-    def _leave(self, waiter: ThreadWaiter[E], entry: E | None = None) -> None:
-        """The thread leads no more, or waits no more with its entry. What it leaves undone the loop does.
-
-        In such an order that it can be interrupted, and begin again.
-        """
+    def _leave(self, waiter: ThreadWaiter[E]) -> None:
+        """The thread leads no more. The loop goes on with a request that failed; without one, another thread leads."""
         with self._lock:
-            if entry is not None and (left := self._waiting.release(lambda other: other is entry)):
-                self._post(self._coalescer.take_over, left)
             if waiter.batch:
-                failed = waiter.failed or Failed(_unsettled(waiter.batch), OutcomeUnknown("its sender was interrupted"))
-                self._post(self._resume, failed, self._waiting.release(_any))
-                waiter.batch.clear()
-            if waiter in self._leaders:
-                if self._waiting:
-                    self._promote(self._waiting.first())
-                del self._leaders[waiter]
-                if self._closed and not self._leaders:
-                    self._post(self._idle.set)
+                self._post(self._resume, waiter)
+            self._leaders.pop(waiter, None)
+            if not waiter.batch and self._waiting and len(self._leaders) < IN_FLIGHT_MAX:
+                self._promote(self._waiting.first())
+            if self._closed and not self._leaders:
+                self._post(self._idle.set)
 
     def _promote(self, entry: E) -> None:
         waiter = entry.waiter
@@ -187,28 +185,50 @@ class ThreadLane(Generic[E]):
         waiter.wake()
 
     def _post(self, function: Callable[..., object], *args: object) -> None:
-        self._posted += 1
-        self._loop.call_soon_threadsafe(self._run_posted, function, args)
+        # In this order: what an interrupted thread has not told the loop of is done with the next that is posted.
+        self._posted.append(partial(function, *args))
+        self._loop.call_soon_threadsafe(self._run_posted)
 
     # ---- on the loop
 
-    def _run_posted(self, function: Callable[..., object], args: tuple[object, ...]) -> None:
-        try:
-            function(*args)
-        finally:
-            with self._lock:
-                self._posted -= 1
+    def _run_posted(self) -> None:
+        while self._posted:
+            try:
+                self._posted[0]()
+            finally:
+                self._posted.popleft()
 
-    def _resume(self, failed: Failed[E], waiting: list[E]) -> None:
-        """Has the coalescer go on with a request, and take what waited behind it."""
+    def _finish_for(self, waiter: ThreadWaiter[E], entry: E) -> None:
+        """Takes what a thread leaves that waits no longer: its entry, its request, and its lead."""
+        with self._lock:
+            own = self._waiting.release(lambda other: other is entry)
+        self._coalescer.take_over(own)
+        self._resume(waiter)
+        self._leave(waiter)
+        for leader in list(self._leaders):  # the thread may have been interrupted before it woke the one it promoted
+            leader.wake()
+
+    def _resume(self, waiter: ThreadWaiter[E]) -> None:
+        """Has the coalescer go on with the request of a thread, and take what waits behind it."""
+        with self._lock:
+            batch, waiter.batch = waiter.batch, []
+        if not batch:  # it was posted twice
+            return
+        failed = waiter.failed or Failed(
+            [entry for entry in batch if entry.waiter is None or not entry.waiter.done()],
+            OutcomeUnknown("its sender was interrupted"),
+        )
+        for entry in batch:  # the thread may have been interrupted before it woke one that it had completed
+            if isinstance(entry.waiter, ThreadWaiter):
+                entry.waiter.wake()
         if failed.entries:
             self._coalescer.resume(failed.entries, lambda _: self._retry(failed))
-        self._coalescer.take_over(waiting)
+        self.gather()
 
     def gather(self) -> None:
         """Has the coalescer take what waits here."""
         with self._lock:
-            waiting = self._waiting.release(_any)
+            waiting = self._waiting.release(lambda _: True)
         self._coalescer.take_over(waiting)
 
     async def drain(self) -> None:
@@ -242,11 +262,3 @@ def wait_for(waiter: ThreadWaiter[E], wait_s: float) -> bytes:
 
 def _no_answer(wait_s: float) -> OutcomeUnknown:
     return OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried")
-
-
-def _any(_: object) -> bool:
-    return True
-
-
-def _unsettled(entries: list[E]) -> list[E]:
-    return [entry for entry in entries if entry.waiter is None or not entry.waiter.done()]
