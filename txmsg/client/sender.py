@@ -48,6 +48,19 @@ class _Errand(Generic[E]):
     shard: bytes | None = None
 
 
+@dataclass(slots=True, eq=False)
+class _Course(Generic[E]):
+    """How the attempts of one request have gone so far."""
+
+    left: list[E]
+    """The entries without an answer."""
+    deadline: float
+    is_ambiguous: bool = False
+    """Whether an attempt that failed may have been carried out."""
+    told: TxmsgError | None = None
+    """The last failure that a broker answered with."""
+
+
 class Lane(Generic[E]):
     """Where entries of one kind become requests: `offer` takes those of coroutines, `send` those of threads.
 
@@ -137,58 +150,53 @@ class Lane(Generic[E]):
 
         failed: why the first attempt, by a thread, did not settle them.
         """
-        errand = self._errand
-        left = entries
-        ambiguous = False
-        told: TxmsgError | None = None
-        deadline = entries[0].deadline
         begun_at = self._loop.time()
+        course = _Course(entries, entries[0].deadline)
+        try:
+            await self._run(course, failed)
+        except TxmsgError as exc:
+            self._fail(course, exc)
+        self._count(len(entries), self._loop.time() - begun_at)
 
-        async def attempt() -> None:
-            nonlocal left, failed
+    async def _run(self, course: _Course[E], failed: TxmsgError | None) -> None:
+        try:
+            await self._attempt(course, failed)  # the usual case, without the cost of the machinery below
+        except RETRYABLE:
+            pause_s = random.uniform(0.0, FIRST_PAUSE_S_MAX)
+            if self._loop.time() + pause_s >= course.deadline:
+                raise
+            await asyncio.sleep(pause_s)
+            await retrying(course.deadline - self._loop.time())(self._attempt, course)
+
+    async def _attempt(self, course: _Course[E], failed: TxmsgError | None = None) -> None:
+        """One attempt; with `failed`, it was made already. Raises why entries are left."""
+        errand = self._errand
+        try:
             if failed is not None:
-                error, failed = failed, None
-                raise error
-            request = errand.request_of(left)
-            timeout_s = max(deadline - self._loop.time(), 0.001)
-            reply = await self._brokers.call(errand.method, request, timeout_s=timeout_s)
-            left, refusal = self._settle(left, reply)
+                raise failed
+            timeout_s = max(course.deadline - self._loop.time(), 0.001)
+            reply = await self._brokers.call(errand.method, errand.request_of(course.left), timeout_s=timeout_s)
+            course.left, refusal = self._settle(course.left, reply)
             if refusal is not None:
                 raise refusal
-
-        async def once() -> None:
-            nonlocal left, ambiguous, told
-            try:
-                await attempt()
-            except RETRYABLE as exc:
-                ambiguous = ambiguous or isinstance(exc, OutcomeUnknown)
-                told = exc if was_told(exc) else told
-                if self.elsewhere is not None:
-                    left = self.elsewhere(left, ambiguous)
-                    if not left:
-                        return
+        except RETRYABLE as exc:
+            course.is_ambiguous = course.is_ambiguous or isinstance(exc, OutcomeUnknown)
+            course.told = exc if was_told(exc) else course.told
+            if self.elsewhere is not None:
+                course.left = self.elsewhere(course.left, course.is_ambiguous)
+            if course.left:
                 raise
 
-        try:
-            try:
-                await once()  # the usual case, without the cost of the machinery below
-            except RETRYABLE:
-                pause_s = random.uniform(0.0, FIRST_PAUSE_S_MAX)
-                if self._loop.time() + pause_s >= deadline:
-                    raise
-                await asyncio.sleep(pause_s)
-                await retrying(deadline - self._loop.time())(once)
-        except TxmsgError as exc:
-            with self._counting:
-                errand.counts.errors[exc.code] += 1
-            error = errand.final(exc, ambiguous)
-            if told is not None and not was_told(exc):
-                error = _with_reason(error, told)
-            for entry in left:
-                own = type(error)(str(error))
-                own.__cause__ = exc
-                entry.fail(own)
-        self._count(len(entries), self._loop.time() - begun_at)
+    def _fail(self, course: _Course[E], exc: TxmsgError) -> None:
+        with self._counting:
+            self._errand.counts.errors[exc.code] += 1
+        error = self._errand.final(exc, course.is_ambiguous)
+        if course.told is not None and not was_told(exc):
+            error = _with_reason(error, course.told)
+        for entry in course.left:
+            own = type(error)(str(error))
+            own.__cause__ = exc
+            entry.fail(own)
 
 
 class Sender:
