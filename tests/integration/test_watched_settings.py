@@ -119,6 +119,72 @@ async def test_async_programs_follow_on_their_own_loop(broker: BrokerProcess, tm
     assert json.loads(copy.read_text()) == {"x.a": "2"}
 
 
+async def test_one_who_is_called_may_watch_another_setting(broker: BrokerProcess) -> None:
+    changed: asyncio.Queue[str | None] = asyncio.Queue()
+    async with AsyncSettings(broker.address) as settings:
+
+        def also_b(value: str | None) -> None:
+            if value is not None:
+                settings.watch("b", changed.put_nowait)
+                settings.watch("a", changed.put_nowait)
+
+        settings.watch("a", also_b)
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.to_thread(config, broker, "set", "app.a", "1")
+            assert [await changed.get() for _ in range(2)] == [None, "1"]
+            await asyncio.to_thread(config, broker, "set", "app.b", "2")
+            assert await changed.get() == "2"
+
+
+async def test_following_goes_on_after_what_nobody_expected(
+    broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed: asyncio.Queue[str | None] = asyncio.Queue()
+    async with AsyncSettings(broker.address, copy="a name with \0 in it") as settings:
+        settings.watch("a", changed.put_nowait)
+        assert await changed.get() is None
+        async with asyncio.timeout(WAIT_S):
+            for value in ("1", "2"):
+                await asyncio.to_thread(config, broker, "set", "app.a", value)
+                assert await changed.get() == value
+        assert "following settings failed; retrying" in caplog.text
+        settings._copy = None
+
+
+async def test_a_second_start_tells_no_watcher_that_all_is_unset(broker: BrokerProcess) -> None:
+    await asyncio.to_thread(config, broker, "set", "app.a", "1")
+    told: list[str | None] = []
+    settings = AsyncSettings(broker.address)
+    await settings.start()
+    settings.watch("a", told.append)
+    await settings.close()
+    async with settings:
+        assert told == ["1"]
+
+
+async def test_starts_at_once_make_one_follower(broker: BrokerProcess, tmp_path: Path) -> None:
+    settings = AsyncSettings(broker.address, copy=tmp_path / "copy")
+    await asyncio.gather(settings.start(), settings.start())
+    assert len(followers()) == 1
+    await settings.close()
+    assert followers() == []
+
+
+async def test_a_start_that_is_cancelled_leaves_nobody_following() -> None:
+    settings = AsyncSettings(f"127.0.0.1:{own_port()}", timeout_s=WAIT_S)
+    starting = asyncio.create_task(settings.start())
+    await asyncio.sleep(0)
+    assert followers()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert followers() == []
+
+
+def followers() -> list[asyncio.Task[Any]]:
+    return [each for each in asyncio.all_tasks() if each.get_name() == "txmsg-settings"]
+
+
 def test_settings_are_those_of_one_database_and_watched_once_followed() -> None:
     with pytest.raises(MisuseError, match="brokers of 2 Notify databases"):
         Settings("a:1;b:1")

@@ -63,6 +63,7 @@ class AsyncSettings:
         self._version = 0
         self._watched: dict[str, list[Changed]] = {}
         self._heard = asyncio.Event()
+        self._starting = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._brokers: Brokers | None = None
         self._refused: TxmsgError | None = None
@@ -74,26 +75,36 @@ class AsyncSettings:
 
         Raises BrokerUnavailable if there is neither.
         """
-        if self._following is not None:
-            return self
-        copied = None if self._copy is None else await asyncio.to_thread(_read, self._copy)
-        self._copied = copied
-        self._take(copied or {})
+        async with self._starting:
+            if self._following is None:
+                await self._start()
+        return self
+
+    async def _start(self) -> None:
+        self._copied = None if self._copy is None else await asyncio.to_thread(_read, self._copy)
+        if self._copied is not None and not self._values:  # else those from before a close hold
+            self._take(self._copied)
         self._brokers = Brokers(self._addresses)
         self._following = asyncio.create_task(self._follow(self._brokers), name="txmsg-settings")
+        try:
+            await self._first_heard()
+        except BaseException:  # also when it is cancelled
+            await self.close()
+            raise
+
+    async def _first_heard(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeout_s):
                 await self._heard.wait()
-        if not self._heard.is_set():
-            if copied is None:
-                await self.close()
-                told = f": {self._refused}" if self._refused else ""
-                raise BrokerUnavailable(
-                    f"no broker at {', '.join(self._addresses)} told the settings within {self._timeout_s:g} s, and "
-                    f"there is no copy of them{told}"
-                )
-            _log.warning("no broker has told the settings yet; those of %s hold", self._copy)
-        return self
+        if self._heard.is_set():
+            return
+        if self._copied is None:
+            told = f": {self._refused}" if self._refused else ""
+            raise BrokerUnavailable(
+                f"no broker at {', '.join(self._addresses)} told the settings within {self._timeout_s:g} s, and "
+                f"there is no copy of them{told}"
+            )
+        _log.warning("no broker has told the settings yet; those of %s hold", self._copy)
 
     async def close(self) -> None:
         """Follows no longer; `get` goes on to give the last values. Closing twice is fine."""
@@ -134,21 +145,24 @@ class AsyncSettings:
         pause_s = _PAUSE_S_MIN
         while True:
             try:
-                reply = await self._ask(brokers)
-                self._refused = None
+                await self._hear(await self._ask(brokers))
+                pause_s = _PAUSE_S_MIN
+                continue
             except TxmsgError as exc:
                 if not self._refused or not isinstance(exc, RETRYABLE):
                     _log.warning("settings are not followed for now, those from before hold: %s", exc)
                 self._refused = exc
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-                continue
-            pause_s = _PAUSE_S_MIN
-            values = {each.name.removeprefix(_SCOPE): each.value for each in reply.settings}
-            self._version = reply.version
-            self._take(values)
-            self._heard.set()
-            await self._keep()
+            except Exception:  # noqa: BLE001 - the root of a task
+                _log.exception("following settings failed; retrying")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    async def _hear(self, reply: pb.WatchSettingsReply) -> None:
+        self._refused = None
+        self._version = reply.version
+        self._take({each.name.removeprefix(_SCOPE): each.value for each in reply.settings})
+        self._heard.set()
+        await self._keep()
 
     async def _keep(self) -> None:
         """Brings the copy up to date with what was heard."""
@@ -172,9 +186,9 @@ class AsyncSettings:
 
     def _take(self, values: Mapping[str, str]) -> None:
         before, self._values = self._values, values
-        for name, watching in self._watched.items():
+        for name, watching in list(self._watched.items()):  # a copy: one who is called may watch another one
             if before.get(name) != values.get(name):
-                for changed in watching:
+                for changed in tuple(watching):
                     _call(changed, name, values.get(name))
 
 
