@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,12 +16,12 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.server import Broker
 from txmsg.broker.settings import RunTimeSettings, replaced, value_in
-from txmsg.broker.store.connect import open_pool
-from txmsg.broker.store.settings import SettingStore
+from txmsg.broker.store.connect import Pool, open_pool
+from txmsg.broker.store.settings import SettingRow, SettingStore
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, UnknownTopic
 from txmsg.message import Message
-from txmsg.settings.catalogue import settings_of
+from txmsg.settings.catalogue import Kind, settings_of
 
 LIVE = {each.name: each for each in settings_of(BrokerConfig, "broker") if each.live}
 
@@ -142,6 +142,13 @@ def _in(holder: object, name: str) -> object:
 # ---- refusals
 
 
+def settings_in(pool: Pool, url: str, **config: float) -> RunTimeSettings:
+    """The settings as a broker of its own knows them."""
+    store = SettingStore(pool)
+    given = BrokerConfig(storage=url, **config)  # type: ignore[arg-type]
+    return RunTimeSettings(given, store, store, lambda _: None, sources={})
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -183,7 +190,125 @@ def test_history_tells_who_changed_what_and_a_rollback_is_a_change(broker: Broke
     assert "setting app.a is '2' since version 3, by " in broker.log.read_text()
 
 
+async def changing(settings: RunTimeSettings, name: str, value: str | None) -> SettingRow:
+    return await settings.change(name, value, expected=None, changed_by="ann")
+
+
+async def test_what_is_unset_or_rolled_back_must_not_leave_a_contradiction(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        settings = settings_in(pool, notify_url)
+        unset = [await changing(settings, "broker.retention_max_s", value) for value in ("60d", None)][-1]
+        await changing(settings, "broker.retention_max_s", "60d")
+        await changing(settings, "broker.retention_s", "40d")
+        with pytest.raises(MisuseError, match=r"retention_max_s=2592000\.0 is shorter than"):
+            await changing(settings, "broker.retention_max_s", None)
+        with pytest.raises(MisuseError, match=r"retention_max_s=2592000\.0 is shorter than"):
+            await settings.roll_back("broker.retention_max_s", unset.version, expected=None, changed_by="ann")
+        await changing(settings, "broker.retention_s", None)
+        await changing(settings, "broker.retention_max_s", None)
+
+
+async def test_changes_at_two_brokers_do_not_contradict_each_other(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        here, there = settings_in(pool, notify_url), settings_in(pool, notify_url)
+        await changing(here, "broker.retention_s", "20d")
+        with pytest.raises(MisuseError, match="settings of all brokers would contradict each other"):
+            await changing(there, "broker.retention_max_s", "10d")  # has not heard of the other one yet
+
+
+async def test_the_settings_of_one_broker_are_checked_with_those_of_all(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        settings = settings_in(pool, notify_url)
+        with pytest.raises(MisuseError, match="settings of b would contradict each other"):
+            await changing(settings, "broker.retention_s@b", "31d")
+        await changing(settings, "broker.retention_s@b", "20d")
+        with pytest.raises(MisuseError, match="settings of b would contradict each other"):
+            await changing(settings, "broker.retention_max_s", "10d")
+        await changing(settings, "broker.retention_s", "20d")
+
+
+async def test_a_contradiction_with_options_of_the_broker_that_is_asked_holds_up_no_other_change(
+    notify_url: str,
+) -> None:
+    async with open_pool(notify_url) as pool:
+        strict = settings_in(pool, notify_url, retention_s=86_400.0, retention_max_s=86_400.0)
+        await SettingStore(pool).change("broker.retention_s", "2d", expected=None, changed_by="ann")
+        await changing(strict, "broker.topic_queues", "9")
+        await changing(strict, "broker.retention_s", None)
+
+
+async def test_what_is_no_setting_any_more_can_be_unset(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        settings = settings_in(pool, notify_url)
+        await SettingStore(pool).change("broker.of_last_year", "1", expected=None, changed_by="ann")
+        assert (await changing(settings, "broker.of_last_year", None)).value is None
+        with pytest.raises(MisuseError, match="is not a setting"):
+            await changing(settings, "broker.of_last_year", None)
+
+
+def test_every_live_number_has_bounds() -> None:
+    numbers = {name for name, each in LIVE.items() if each.kind in {Kind.DURATION, Kind.COUNT, Kind.SIZE, Kind.NUMBER}}
+    assert numbers
+    assert {name for name in numbers if LIVE[name].least is None or LIVE[name].most is None} == set()
+
+
 # ---- keeping up
+
+
+class HeldStore(SettingStore):
+    """One whose next look returns when a test says so."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self.has_read, self.may_return = asyncio.Event(), asyncio.Event()
+
+    async def changed_since(self, version: int) -> Sequence[SettingRow]:
+        found = await super().changed_since(version)
+        self.has_read.set()
+        await self.may_return.wait()
+        return found
+
+
+async def test_a_look_under_way_when_the_database_goes_back_unsets_nothing(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        store, seen = HeldStore(pool), list[BrokerConfig]()
+        settings = RunTimeSettings(BrokerConfig(storage=notify_url), store, store, seen.append, sources={})
+        await store.change("broker.topic_queues", "9", expected=None, changed_by="ann")
+        store.may_return.set()
+        await settings.refresh_once()
+        store.has_read.clear()
+        store.may_return.clear()
+        looking = asyncio.create_task(settings.refresh_once())
+        await store.has_read.wait()
+        settings.forget("a restored backup")
+        store.may_return.set()
+        await looking
+        assert [each.topic_queues for each in seen] == [9]
+        await settings.refresh_once()
+        await settings.changed_from(0, 0)
+        assert [row.value for row in settings.stored()] == ["9"]
+
+
+async def test_a_broker_behind_what_a_client_was_told_reads_before_it_answers(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        here, there = settings_in(pool, notify_url), settings_in(pool, notify_url)
+        await there.refresh_once()
+        changed = await changing(here, "app.a", "1")
+        await there.changed_from(changed.version, 0)
+        assert [row.value for row in there.stored()] == ["1"]
+
+
+async def test_the_history_of_a_setting_ends_some_time_after_it_was_unset(notify_url: str) -> None:
+    async with open_pool(notify_url) as pool:
+        store = SettingStore(pool)
+        for name, value in (("app.gone", "1"), ("app.gone", None), ("app.kept", "1"), ("app.late", "1")):
+            await store.change(name, value, expected=None, changed_by="ann")
+        async with pool.connection() as conn:
+            await conn.execute("update txmsg.setting_change set changed_at = now() - interval '91 days'")
+        changed = await store.change("app.late", None, expected=None, changed_by="ann")
+        assert changed.version == 5
+        assert await store.history("app.gone") == []
+        assert [len(await store.history(name)) for name in ("app.kept", "app.late")] == [1, 2]
 
 
 async def test_a_broker_finds_changes_that_no_notice_told_and_settings_of_a_database_that_went_back(
@@ -216,6 +341,7 @@ async def test_a_broker_keeps_its_settings_where_those_at_run_time_contradict_it
         await store.change("broker.retention_s", "2d", expected=None, changed_by="ann")
         await settings.refresh_once()
         assert seen == []
+        assert settings.used()["broker.retention_s"] == ("1d", "default")
         assert "the broker goes on with those it has: retention_max_s=86400.0 is shorter" in caplog.text
 
 
@@ -240,7 +366,10 @@ async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: s
         assert [row.name for row in settings.stored(["app."])] == ["app.a"]
         watching = asyncio.create_task(settings.changed_from(settings.version, 60))
         settings.close()
-        await watching
+        with pytest.raises(BrokerUnavailable, match="is stopping: ask another broker"):
+            await watching
+        with pytest.raises(BrokerUnavailable, match="is stopping"):  # nor is it asked in a loop
+            await settings.changed_from(settings.version, 60)
 
 
 async def test_one_who_watches_is_not_told_of_nothing_when_the_database_goes_back(notify_url: str) -> None:

@@ -18,7 +18,7 @@ from txmsg.errors import MisuseError, shown
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.metrics.http import check_loopback
 from txmsg.runtime.logs import LOG_LEVELS
-from txmsg.settings.catalogue import Kind, check_settings, setting
+from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
 from txmsg.wire.address import check_address
 
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -94,6 +94,7 @@ class BrokerConfig:
         6.0,
         "How long after it was stored a half message is first checked. 0 checks at once.",
         least=0,
+        most=DURATION_S_MAX,
         live=True,
         option="--first-check-s",
     )
@@ -101,6 +102,7 @@ class BrokerConfig:
         30.0,
         "Time between checks of a half message; less than no_client_park_s.",
         least=0,
+        most=DURATION_S_MAX,
         is_open=True,
         live=True,
         option="--check-interval-s",
@@ -109,6 +111,7 @@ class BrokerConfig:
         15,
         "Number of checks after which a half message is parked.",
         least=1,
+        most=COUNT_MAX,
         live=True,
         option="--checks-max",
     )
@@ -116,6 +119,7 @@ class BrokerConfig:
         10.0,
         "How long a client may take to answer a check, at most 0.9 of the interval; then it is UNKNOWN.",
         least=0,
+        most=DURATION_S_MAX,
         is_open=True,
         live=True,
         option="--check-timeout-s",
@@ -124,6 +128,7 @@ class BrokerConfig:
         86_400.0,
         "How long a half message stays due without a client of its group before it is parked.",
         least=0,
+        most=DURATION_S_MAX,
         is_open=True,
         live=True,
         option="--no-client-park-s",
@@ -157,6 +162,7 @@ class BrokerConfig:
         7 * 86_400.0,
         "How long to keep messages that every group has read.",
         least=0,
+        most=DURATION_S_MAX,
         is_open=True,
         live=True,
         option="--retention",
@@ -165,6 +171,7 @@ class BrokerConfig:
         100 * 1024**3,
         "Total size above which the oldest messages that every group has read are dropped. 0: unlimited.",
         least=0,
+        most=SIZE_BYTES_MAX,
         live=True,
         option="--retention-size",
     )
@@ -172,6 +179,7 @@ class BrokerConfig:
         30 * 86_400.0,
         "How long to keep messages that a group has not read, in topics with unread=drop; at least the retention.",
         least=0,
+        most=DURATION_S_MAX,
         is_open=True,
         live=True,
         option="--retention-max",
@@ -185,17 +193,26 @@ class BrokerConfig:
         least=1,
     )
     topic_refresh_s: float = setting(5.0, "How often to look for new queues of topics.", least=0, is_open=True)
-    batch_items_max: int = setting(4096, "Items in one call of the database function.", least=1, live=True)
+    batch_items_max: int = setting(
+        4096, "Items in one call of the database function.", least=1, most=COUNT_MAX, live=True
+    )
     batch_size_bytes_max: int = setting(
-        8 * 1024**2, "Bytes of bodies in one batch; a larger message is a batch of its own.", least=1, live=True
+        8 * 1024**2,
+        "Bytes of bodies in one batch; a larger message is a batch of its own.",
+        least=1,
+        most=SIZE_BYTES_MAX,
+        live=True,
     )
     waiting_items_max: int = setting(
         100_000,
         "Items that may wait for the writer. When full, requests wait, which slows their senders.",
         least=1,
+        most=COUNT_MAX,
         live=True,
     )
-    waiting_size_bytes_max: int = setting(256 * 1024**2, "Bytes that may wait for the writer.", least=1, live=True)
+    waiting_size_bytes_max: int = setting(
+        256 * 1024**2, "Bytes that may wait for the writer.", least=1, most=SIZE_BYTES_MAX, live=True
+    )
     request_timeout_s: float = setting(
         8.0,
         "How long a request may wait for the writer and the database: less than a client waits, so that it is told "
@@ -221,15 +238,17 @@ class BrokerConfig:
         600.0,
         "How long outcomes are remembered at least. No segment closes younger than this.",
         least=0,
+        most=DURATION_S_MAX,
         live=True,
     )
     segment_age_s: float = setting(
-        3600.0, "Age at which a segment is closed; at least outcome_memory_s.", least=0, live=True
+        3600.0, "Age at which a segment is closed; at least outcome_memory_s.", least=0, most=DURATION_S_MAX, live=True
     )
     segment_size_bytes: int = setting(
         4 * 1024**3,
         "Size at which a segment is closed, when older than outcome_memory_s.",
         least=1,
+        most=SIZE_BYTES_MAX,
         live=True,
     )
     segment_check_s: float = setting(
@@ -240,6 +259,7 @@ class BrokerConfig:
         "Segments kept at most: each costs every batch some of the server's locks. Beyond half of it, segments are "
         "closed older and larger; at the maximum none is closed, and the log says so.",
         least=4,  # open, remembering outcomes, and two to come and go
+        most=COUNT_MAX,
         live=True,
     )
 

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from txmsg.broker.config import BrokerConfig
@@ -58,6 +59,9 @@ class RunTimeSettings:
         self._use = use
         self._sources = sources
         self._stored: dict[str, SettingRow] = {}
+        self._taken: dict[str, SettingRow] = {}
+        self._epoch = 0
+        """How often the database has gone back."""
         self._catalogue = {each.full_name: each for each in settings_of(BrokerConfig, BROKER)}
         self._soon = asyncio.Event()
         self._changed = asyncio.Event()
@@ -78,6 +82,7 @@ class RunTimeSettings:
 
     def forget(self, _: str) -> None:
         """The database has gone back, perhaps to other settings."""
+        self._epoch += 1
         self._stored = {}
         self.version = 0
         self._known.clear()
@@ -93,7 +98,10 @@ class RunTimeSettings:
             await self._look()
 
     async def _look(self) -> None:
+        epoch = self._epoch
         rows = await self._store.changed_since(self.version)
+        if epoch != self._epoch:  # these rows are not all: `forget` has asked for another look
+            return
         if not rows and self._known.is_set():
             return
         for row in rows:
@@ -109,21 +117,23 @@ class RunTimeSettings:
 
     def _take(self) -> None:
         try:
-            config = self._with({row.name: row.value for row in self._stored.values() if row.value is not None})
+            stored = {row.name: row.value for row in self._stored.values() if row.value is not None}
+            config = self._with(stored, self._given.broker_id)
         except MisuseError as exc:
             _log.error("settings at run time are not taken, the broker goes on with those it has: %s", exc)
             return
+        self._taken = dict(self._stored)
         if config != self.config:
             self.config = config
             self._use(config)
             _log.info("the settings are those of version %d now", self.version)
 
-    def _with(self, stored: Mapping[str, str]) -> BrokerConfig:
-        """The configuration with what is stored for all brokers, and for this one. Raises MisuseError."""
+    def _with(self, stored: Mapping[str, str], broker_id: str) -> BrokerConfig:
+        """This broker's own configuration with what is stored for all brokers, and for one. Raises MisuseError."""
         values: dict[str, object] = {}
-        for name in sorted(stored, key=lambda each: "@" in each):  # what is for this broker alone comes last
+        for name in sorted(stored, key=lambda each: "@" in each):  # what is for one broker alone comes last
             setting, target = self._setting_of(name)
-            if setting is not None and target in {"", self._given.broker_id}:
+            if setting is not None and target in {"", broker_id}:
                 values[setting.name] = setting.value_of(stored[name])
         return replaced(self._given, values)
 
@@ -137,7 +147,7 @@ class RunTimeSettings:
         """The value of each setting of this broker in words, and where it comes from."""
         found: dict[str, tuple[str, str]] = {}
         for full_name, setting in self._catalogue.items():
-            row = self._stored.get(f"{full_name}@{self._given.broker_id}") or self._stored.get(full_name)
+            row = self._taken.get(f"{full_name}@{self._given.broker_id}") or self._taken.get(full_name)
             source = self._sources.get(setting.name, DEFAULT)
             if row is not None:
                 source = f"version {row.version}, by {row.changed_by}"
@@ -149,17 +159,22 @@ class RunTimeSettings:
         return [self._stored[name] for name in sorted(self._stored) if name.startswith(tuple(prefixes))]
 
     async def changed_from(self, version: int, wait_s: float) -> None:
-        """Returns when the newest change is another one than this, the time is over, or the broker stops.
+        """Returns when the newest change is another one than this, or the time is over.
 
-        Raises BrokerUnavailable if the settings are not known: whoever watches must not take them for unset.
+        Raises BrokerUnavailable when the broker stops, so that clients ask another one, and if the settings are not
+        known: whoever watches must not take them for unset.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_S):
                 await self._known.wait()
+        if version > self.version:  # another broker has told more than is known here, or the database has gone back
+            await self.refresh_once()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while self._known.is_set() and self.version == version and not self._closed:
                     await self._changed.wait()
+        if self._closed:
+            raise BrokerUnavailable("this broker is stopping: ask another broker")
         if not self._known.is_set():  # not read yet, or the database went back meanwhile
             raise BrokerUnavailable("this broker could not read the settings yet: ask again, or another broker")
 
@@ -170,13 +185,16 @@ class RunTimeSettings:
     # ---- changing
 
     async def change(self, name: str, value: str | None, *, expected: int | None, changed_by: str) -> SettingRow:
-        """Sets or unsets one, when all brokers could take it as this one can. Raises MisuseError."""
+        """Sets or unsets one, when all brokers could take it as far as is known here. Raises MisuseError."""
         if not changed_by or len(changed_by) > _BY_LENGTH_MAX or not changed_by.isprintable():
             raise MisuseError(f"changed_by={shown(changed_by)} must be 1 to {_BY_LENGTH_MAX} characters on one line")
-        self._check_name(name)
+        self._check_form(name)
         if value is not None:
+            self._check_name(name)
             self._check_value(name, value)
-        row = await self._admin_store.change(name, value, expected=expected, changed_by=changed_by)
+        row = await self._admin_store.change(
+            name, value, expected=expected, changed_by=changed_by, check=partial(self._check_among, name, value)
+        )
         _log.info(
             "setting %s is %s since version %d, by %s",
             *(row.name, "unset" if row.value is None else shown(row.value), row.version, row.changed_by),
@@ -195,12 +213,14 @@ class RunTimeSettings:
             f"no change of {shown(name)} up to version {version} is kept: `txmsg config history` lists those that are"
         )
 
-    def _check_name(self, name: str) -> None:
+    def _check_form(self, name: str) -> None:
         if not _NAME.fullmatch(name):
             raise MisuseError(
                 f"{shown(name)} is not the name of a setting: give SCOPE.NAME of letters, digits, dots, dashes and _, "
                 "and @TARGET for one broker or group"
             )
+
+    def _check_name(self, name: str) -> None:
         scope = name.partition(".")[0]
         if scope == APPLICATION:
             return
@@ -218,13 +238,29 @@ class RunTimeSettings:
     def _check_value(self, name: str, value: str) -> None:
         if len(value.encode(errors="replace")) > _VALUE_SIZE_BYTES_MAX or "\0" in value:
             raise MisuseError(f"the value of {name} must be at most {_VALUE_SIZE_BYTES_MAX} bytes of text without NUL")
-        setting, target = self._setting_of(name)
-        if setting is None:
-            return
-        setting.value_of(value)
-        known = {row.name: row.value for row in self._stored.values() if row.value is not None}
-        here = setting.full_name if target in {"", self._given.broker_id} else name
-        self._with({**known, here: value})
+        setting, _ = self._setting_of(name)
+        if setting is not None:
+            setting.value_of(value)
+
+    def _check_among(self, name: str, value: str | None, stored: Mapping[str, str]) -> None:
+        """Raises MisuseError if the change contradicts what is stored when it is made, for any broker."""
+        if value is None and name not in stored:  # what is stored can be unset, also when it is no setting any more
+            self._check_name(name)
+        after = {each: text for each, text in {**stored, name: value}.items() if text is not None}
+        target = name.partition("@")[2]
+        for broker_id in [target] if target else sorted({"", *(each.partition("@")[2] for each in after)}):
+            told = self._contradiction(after, broker_id)
+            # A contradiction from before must not hold up other changes: it comes from options of this broker.
+            if told and told != self._contradiction(stored, broker_id):
+                raise MisuseError(f"the settings of {broker_id or 'all brokers'} would contradict each other: {told}")
+
+    def _contradiction(self, stored: Mapping[str, str], broker_id: str) -> str:
+        """What contradicts itself in settings of this broker and these; empty if nothing."""
+        try:
+            self._with(stored, broker_id)
+        except MisuseError as exc:
+            return str(exc)
+        return ""
 
 
 def replaced(config: T, values: Mapping[str, object]) -> T:

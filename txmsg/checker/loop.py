@@ -19,7 +19,7 @@ from txmsg.checker.policy import CheckPolicies, Decision, ParkReason, decide_aft
 from txmsg.checker.ports import Askable, Clients, DueHalf, HalfStore, Resolver
 from txmsg.errors import MisuseError, OutcomeConflict, OutcomeExpired
 from txmsg.message import TransactionId, TransactionState
-from txmsg.settings.catalogue import check_settings, setting
+from txmsg.settings.catalogue import COUNT_MAX, check_settings, setting
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ class CheckLoopConfig:
         256,
         "Checks under way at once; more stay due in the database.",
         least=1,
+        most=COUNT_MAX,
         live=True,
     )
     abandon_grace_s: float = setting(

@@ -22,6 +22,10 @@ T = TypeVar("T")
 _KEY: Final = "txmsg"
 REQUIRED: Final = object()
 """The default of a setting that must be given."""
+# What has no bound of its own is bounded where arithmetic with it ends: times since 1970, int4 and int8 in SQL.
+DURATION_S_MAX: Final = 50 * 365 * 86_400.0
+COUNT_MAX: Final = 1_000_000_000
+SIZE_BYTES_MAX: Final = 1024**6
 _TRUE: Final = {"true", "yes", "on", "1"}
 _FALSE: Final = {"false", "no", "off", "0"}
 _PASSWORD: Final = re.compile(r"(?<=:)[^:/@]+(?=@)|(?<=password=)[^&]+")

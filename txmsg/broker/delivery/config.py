@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from txmsg.errors import MisuseError
 from txmsg.runtime.backoff import Backoff
-from txmsg.settings.catalogue import check_settings, setting
+from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, check_settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,7 @@ class DeliveryConfig:
         "Memory of all messages held ready, over all windows. When full, only queues with no message "
         "ready are read, a few messages at a time.",
         least=1,
+        most=SIZE_BYTES_MAX,
         live=True,
     )
 
@@ -73,6 +74,7 @@ class DeliveryConfig:
         "succeed) pauses and probes with single messages. Failures before the pause become retries; what "
         "fails during it returns to the queue.",
         least=1,
+        most=COUNT_MAX,
         live=True,
     )
 
@@ -81,6 +83,7 @@ class DeliveryConfig:
         "Messages of a group in `retry` from which on it also pauses when most, not all, of its messages "
         "fail. A group whose messages mostly succeed may have any number.",
         least=1,
+        most=COUNT_MAX,
         live=True,
     )
 
@@ -88,6 +91,7 @@ class DeliveryConfig:
         12 * 3600.0,
         "Time for which a handler may hold a message, however often its client renews it.",
         least=0,
+        most=DURATION_S_MAX,
         is_open=True,
         live=True,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -17,6 +17,8 @@ SETTINGS_MAX: Final = 10_000
 SIZE_BYTES_MAX: Final = 16 * 1024**2
 """Of all values together: each broker has them in memory, and tells them in one reply."""
 _KEPT_MAX: Final = 100
+_UNSET_KEPT_S: Final = 90 * 86_400.0
+"""How long the history of a setting is kept after it was unset. A broker must read within this time."""
 
 
 class SettingRow(NamedTuple):
@@ -52,9 +54,18 @@ class SettingStore:
             await cursor.execute(f"{_SELECT} where name = %s order by version desc", (name,))
             return await cursor.fetchall()
 
-    async def change(self, name: str, value: str | None, *, expected: int | None, changed_by: str) -> SettingRow:
+    async def change(
+        self,
+        name: str,
+        value: str | None,
+        *,
+        expected: int | None,
+        changed_by: str,
+        check: Callable[[Mapping[str, str]], None] | None = None,
+    ) -> SettingRow:
         """Sets or unsets one, and tells the brokers. expected: the version that it must be at, 0: not set before.
 
+        check: called with what is set for brokers, which nobody else changes meanwhile; what it raises undoes all.
         Raises MisuseError if it is at another version, or there are too many settings.
         """
         async with session(self._pool) as conn, conn.transaction():
@@ -74,11 +85,15 @@ class SettingStore:
                     f"{name} is too much: {count} other settings are set, with {size_bytes} bytes; the maximum is "
                     f"{SETTINGS_MAX} settings and {SIZE_BYTES_MAX} bytes, so unset some"
                 )
+            if check is not None:
+                of_brokers = await conn.execute(_OF_BROKERS)
+                check(dict(await of_brokers.fetchall()))
             async with conn.cursor(row_factory=class_row(SettingRow)) as made:
                 await made.execute(_CHANGE, {"name": name, "value": value, "by": changed_by})
                 changed = await made.fetchone()
             assert changed is not None
             await conn.execute(_FORGET, {"name": name, "kept": _KEPT_MAX})
+            await conn.execute(_FORGET_UNSET, {"kept_s": _UNSET_KEPT_S})
             await notify(conn, NOTICE)
             return changed
 
@@ -107,6 +122,13 @@ select coalesce((select max(version) from txmsg.setting_change where name = %(na
          where name <> %(name)s order by name, version desc) newest
 """
 
+_OF_BROKERS = """
+select name, value from (
+    select distinct on (name) name, value from txmsg.setting_change
+     where not starts_with(name, 'app.') order by name, version desc) newest
+ where value is not null
+"""
+
 _CHANGE = """
 insert into txmsg.setting_change (version, name, value, changed_by)
 select coalesce(max(version), 0) + 1, %(name)s, %(value)s, %(by)s from txmsg.setting_change
@@ -117,4 +139,12 @@ _FORGET = """
 delete from txmsg.setting_change
  where name = %(name)s and version <= (
        select version from txmsg.setting_change where name = %(name)s order by version desc offset %(kept)s limit 1)
+"""
+
+# The newest change of all stays, so that no version is given twice: it was made in this transaction.
+_FORGET_UNSET = """
+delete from txmsg.setting_change old
+ using (select distinct on (name) name, value, changed_at from txmsg.setting_change order by name, version desc) newest
+ where old.name = newest.name and newest.value is null
+       and newest.changed_at < now() - make_interval(secs => %(kept_s)s)
 """
