@@ -83,3 +83,20 @@ async def test_what_keeping_had_taken_is_back_before_a_broker_that_has_gone_is_t
     await until_async(lambda: link.flushed)
     await links.close()
     assert gave_back == [True]
+
+
+async def test_a_consumer_that_ends_tells_also_a_broker_that_has_gone_and_is_still_waited_for() -> None:
+    class Busy(SilentLink):
+        async def idle(self) -> None:
+            await asyncio.Event().wait()
+
+    brokers, link = OneBroker(), Busy()
+    links = Links(cast(Brokers, brokers), lambda address: cast(Link, link), group="g")
+    await asyncio.sleep(0)
+    brokers.addresses = []
+    brokers.changed()
+    await asyncio.sleep(0)
+    await links.close()
+    assert not link.flushed
+    await links.flush()
+    assert link.flushed

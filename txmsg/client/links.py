@@ -85,7 +85,8 @@ class Links:
         _log.info("group %s: broker %s has gone", self._group, line.link.address)
         task = asyncio.create_task(self._finish(line))
         self._retiring[task] = line
-        task.add_done_callback(lambda done: self._retiring.pop(done, None))
+        # `close` cancels it, and `flush` has something to tell that broker then.
+        task.add_done_callback(lambda done: None if done.cancelled() else self._retiring.pop(done))
 
     async def _finish(self, line: _Line) -> None:
         line.link.stop()
