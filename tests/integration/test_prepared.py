@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 
 import psycopg
@@ -10,7 +11,7 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from tests.waiting import until_async
-from txmsg.broker.store.connect import connect_writer
+from txmsg.broker.store.connect import connect_writer, open_pool, session
 from txmsg.broker.store.prepared import PreparedConnection, Statement
 
 _BYTEA, _INT = 17, 23
@@ -80,6 +81,34 @@ async def test_the_end_of_the_session_by_the_server_is_told_with_its_reason(
     with pytest.raises(psycopg.errors.AdminShutdown):
         await sleeping
     assert connection.closed
+
+
+async def test_the_loop_does_not_watch_the_number_of_a_socket_that_sending_finds_closed(
+    connection: PreparedConnection,
+) -> None:
+    """The next file that is opened gets the number."""
+    assert await connection.run(_DIVIDE, [_int(2)]) == (3,)
+    number = connection.fileno()
+    connection.pgconn.finish()
+    with pytest.raises(psycopg.OperationalError):
+        await connection.run(_DIVIDE, [_int(2)])
+    assert not asyncio.get_running_loop().remove_reader(number)
+
+
+async def test_a_session_of_the_pool_that_was_closed_is_not_given_away(
+    notify_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it was used a moment ago, and so is not checked."""
+    monkeypatch.setattr("txmsg.broker.store.connect._FRESH_S", math.inf)
+    async with open_pool(notify_url, size_max=1) as pool:
+        async with session(pool) as connection:
+            assert isinstance(connection, PreparedConnection)
+            await connection.fetch(b"select 1", (), ())
+        await connection.close()
+        async with session(pool) as another:
+            assert another is not connection
+            assert isinstance(another, PreparedConnection)
+            assert (await another.fetch(b"select 1", (), ())).ntuples == 1
 
 
 async def test_a_session_that_its_server_ends_between_two_statements_is_known_to_be_closed(

@@ -201,7 +201,8 @@ def open_pool(
 
 
 async def _check(connection: AsyncConnection[Any]) -> None:
-    if isinstance(connection, _Connection) and time.monotonic() - connection.used_at < _FRESH_S:
+    is_fresh = isinstance(connection, _Connection) and time.monotonic() - connection.used_at < _FRESH_S
+    if is_fresh and not connection.closed:
         return  # a round trip for each read of new messages
     with answering_within(connection, _CHECK_S_MAX):
         await AsyncConnectionPool.check_connection(connection)

@@ -7,7 +7,7 @@ batch procedure costs a broker. Here parameters come as bytes, and callbacks of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -64,11 +64,11 @@ class PreparedConnection(AsyncConnection[Any]):
         async with self.lock:
             row_loader = self._row_loaders.get(statement.name)
             if row_loader is None:
-                self.pgconn.send_prepare(statement.name, statement.sql, statement.parameter_oids)
-                await self._answer()
+                await self._ask(self.pgconn.send_prepare, statement.name, statement.sql, statement.parameter_oids)
                 row_loader = self._row_loaders[statement.name] = Transformer(self)
-            self.pgconn.send_query_prepared(statement.name, values, statement.formats, Format.BINARY)
-            result = await self._answer()
+            result = await self._ask(
+                self.pgconn.send_query_prepared, statement.name, values, statement.formats, Format.BINARY
+            )
         # The types of its columns are those of its first result.
         row_loader.set_pgresult(result, set_loaders=row_loader.pgresult is None)
         return row_loader.load_row(0, tuple)
@@ -77,8 +77,7 @@ class PreparedConnection(AsyncConnection[Any]):
         """The rows of a statement that is planned for these values, all in binary. Raises and is cancelled as `run`."""
         async with self.lock:
             formats = (Format.BINARY,) * len(values)
-            self.pgconn.send_query_params(sql, values, parameter_oids, formats, Format.BINARY)
-            return await self._answer()
+            return await self._ask(self.pgconn.send_query_params, sql, values, parameter_oids, formats, Format.BINARY)
 
     async def wait(self, *args: Any, **kwargs: Any) -> Any:
         """As the driver has it, which reads the socket itself."""
@@ -90,20 +89,24 @@ class PreparedConnection(AsyncConnection[Any]):
         self._leave_loop()
         await super().close()
 
-    async def _answer(self) -> PGresult:
-        """Sends what libpq has to send, and returns what the server answers."""
+    async def _ask(self, send: Callable[..., None], *arguments: object) -> PGresult:
+        """Sends by this function of libpq's, and returns what the server answers."""
         loop = asyncio.get_running_loop()
         self._result = None
         answered = self._answered = loop.create_future()
-        is_unsent = self.pgconn.flush()
-        if self._loop is None:
-            self._loop, self._fd = loop, self.pgconn.socket
-            loop.add_reader(self._fd, self._receive)
-        if is_unsent:
-            loop.add_writer(self._fd, self._send)
         self._looking = loop.call_later(_LOOK_S, self._look)
         try:
+            send(*arguments)
+            is_unsent = self.pgconn.flush()
+            if self._loop is None:
+                self._loop, self._fd = loop, self.pgconn.socket
+                loop.add_reader(self._fd, self._receive)
+            if is_unsent:
+                loop.add_writer(self._fd, self._send)
             found: PGresult = await answered
+        except psycopg.Error:
+            self._leave_loop()  # libpq may have closed the socket, and the next one gets its number
+            raise
         except asyncio.CancelledError:
             self._leave_loop()
             self.pgconn.finish()  # its answer would be taken for that of the next statement
