@@ -82,6 +82,24 @@ def test_a_fork_amid_the_transactions_of_other_threads_loses_none_of_them(
     assert half_count(notify_url) == 0
 
 
+def test_a_child_counts_what_it_receives_itself(broker: BrokerProcess) -> None:
+    program = """
+        received = threading.Event()
+        consumer = Consumer(sys.argv[1], group="g")
+        consumer.subscribe("t")(lambda message: received.set())
+
+        def print_count():
+            print(consumer._core._counts.received, len(consumer._core._shards))
+
+        with Producer(sys.argv[1], group="g", timeout_s=60) as producer, consumer:
+            producer.send(Message("t", b"x"))
+            assert received.wait(60)
+            print_count()
+            wait(in_child(print_count))
+    """
+    assert run(program, broker.address) == ["1 1", "0 0"]
+
+
 def test_a_transaction_under_way_is_committed_by_the_parent(broker: BrokerProcess, notify_url: str) -> None:
     program = """
         from multiprocessing import get_context

@@ -87,6 +87,9 @@ class AsyncConsumer(AsyncLifecycle):
             "visibility_timeout_s", visibility_timeout_s, least_s=1, most_s=VISIBILITY_TIMEOUT_S_MAX
         )
         self.hooks = hooks or ConsumerHooks()
+
+    def _begin(self) -> None:
+        super()._begin()
         self._shards: list[_Shard] = []
         self._counts = ConsumerCounts()
 
