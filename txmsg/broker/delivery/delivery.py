@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.config import DeliveryConfig
@@ -139,7 +140,9 @@ class Delivery:
                 while not batches and not self._state.draining:
                     # A member that may get nothing must not be woken in place of another one.
                     if outlet is not None and outlet.is_full:
-                        await outlet.emptied()
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(_NAP_S_MAX):
+                                await outlet.emptied()
                     elif (blocked_s := loaded.members.blocked_s(client_id, self._state.monotonic())) > 0:
                         await asyncio.sleep(min(blocked_s, _NAP_S_MAX))
                     else:
