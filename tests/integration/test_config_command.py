@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 def test_explain_tells_of_a_setting_all_that_the_catalogue_has() -> None:
     found = json.loads(run("explain", "broker.retention_s", "--json"))["broker.retention_s"]
     assert found["default"] == "7d"
-    assert found["bounds"] == "above 0s"
+    assert found["bounds"] == "above 0s and below 18250d"
     assert found["option"] == "--retention"
     assert found["variable"] == "TXMSG_BROKER_RETENTION_S"
     assert found["in_the_file"] == "[broker] retention_s"
