@@ -240,13 +240,17 @@ class SessionGuard:
                         "back, use session.begin_nested() for savepoints, and run DDL of MySQL outside"
                     )
                 )
-            if self._savepoints is not None:
-                self._tell_of_savepoint(self._savepoints, kind, what, connection.dialect)
         if connection.dialect.name == "sqlite":
             self._was_open = driver_state(connection) is DriverState.OPEN
             if not self._was_open and first_word(sql) not in _BEGUN_BY_DRIVER:
                 # The driver would not: a savepoint's release, or the statement itself, would commit.
                 connection.connection.cursor().execute("BEGIN")
+
+    def executed(self, connection: Connection, sql: str) -> None:
+        """A statement was carried out. One of savepoints that failed has changed none."""
+        if self._savepoints is not None:
+            for kind, what in steps(sql, connection.dialect.name):
+                self._tell_of_savepoint(self._savepoints, kind, what, connection.dialect)
 
     def _tell_of_savepoint(self, listener: SavepointListener, kind: Kind, name: str, dialect: Dialect) -> None:
         match kind:
@@ -287,6 +291,16 @@ def check_session(owner: str, session: object, kind: type[Session | AsyncSession
             "the session is bound to a connection, whose transaction may go on after session.commit(): "
             "bind it to an engine"
         )
+
+
+def unsent_savepoint(session: Session) -> SessionTransaction | None:
+    """The session's innermost savepoint, if its SAVEPOINT is not sent yet; else its statements tell what becomes of it.
+
+    What the session says of one that was sent may be wrong: that it was rolled back, when its RELEASE has failed, or
+    something after it.
+    """
+    nested = session.get_nested_transaction()
+    return None if nested is None or nested._connections else nested
 
 
 def keep_loaded(session: Session, owner: str) -> None:
@@ -353,6 +367,7 @@ def _listen_to_engine(engine: Engine) -> None:
             _dialects.add(engine.dialect)
         if engine not in _engines:
             event.listen(engine, "before_cursor_execute", _before_cursor_execute)
+            event.listen(engine, "after_cursor_execute", _after_cursor_execute)
             event.listen(engine, "commit", _commit)
             _engines.add(engine)
 
@@ -376,6 +391,11 @@ def _after_soft_rollback(session: Session, transaction: SessionTransaction) -> N
 def _before_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
     for guard in _of_connections.get(connection, ()):
         guard.executing(connection, statement)
+
+
+def _after_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+    for guard in _of_connections.get(connection, ()):
+        guard.executed(connection, statement)
 
 
 def _handle_error(context: ExceptionContext) -> None:

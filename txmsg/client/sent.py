@@ -15,7 +15,7 @@ from txmsg.message import Message
 class _Entry(NamedTuple):
     message: Message
     nested: SessionTransaction | None
-    """The innermost savepoint of the session when it was sent."""
+    """The innermost savepoint of the session when it was sent, if its SAVEPOINT was not sent yet."""
 
 
 class Sent:
@@ -33,11 +33,11 @@ class Sent:
         return [entry.message for entry in self._entries]
 
     def add(self, message: Message, nested: SessionTransaction | None) -> None:
-        """nested: the session's innermost savepoint now."""
+        """nested: the session's innermost savepoint now, if its SAVEPOINT is not sent yet."""
         self._entries.append(_Entry(message, nested))
 
     def savepoint(self, name: str, *, replaces: bool) -> None:
-        """SAVEPOINT is sent, by the session, by its connection, or as text.
+        """SAVEPOINT was carried out, by the session, by its connection, or as text.
 
         replaces: whether one of the same name is gone by this, as in MySQL; elsewhere it is hidden for a while.
         """
@@ -46,13 +46,13 @@ class Sent:
         self._savepoints.append((name, len(self._entries)))
 
     def released(self, name: str) -> None:
-        """RELEASE is sent: what was done stays, and counts as done before the savepoint."""
+        """RELEASE was carried out: what was done stays, and counts as done before the savepoint."""
         place = self._place_of(name)
         if place is not None:
             del self._savepoints[place:]
 
     def rolled_back_to(self, name: str) -> None:
-        """ROLLBACK TO is sent: the savepoint stays, those after it are gone."""
+        """ROLLBACK TO was carried out: the savepoint stays, those after it are gone."""
         place = self._place_of(name)
         if place is not None:
             del self._entries[self._savepoints[place][1] :]
