@@ -13,11 +13,13 @@ import textwrap
 from pathlib import Path
 
 RUN_S_MAX = 120.0
+_ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = """
 import ctypes, os, sys, threading, time, warnings
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 import psutil
+from tests.waiting import until
 from txmsg import *
 
 def in_child(do, leave=sys.exit):
@@ -46,7 +48,7 @@ def run(text: str, *arguments: str, before: str = "") -> list[str]:
     program = "\n".join([before, HEAD, textwrap.dedent(text)])
     command = [sys.executable, "-W", "error::ResourceWarning", "-c", program, *arguments]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=_ROOT
     ) as process:
         try:
             printed, said = process.communicate(timeout=RUN_S_MAX)

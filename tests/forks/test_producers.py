@@ -66,8 +66,7 @@ def test_a_fork_amid_the_transactions_of_other_threads_loses_none_of_them(
         children = []
         for number in range(8):
             count = len(done)
-            while len(done) < count + 20:
-                time.sleep(0.001)
+            until(lambda: len(done) >= count + 20)
             children.append(in_child(child, [sys.exit, os._exit][number % 2]))
         for pid in children:
             wait(pid)
@@ -288,10 +287,7 @@ def test_the_end_of_a_parent_is_seen_though_a_child_lives(broker: BrokerProcess)
 
         pid = in_child(child, os._exit)
         producer.close()
-        deadline = time.monotonic() + 60
-        while not_ended():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: not not_ended(), within_s=60)
         os.close(ends)
         wait(pid)
     """

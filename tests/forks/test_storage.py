@@ -51,8 +51,7 @@ def test_a_child_of_the_writer_of_a_log_reads_and_does_not_write(tmp_path: Path)
 
         for _ in range(5):
             count = len(appended)
-            while len(appended) < count + 10:
-                time.sleep(0.001)
+            until(lambda: len(appended) >= count + 10)
             count = len(appended)
             wait(in_child(child))
         ended.set()

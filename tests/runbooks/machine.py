@@ -67,11 +67,17 @@ class Machine:
 
     def kill(self) -> None:
         """SIGKILL, to all of the server's processes: as when the power fails."""
-        found = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(self.data)]
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()  # or one that is forked meanwhile would wait for ever for locks of those killed
+        found = self._processes()
         for process in found:
             with suppress(psutil.NoSuchProcess):  # it ended with the first of them
                 process.kill()
         psutil.wait_procs(found, 30)
+
+    def _processes(self) -> list[psutil.Process]:
+        return [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(self.data)]
 
     def _run(self, program: str, *args: str | Path) -> None:
         done = run(self._programs / program, *args, user=self._user, cwd=self.directory)

@@ -8,8 +8,8 @@ from typing import Final
 
 from txmsg.errors import MisuseError, shown
 from txmsg.metrics.http import check_loopback
-from txmsg.runtime.logs import LOG_LEVELS
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
+from txmsg.settings.common import http_listen_setting, log_level_setting
 
 ALL_TOPICS: Final = ("*",)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,29}\Z")
@@ -72,14 +72,8 @@ class TailerConfig:
         option="--exclude",
         shown="those of the existing mirror, else none",
     )
-    http_listen: str = setting(
-        "",
-        "Address of /metrics, /livez and /readyz, on loopback. Port 0 picks a free port.",
-        metavar="HOST:PORT",
-        option="--http-listen",
-        shown="not served",
-    )
-    log_level: str = setting("info", "Lowest level logged to stderr.", choices=LOG_LEVELS, option="--log-level")
+    http_listen: str = http_listen_setting()
+    log_level: str = log_level_setting()
     refill_size_bytes: int = setting(
         8 * 1024 * 1024,
         "What is read from the table before it is appended.",

@@ -17,8 +17,8 @@ from txmsg.checker.policy import CheckPolicy
 from txmsg.errors import MisuseError, shown
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.metrics.http import check_loopback
-from txmsg.runtime.logs import LOG_LEVELS
 from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
+from txmsg.settings.common import http_listen_setting, log_level_setting
 from txmsg.wire.address import check_address
 
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -54,13 +54,7 @@ class BrokerConfig:
         option="--advertise",
         shown="--listen, with the host name in place of 0.0.0.0",
     )
-    http_listen: str = setting(
-        "",
-        "Address of /metrics, /livez and /readyz, on loopback. Port 0 picks a free port.",
-        metavar="HOST:PORT",
-        option="--http-listen",
-        shown="not served",
-    )
+    http_listen: str = http_listen_setting()
     broker_id: str = setting(
         "",
         "Name of this broker, unique in its database.",
@@ -82,13 +76,7 @@ class BrokerConfig:
         option="--data-dir",
         shown="the user's data directory",
     )
-    log_level: str = setting(
-        "info",
-        "Lowest level logged to stderr.",
-        choices=LOG_LEVELS,
-        live=True,
-        option="--log-level",
-    )
+    log_level: str = log_level_setting(live=True)
 
     first_check_s: float = setting(
         6.0,

@@ -35,22 +35,14 @@ class _Found:
     halves: dict[str, store.HalfFigures]
 
 
-class DatabaseFigures:
+class DatabaseFigures(Lookup[_Found]):
     """The figures of the database, as last asked for. `pool`: whose statements have a timeout."""
 
     def __init__(self, pool: Pool) -> None:
+        super().__init__("figures of the database", self._ask)
         self._pool = pool
-        self._lookup = Lookup("figures of the database", self._read)
 
-    async def run(self) -> None:
-        """Asks the database when `look` says so, until cancelled."""
-        await self._lookup.run()
-
-    async def look(self) -> None:
-        """Has the database asked, unless its last answer is fresh, and waits a moment for that."""
-        await self._lookup.look()
-
-    async def _read(self) -> _Found:
+    async def _ask(self) -> _Found:
         async with session(self._pool, timeout_s=_ANSWER_S_MAX) as conn:
             segment = await open_segment(conn)
             groups = await store.group_figures(conn, segment, named_max=NAMED_MAX)
@@ -64,9 +56,9 @@ class DatabaseFigures:
 
     def put(self, figures: Figures) -> None:
         """Adds them, as far as there are any."""
-        found = self._lookup.found
-        figures.put("txmsg_database_figures_age_seconds", self._lookup.age_s())
-        figures.put("txmsg_database_figures_seconds", self._lookup.took_s)
+        found = self.found
+        figures.put("txmsg_database_figures_age_seconds", self.age_s())
+        figures.put("txmsg_database_figures_seconds", self.took_s)
         if found is None:
             return
         for group, topic, processed, waiting, retrying, dead in found.groups:

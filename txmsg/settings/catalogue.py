@@ -186,21 +186,16 @@ def setting(
 
 def required(meaning: str, *, kind: Kind, option: str, metavar: str = "", variable: str = "") -> Any:
     """A field without a default: whoever makes the dataclass must give it, by any source."""
-    entry = {
-        "meaning": meaning,
-        "least": None,
-        "most": None,
-        "is_open": False,
-        "choices": (),
-        "metavar": metavar,
-        "live": False,
-        "option": option,
-        "variable": variable,
-        "kind": kind,
-        "default": REQUIRED,
-        "default_shown": "none; it must be given",
-    }
-    return field(metadata={_KEY: entry})
+    optional: Any = setting(
+        REQUIRED,
+        meaning,
+        kind=kind,
+        option=option,
+        metavar=metavar,
+        variable=variable,
+        shown="none; it must be given",
+    )
+    return field(metadata=optional.metadata)
 
 
 def settings_of(config: type, scope: str = "", *, within: str = "") -> Iterator[Setting]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from txmsg.metaq.store.log import LogConfig
 from txmsg.metrics.http import check_loopback
-from txmsg.runtime.logs import LOG_LEVELS
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
+from txmsg.settings.common import http_listen_setting, log_level_setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +26,8 @@ class MetaQConfig:
         metavar="ADDRESS",
         option="--listen",
     )
-    http_listen: str = setting(
-        "",
-        "Address of /metrics, /livez and /readyz, on loopback. Port 0 picks a free port.",
-        metavar="HOST:PORT",
-        option="--http-listen",
-        shown="not served",
-    )
-    log_level: str = setting("info", "Lowest level logged to stderr.", choices=LOG_LEVELS, option="--log-level")
+    http_listen: str = http_listen_setting()
+    log_level: str = log_level_setting()
     log: LogConfig = field(default_factory=LogConfig)
     """How the log is kept."""
     connections_max: int = setting(

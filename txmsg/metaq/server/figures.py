@@ -44,28 +44,20 @@ class _Found:
     """By group and topic."""
 
 
-class LogFigures:
+class LogFigures(Lookup[_Found]):
     """The figures of the log's files, by topic and by group, as last read, on one of `readers`."""
 
     def __init__(self, log: LocalLog, readers: Executor) -> None:
+        super().__init__("figures of the log", self._read_log)
         self._log = log
         self._readers = readers
         self._told: set[str] = set()
         """Why groups were left out, which is logged once."""
-        self._lookup = Lookup("figures of the log", self._read)
-
-    async def run(self) -> None:
-        """Reads them when `look` says so, until cancelled."""
-        await self._lookup.run()
-
-    async def look(self) -> None:
-        """Has them read, unless the last ones are fresh, and waits a moment for that."""
-        await self._lookup.look()
 
     def put(self, figures: Figures) -> None:
         """Adds them, as far as there are any."""
-        found = self._lookup.found
-        figures.put("txmsg_log_figures_age_seconds", self._lookup.age_s())
+        found = self.found
+        figures.put("txmsg_log_figures_age_seconds", self.age_s())
         if found is None:
             return
         figures.put("txmsg_log_bytes", found.size.size_bytes)
@@ -77,7 +69,7 @@ class LogFigures:
             figures.put("txmsg_log_group_lag_messages", lag.messages, **{GROUP: group, TOPIC: topic})
             figures.put("txmsg_log_group_lag_seconds", lag.seconds, **{GROUP: group, TOPIC: topic})
 
-    async def _read(self) -> _Found:
+    async def _read_log(self) -> _Found:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_all)
 
     def _read_all(self) -> _Found:
