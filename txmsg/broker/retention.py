@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from psycopg.errors import LockNotAvailable
 
-from txmsg.broker.alerts import Alerts
 from txmsg.broker.config import BrokerConfig
+from txmsg.broker.hourly import Hourly
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
 from txmsg.broker.store.connect import Connection, upkeep_session
@@ -68,7 +68,7 @@ class Retention:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._alerts = Alerts(logger)
+        self._hourly = Hourly(logger)
         self.counts = DropCounts()
 
     def use(self, config: BrokerConfig) -> None:
@@ -98,7 +98,7 @@ class Retention:
                 case Verdict.WAIT:
                     return
                 case Verdict.KEEP:
-                    self._alerts.tell("keep", _too_old(segment, pins))
+                    self._hourly.tell("keep", _too_old(segment, pins))
                     return
                 case Verdict.DROP:
                     await store.mark_dropping(conn, segment.id)
@@ -123,7 +123,7 @@ class Retention:
             try:
                 await _drop_whole(conn, segment.id)
             except LockNotAvailable:
-                self._alerts.tell(
+                self._hourly.tell(
                     "wait",
                     f"segment {segment.id} cannot be dropped yet: a transaction that has read it is open; see "
                     "pg_stat_activity for the oldest",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from psycopg.errors import LockNotAvailable
 
-from txmsg.broker.alerts import Alerts
 from txmsg.broker.config import BrokerConfig
+from txmsg.broker.hourly import Hourly
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
 from txmsg.broker.store.connect import Pool, session
@@ -46,7 +46,7 @@ class Segments:
     def __init__(self, pool: Pool, config: BrokerConfig) -> None:
         self._pool = pool
         self._config = config
-        self._alerts = Alerts(logger)
+        self._hourly = Hourly(logger)
         self.open = 0
         self.previous = 0
         self.kept: Sequence[SegmentRow] = ()
@@ -78,7 +78,7 @@ class Segments:
             kept = self.kept = await store.segments(connection)
             segment = kept[-1].id
             if len(kept) >= self._config.segments_max:
-                self._alerts.tell(
+                self._hourly.tell(
                     "bound",
                     f"{len(kept)} segments are kept, which is segments_max: segment {segment} stays open however large "
                     "it grows; the log of the broker that drops segments says what keeps the oldest",

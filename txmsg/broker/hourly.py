@@ -1,4 +1,4 @@
-"""Alerts for operators about conditions that last: repeated, but not at every check."""
+"""Log lines about conditions that last: repeated, but not at every look."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 _AGAIN_S = 3600.0
 
 
-class Alerts:
-    """Logs each kind of alert as an error, at most once an hour."""
+class Hourly:
+    """Logs each kind of line as an error, at most once an hour."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
