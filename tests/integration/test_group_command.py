@@ -74,6 +74,25 @@ def test_groups_are_listed_and_shown_with_how_far_they_are_behind(broker: Broker
     assert "consumer group 'nobody' is unknown" in refused(broker, "show", "nobody")
 
 
+def test_groups_are_listed_in_pages_and_by_a_part_of_their_names(broker: BrokerProcess, notify_url: str) -> None:
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute("insert into txmsg.consumer_group (name) select 'g' || n from generate_series(1, 9) n")
+        connection.execute("insert into txmsg.producer (group_name) select 'p' || n from generate_series(1, 3) n")
+    where = ("--broker", broker.address)
+    pages = [json_of("group", "list", "--limit", "4", *where)]
+    while pages[-1]["next"]:
+        pages.append(json_of("group", "list", "--limit", "4", "--page", pages[-1]["next"], *where))
+    assert [[group["group"] for group in page["groups"]] for page in pages] == [
+        ["g1", "g2", "g3", "g4"],
+        ["g5", "g6", "g7", "g8"],
+        ["g9"],
+    ]
+    assert [checks["group"] for page in pages for checks in page["producer_groups"]] == ["p1", "p2", "p3"]
+    found = json_of("group", "list", "--contains", "3", *where)
+    assert ([group["group"] for group in found["groups"]], found["next"]) == (["g3"], None)
+    assert [checks["group"] for checks in found["producer_groups"]] == ["p3"]
+
+
 def test_settings_are_changed_and_kept(broker: BrokerProcess) -> None:
     processed(broker, Message("t", b"1"))
     alter = ("group", "alter", "collector", "--broker", broker.address)

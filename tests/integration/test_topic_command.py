@@ -69,11 +69,27 @@ def test_settings_are_shown_listed_and_changed_one_by_one(broker: BrokerProcess)
     ):
         settings |= changed
         assert altered(broker, *options) == settings
-    assert json_of("topic", "list", *where) == {"topics": [settings], "more": False}
+    assert json_of("topic", "list", *where) == {"topics": [settings | {"kept": 0, "entered": 0}], "next": None}
     assert "durability" in said("topic", "alter", "t", "--durability", "sync", *where)
     assert "name what to change" in said("topic", "alter", "t", *where, status=2)
     text = said("topic", "alter", "nowhere", "--queues", "2", *where, status=1).removeprefix("Error: ").strip()
     assert is_documented(UnknownTopic(text)), text
+
+
+def test_topics_are_listed_in_pages_and_by_a_part_of_their_names(broker: BrokerProcess) -> None:
+    where = ("--broker", broker.address)
+    for name in ("Order.paid", "order.placed", "order.shipped", "user"):
+        said("topic", "create", name, *where)
+    with Producer(broker.address, group="shop") as producer:
+        for _ in range(3):
+            producer.send(Message("order.placed", b"1"))
+    search = ("topic", "list", "--contains", "ORDER", "--limit", "2", *where)
+    first = json_of(*search)
+    assert [(topic["topic"], topic["kept"]) for topic in first["topics"]] == [("Order.paid", 0), ("order.placed", 3)]
+    assert first["next"] == "order.placed"
+    last = json_of(*search, "--page", first["next"])
+    assert ([topic["topic"] for topic in last["topics"]], last["next"]) == (["order.shipped"], None)
+    assert said("topic", "list", "--contains", "%", *where) == "no topics match\n"
 
 
 def test_what_cannot_be_is_refused_and_changes_nothing(broker: BrokerProcess) -> None:

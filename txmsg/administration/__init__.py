@@ -2,6 +2,7 @@
 
 notify   by the services Groups and DeadLetters of a broker
 log      of a log, in a directory or at the address of its server
+topics   of the topics of a Notify database, by a broker
 
 A field that a back end does not have, or does not know, is None. What it cannot do is refused with MisuseError.
 """
@@ -15,6 +16,15 @@ from typing import Protocol
 
 from txmsg.message import datetime_of_us
 from txmsg.runtime.start import Start
+from txmsg.wire.method import Method, ReplyT, RequestT
+
+
+class Ask(Protocol):
+    """Calls a broker."""
+
+    def __call__(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """The reply to one call. Raises the errors of errors.py."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +64,11 @@ class CheckSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupList:
-    """The first groups by name, and whether there are more."""
+    """Groups by name. next: what names the page after this one; None for the last one."""
 
     groups: Sequence[GroupSummary]
     producer_groups: Sequence[CheckSettings]
-    more: bool
+    next: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +223,8 @@ class Administration(Protocol):
 
     # ---- groups
 
-    def list_groups(self, limit: int) -> GroupList:
-        """The first groups by name."""
+    def list_groups(self, limit: int, *, after: str = "", contains: str = "") -> GroupList:
+        """The first groups by name that come after this one, and have this in their names, whatever the case."""
         ...
 
     def show_group(self, group: str) -> GroupDetails:

@@ -50,13 +50,13 @@ class LogAdministration:
 
     # ---- groups
 
-    def list_groups(self, limit: int) -> GroupList:
-        names = self._log.groups()
+    def list_groups(self, limit: int, *, after: str = "", contains: str = "") -> GroupList:
+        names = sorted(name for name in self._log.groups() if name > after and contains.lower() in name.lower())
         groups: list[GroupSummary] = []
         for name in names[:limit]:
             with suppress(UnknownGroup):  # deleted this moment, as that of a broadcasting member that ends
                 groups.append(self._summary(self._log.group(name)))
-        return GroupList(groups=groups, producer_groups=[], more=len(names) > limit)
+        return GroupList(groups=groups, producer_groups=[], next=names[limit - 1] if len(names) > limit else None)
 
     def show_group(self, group: str) -> GroupDetails:
         state = self._log.group(group)

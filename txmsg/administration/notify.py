@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from txmsg.administration import (
+    Ask,
     CheckChange,
     CheckSettings,
     DeadLetter,
@@ -30,7 +31,6 @@ from txmsg.errors import UnknownGroup
 from txmsg.message import datetime_of_us, message_id, us_of_datetime
 from txmsg.runtime.start import Start
 from txmsg.wire.codec import unpack_headers
-from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.v1 import dead_letters_pb2, groups_pb2
 from txmsg.wire.v1.dead_letters_rpc import DeadLetters
 from txmsg.wire.v1.groups_rpc import Groups
@@ -41,14 +41,6 @@ _CHECKS: Final = ("first_check_s", "check_interval_s", "checks_max", "no_client_
 _QUEUE: Final = ("topic", "queue", "next_offset", "begin", "end", "waiting", "retrying", "dead", "seeking")
 
 
-class Ask(Protocol):
-    """Calls a broker."""
-
-    def __call__(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """The reply to one call. Raises the errors of errors.py."""
-        ...
-
-
 class NotifyAdministration:
     """See `Administration` for what each method promises."""
 
@@ -57,12 +49,13 @@ class NotifyAdministration:
 
     # ---- groups
 
-    def list_groups(self, limit: int) -> GroupList:
-        reply = self._ask(Groups.list, groups_pb2.ListGroupsRequest(limit=limit))
+    def list_groups(self, limit: int, *, after: str = "", contains: str = "") -> GroupList:
+        request = groups_pb2.ListGroupsRequest(limit=limit, after=after, contains=contains)
+        reply = self._ask(Groups.list, request)
         return GroupList(
             groups=[_summary(group) for group in reply.groups],
             producer_groups=[_checks(settings) for settings in reply.producer_groups],
-            more=reply.more,
+            next=reply.next or None,
         )
 
     def show_group(self, group: str) -> GroupDetails:

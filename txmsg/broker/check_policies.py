@@ -79,9 +79,9 @@ class GroupChecks:
             answer_timeout_s=min(self._config.check_timeout_s, interval_s * 0.9),
         )
 
-    async def list(self, limit: int) -> Sequence[CheckPolicyRow]:
-        """The settings of the first producer groups by name."""
-        return await self._admin_store.list(limit)
+    async def list(self, limit: int, *, after: str, contains: str) -> Sequence[CheckPolicyRow]:
+        """The settings of the first producer groups by name, after this one and with this in their names."""
+        return await self._admin_store.list(limit, after=after, contains=contains)
 
     async def show(self, group: str) -> CheckPolicyRow:
         """The settings of a producer group. Raises UnknownGroup."""

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from txmsg.administration import Ask
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.cli.options import Decorator
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
@@ -49,13 +50,18 @@ def ask_broker(broker: str, method: Method[RequestT, ReplyT], request: RequestT)
         ) from exc
 
 
+def asker(broker: str) -> Ask:
+    """Calls any broker of a database."""
+    return functools.partial(ask_broker, broker)
+
+
 def administered(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --broker and --log; the command gets what they name as `administration`."""
 
     @functools.wraps(command)
     def with_administration(*, broker: str, log: str | None, **others: Any) -> Any:
         if log is None:
-            return command(administration=NotifyAdministration(functools.partial(ask_broker, broker)), **others)
+            return command(administration=NotifyAdministration(asker(broker)), **others)
         if click.get_current_context().get_parameter_source("broker") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--broker is for groups of Notify, --log for those of a log: give one of them")
         from txmsg.administration.log import LogAdministration  # with txmsg[metaq] only

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from txmsg.administration import Administration, DeadLetter, DeadLetterFilter
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import TIME, Decorator, json_option, yes_option
+from txmsg.cli.options import TIME, Decorator, json_option, page_option, yes_option
 from txmsg.cli.output import content, first_line, json_text, print_facts, print_rows, say
 from txmsg.errors import MisuseError, TxmsgError
 
@@ -63,7 +63,7 @@ def dead_letter() -> None:
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number per page."
 )
-@click.option("--page", default="", metavar="NEXT", help="Next page, as named by the page before.")
+@page_option
 @administered
 @json_option
 def list_(*, which: DeadLetterFilter, limit: int, page: str, administration: Administration, as_json: bool) -> None:

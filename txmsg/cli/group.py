@@ -11,7 +11,7 @@ import click
 from txmsg.administration import Administration, CheckChange, GroupChange, GroupQueue, GroupSettings
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import SECONDS, START, duration, json_option, yes_option
+from txmsg.cli.options import SECONDS, START, contains_option, duration, json_option, page_option, yes_option
 from txmsg.cli.output import json_text, print_facts, print_rows, say
 from txmsg.errors import UnknownGroup
 from txmsg.runtime.durations import shown_duration
@@ -31,26 +31,28 @@ def group() -> None:
 
 @group.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg group list\n  txmsg group list --log /var/lib/metaq")
 @click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Maximum number of groups."
+    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Maximum number per page."
 )
+@contains_option
+@page_option
 @administered
 @json_option
-def list_(*, limit: int, administration: Administration, as_json: bool) -> None:
+def list_(*, limit: int, contains: str, page: str, administration: Administration, as_json: bool) -> None:
     """List consumer groups by name, with their lag."""
-    found = administration.list_groups(limit)
+    found = administration.list_groups(limit, after=page, contains=contains)
     if as_json:
         click.echo(json_text(asdict(found)))
         return
     if found.producer_groups:
         click.echo(f"producer groups: {', '.join(checks.group for checks in found.producer_groups)}")
     if not found.groups:
-        click.echo("no consumer groups")
-        return
-    print_rows(
-        {**asdict(summary), "topics": ", ".join(lag.topic for lag in summary.topics)} for summary in found.groups
-    )
-    if found.more:
-        click.echo(f"only the first {limit}: raise --limit to see more", err=True)
+        click.echo("no consumer groups" + (" match" if contains else ""))
+    else:
+        print_rows(
+            {**asdict(summary), "topics": ", ".join(lag.topic for lag in summary.topics)} for summary in found.groups
+        )
+    if found.next:
+        say(f"only the first {limit}: go on with --page {found.next}", err=True)
 
 
 @group.command(

@@ -83,6 +83,12 @@ START = _Start()
 # ---- options
 
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+contains_option: Decorator = click.option(
+    "--contains", default="", metavar="TEXT", help="Only if the name contains this text, whatever the case."
+)
+page_option: Decorator = click.option(
+    "--page", default="", metavar="NEXT", help="Next page, as named by the page before."
+)
 yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
 storage_option: Decorator = click.option(
     "--storage",

@@ -1,25 +1,19 @@
-"""`txmsg topic`: topics and their settings. Talks to the services Topics and Admin."""
+"""`txmsg topic`: topics of a Notify database, and their settings."""
 
 from __future__ import annotations
 
-import json
-from typing import Final
+from dataclasses import asdict
 
 import click
-from rich.table import Table
 
-from txmsg.cli.connections import ask_broker, broker_option
+from txmsg.administration.topics import DURABILITIES, PERMISSIONS, UNREAD, TopicAdministration, TopicChange
+from txmsg.cli.connections import asker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import json_option, yes_option
-from txmsg.cli.output import moment, print_facts, print_table
+from txmsg.cli.options import contains_option, json_option, page_option, yes_option
+from txmsg.cli.output import json_text, print_facts, print_rows, say
+from txmsg.errors import printable
 from txmsg.message import QUEUES_MAX
-from txmsg.wire.v1 import topics_pb2 as pb
-from txmsg.wire.v1 import txmsg_pb2
-from txmsg.wire.v1.topics_rpc import Topics
-from txmsg.wire.v1.txmsg_rpc import Admin
 
-_PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
-_PERMISSION_NAMES: Final = {number: name for name, number in _PERMISSIONS.items()}
 _QUEUES = click.IntRange(1, QUEUES_MAX)
 
 
@@ -42,40 +36,36 @@ def topic() -> None:
 @json_option
 def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None:
     """Create a topic. Idempotent, unless the number of queues differs."""
-    request = txmsg_pb2.CreateTopicRequest(name=name, queues=queues or 0)
-    reply = ask_broker(broker, Admin.create_topic, request)
+    found, created_at, created = TopicAdministration(asker(broker)).create(name, queues)
     if as_json:
-        created_at = moment(reply.topic.created_at_us)
-        values = {"topic": reply.topic.name, "queues": reply.topic.queues, "created_at": created_at}
-        click.echo(json.dumps({**values, "created": reply.created}))
+        click.echo(json_text({"topic": name, "queues": found, "created_at": created_at, "created": created}))
     else:
-        what = "created" if reply.created else "existed already"
-        click.echo(f"topic {reply.topic.name} {what}, with {reply.topic.queues} queues")
+        say(f"topic {name} {'created' if created else 'existed already'}, with {found} queues")
 
 
 @topic.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg topic list --json")
 @click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Maximum number of topics."
+    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Maximum number per page."
 )
+@contains_option
+@page_option
 @broker_option
 @json_option
-def list_(*, limit: int, broker: str, as_json: bool) -> None:
-    """List topics by name."""
-    reply = ask_broker(broker, Topics.list, pb.ListTopicSettingsRequest(limit=limit))
+def list_(*, limit: int, contains: str, page: str, broker: str, as_json: bool) -> None:
+    """List topics by name, with the number of messages in their queues."""
+    found = TopicAdministration(asker(broker)).list(limit, after=page, contains=contains)
     if as_json:
-        click.echo(json.dumps({"topics": [_values(topic) for topic in reply.topics], "more": reply.more}))
+        topics = [{**asdict(topic.settings), "kept": topic.kept, "entered": topic.entered} for topic in found.topics]
+        click.echo(json_text({"topics": topics, "next": found.next}))
         return
-    if not reply.topics:
-        click.echo("no topics")
+    if not found.topics:
+        click.echo("no topics" + (" match" if contains else ""))
         return
-    table = Table("Topic", "Queues", "Write", "Read", "Permission", "Durability", "Created", box=None)
-    for topic in reply.topics:
-        values = _values(topic)
-        names = ("queues", "write_queues", "read_queues", "permission", "durability", "created_at")
-        table.add_row(topic.name, *(str(values[name]) for name in names))
-    print_table(table)
-    if reply.more:
-        click.echo(f"only the first {limit}: raise --limit to see more", err=True)
+    names = ("topic", "queues", "write_queues", "read_queues", "permission", "durability", "created_at")
+    rows = ({**asdict(topic.settings), "kept": topic.kept} for topic in found.topics)
+    print_rows({name: row[name] for name in (*names, "kept")} for row in rows)
+    if found.next:
+        say(f"only the first {limit}: go on with --page {found.next}", err=True)
 
 
 @topic.command(
@@ -87,26 +77,16 @@ def list_(*, limit: int, broker: str, as_json: bool) -> None:
 @json_option
 def show(*, name: str, broker: str, as_json: bool) -> None:
     """Show a topic: settings, queues with the offsets kept, and the lag of each group."""
-    reply = ask_broker(broker, Topics.show, pb.ShowTopicRequest(name=name))
-    queues = [{"number": queue.number, "begin": queue.begin, "end": queue.end} for queue in reply.queues]
-    groups = [
-        {"group": group.group, "waiting": group.waiting, "retrying": group.retrying, "dead": group.dead}
-        for group in reply.groups
-    ]
-    values = {**_values(reply.topic), "halves": reply.halves, "scheduled": reply.scheduled}
+    found = TopicAdministration(asker(broker)).show(name)
+    queues, groups = ([asdict(each) for each in things] for things in (found.queues, found.groups))
+    values = {**asdict(found.settings), "halves": found.halves, "scheduled": found.scheduled}
     if as_json:
-        click.echo(json.dumps({**values, "queues_kept": queues, "groups": groups}))
+        click.echo(json_text({**values, "queues_kept": queues, "groups": groups}))
         return
     print_facts(values)
-    table = Table("Queue", "Begin", "End", box=None)
-    for queue in queues:
-        table.add_row(*map(str, queue.values()))
-    print_table(table)
+    print_rows(queues)
     if groups:
-        table = Table("Group", "Waiting", "Retrying", "Dead", box=None)
-        for group in groups:
-            table.add_row(*map(str, group.values()))
-        print_table(table)
+        print_rows(groups)
 
 
 @topic.command(
@@ -122,16 +102,16 @@ def show(*, name: str, broker: str, as_json: bool) -> None:
     "--ordered-queues", type=_QUEUES, help="Number of queues that ordering keys are spread over; all must be drained."
 )
 @click.option(
-    "--permission", type=click.Choice(list(_PERMISSIONS)), help="Whether messages may be sent (w) and delivered (r)."
+    "--permission", type=click.Choice(list(PERMISSIONS)), help="Whether messages may be sent (w) and delivered (r)."
 )
 @click.option(
     "--durability",
-    type=click.Choice(["replicated", "sync", "async", "memory"]),
+    type=click.Choice(DURABILITIES),
     help="How safely messages are stored before a send returns.",
 )
 @click.option(
     "--unread",
-    type=click.Choice(["keep", "drop"]),
+    type=click.Choice(UNREAD),
     help="Keep or drop messages that a group has not read after --retention-max.",
 )
 @click.option(
@@ -157,24 +137,23 @@ def alter(
 
     To use fewer queues: lower --write-queues, wait until the others are drained, lower --read-queues.
     """
-    changes = {
-        "queues": queues,
-        "write_queues": write_queues,
-        "read_queues": read_queues,
-        "ordered_queues": ordered_queues,
-        "permission": None if permission is None else _PERMISSIONS[permission],
-        "durability": durability,
-        "unread": unread,
-        "send_rate_max": send_rate,
-    }
-    given = {field: value for field, value in changes.items() if value is not None}
-    if not given:
+    change = TopicChange(
+        queues=queues,
+        write_queues=write_queues,
+        read_queues=read_queues,
+        ordered_queues=ordered_queues,
+        permission=permission,
+        durability=durability,
+        unread=unread,
+        send_rate_max=send_rate,
+    )
+    if change == TopicChange():
         raise click.UsageError("name what to change, such as --queues")
-    reply = ask_broker(broker, Topics.alter, pb.AlterTopicRequest(name=name, **given))  # type: ignore[arg-type]
+    settings = asdict(TopicAdministration(asker(broker)).alter(name, change))
     if as_json:
-        click.echo(json.dumps(_values(reply.topic)))
+        click.echo(json_text(settings))
     else:
-        print_facts(_values(reply.topic))
+        print_facts(settings)
 
 
 @topic.command(
@@ -193,25 +172,10 @@ def delete(*, name: str, force: bool, broker: str, yes: bool, as_json: bool) -> 
     unread messages, unless --force is given: then undecided half messages are rolled back, and committed messages are
     not delivered. A topic of the same name can be created again.
     """
+    topics = TopicAdministration(asker(broker))
     if not yes:
-        shown = ask_broker(broker, Topics.show, pb.ShowTopicRequest(name=name))
-        kept = sum(queue.end - queue.begin for queue in shown.queues)
-        question = f"delete topic {name} with {kept} messages in {shown.topic.queues} queues, for good?"
-        click.confirm(question, abort=True, err=as_json)
-    ask_broker(broker, Topics.delete, pb.DeleteTopicRequest(name=name, force=force))
-    click.echo(json.dumps({"topic": name, "deleted": True}) if as_json else f"topic {name} deleted")
-
-
-def _values(settings: pb.TopicSettings) -> dict[str, object]:
-    return {
-        "topic": settings.name,
-        "queues": settings.queues,
-        "write_queues": settings.write_queues,
-        "read_queues": settings.read_queues,
-        "ordered_queues": settings.ordered_queues,
-        "permission": _PERMISSION_NAMES[settings.permission],
-        "durability": settings.durability,
-        "unread": settings.unread,
-        "send_rate_max": settings.send_rate_max or None,
-        "created_at": moment(settings.created_at_us),
-    }
+        found = topics.show(name)
+        question = f"delete topic {name} with {found.kept} messages in {found.settings.queues} queues, for good?"
+        click.confirm(printable(question), abort=True, err=as_json)
+    topics.delete(name, force=force)
+    click.echo(json_text({"topic": name, "deleted": True}) if as_json else f"topic {name} deleted")

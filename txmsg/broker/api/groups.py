@@ -40,21 +40,26 @@ class GroupsApi:
 
     async def list(self, request: pb.ListGroupsRequest) -> pb.ListGroupsReply:
         limit = min(request.limit or 1000, 10_000)
-        rows, lags = await self._groups.list(limit + 1)
+        page = {"after": request.after, "contains": request.contains}
+        rows, lags = await self._groups.list(limit + 1, **page)
+        producers = await self._checks.list(limit + 1, **page)
+        # Both kinds have the same pages, so the kind that is cut first ends the page of the other.
+        kinds = ([name for name, _ in rows], [row.group_name for row in producers])
+        end = min((names[limit - 1] for names in kinds if len(names) > limit), default="")
         groups = {
             name: pb.GroupSummary(group=name, created_at_us=us_of_datetime(created_at))
-            for name, created_at in rows[:limit]
+            for name, created_at in rows
+            if not end or name <= end
         }
         for lag in lags:
             if lag.group in groups:
                 groups[lag.group].topics.append(
                     pb.TopicLag(topic=lag.topic, waiting=lag.waiting, retrying=lag.retrying, dead=lag.dead)
                 )
-        producers = await self._checks.list(limit + 1)
         return pb.ListGroupsReply(
             groups=groups.values(),
-            more=max(len(rows), len(producers)) > limit,
-            producer_groups=[self._check_settings(settings) for settings in producers[:limit]],
+            next=end,
+            producer_groups=[self._check_settings(row) for row in producers if not end or row.group_name <= end],
         )
 
     async def show_checks(self, request: pb.ShowChecksRequest) -> pb.ShowChecksReply:

@@ -26,8 +26,11 @@ class TopicsApi:
 
     async def list(self, request: pb.ListTopicSettingsRequest) -> pb.ListTopicSettingsReply:
         limit = min(request.limit or 1000, 10_000)
-        rows = await self._topics.list(limit + 1)
-        return pb.ListTopicSettingsReply(topics=[_topic(row) for row in rows[:limit]], more=len(rows) > limit)
+        rows = await self._topics.list(limit + 1, after=request.after, contains=request.contains)
+        found = [
+            pb.TopicSummary(settings=_topic(row.settings), kept=row.kept, entered=row.entered) for row in rows[:limit]
+        ]
+        return pb.ListTopicSettingsReply(topics=found, next=found[-1].settings.name if len(rows) > limit else "")
 
     async def show(self, request: pb.ShowTopicRequest) -> pb.ShowTopicReply:
         topic, queues, groups, halves, scheduled = await self._topics.show(check_name("topic", request.name))

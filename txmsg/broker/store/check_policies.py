@@ -33,10 +33,10 @@ class CheckPolicies:
             await cursor.execute("select * from txmsg.check_policy")
             return await cursor.fetchall()
 
-    async def list(self, limit: int) -> Sequence[CheckPolicyRow]:
-        """Of the first producer groups by name."""
+    async def list(self, limit: int, *, after: str = "", contains: str = "") -> Sequence[CheckPolicyRow]:
+        """Of the first producer groups by name, after this one and with this in their names."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
-            await cursor.execute(f"{_SELECT} order by group_name limit %s", (limit,))
+            await cursor.execute(_LIST, {"after": after, "contains": contains, "limit": limit})
             return await cursor.fetchall()
 
     async def find(self, group: str) -> CheckPolicyRow | None:
@@ -57,6 +57,11 @@ _SELECT = """
 select group_name, c.first_check_s, c.check_interval_s, c.checks_max, c.no_client_park_s
   from (select distinct group_name from txmsg.producer where id <> 0) p
   left join txmsg.check_policy c using (group_name)
+"""
+
+_LIST = f"""{_SELECT}
+ where group_name > %(after)s and strpos(lower(group_name), lower(%(contains)s)) > 0
+ order by group_name limit %(limit)s
 """
 
 _SET = """

@@ -49,12 +49,15 @@ class GroupAdministration:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def list(self, limit: int) -> tuple[Sequence[tuple[str, datetime]], Sequence[GroupLag]]:
-        """The first groups by name and when they were made, and how far all groups are behind in each topic."""
+    async def list(
+        self, limit: int, *, after: str = "", contains: str = ""
+    ) -> tuple[Sequence[tuple[str, datetime]], Sequence[GroupLag]]:
+        """The first groups by name, after this one and with this in their names, when they were made, and their lag."""
         async with session(self._pool) as conn:
-            cursor = await conn.execute(_LIST, (limit,))
+            cursor = await conn.execute(_LIST, {"after": after, "contains": contains, "limit": limit})
             rows = await cursor.fetchall()
-            return rows, await group_lag(conn, await open_segment(conn))
+            lags = await group_lag(conn, await open_segment(conn), [group_id for group_id, _, _ in rows])
+            return [(name, created_at) for _, name, created_at in rows], lags
 
     async def lag(self) -> Sequence[GroupLag]:
         """How far all groups are behind in each topic, by their cursors as written."""
@@ -216,7 +219,10 @@ async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: St
     return {queue.queue_id: queue.begin if to.kind == "earliest" else queue.end for queue in queues}
 
 
-_LIST = "select name, created_at from txmsg.consumer_group order by name limit %s"
+_LIST = """
+select id, name, created_at from txmsg.consumer_group
+ where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 order by name limit %(limit)s
+"""
 
 _QUEUES = """
 select t.name as topic, q.number, c.queue_id, c.next_offset, txmsg.first_kept(c.queue_id) as begin,

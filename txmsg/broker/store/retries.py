@@ -346,14 +346,16 @@ def _group_lag_in(segment: int) -> sql.Composed:
           join txmsg.consumer_group g on g.id = c.group_id
           join ends e on e.id = c.queue_id
           join txmsg.topic t on t.id = e.topic_id
+         where %(groups)s::int[] is null or c.group_id = any(%(groups)s::int[])
          group by g.name, t.name order by g.name, t.name
         """
     ).format(end=QUEUE_END.format(partition=partition(segment), segment=sql.Literal(segment)))
 
 
-async def group_lag(conn: Connection, segment: int) -> list[GroupLag]:
-    """How far each group is behind in each topic, by the cursors as written; `segment` is the open one."""
-    cursor = await plain_cursor(conn).execute(_group_lag_in(segment), prepare=False)
+async def group_lag(conn: Connection, segment: int, groups: Sequence[int] | None = None) -> list[GroupLag]:
+    """How far each group, or each of these, is behind in each topic, by the cursors as written; `segment` is open."""
+    given = {"groups": None if groups is None else list(groups)}
+    cursor = await plain_cursor(conn).execute(_group_lag_in(segment), given, prepare=False)
     return [
         GroupLag(group=group, topic=topic, waiting=waiting, retrying=retrying, dead=dead)
         for group, topic, waiting, retrying, dead in await cursor.fetchall()

@@ -6,10 +6,11 @@ write to by what they knew before is touched only when SETTLED_S have gone by.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
@@ -60,6 +61,14 @@ class TopicChange:
     send_rate_max: float | None = None
 
 
+class TopicSummaryRow(NamedTuple):
+    """A topic, how many messages are in its queues, and how many have ever entered them."""
+
+    settings: TopicSettingsRow
+    kept: int
+    entered: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicQueueRow:
     """A queue: the first offset kept, and the one after the last."""
@@ -87,11 +96,21 @@ class TopicSettings:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def list(self, limit: int) -> Sequence[TopicSettingsRow]:
-        """The first topics by name."""
-        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(TopicSettingsRow)) as cursor:
-            await cursor.execute(f"{_SELECT} order by name limit %(limit)s", {"settled": SETTLED_S, "limit": limit})
-            return await cursor.fetchall()
+    async def list(self, limit: int, *, after: str = "", contains: str = "") -> Sequence[TopicSummaryRow]:
+        """The first topics by name that come after this one and whose names contain this."""
+        values = {"settled": SETTLED_S, "limit": limit, "after": after, "contains": contains}
+        async with session(self._pool) as conn, conn.transaction():
+            async with conn.cursor(row_factory=class_row(TopicSettingsRow)) as cursor:
+                await cursor.execute(_LIST, values)
+                topics = await cursor.fetchall()
+            cursor_of_queues = await conn.execute(_QUEUES_OF, ([topic.id for topic in topics],))
+            queues = await cursor_of_queues.fetchall()
+            ends = await queue_ends(conn, await open_segment(conn), [queue_id for _, queue_id, _ in queues])
+        kept, entered = Counter[int](), Counter[int]()
+        for topic_id, queue_id, begin in queues:
+            entered[topic_id] += ends[queue_id]
+            kept[topic_id] += ends[queue_id] - begin
+        return [TopicSummaryRow(topic, kept[topic.id], entered[topic.id]) for topic in topics]
 
     async def show(
         self, name: str
@@ -342,6 +361,13 @@ select id, name, queue_count, coalesce(write_queues, queue_count) as write_queue
        permission, durability, unread, send_rate_max, created_at, version,
        greatest(0, %(settled)s::float8 - extract(epoch from now() - write_changed_at))::float8 as settled_in_s
   from txmsg.topic
+"""
+
+_LIST = f"""{_SELECT}
+ where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 order by name limit %(limit)s"""
+
+_QUEUES_OF = """
+select q.topic_id, q.id, txmsg.first_kept(q.id) from txmsg.queue q where q.topic_id = any(%s::int[])
 """
 
 _ADD_QUEUES = """

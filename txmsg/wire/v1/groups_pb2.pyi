@@ -79,20 +79,24 @@ class GroupSummary(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[TopicLag, _Mapping]]] = ..., created_at_us: _Optional[int] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ("limit",)
+    __slots__ = ("limit", "after", "contains")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    CONTAINS_FIELD_NUMBER: _ClassVar[int]
     limit: int
-    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+    after: str
+    contains: str
+    def __init__(self, limit: _Optional[int] = ..., after: _Optional[str] = ..., contains: _Optional[str] = ...) -> None: ...
 
 class ListGroupsReply(_message.Message):
-    __slots__ = ("groups", "more", "producer_groups")
+    __slots__ = ("groups", "next", "producer_groups")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
-    MORE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_GROUPS_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
-    more: bool
+    next: str
     producer_groups: _containers.RepeatedCompositeFieldContainer[CheckSettings]
-    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., more: bool = ..., producer_groups: _Optional[_Iterable[_Union[CheckSettings, _Mapping]]] = ...) -> None: ...
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., next: _Optional[str] = ..., producer_groups: _Optional[_Iterable[_Union[CheckSettings, _Mapping]]] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
     __slots__ = ("group", "retry_delays_s", "retries_max", "poisoned_key", "deliver_rate_max", "version")

@@ -33,18 +33,32 @@ class TopicSettings(_message.Message):
     def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ..., created_at_us: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class ListTopicSettingsRequest(_message.Message):
-    __slots__ = ("limit",)
+    __slots__ = ("limit", "after", "contains")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    CONTAINS_FIELD_NUMBER: _ClassVar[int]
     limit: int
-    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+    after: str
+    contains: str
+    def __init__(self, limit: _Optional[int] = ..., after: _Optional[str] = ..., contains: _Optional[str] = ...) -> None: ...
+
+class TopicSummary(_message.Message):
+    __slots__ = ("settings", "kept", "entered")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    ENTERED_FIELD_NUMBER: _ClassVar[int]
+    settings: TopicSettings
+    kept: int
+    entered: int
+    def __init__(self, settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., kept: _Optional[int] = ..., entered: _Optional[int] = ...) -> None: ...
 
 class ListTopicSettingsReply(_message.Message):
-    __slots__ = ("topics", "more")
+    __slots__ = ("topics", "next")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
-    MORE_FIELD_NUMBER: _ClassVar[int]
-    topics: _containers.RepeatedCompositeFieldContainer[TopicSettings]
-    more: bool
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicSettings, _Mapping]]] = ..., more: bool = ...) -> None: ...
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicSummary]
+    next: str
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicSummary, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class TopicQueue(_message.Message):
     __slots__ = ("number", "begin", "end")

@@ -1,0 +1,174 @@
+"""Administration of the topics of a Notify database, by the services Topics and Admin of any of its brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Final
+
+from txmsg.administration import Ask, moment
+from txmsg.wire.v1 import topics_pb2 as pb
+from txmsg.wire.v1 import txmsg_pb2
+from txmsg.wire.v1.topics_rpc import Topics
+from txmsg.wire.v1.txmsg_rpc import Admin
+
+PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
+"""Whether messages may be sent (w) and delivered (r), and what the protocol calls it."""
+_NAMES_OF_PERMISSIONS: Final = {number: name for name, number in PERMISSIONS.items()}
+DURABILITIES: Final = ("replicated", "sync", "async", "memory")
+UNREAD: Final = ("keep", "drop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """A topic with its settings. send_rate_max None: unlimited."""
+
+    topic: str
+    queues: int
+    write_queues: int
+    read_queues: int
+    ordered_queues: int
+    permission: str
+    durability: str
+    unread: str
+    send_rate_max: float | None
+    created_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSummary:
+    """A topic, how many messages are in its queues, and how many have ever entered them."""
+
+    settings: TopicSettings
+    kept: int
+    entered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPage:
+    """Topics by name. next: what names the page after this one; None for the last one."""
+
+    topics: Sequence[TopicSummary]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicQueue:
+    """A queue of a topic: messages from offset begin to before end are kept."""
+
+    number: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicGroup:
+    """How far a group is behind in a topic, in messages."""
+
+    group: str
+    waiting: int
+    retrying: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDetails:
+    """A topic whole. halves: undecided or held back; scheduled: not due yet."""
+
+    settings: TopicSettings
+    queues: Sequence[TopicQueue]
+    groups: Sequence[TopicGroup]
+    halves: int
+    scheduled: int
+
+    @property
+    def kept(self) -> int:
+        """Messages that are in its queues."""
+        return sum(queue.end - queue.begin for queue in self.queues)
+
+    @property
+    def entered(self) -> int:
+        """Messages that have ever entered its queues."""
+        return sum(queue.end for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChange:
+    """What is to change of a topic. What is None stays as it is; send_rate_max 0: unlimited."""
+
+    queues: int | None = None
+    write_queues: int | None = None
+    read_queues: int | None = None
+    ordered_queues: int | None = None
+    permission: str | None = None
+    durability: str | None = None
+    unread: str | None = None
+    send_rate_max: float | None = None
+
+
+class TopicAdministration:
+    """What `txmsg topic` does. Calls block. Raises the errors of errors.py."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def list(self, limit: int, *, after: str = "", contains: str = "") -> TopicPage:
+        """The first topics by name that come after this one, and have this in their names, whatever the case."""
+        request = pb.ListTopicSettingsRequest(limit=limit, after=after, contains=contains)
+        reply = self._ask(Topics.list, request)
+        return TopicPage(
+            topics=[
+                TopicSummary(settings=_settings(topic.settings), kept=topic.kept, entered=topic.entered)
+                for topic in reply.topics
+            ],
+            next=reply.next or None,
+        )
+
+    def show(self, topic: str) -> TopicDetails:
+        """A topic. Raises UnknownTopic."""
+        reply = self._ask(Topics.show, pb.ShowTopicRequest(name=topic))
+        return TopicDetails(
+            settings=_settings(reply.topic),
+            queues=[TopicQueue(number=queue.number, begin=queue.begin, end=queue.end) for queue in reply.queues],
+            groups=[
+                TopicGroup(group=group.group, waiting=group.waiting, retrying=group.retrying, dead=group.dead)
+                for group in reply.groups
+            ],
+            halves=reply.halves,
+            scheduled=reply.scheduled,
+        )
+
+    def create(self, topic: str, queues: int | None = None) -> tuple[int, datetime | None, bool]:
+        """Creates a topic: number of queues, when it was created, and whether it did not exist before.
+
+        Idempotent, unless the number of queues differs. queues None: as many as the broker gives topics.
+        """
+        reply = self._ask(Admin.create_topic, txmsg_pb2.CreateTopicRequest(name=topic, queues=queues or 0))
+        return reply.topic.queues, moment(reply.topic.created_at_us), reply.created
+
+    def alter(self, topic: str, change: TopicChange) -> TopicSettings:
+        """Changes settings, all or nothing; all of them after that. Raises UnknownTopic, MisuseError."""
+        given = {name: value for name, value in asdict(change).items() if value is not None}
+        if change.permission is not None:
+            given["permission"] = PERMISSIONS[change.permission]
+        return _settings(self._ask(Topics.alter, pb.AlterTopicRequest(name=topic, **given)).topic)
+
+    def delete(self, topic: str, *, force: bool = False) -> None:
+        """Deletes a topic with its messages. force: also what is undecided or unread. Raises UnknownTopic."""
+        self._ask(Topics.delete, pb.DeleteTopicRequest(name=topic, force=force))
+
+
+def _settings(settings: pb.TopicSettings) -> TopicSettings:
+    return TopicSettings(
+        topic=settings.name,
+        queues=settings.queues,
+        write_queues=settings.write_queues,
+        read_queues=settings.read_queues,
+        ordered_queues=settings.ordered_queues,
+        permission=_NAMES_OF_PERMISSIONS[settings.permission],
+        durability=settings.durability,
+        unread=settings.unread,
+        send_rate_max=settings.send_rate_max or None,
+        created_at=moment(settings.created_at_us),
+    )
