@@ -158,7 +158,7 @@ async def test_who_decided_is_kept_with_the_message(db: Notify) -> None:
     by_check, by_person, by_client = half.ids[1], half.ids[2], half.ids[3]
     await db.apply(
         Batch(
-            commit=[by_check, by_person, by_client], commit_by={by_check: DecidedBy.CHECK, by_person: DecidedBy.PERSON}
+            commit=[by_check, by_person, by_client], decided_by={by_check: DecidedBy.CHECK, by_person: DecidedBy.PERSON}
         )
     )
     await db.apply(Batch(commit=half.ids[:1]))

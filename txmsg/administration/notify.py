@@ -1,4 +1,4 @@
-"""Administration of a Notify database, by the services Groups and DeadLetters of any of its brokers."""
+"""Administration of a Notify database, by the services Groups, DeadLetters and Messages of any of its brokers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ from txmsg.administration import (
     TopicLag,
     moment,
 )
-from txmsg.errors import UnknownGroup
-from txmsg.message import datetime_of_us, message_id, us_of_datetime
+from txmsg.administration.life import MessageLives, lives_of
+from txmsg.errors import InvalidMessage, OutcomeExpired, UnknownGroup, shown
+from txmsg.message import datetime_of_us, message_id, parse_id, us_of_datetime
 from txmsg.runtime.start import Start
 from txmsg.wire.codec import unpack_headers
-from txmsg.wire.v1 import dead_letters_pb2, groups_pb2
+from txmsg.wire.v1 import dead_letters_pb2, groups_pb2, messages_pb2
 from txmsg.wire.v1.dead_letters_rpc import DeadLetters
 from txmsg.wire.v1.groups_rpc import Groups
+from txmsg.wire.v1.messages_rpc import Messages
 
 _BATCH_MAX: Final = 1000
 _BATCHES_PER_S: Final = 2.0
@@ -129,6 +131,35 @@ class NotifyAdministration:
         request = dead_letters_pb2.PurgeRequest(filter=_filter(selection.which), limit=_BATCH_MAX)
         while purged := self._ask(DeadLetters.purge, request).purged:
             yield purged
+
+    # ---- messages
+
+    def message_life(self, which: str, *, topic: str = "", limit: int = 20) -> MessageLives:
+        """The life of a message (UUID.NUMBER), of the messages of a transaction (UUID), or of the newest with a key.
+
+        A key that looks like an id is looked for if nothing has that id. topic: of messages with a key. Raises
+        OutcomeExpired if nothing is known of it.
+        """
+        if not topic and _is_id(which):
+            reply = self._ask(Messages.trace, messages_pb2.TraceRequest(id=which))
+            if reply.messages or reply.HasField("ended"):
+                return lives_of(reply, which)
+        reply = self._ask(Messages.trace, messages_pb2.TraceRequest(key=which, topic=topic, limit=limit))
+        if not reply.messages:
+            what = f"{shown(which)} in topic {topic}" if topic else shown(which)
+            raise OutcomeExpired(
+                f"{what} is unknown: it was never stored here, or its segment was dropped; messages of transactions "
+                "that were rolled back are found by id only"
+            )
+        return lives_of(reply, which)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        parse_id(text)
+    except InvalidMessage:
+        return False
+    return True
 
 
 def _given(change: GroupChange | CheckChange) -> dict[str, Any]:

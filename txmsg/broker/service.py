@@ -190,7 +190,7 @@ class NotifyService:
             commit=_unique(commit, torn),
             rollback=_unique(rollback, torn),
             check=_unique(unknown, {*commit, *rollback}) if unknown else [],
-            commit_by={} if by is DecidedBy.CLIENT else dict.fromkeys(commit, by),
+            decided_by={} if by is DecidedBy.CLIENT else dict.fromkeys([*commit, *rollback], by),
         )
         ends = batch.ends()
         problems: dict[bytes, TxmsgError] = {
@@ -227,7 +227,7 @@ class CheckResolver:
     async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
         """Makes these outcomes final. Raises the first problem after all others were written."""
         batch = Batch(commit=[known.bytes for known in commit], rollback=[known.bytes for known in rollback])
-        batch.commit_by = dict.fromkeys(batch.commit, DecidedBy.CHECK)
+        batch.decided_by = dict.fromkeys(batch.ends(), DecidedBy.CHECK)
         problems = _errors_of(await self.writer.write(batch, 40 * len(batch)), batch.ends())
         self.counts.committed_by_check += sum(transaction_id not in problems for transaction_id in batch.commit)
         self.counts.rolled_back_by_check += sum(transaction_id not in problems for transaction_id in batch.rollback)

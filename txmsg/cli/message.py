@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from datetime import datetime
 from uuid import UUID
 
 import click
 from rich.table import Table
 
+from txmsg.administration.notify import NotifyAdministration
 from txmsg.cli.connections import ask_broker, broker_option
+from txmsg.cli.life import life_values, print_life
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option, yes_option
-from txmsg.cli.output import content, moment, print_facts, print_table, say
+from txmsg.cli.output import content, moment, print_facts, print_table
 from txmsg.errors import MisuseError, OutcomeExpired, printable
 from txmsg.message import parse_message_id
 from txmsg.wire.v1 import messages_pb2 as pb
@@ -23,7 +27,7 @@ _DECISIONS = {
     "PLAIN": "plain send",
     "CLIENT": "client",
     "CHECK": "check-back",
-    "PERSON": "person",
+    "PERSON": "operator",
     "UNDECIDED": None,
 }
 
@@ -38,8 +42,8 @@ def message() -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg message find --key 42 --topic order.placed\n"
     "  txmsg message find --id 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01 --bodies",
 )
-@click.option("--key", default="", metavar="KEY", help="Committed and due messages with this key.")
-@click.option("--id", "id_", default="", metavar="ID", help="This message, or all of this transaction, in any state.")
+@click.option("--key", default="", metavar="KEY", help="Messages with this key, in any state.")
+@click.option("--id", "id_", default="", metavar="ID", help="This message, or all of this transaction.")
 @click.option("--topic", default="", metavar="NAME", help="With --key: only in this topic.")
 @click.option("--bodies", is_flag=True, help="Also print headers and bodies.")
 @click.option(
@@ -50,7 +54,8 @@ def message() -> None:
 def find(*, key: str, id_: str, topic: str, bodies: bool, limit: int, broker: str, as_json: bool) -> None:
     """Find messages by key or id: topic, queue and offset, or what they wait for.
 
-    Newest first. Messages of dropped segments are gone, except for retries and dead letters.
+    Newest first; those that are not committed come last. Messages of dropped segments are gone, except for retries and
+    dead letters. Of what a rollback drops, nothing is left to be found.
     """
     if bool(key) == bool(id_):
         raise click.UsageError("look for a --key or for an --id")
@@ -88,37 +93,39 @@ def _print_found(reply: pb.FindMessagesReply) -> None:
 
 
 @message.command(
-    short_help="Trace a message.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg message trace 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0",
+    short_help="Show the life of a message.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg message trace 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0\n"
+    "  txmsg message trace order-42 --topic order.placed",
 )
-@click.argument("id_", metavar="ID")
+@click.argument("which", metavar="ID|KEY")
+@click.option("--topic", default="", metavar="NAME", help="With a key: only in this topic.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="Maximum number of messages with this key.",
+)
 @broker_option
 @json_option
-def trace(*, id_: str, broker: str, as_json: bool) -> None:
-    """Trace a message, or each message of a transaction.
+def trace(*, which: str, topic: str, limit: int, broker: str, as_json: bool) -> None:
+    """Show the life of a message: of one, of each of a transaction, or of those with a key.
 
-    Shows when its half message was stored, who decided it, where it is, and its state in each group: waiting or in
-    flight, done, in retry, or dead, with the error of each attempt.
+    When its half message was stored, when it was checked, who decided it, its queue and offset, and its state in each
+    group: waiting or in flight, done, in retry, or dead, with the error of each attempt. Each delivery, acknowledgement
+    and check is known only while its topic has a journal: `txmsg topic alter NAME --journal on`. The last lines say
+    what is not known, and why.
     """
-    reply = ask_broker(broker, Messages.trace, pb.TraceRequest(id=id_))
-    if not reply.messages and not reply.rolled_back_at_us and not reply.taken_back_at_us:
-        raise OutcomeExpired(
-            f"{id_} is unknown: it was never stored here, or its segment was dropped; `txmsg dead-letter list --id` "
-            "searches dead letters"
-        )
+    administration = NotifyAdministration(functools.partial(ask_broker, broker))
+    lives = administration.message_life(which, topic=topic, limit=limit)
     if as_json:
-        messages = [_traced(message) for message in reply.messages]
-        ends = {"rolled_back_at": moment(reply.rolled_back_at_us), "taken_back_at": moment(reply.taken_back_at_us)}
-        click.echo(json.dumps({"messages": messages, **ends, "more": reply.more}))
+        values = {"messages": [life_values(life) for life in lives.lives], "more": lives.more}
+        click.echo(json.dumps(values, default=datetime.isoformat))  # to the microsecond: events follow closely
         return
-    if reply.rolled_back_at_us:
-        click.echo(f"rolled back at {moment(reply.rolled_back_at_us)}: its messages are dropped")
-    if reply.taken_back_at_us:
-        click.echo(f"committed, and recalled or deleted with its topic at {moment(reply.taken_back_at_us)}")
-    for message in reply.messages:
-        _print_traced(message)
-    if reply.more:
-        click.echo(f"only the first {len(reply.messages)} of its messages", err=True)
+    for life in lives.lives:
+        print_life(life)
+    if lives.more:
+        click.echo(f"only the first {len(lives.lives)} messages", err=True)
 
 
 @message.command(
@@ -166,63 +173,17 @@ def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
             click.confirm(printable(question), abort=True, err=err)  # stdout is for the JSON then
 
 
-def _print_traced(traced: pb.TracedMessage) -> None:
-    values = _traced(traced)
-    groups, mirrors = values.pop("groups"), values.pop("mirrored")
-    print_facts(values)
-    assert isinstance(groups, list)
-    assert isinstance(mirrors, list)
-    if values["state"] == "stored" and not groups:
-        say(" no group reads its queue yet")
-    for group in groups:
-        line = f" group {group['group']}: {group['state']}"
-        if group["state"] == "retrying":
-            next_at = group["next_attempt_at"] or "when an earlier message of its ordering key is done"
-            line += f", failed {group['attempts']} times, next attempt {next_at}"
-        elif group["state"] == "dead":
-            line += f" since {group['died_at']}, failed {group['attempts']} times"
-        say(line)
-        for failure in group["failures"]:
-            say(f"   attempt {failure['attempt']} at {failure['at']}: {failure['error']}")
-    for mirror in mirrors:
-        where = f"mirrored into {mirror['log']}" if mirror["mirrored"] else "not mirrored yet"
-        say(f" mirror {mirror['mirror']}: {where}")
-
-
-def _traced(traced: pb.TracedMessage) -> dict[str, object]:
-    return {
-        **_values(traced.message),
-        "mirrored": [
-            {"mirror": mirror.mirror, "log": mirror.log or None, "mirrored": mirror.mirrored}
-            for mirror in traced.mirrors
-        ],
-        "groups": [
-            {
-                "group": group.group,
-                "state": type(group).State.Name(group.state).lower(),
-                "attempts": group.attempts,
-                "next_attempt_at": moment(group.next_attempt_at_us),
-                "died_at": moment(group.died_at_us),
-                "generation": group.generation,
-                "failures": [
-                    {"attempt": one.attempt, "at": moment(one.at_us), "error": one.error} for one in group.failures
-                ],
-            }
-            for group in traced.groups
-        ],
-    }
-
-
 def _values(found: pb.FoundMessage, *, with_body: bool = False) -> dict[str, object]:
     """A message for people and for JSON: ids and times as text, what is not set or does not apply as None."""
     kind = type(found)
     is_stored = found.state == kind.STORED
+    has_place = found.state in {kind.STORED, kind.DROPPED}
     values: dict[str, object] = {
         "id": f"{UUID(bytes=found.transaction_id)}.{found.n}",
         "state": kind.State.Name(found.state).lower(),
         "topic": found.topic,
         "queue": found.queue,
-        "offset": found.offset if is_stored else None,
+        "offset": found.offset if has_place else None,
         "segment": found.segment if is_stored else None,
         "key": found.key or None,
         "tag": found.tag or None,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from txmsg.broker.api.dead_letters import failure_of
-from txmsg.broker.store.messages import FoundRow, GroupRow, Messages
+from txmsg.broker.store.messages import EndedRow, FoundRow, GroupRow, Messages
 from txmsg.errors import ProtocolError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, parse_id, us_of_datetime
 from txmsg.wire.v1 import messages_pb2 as pb
@@ -20,35 +21,12 @@ class MessagesApi:
         self._messages = messages
 
     async def find(self, request: pb.FindMessagesRequest) -> pb.FindMessagesReply:
-        if bool(request.key) == bool(request.id):
-            raise ProtocolError("give either an id or a key to find a message")
-        limit = min(request.limit or 100, 10_000)
-        if request.id:
-            rows = await self._messages.of_id(
-                *parse_id(request.id),
-                limit=limit,
-                with_bodies=request.with_bodies,
-                size_bytes_max=_REPLY_SIZE_BYTES_MAX,
-            )
-        else:
-            rows = await self._messages.of_key(
-                request.key,
-                topic=check_name("topic", request.topic) if request.topic else None,
-                limit=limit,
-                with_bodies=request.with_bodies,
-                size_bytes_max=_REPLY_SIZE_BYTES_MAX,
-            )
+        rows = await self._rows(request, limit=min(request.limit or 100, 10_000), with_bodies=request.with_bodies)
         return pb.FindMessagesReply(messages=[_message(row) for row in rows], more=bool(rows) and rows[-1].more)
 
     async def trace(self, request: pb.TraceRequest) -> pb.TraceReply:
-        transaction_id, n = parse_id(request.id)
-        rows = await self._messages.of_id(
-            transaction_id,
-            n,
-            limit=MESSAGES_PER_TRANSACTION_MAX,
-            with_bodies=False,
-            size_bytes_max=_REPLY_SIZE_BYTES_MAX,
-        )
+        limit = min(request.limit or 20, 1000) if request.key else MESSAGES_PER_TRANSACTION_MAX
+        rows = await self._rows(request, limit=limit, with_bodies=False)
         reply = pb.TraceReply(more=bool(rows) and rows[-1].more)
         for row in rows:
             traced = pb.TracedMessage(message=_message(row))
@@ -60,13 +38,37 @@ class MessagesApi:
                     for mirror in await self._messages.mirrors_of(*place)
                 )
             reply.messages.append(traced)
-        if not rows:
-            reply.rolled_back_at_us, reply.taken_back_at_us = map(_us, await self._messages.ended_at(transaction_id))
+        if request.id and not rows:
+            transaction_id, _ = parse_id(request.id)
+            ended = await self._messages.ended(transaction_id)
+            if ended is not None:
+                reply.ended.CopyFrom(_ended(ended))
         return reply
+
+    async def _rows(
+        self, request: pb.FindMessagesRequest | pb.TraceRequest, *, limit: int, with_bodies: bool
+    ) -> Sequence[FoundRow]:
+        if bool(request.key) == bool(request.id):
+            raise ProtocolError("give either an id or a key to find a message")
+        if request.id:
+            return await self._messages.of_id(
+                *parse_id(request.id), limit=limit, with_bodies=with_bodies, size_bytes_max=_REPLY_SIZE_BYTES_MAX
+            )
+        return await self._messages.of_key(
+            request.key,
+            topic=check_name("topic", request.topic) if request.topic else None,
+            limit=limit,
+            with_bodies=with_bodies,
+            size_bytes_max=_REPLY_SIZE_BYTES_MAX,
+        )
 
 
 def _us(moment: datetime | None) -> int:
     return 0 if moment is None else us_of_datetime(moment)
+
+
+def _decision(decided_by: int | None) -> str:
+    return "UNDECIDED" if decided_by is None else pb.FoundMessage.Decision.Name(decided_by)
 
 
 def _message(row: FoundRow) -> pb.FoundMessage:
@@ -78,7 +80,7 @@ def _message(row: FoundRow) -> pb.FoundMessage:
         queue=row.number,
         offset=row.queue_offset or 0,
         segment=row.segment or 0,
-        decided_by="UNDECIDED" if row.decided_by is None else pb.FoundMessage.Decision.Name(row.decided_by),
+        decided_by=_decision(row.decided_by),
         key=row.key or "",
         tag=row.tag or "",
         ordering_key=row.ordering_key or "",
@@ -105,4 +107,15 @@ def _group(row: GroupRow) -> pb.GroupTrace:
         died_at_us=_us(row.died_at),
         generation=row.generation,
         failures=[failure_of(failure) for failure in row.failures],
+    )
+
+
+def _ended(row: EndedRow) -> pb.EndedTransaction:
+    return pb.EndedTransaction(
+        at_us=us_of_datetime(row.at),
+        taken_back=row.committed,
+        topic=row.topic or "",
+        half_stored_at_us=_us(row.half_stored_at),
+        producer_group=row.producer_group or "",
+        decided_by=_decision(row.decided_by),
     )

@@ -40,7 +40,7 @@ class Unwritable(Exception):
 
 
 class DecidedBy(enum.IntEnum):
-    """Who decided that a message is delivered. On disk: numbers never change their meaning."""
+    """Who decided the outcome of a message. On disk: numbers never change their meaning."""
 
     SENDER = 0
     """It was sent plain."""
@@ -57,7 +57,7 @@ _NO_COLUMNS = Columns()
 class Batch:
     """Halves, plain messages and outcomes for one call. A transaction has one outcome in a batch at most.
 
-    commit_by: who decided the commits that the client did not decide itself.
+    decided_by: who decided the outcomes that the client did not decide itself.
     incarnation: of the database from which the ids of queues and producers were read; None: there are none in it.
     """
 
@@ -66,7 +66,7 @@ class Batch:
     commit: list[bytes] = field(default_factory=list)
     rollback: list[bytes] = field(default_factory=list)
     check: list[bytes] = field(default_factory=list)
-    commit_by: dict[bytes, DecidedBy] = field(default_factory=dict)
+    decided_by: dict[bytes, DecidedBy] = field(default_factory=dict)
     incarnation: UUID | None = None
 
     def extend(self, other: Batch) -> None:
@@ -82,7 +82,7 @@ class Batch:
         self.commit += other.commit
         self.rollback += other.rollback
         self.check += other.check
-        self.commit_by.update(other.commit_by)
+        self.decided_by.update(other.decided_by)
 
     def ends(self) -> list[bytes]:
         """The transactions that this batch says an outcome of."""
@@ -100,7 +100,7 @@ class Batch:
             commit=[id_bytes for id_bytes in self.commit if id_bytes in ids],
             rollback=[id_bytes for id_bytes in self.rollback if id_bytes in ids],
             check=[id_bytes for id_bytes in self.check if id_bytes in ids],
-            commit_by={id_bytes: by for id_bytes, by in self.commit_by.items() if id_bytes in ids},
+            decided_by={id_bytes: by for id_bytes, by in self.decided_by.items() if id_bytes in ids},
             incarnation=self.incarnation,
         )
 
@@ -212,11 +212,13 @@ def _half_arrays(half: Columns) -> list[Array]:
 def _end_arrays(batch: Batch) -> list[Array]:
     return [
         uuid_array(batch.commit),
+        uuid_array(batch.rollback),
         # In the usual batch the client decided all of them; then the column is left out.
         smallint_array(
-            [batch.commit_by.get(id_bytes, DecidedBy.CLIENT) for id_bytes in batch.commit] if batch.commit_by else []
+            [batch.decided_by.get(id_bytes, DecidedBy.CLIENT) for id_bytes in batch.commit + batch.rollback]
+            if batch.decided_by
+            else []
         ),
-        uuid_array(batch.rollback),
         uuid_array(batch.check),
     ]
 

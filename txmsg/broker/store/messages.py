@@ -19,7 +19,7 @@ class FoundRow:
     """A message, or a half message, as an operator is shown it. What does not apply to its state is None."""
 
     state: str
-    """half, decided, scheduled or stored: see FoundMessage.State."""
+    """half, decided, scheduled, stored or dropped: see FoundMessage.State."""
     transaction_id: UUID
     n: int
     topic: str
@@ -67,6 +67,22 @@ class MirrorRow:
     is_mirrored: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRow:
+    """A transaction that was rolled back, or whose messages were all taken back. None: not known.
+
+    topic, half_stored_at and producer_group: of its first message.
+    """
+
+    at: datetime
+    committed: bool
+    """It was committed, and its messages were taken back."""
+    topic: str | None
+    half_stored_at: datetime | None
+    producer_group: str | None
+    decided_by: int | None
+
+
 class Messages:
     """The messages of one Notify database. Every method is its own transaction."""
 
@@ -76,7 +92,10 @@ class Messages:
     async def of_key(
         self, key: str, *, topic: str | None, limit: int, with_bodies: bool, size_bytes_max: int
     ) -> Sequence[FoundRow]:
-        """Up to `limit` stored messages with this key, the newest segment first."""
+        """Up to `limit` messages with this key, whatever state they are in, the newest segment first.
+
+        Only the stored ones have an index for it: the tables of the others are read whole.
+        """
         given = {"key": key, "topic": topic, "limit": limit, "with_bodies": with_bodies, "size": size_bytes_max}
         return await self._found(_OF_KEY, given, limit)
 
@@ -104,15 +123,11 @@ class Messages:
             await cursor.execute(_MIRRORS, {"queue_id": queue_id, "queue_offset": queue_offset})
             return await cursor.fetchall()
 
-    async def ended_at(self, transaction_id: UUID) -> tuple[datetime | None, datetime | None]:
-        """When a transaction was rolled back, or else its messages were taken back, as long as that is remembered."""
-        async with session(self._pool) as connection:
-            cursor = await connection.execute(_ENDED, {"id": transaction_id})
-            row = await cursor.fetchone()
-        if row is None:
-            return None, None
-        at, committed = row
-        return (None, at) if committed else (at, None)
+    async def ended(self, transaction_id: UUID) -> EndedRow | None:
+        """How a transaction ended that has no messages any more, as long as that is remembered."""
+        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(EndedRow)) as cursor:
+            await cursor.execute(_ENDED, {"id": transaction_id})
+            return await cursor.fetchone()
 
 
 _STORED = """
@@ -141,37 +156,68 @@ select s.state, s.transaction_id, s.n, t.name as topic, q.number, q.id as queue_
  order by s.stored_at desc nulls last, s.transaction_id, s.n
 """
 
+# What is not in a segment: half messages and delayed ones; retries and dead letters whose segment was dropped. Each of
+# the last ones is shown once, however many groups have it.
+_ELSEWHERE = """
+    select case when h.decided then 'decided' else 'half' end as state, h.transaction_id, h.n, h.queue,
+           null::bigint as queue_offset, null::int as segment, h.decided_by, h.key, h.tag, h.ordering_key, h.headers,
+           h.body, h.born_at, h.stored_at as half_stored_at, null::timestamptz as stored_at, h.deliver_at, h.producer,
+           f.checks, f.next_check_at, f.parked_reason
+      from txmsg.half_message h
+      left join txmsg.half_message f on f.transaction_id = h.transaction_id and f.n = 0  -- it carries the checks of all
+     where {h}
+    union all
+    select 'scheduled', d.transaction_id, d.n, d.queue, null, null, d.decided_by, d.key, d.tag, null, d.headers, d.body,
+           d.born_at, d.half_stored_at, d.stored_at, d.deliver_at, null, null, null, null
+      from txmsg.scheduled d
+     where {d}
+    union all
+    select * from (
+        select distinct on (c.queue_id, c.queue_offset) 'dropped', c.transaction_id, c.n, c.queue_id, c.queue_offset,
+               null::int, null::int, c.key, c.tag, c.ordering_key, c.headers, c.body, c.born_at, null::timestamptz,
+               c.stored_at, null::timestamptz, null::int, null::int, null::timestamptz, null
+          from (select r.queue_id, r.queue_offset, r.transaction_id, r.n, r.key, r.tag, r.ordering_key, r.headers,
+                       r.body, r.born_at, r.stored_at
+                  from txmsg.retry r where {r}
+                union all
+                select l.queue_id, l.queue_offset, l.transaction_id, l.n, l.key, l.tag, l.ordering_key, l.headers,
+                       l.body, l.born_at, l.stored_at
+                  from txmsg.dead_letter l where {l}) c
+         where c.queue_offset < txmsg.first_kept(c.queue_id)
+         order by c.queue_id, c.queue_offset) c"""
+
+_HAS_KEY = """{table}.key = %(key)s
+       and (%(topic)s::text is null or {table}.{queue} in (
+            select q.id from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = %(topic)s))"""
+_HAS_ID = "{table}.transaction_id = %(id)s and (%(n)s::int is null or {table}.n = %(n)s)"
+
+
+def _elsewhere(condition: str) -> str:
+    queues = {"h": "queue", "d": "queue", "r": "queue_id", "l": "queue_id"}
+    return _ELSEWHERE.format(**{table: condition.format(table=table, queue=name) for table, name in queues.items()})
+
+
 # Segment by segment, so that one that is found full of the key ends it: each lateral step is one index descent.
 _OF_KEY = f"""
 with found as materialized (
-    select m.* from (select s.id from txmsg.segment s where s.state <> 'ahead' order by s.id desc) s
+    {_elsewhere(_HAS_KEY)}
+    union all
+    select m.* from (select s.id from txmsg.segment s where s.state <> 'ahead' and not s.dropping order by s.id desc) s
      cross join lateral ({_STORED}
           from unnest(array[s.id, -s.id]) p(id) join txmsg.message m on m.segment = p.id  -- -id: those in memory
-         where m.key = %(key)s
-           and (%(topic)s::text is null or m.queue in (
-                select q.id from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = %(topic)s))
+         where {_HAS_KEY.format(table="m", queue="queue")}
          limit %(limit)s) m
      limit %(limit)s
 ){_SHOWN}"""
 
 _OF_ID = f"""
 with found as materialized (
-    select m.* from (select s.id from txmsg.segment s where s.state <> 'ahead') s
+    select m.* from (select s.id from txmsg.segment s where s.state <> 'ahead' and not s.dropping) s
      cross join lateral ({_STORED}
           from unnest(array[s.id, -s.id]) p(id) join txmsg.message m on m.segment = p.id
-         where m.transaction_id = %(id)s and (%(n)s::int is null or m.n = %(n)s)) m
+         where {_HAS_ID.format(table="m")}) m
     union all
-    select case when h.decided then 'decided' else 'half' end, h.transaction_id, h.n, h.queue, null, null, h.decided_by,
-           h.key, h.tag, h.ordering_key, h.headers, h.body, h.born_at, h.stored_at, null, h.deliver_at, h.producer,
-           f.checks, f.next_check_at, f.parked_reason
-      from txmsg.half_message h
-      left join txmsg.half_message f on f.transaction_id = h.transaction_id and f.n = 0  -- it carries the checks of all
-     where h.transaction_id = %(id)s and (%(n)s::int is null or h.n = %(n)s)
-    union all
-    select 'scheduled', d.transaction_id, d.n, d.queue, null, null, d.decided_by, d.key, d.tag, null, d.headers, d.body,
-           d.born_at, d.half_stored_at, d.stored_at, d.deliver_at, null, null, null, null
-      from txmsg.scheduled d
-     where d.transaction_id = %(id)s and (%(n)s::int is null or d.n = %(n)s)
+    {_elsewhere(_HAS_ID)}
      limit %(limit)s
 ){_SHOWN}"""
 
@@ -201,7 +247,11 @@ select m.name, coalesce(m.log, '') as log, coalesce(p.next_offset > %(queue_offs
 """
 
 _ENDED = """
-select r.at, r.committed from txmsg.segment s
+select r.at, r.committed, t.name as topic, r.half_stored_at, p.group_name as producer_group, r.decided_by
+  from txmsg.segment s
  cross join lateral (
-       select r.at, r.committed from txmsg.rolled_back r where r.segment = s.id and r.transaction_id = %(id)s) r
+       select r.* from txmsg.rolled_back r where r.segment = s.id and r.transaction_id = %(id)s) r
+  left join txmsg.queue q on q.id = r.queue
+  left join txmsg.topic t on t.id = q.topic_id
+  left join txmsg.producer p on p.id = r.producer
 """

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from txmsg.wire.v1 import dead_letters_pb2 as txmsg_dot_wire_dot_v1_dot_dead__letters__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctxmsg/wire/v1/messages.proto\x12\x08txmsg.v1\x1a txmsg/wire/v1/dead_letters.proto\"a\n\x13\x46indMessagesRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\r\x12\x13\n\x0bwith_bodies\x18\x05 \x01(\x08\"\xee\x04\n\x0c\x46oundMessage\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x0c\x12\t\n\x01n\x18\x02 \x01(\r\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.txmsg.v1.FoundMessage.State\x12\r\n\x05topic\x18\x04 \x01(\t\x12\r\n\x05queue\x18\x05 \x01(\r\x12\x0e\n\x06offset\x18\x06 \x01(\x04\x12\x0f\n\x07segment\x18\x07 \x01(\r\x12\x33\n\ndecided_by\x18\x08 \x01(\x0e\x32\x1f.txmsg.v1.FoundMessage.Decision\x12\x0b\n\x03key\x18\t \x01(\t\x12\x0b\n\x03tag\x18\n \x01(\t\x12\x14\n\x0cordering_key\x18\x0b \x01(\t\x12\x0f\n\x07headers\x18\x0c \x01(\x0c\x12\x0c\n\x04\x62ody\x18\r \x01(\x0c\x12\x12\n\nsize_bytes\x18\x0e \x01(\x04\x12\x12\n\nborn_at_us\x18\x0f \x01(\x12\x12\x19\n\x11half_stored_at_us\x18\x10 \x01(\x12\x12\x14\n\x0cstored_at_us\x18\x11 \x01(\x12\x12\x15\n\rdeliver_at_us\x18\x12 \x01(\x12\x12\x16\n\x0eproducer_group\x18\x13 \x01(\t\x12\x0e\n\x06\x63hecks\x18\x14 \x01(\r\x12\x18\n\x10next_check_at_us\x18\x15 \x01(\x12\x12\x15\n\rparked_reason\x18\x16 \x01(\t\"9\n\x05State\x12\x08\n\x04HALF\x10\x00\x12\x0b\n\x07\x44\x45\x43IDED\x10\x01\x12\r\n\tSCHEDULED\x10\x02\x12\n\n\x06STORED\x10\x03\"G\n\x08\x44\x65\x63ision\x12\t\n\x05PLAIN\x10\x00\x12\n\n\x06\x43LIENT\x10\x01\x12\t\n\x05\x43HECK\x10\x02\x12\n\n\x06PERSON\x10\x03\x12\r\n\tUNDECIDED\x10\x04\"K\n\x11\x46indMessagesReply\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.txmsg.v1.FoundMessage\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x1a\n\x0cTraceRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\xf9\x01\n\nGroupTrace\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.txmsg.v1.GroupTrace.State\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12\x1a\n\x12next_attempt_at_us\x18\x04 \x01(\x12\x12\x12\n\ndied_at_us\x18\x05 \x01(\x12\x12\x12\n\ngeneration\x18\x06 \x01(\r\x12#\n\x08\x66\x61ilures\x18\x07 \x03(\x0b\x32\x11.txmsg.v1.Failure\"6\n\x05State\x12\x0b\n\x07WAITING\x10\x00\x12\x08\n\x04\x44ONE\x10\x01\x12\x0c\n\x08RETRYING\x10\x02\x12\x08\n\x04\x44\x45\x41\x44\x10\x03\"<\n\x0bMirrorTrace\x12\x0e\n\x06mirror\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x10\n\x08mirrored\x18\x03 \x01(\x08\"\x86\x01\n\rTracedMessage\x12\'\n\x07message\x18\x01 \x01(\x0b\x32\x16.txmsg.v1.FoundMessage\x12$\n\x06groups\x18\x02 \x03(\x0b\x32\x14.txmsg.v1.GroupTrace\x12&\n\x07mirrors\x18\x03 \x03(\x0b\x32\x15.txmsg.v1.MirrorTrace\"z\n\nTraceReply\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.txmsg.v1.TracedMessage\x12\x19\n\x11rolled_back_at_us\x18\x02 \x01(\x12\x12\x0c\n\x04more\x18\x03 \x01(\x08\x12\x18\n\x10taken_back_at_us\x18\x04 \x01(\x12\x32\x85\x01\n\x08Messages\x12\x42\n\x04\x46ind\x12\x1d.txmsg.v1.FindMessagesRequest\x1a\x1b.txmsg.v1.FindMessagesReply\x12\x35\n\x05Trace\x12\x16.txmsg.v1.TraceRequest\x1a\x14.txmsg.v1.TraceReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctxmsg/wire/v1/messages.proto\x12\x08txmsg.v1\x1a txmsg/wire/v1/dead_letters.proto\"a\n\x13\x46indMessagesRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\r\x12\x13\n\x0bwith_bodies\x18\x05 \x01(\x08\"\xfb\x04\n\x0c\x46oundMessage\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x0c\x12\t\n\x01n\x18\x02 \x01(\r\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.txmsg.v1.FoundMessage.State\x12\r\n\x05topic\x18\x04 \x01(\t\x12\r\n\x05queue\x18\x05 \x01(\r\x12\x0e\n\x06offset\x18\x06 \x01(\x04\x12\x0f\n\x07segment\x18\x07 \x01(\r\x12\x33\n\ndecided_by\x18\x08 \x01(\x0e\x32\x1f.txmsg.v1.FoundMessage.Decision\x12\x0b\n\x03key\x18\t \x01(\t\x12\x0b\n\x03tag\x18\n \x01(\t\x12\x14\n\x0cordering_key\x18\x0b \x01(\t\x12\x0f\n\x07headers\x18\x0c \x01(\x0c\x12\x0c\n\x04\x62ody\x18\r \x01(\x0c\x12\x12\n\nsize_bytes\x18\x0e \x01(\x04\x12\x12\n\nborn_at_us\x18\x0f \x01(\x12\x12\x19\n\x11half_stored_at_us\x18\x10 \x01(\x12\x12\x14\n\x0cstored_at_us\x18\x11 \x01(\x12\x12\x15\n\rdeliver_at_us\x18\x12 \x01(\x12\x12\x16\n\x0eproducer_group\x18\x13 \x01(\t\x12\x0e\n\x06\x63hecks\x18\x14 \x01(\r\x12\x18\n\x10next_check_at_us\x18\x15 \x01(\x12\x12\x15\n\rparked_reason\x18\x16 \x01(\t\"F\n\x05State\x12\x08\n\x04HALF\x10\x00\x12\x0b\n\x07\x44\x45\x43IDED\x10\x01\x12\r\n\tSCHEDULED\x10\x02\x12\n\n\x06STORED\x10\x03\x12\x0b\n\x07\x44ROPPED\x10\x04\"G\n\x08\x44\x65\x63ision\x12\t\n\x05PLAIN\x10\x00\x12\n\n\x06\x43LIENT\x10\x01\x12\t\n\x05\x43HECK\x10\x02\x12\n\n\x06PERSON\x10\x03\x12\r\n\tUNDECIDED\x10\x04\"K\n\x11\x46indMessagesReply\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.txmsg.v1.FoundMessage\x12\x0c\n\x04more\x18\x02 \x01(\x08\"E\n\x0cTraceRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\r\"\xf9\x01\n\nGroupTrace\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.txmsg.v1.GroupTrace.State\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12\x1a\n\x12next_attempt_at_us\x18\x04 \x01(\x12\x12\x12\n\ndied_at_us\x18\x05 \x01(\x12\x12\x12\n\ngeneration\x18\x06 \x01(\r\x12#\n\x08\x66\x61ilures\x18\x07 \x03(\x0b\x32\x11.txmsg.v1.Failure\"6\n\x05State\x12\x0b\n\x07WAITING\x10\x00\x12\x08\n\x04\x44ONE\x10\x01\x12\x0c\n\x08RETRYING\x10\x02\x12\x08\n\x04\x44\x45\x41\x44\x10\x03\"<\n\x0bMirrorTrace\x12\x0e\n\x06mirror\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x01(\t\x12\x10\n\x08mirrored\x18\x03 \x01(\x08\"\x88\x03\n\x0cJournalEntry\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\r\n\x05\x61t_us\x18\x02 \x01(\x12\x12+\n\x05\x65vent\x18\x03 \x01(\x0e\x32\x1c.txmsg.v1.JournalEntry.Event\x12\r\n\x05group\x18\x04 \x01(\t\x12\n\n\x02\x62y\x18\x05 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\r\x12\x0e\n\x06\x64\x65tail\x18\x07 \x01(\t\x12\x10\n\x08until_us\x18\x08 \x01(\x12\x12\r\n\x05\x63ount\x18\t \x01(\x04\"\xd1\x01\n\x05\x45vent\x12\x08\n\x04HALF\x10\x00\x12\t\n\x05\x43HECK\x10\x01\x12\n\n\x06PARKED\x10\x02\x12\x0b\n\x07RESUMED\x10\x03\x12\n\n\x06\x43OMMIT\x10\x04\x12\x0c\n\x08ROLLBACK\x10\x05\x12\r\n\tDELIVERED\x10\x06\x12\x0c\n\x08RETURNED\x10\x07\x12\x10\n\x0c\x41\x43KNOWLEDGED\x10\x08\x12\x0b\n\x07REFUSED\x10\t\x12\x0b\n\x07\x45XPIRED\x10\n\x12\t\n\x05RETRY\x10\x0b\x12\x08\n\x04\x44\x45\x41\x44\x10\x0c\x12\x0c\n\x08REDRIVEN\x10\r\x12\n\n\x06PURGED\x10\x0e\x12\x08\n\x04LOST\x10\x0f\"D\n\x07Journal\x12\x10\n\x08since_us\x18\x01 \x01(\x12\x12\'\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x16.txmsg.v1.JournalEntry\"\xaa\x01\n\rTracedMessage\x12\'\n\x07message\x18\x01 \x01(\x0b\x32\x16.txmsg.v1.FoundMessage\x12$\n\x06groups\x18\x02 \x03(\x0b\x32\x14.txmsg.v1.GroupTrace\x12&\n\x07mirrors\x18\x03 \x03(\x0b\x32\x15.txmsg.v1.MirrorTrace\x12\"\n\x07journal\x18\x04 \x01(\x0b\x32\x11.txmsg.v1.Journal\"\xd0\x01\n\x10\x45ndedTransaction\x12\r\n\x05\x61t_us\x18\x01 \x01(\x12\x12\x12\n\ntaken_back\x18\x02 \x01(\x08\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x19\n\x11half_stored_at_us\x18\x04 \x01(\x12\x12\x16\n\x0eproducer_group\x18\x05 \x01(\t\x12\x33\n\ndecided_by\x18\x06 \x01(\x0e\x32\x1f.txmsg.v1.FoundMessage.Decision\x12\"\n\x07journal\x18\x07 \x01(\x0b\x32\x11.txmsg.v1.Journal\"p\n\nTraceReply\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.txmsg.v1.TracedMessage\x12)\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x1a.txmsg.v1.EndedTransaction\x12\x0c\n\x04more\x18\x03 \x01(\x08\x32\x85\x01\n\x08Messages\x12\x42\n\x04\x46ind\x12\x1d.txmsg.v1.FindMessagesRequest\x1a\x1b.txmsg.v1.FindMessagesReply\x12\x35\n\x05Trace\x12\x16.txmsg.v1.TraceRequest\x1a\x14.txmsg.v1.TraceReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,25 +35,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FINDMESSAGESREQUEST']._serialized_start=76
   _globals['_FINDMESSAGESREQUEST']._serialized_end=173
   _globals['_FOUNDMESSAGE']._serialized_start=176
-  _globals['_FOUNDMESSAGE']._serialized_end=798
+  _globals['_FOUNDMESSAGE']._serialized_end=811
   _globals['_FOUNDMESSAGE_STATE']._serialized_start=668
-  _globals['_FOUNDMESSAGE_STATE']._serialized_end=725
-  _globals['_FOUNDMESSAGE_DECISION']._serialized_start=727
-  _globals['_FOUNDMESSAGE_DECISION']._serialized_end=798
-  _globals['_FINDMESSAGESREPLY']._serialized_start=800
-  _globals['_FINDMESSAGESREPLY']._serialized_end=875
-  _globals['_TRACEREQUEST']._serialized_start=877
-  _globals['_TRACEREQUEST']._serialized_end=903
-  _globals['_GROUPTRACE']._serialized_start=906
-  _globals['_GROUPTRACE']._serialized_end=1155
-  _globals['_GROUPTRACE_STATE']._serialized_start=1101
-  _globals['_GROUPTRACE_STATE']._serialized_end=1155
-  _globals['_MIRRORTRACE']._serialized_start=1157
-  _globals['_MIRRORTRACE']._serialized_end=1217
-  _globals['_TRACEDMESSAGE']._serialized_start=1220
-  _globals['_TRACEDMESSAGE']._serialized_end=1354
-  _globals['_TRACEREPLY']._serialized_start=1356
-  _globals['_TRACEREPLY']._serialized_end=1478
-  _globals['_MESSAGES']._serialized_start=1481
-  _globals['_MESSAGES']._serialized_end=1614
+  _globals['_FOUNDMESSAGE_STATE']._serialized_end=738
+  _globals['_FOUNDMESSAGE_DECISION']._serialized_start=740
+  _globals['_FOUNDMESSAGE_DECISION']._serialized_end=811
+  _globals['_FINDMESSAGESREPLY']._serialized_start=813
+  _globals['_FINDMESSAGESREPLY']._serialized_end=888
+  _globals['_TRACEREQUEST']._serialized_start=890
+  _globals['_TRACEREQUEST']._serialized_end=959
+  _globals['_GROUPTRACE']._serialized_start=962
+  _globals['_GROUPTRACE']._serialized_end=1211
+  _globals['_GROUPTRACE_STATE']._serialized_start=1157
+  _globals['_GROUPTRACE_STATE']._serialized_end=1211
+  _globals['_MIRRORTRACE']._serialized_start=1213
+  _globals['_MIRRORTRACE']._serialized_end=1273
+  _globals['_JOURNALENTRY']._serialized_start=1276
+  _globals['_JOURNALENTRY']._serialized_end=1668
+  _globals['_JOURNALENTRY_EVENT']._serialized_start=1459
+  _globals['_JOURNALENTRY_EVENT']._serialized_end=1668
+  _globals['_JOURNAL']._serialized_start=1670
+  _globals['_JOURNAL']._serialized_end=1738
+  _globals['_TRACEDMESSAGE']._serialized_start=1741
+  _globals['_TRACEDMESSAGE']._serialized_end=1911
+  _globals['_ENDEDTRANSACTION']._serialized_start=1914
+  _globals['_ENDEDTRANSACTION']._serialized_end=2122
+  _globals['_TRACEREPLY']._serialized_start=2124
+  _globals['_TRACEREPLY']._serialized_end=2236
+  _globals['_MESSAGES']._serialized_start=2239
+  _globals['_MESSAGES']._serialized_end=2372
 # @@protoc_insertion_point(module_scope)

@@ -30,10 +30,12 @@ class FoundMessage(_message.Message):
         DECIDED: _ClassVar[FoundMessage.State]
         SCHEDULED: _ClassVar[FoundMessage.State]
         STORED: _ClassVar[FoundMessage.State]
+        DROPPED: _ClassVar[FoundMessage.State]
     HALF: FoundMessage.State
     DECIDED: FoundMessage.State
     SCHEDULED: FoundMessage.State
     STORED: FoundMessage.State
+    DROPPED: FoundMessage.State
     class Decision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PLAIN: _ClassVar[FoundMessage.Decision]
@@ -101,10 +103,16 @@ class FindMessagesReply(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., more: bool = ...) -> None: ...
 
 class TraceRequest(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "key", "topic", "limit")
     ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     id: str
-    def __init__(self, id: _Optional[str] = ...) -> None: ...
+    key: str
+    topic: str
+    limit: int
+    def __init__(self, id: _Optional[str] = ..., key: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class GroupTrace(_message.Message):
     __slots__ = ("group", "state", "attempts", "next_attempt_at_us", "died_at_us", "generation", "failures")
@@ -144,24 +152,106 @@ class MirrorTrace(_message.Message):
     mirrored: bool
     def __init__(self, mirror: _Optional[str] = ..., log: _Optional[str] = ..., mirrored: bool = ...) -> None: ...
 
+class JournalEntry(_message.Message):
+    __slots__ = ("seq", "at_us", "event", "group", "by", "attempt", "detail", "until_us", "count")
+    class Event(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        HALF: _ClassVar[JournalEntry.Event]
+        CHECK: _ClassVar[JournalEntry.Event]
+        PARKED: _ClassVar[JournalEntry.Event]
+        RESUMED: _ClassVar[JournalEntry.Event]
+        COMMIT: _ClassVar[JournalEntry.Event]
+        ROLLBACK: _ClassVar[JournalEntry.Event]
+        DELIVERED: _ClassVar[JournalEntry.Event]
+        RETURNED: _ClassVar[JournalEntry.Event]
+        ACKNOWLEDGED: _ClassVar[JournalEntry.Event]
+        REFUSED: _ClassVar[JournalEntry.Event]
+        EXPIRED: _ClassVar[JournalEntry.Event]
+        RETRY: _ClassVar[JournalEntry.Event]
+        DEAD: _ClassVar[JournalEntry.Event]
+        REDRIVEN: _ClassVar[JournalEntry.Event]
+        PURGED: _ClassVar[JournalEntry.Event]
+        LOST: _ClassVar[JournalEntry.Event]
+    HALF: JournalEntry.Event
+    CHECK: JournalEntry.Event
+    PARKED: JournalEntry.Event
+    RESUMED: JournalEntry.Event
+    COMMIT: JournalEntry.Event
+    ROLLBACK: JournalEntry.Event
+    DELIVERED: JournalEntry.Event
+    RETURNED: JournalEntry.Event
+    ACKNOWLEDGED: JournalEntry.Event
+    REFUSED: JournalEntry.Event
+    EXPIRED: JournalEntry.Event
+    RETRY: JournalEntry.Event
+    DEAD: JournalEntry.Event
+    REDRIVEN: JournalEntry.Event
+    PURGED: JournalEntry.Event
+    LOST: JournalEntry.Event
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    AT_US_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_US_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    at_us: int
+    event: JournalEntry.Event
+    group: str
+    by: str
+    attempt: int
+    detail: str
+    until_us: int
+    count: int
+    def __init__(self, seq: _Optional[int] = ..., at_us: _Optional[int] = ..., event: _Optional[_Union[JournalEntry.Event, str]] = ..., group: _Optional[str] = ..., by: _Optional[str] = ..., attempt: _Optional[int] = ..., detail: _Optional[str] = ..., until_us: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class Journal(_message.Message):
+    __slots__ = ("since_us", "entries")
+    SINCE_US_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    since_us: int
+    entries: _containers.RepeatedCompositeFieldContainer[JournalEntry]
+    def __init__(self, since_us: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[JournalEntry, _Mapping]]] = ...) -> None: ...
+
 class TracedMessage(_message.Message):
-    __slots__ = ("message", "groups", "mirrors")
+    __slots__ = ("message", "groups", "mirrors", "journal")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     MIRRORS_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_FIELD_NUMBER: _ClassVar[int]
     message: FoundMessage
     groups: _containers.RepeatedCompositeFieldContainer[GroupTrace]
     mirrors: _containers.RepeatedCompositeFieldContainer[MirrorTrace]
-    def __init__(self, message: _Optional[_Union[FoundMessage, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupTrace, _Mapping]]] = ..., mirrors: _Optional[_Iterable[_Union[MirrorTrace, _Mapping]]] = ...) -> None: ...
+    journal: Journal
+    def __init__(self, message: _Optional[_Union[FoundMessage, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupTrace, _Mapping]]] = ..., mirrors: _Optional[_Iterable[_Union[MirrorTrace, _Mapping]]] = ..., journal: _Optional[_Union[Journal, _Mapping]] = ...) -> None: ...
+
+class EndedTransaction(_message.Message):
+    __slots__ = ("at_us", "taken_back", "topic", "half_stored_at_us", "producer_group", "decided_by", "journal")
+    AT_US_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BACK_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    HALF_STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_FIELD_NUMBER: _ClassVar[int]
+    at_us: int
+    taken_back: bool
+    topic: str
+    half_stored_at_us: int
+    producer_group: str
+    decided_by: FoundMessage.Decision
+    journal: Journal
+    def __init__(self, at_us: _Optional[int] = ..., taken_back: bool = ..., topic: _Optional[str] = ..., half_stored_at_us: _Optional[int] = ..., producer_group: _Optional[str] = ..., decided_by: _Optional[_Union[FoundMessage.Decision, str]] = ..., journal: _Optional[_Union[Journal, _Mapping]] = ...) -> None: ...
 
 class TraceReply(_message.Message):
-    __slots__ = ("messages", "rolled_back_at_us", "more", "taken_back_at_us")
+    __slots__ = ("messages", "ended", "more")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    ROLLED_BACK_AT_US_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
-    TAKEN_BACK_AT_US_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[TracedMessage]
-    rolled_back_at_us: int
+    ended: EndedTransaction
     more: bool
-    taken_back_at_us: int
-    def __init__(self, messages: _Optional[_Iterable[_Union[TracedMessage, _Mapping]]] = ..., rolled_back_at_us: _Optional[int] = ..., more: bool = ..., taken_back_at_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, messages: _Optional[_Iterable[_Union[TracedMessage, _Mapping]]] = ..., ended: _Optional[_Union[EndedTransaction, _Mapping]] = ..., more: bool = ...) -> None: ...

@@ -9,5 +9,5 @@ class Messages:
 
     # Messages by id or by key, the newest segment first.
     find = Method("Messages/Find", pb.FindMessagesRequest, pb.FindMessagesReply)
-    # What became of a message, or of all messages of a transaction.
+    # The life of a message, of all messages of a transaction, or of those with a key.
     trace = Method("Messages/Trace", pb.TraceRequest, pb.TraceReply)

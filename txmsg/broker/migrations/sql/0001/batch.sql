@@ -1,7 +1,8 @@
 -- The batch: everything that one call of a broker writes.
 
 -- Stores halves and plain messages and applies outcomes, all in one transaction. A column of nulls may be given as
--- '{}'. p_commit_by: who decided each commit: 1 the client, 2 a check, 3 a person. '{}': the client all of them.
+-- '{}'. p_decided_by: who decided each commit, and then each rollback: 1 the client, 2 a check, 3 a person. '{}': the
+-- client all of them.
 --
 -- Returns rows only for what is worth saying:
 --   end       queue, queue_offset   the queue reaches at least to before this offset (per queue that grew, or
@@ -38,7 +39,7 @@ create function txmsg.apply_batch(
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
     p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
     p_half_ordering_key text[], p_half_deliver_at timestamptz[],
-    p_commit uuid[], p_commit_by smallint[], p_rollback uuid[], p_check uuid[],
+    p_commit uuid[], p_rollback uuid[], p_decided_by smallint[], p_check uuid[],
     p_plain_id uuid[], p_plain_n smallint[], p_plain_queue int[], p_plain_key text[],
     p_plain_tag text[], p_plain_headers bytea[], p_plain_body bytea[], p_plain_born_at timestamptz[],
     p_plain_ordering_key text[], p_plain_deliver_at timestamptz[]
@@ -216,14 +217,23 @@ begin
         end if;
     end if;
 
+    if cardinality(p_decided_by) > 0 then
+        select array_agg(e.id) filter (where e.by = 2), array_agg(e.id) filter (where e.by = 3)
+          into v_by_check, v_by_person from unnest(p_commit || p_rollback, p_decided_by) e(id, by);
+    end if;
+
     -- ---- rollbacks: before the commits, which may have waited for them
     if cardinality(p_rollback) > 0 then
         with gone as (
             delete from txmsg.half_message h where h.transaction_id = any(v_rollback) and not h.decided
-            returning h.transaction_id
+            returning h.transaction_id, h.n, h.queue, h.producer, h.stored_at
         )
-        insert into txmsg.rolled_back (segment, transaction_id)
-        select distinct p_segment, g.transaction_id from gone g order by 2
+        insert into txmsg.rolled_back (segment, transaction_id, decided_by, queue, producer, half_stored_at)
+        select p_segment, g.transaction_id,
+               case when g.transaction_id in (select unnest(v_by_check)) then 2
+                    when g.transaction_id in (select unnest(v_by_person)) then 3
+                    else 1 end, g.queue, g.producer, g.stored_at
+          from gone g where g.n = 0 order by 2  -- an undecided transaction is there whole
         on conflict do nothing;
         get diagnostics v_count = row_count;
         if v_count < cardinality(p_rollback) then
@@ -312,10 +322,6 @@ begin
                  where r.segment in (p_segment, p_previous) and r.transaction_id = any(p_plain_id)) d;
             return query select 'other', unnest(v_done), null::int, null::bigint;
         end if;
-        if cardinality(p_commit_by) > 0 then
-            select array_agg(c.id) filter (where c.by = 2), array_agg(c.id) filter (where c.by = 3)
-              into v_by_check, v_by_person from unnest(p_commit, p_commit_by) c(id, by);
-        end if;
         v_now := clock_timestamp();  -- under the locks: so it only rises along each queue, while the clock does
         select array_agg(case when q = any(v_memory) then txmsg.memory_end(p_segment, q) else coalesce(
                    l.queue_offset + 1,
@@ -337,7 +343,7 @@ begin
         end if;
         -- To begin a statement costs more than to move one message. So what is neither ordered nor delayed, which is
         -- nearly all, has statements that are small.
-        if not (v_ordered or v_delayed) and cardinality(p_plain_id) = 0 and cardinality(p_commit_by) = 0 then
+        if not (v_ordered or v_delayed) and cardinality(p_plain_id) = 0 and cardinality(p_decided_by) = 0 then
             with gone as (
                 delete from txmsg.half_message h where h.transaction_id = any(v_commit)
                 returning h.queue, h.seq, h.transaction_id, h.n, h.key, h.tag, h.headers, h.body, h.born_at,
@@ -540,7 +546,7 @@ create procedure txmsg.write_batch(
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
     p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
     p_half_ordering_key text[], p_half_deliver_at timestamptz[],
-    p_commit uuid[], p_commit_by smallint[], p_rollback uuid[], p_check uuid[],
+    p_commit uuid[], p_rollback uuid[], p_decided_by smallint[], p_check uuid[],
     p_plain_id uuid[], p_plain_n smallint[], p_plain_queue int[], p_plain_key text[],
     p_plain_tag text[], p_plain_headers bytea[], p_plain_body bytea[], p_plain_born_at timestamptz[],
     p_plain_ordering_key text[], p_plain_deliver_at timestamptz[],
@@ -556,7 +562,7 @@ begin
       from txmsg.apply_batch(
         p_segment, p_previous, p_first_check, p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key,
         p_half_tag, p_half_headers, p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at,
-        p_commit, p_commit_by, p_rollback, p_check, p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag,
+        p_commit, p_rollback, p_decided_by, p_check, p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag,
         p_plain_headers, p_plain_body, p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at) r;
     -- A session reads changed settings between statements only: this one is what the wait begins with.
     if current_setting('synchronous_commit') = 'on' then

@@ -61,6 +61,11 @@ create table txmsg.rolled_back (
     -- It was committed, but all its messages were taken away before they entered their queues: recalled, or deleted
     -- with their topic.
     committed boolean not null default false,
+    -- For people, of its first message. decided_by: as in message; null: it was committed.
+    decided_by smallint,
+    queue int,
+    producer int,
+    half_stored_at timestamptz,
     primary key (segment, transaction_id)
 ) partition by list (segment);
 

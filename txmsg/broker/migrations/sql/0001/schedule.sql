@@ -101,6 +101,8 @@ create procedure txmsg.recall(
 declare
     v_gone_ids uuid[];
     v_gone_ns smallint[];
+    v_gone_queues int[];
+    v_gone_since timestamptz[];
 begin
     perform txmsg.require_read_committed();
     perform set_config('enable_seqscan', 'off', true);
@@ -112,16 +114,18 @@ begin
         delete from txmsg.scheduled s
          where s.transaction_id = any(p_id)
            and ((s.transaction_id, s.n) in (select u.id, u.n from unnest(p_id, p_n) u(id, n))) is true
-        returning s.transaction_id, s.n
+        returning s.transaction_id, s.n, s.queue, s.half_stored_at
     )
-    select array_agg(g.transaction_id), array_agg(g.n) into v_gone_ids, v_gone_ns from gone g;
-    insert into txmsg.rolled_back (segment, transaction_id, committed)
-    select distinct p_segment, g.id, true from unnest(v_gone_ids) g(id)
+    select array_agg(g.transaction_id), array_agg(g.n), array_agg(g.queue), array_agg(g.half_stored_at)
+      into v_gone_ids, v_gone_ns, v_gone_queues, v_gone_since from gone g;
+    insert into txmsg.rolled_back (segment, transaction_id, committed, queue, half_stored_at)
+    select distinct on (g.id) p_segment, g.id, true, g.queue, g.since
+      from unnest(v_gone_ids, v_gone_ns, v_gone_queues, v_gone_since) g(id, n, queue, since)
      where not exists (select from txmsg.message m
                         where m.segment in (p_segment, p_previous, -p_segment, -p_previous) and m.transaction_id = g.id)
        and not exists (select from txmsg.scheduled s where s.transaction_id = g.id)
        and not exists (select from txmsg.half_message h where h.transaction_id = g.id)
-     order by 2
+     order by g.id, g.n
     on conflict do nothing;
     select array_agg(case
                when (u.id, u.n) in (select g.id, g.n from unnest(v_gone_ids, v_gone_ns) g(id, n)) then 'recalled'

@@ -1,0 +1,327 @@
+"""The life of a message, put together from what the tables of a Notify database keep and from its topic's journal.
+
+Pure: takes the replies of the service Messages. What neither knows is said, with the reason, in `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from txmsg.administration import Failure, moment
+from txmsg.message import message_id
+from txmsg.wire.v1 import messages_pb2 as pb
+
+_Found = pb.FoundMessage
+_DECIDERS: Final = {"PLAIN": "sender", "CLIENT": "client", "CHECK": "check-back", "PERSON": "operator"}
+_FAILURES: Final = {"refused", "expired"}
+_SAME_FAILURE: Final = timedelta(minutes=1)
+"""A failure is journaled when it comes, and its retry written when the database has taken it."""
+_ANY_TIME: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeEvent:
+    """Something that happened to a message.
+
+    what: half, check, parked, resumed, commit, rollback, taken back, delayed, stored, delivered, returned,
+    acknowledged, refused, expired, retry, dead, redriven, purged or lost, as `JournalEntry.Event` of messages.proto
+    says. at: None if the time is not known.
+    """
+
+    at: datetime | None
+    what: str
+    group: str | None = None
+    """The producer group of a half message, else the consumer group."""
+    by: str | None = None
+    """The client that did it; of an outcome sender, client, check-back or operator."""
+    attempt: int | None = None
+    detail: str | None = None
+    """The reason of a failure, the answer to a check."""
+    until: datetime | None = None
+    """When it is due, or tried again."""
+    count: int | None = None
+    """Of lost: how many entries of the journal."""
+    journaled: bool = False
+    """Whether only the journal knows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeInGroup:
+    """What became of a stored message in one consumer group: waiting, done, retrying or dead."""
+
+    group: str
+    state: str
+    attempts: int
+    next_attempt_at: datetime | None
+    """Of a retry; None: when an earlier message of its ordering key is done."""
+    died_at: datetime | None
+    generation: int
+    failures: Sequence[Failure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeInMirror:
+    """Whether a mirror has a stored message, under the same topic, queue and offset. log: None before its first run."""
+
+    mirror: str
+    log: str | None
+    is_mirrored: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageLife:
+    """Where a message is, how it came there, and what its groups have done with it.
+
+    id: UUID.NUMBER; only the UUID of a transaction without messages. state: half, decided, scheduled, stored, dropped,
+    rolled back or taken back, as `FoundMessage.State` of messages.proto says; None: it does not apply, or is not known.
+    """
+
+    id: str
+    state: str
+    topic: str | None
+    queue: int | None
+    offset: int | None
+    segment: int | None
+    key: str | None
+    tag: str | None
+    ordering_key: str | None
+    body_size_bytes: int | None
+    born_at: datetime | None
+    """The sender's clock."""
+    half_stored_at: datetime | None
+    stored_at: datetime | None
+    """When it entered its queue: as it was committed, unless it waited for its time or its ordering key. Of a scheduled
+    one: when it was committed."""
+    deliver_at: datetime | None
+    decided_by: str | None
+    """sender (it was sent plain), client, check-back or operator."""
+    producer_group: str | None
+    checks: int | None
+    next_check_at: datetime | None
+    parked_reason: str | None
+    groups: Sequence[LifeInGroup]
+    mirrors: Sequence[LifeInMirror]
+    journal_since: datetime | None
+    """When its topic's journal was switched on; None: it is off."""
+    events: Sequence[LifeEvent]
+    """In order."""
+    unknown: Sequence[str]
+    """What is not known of it, and why: a sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageLives:
+    """The messages of an id or a key, the newest first, and whether there are more."""
+
+    lives: Sequence[MessageLife]
+    more: bool
+
+
+def lives_of(reply: pb.TraceReply, id_: str) -> MessageLives:
+    """What a reply says of each message, or of the transaction `id_` that has none left."""
+    lives = [_life_of(traced) for traced in reply.messages]
+    if reply.HasField("ended"):
+        lives.append(_life_of_ended(reply.ended, id_))
+    return MessageLives(lives=lives, more=reply.more)
+
+
+def _life_of(traced: pb.TracedMessage) -> MessageLife:
+    found = traced.message
+    has_place = found.state in {_Found.STORED, _Found.DROPPED}
+    groups = [_in_group(group) for group in traced.groups]
+    journal = [_journaled(entry) for entry in traced.journal.entries]
+    halves = [event for event in journal if event.what == "half"]
+    commits = [event for event in journal if event.what == "commit"]
+    life = MessageLife(
+        id=message_id(UUID(bytes=found.transaction_id), found.n),
+        state=_Found.State.Name(found.state).lower(),
+        topic=found.topic,
+        queue=found.queue,
+        offset=found.offset if has_place else None,
+        segment=found.segment if found.state == _Found.STORED else None,
+        key=found.key or None,
+        tag=found.tag or None,
+        ordering_key=found.ordering_key or None,
+        body_size_bytes=found.size_bytes,
+        born_at=moment(found.born_at_us),
+        half_stored_at=moment(found.half_stored_at_us) or next((event.at for event in halves), None),
+        stored_at=moment(found.stored_at_us),
+        deliver_at=moment(found.deliver_at_us) or next((event.until for event in commits), None),
+        decided_by=_DECIDERS.get(_Found.Decision.Name(found.decided_by)) if found.state != _Found.DROPPED else None,
+        producer_group=found.producer_group or next((event.group for event in halves), None),
+        checks=found.checks if found.state == _Found.HALF else None,
+        next_check_at=moment(found.next_check_at_us),
+        parked_reason=found.parked_reason or None,
+        groups=groups,
+        mirrors=[
+            LifeInMirror(mirror=mirror.mirror, log=mirror.log or None, is_mirrored=mirror.mirrored)
+            for mirror in traced.mirrors
+        ],
+        journal_since=moment(traced.journal.since_us),
+        events=(),
+        unknown=(),
+    )
+    told = _in_order([*_told_by_tables(life, journal), *journal])
+    return replace(life, events=told, unknown=list(_not_known(life, journal)))
+
+
+def _life_of_ended(ended: pb.EndedTransaction, id_: str) -> MessageLife:
+    journal = [_journaled(entry) for entry in ended.journal.entries]
+    decided_by = _DECIDERS.get(_Found.Decision.Name(ended.decided_by))
+    life = MessageLife(
+        id=id_,
+        state="taken back" if ended.taken_back else "rolled back",
+        topic=ended.topic or None,
+        queue=None,
+        offset=None,
+        segment=None,
+        key=None,
+        tag=None,
+        ordering_key=None,
+        body_size_bytes=None,
+        born_at=None,
+        half_stored_at=moment(ended.half_stored_at_us),
+        stored_at=None,
+        deliver_at=None,
+        decided_by=decided_by,
+        producer_group=ended.producer_group or None,
+        checks=None,
+        next_check_at=None,
+        parked_reason=None,
+        groups=(),
+        mirrors=(),
+        journal_since=moment(ended.journal.since_us),
+        events=(),
+        unknown=(),
+    )
+    told = [*_half_of(life, journal), *journal]
+    what = "taken back" if ended.taken_back else "rollback"
+    if what not in {event.what for event in journal}:
+        told.append(LifeEvent(at=moment(ended.at_us), what=what, by=None if ended.taken_back else decided_by))
+    unknown = ["what the messages contained: they are dropped"]
+    if not ended.taken_back and not any(event.what == "check" for event in journal):
+        unknown += _without_journal(life, "when it was checked, by whom, and with which answer", life.half_stored_at)
+    return replace(life, events=_in_order(told), unknown=unknown)
+
+
+# ---- events
+
+
+def _journaled(entry: pb.JournalEntry) -> LifeEvent:
+    what = pb.JournalEntry.Event.Name(entry.event).lower()
+    is_outcome = what in {"commit", "rollback"}
+    return LifeEvent(
+        at=moment(entry.at_us),
+        what=what,
+        group=entry.group or None,
+        by=_DECIDERS.get(entry.by.upper()) if is_outcome else entry.by or None,
+        attempt=entry.attempt or None,
+        detail=entry.detail or None,
+        until=moment(entry.until_us),
+        count=entry.count or None,
+        journaled=True,
+    )
+
+
+def _half_of(life: MessageLife, journal: Sequence[LifeEvent]) -> Iterator[LifeEvent]:
+    if life.half_stored_at and not any(event.what == "half" for event in journal):
+        yield LifeEvent(at=life.half_stored_at, what="half", group=life.producer_group)
+
+
+def _told_by_tables(life: MessageLife, journal: Sequence[LifeEvent]) -> Iterator[LifeEvent]:
+    """What tables say and the journal does not."""
+    journaled = {event.what for event in journal}
+    yield from _half_of(life, journal)
+    if life.parked_reason and "parked" not in journaled:
+        yield LifeEvent(at=None, what="parked", detail=life.parked_reason)
+    match life.state:
+        case "decided" if "commit" not in journaled:
+            yield LifeEvent(at=None, what="commit", by=life.decided_by)
+        case "scheduled":
+            if "commit" not in journaled:
+                yield LifeEvent(at=life.stored_at, what="commit", by=life.decided_by, until=life.deliver_at)
+            yield LifeEvent(at=life.stored_at, what="delayed", until=life.deliver_at)
+        case "stored" | "dropped":
+            yield LifeEvent(at=life.stored_at, what="stored", by=life.decided_by)
+        case _:
+            pass
+    for group in life.groups:
+        yield from _failures_of(group, journal)
+        if group.died_at and not any(_is_of(event, "dead", group.group) for event in journal):
+            yield LifeEvent(at=group.died_at, what="dead", group=group.group, attempt=group.attempts)
+
+
+def _failures_of(group: LifeInGroup, journal: Sequence[LifeEvent]) -> Iterator[LifeEvent]:
+    """The failures that the table of retries or dead letters keeps, without those that the journal has, too."""
+    known = [event for event in journal if event.what in _FAILURES and event.group == group.group]
+    for failure in group.failures:
+        same = next((event for event in known if _is_same(event, failure)), None)
+        if same is not None:
+            known.remove(same)
+        else:
+            yield LifeEvent(
+                at=failure.at, what="refused", group=group.group, attempt=failure.attempt, detail=failure.error
+            )
+
+
+def _is_same(event: LifeEvent, failure: Failure) -> bool:
+    is_near = event.at is None or failure.at is None or abs(event.at - failure.at) < _SAME_FAILURE
+    return is_near and event.attempt in {None, failure.attempt}
+
+
+def _is_of(event: LifeEvent, what: str, group: str) -> bool:
+    return (event.what, event.group) == (what, group)
+
+
+def _in_order(events: Iterable[LifeEvent]) -> list[LifeEvent]:
+    """By time; of one moment as they were given: the journal's own order. Without a time, as what holds now: last."""
+    return sorted(events, key=lambda event: (event.at is None, event.at or _ANY_TIME))
+
+
+# ---- what is not known
+
+
+def _not_known(life: MessageLife, journal: Sequence[LifeEvent]) -> Iterator[str]:
+    began_at = life.half_stored_at or life.stored_at
+    if life.state == "dropped":
+        yield "who decided it, and what groups did that are done with it: its segment was dropped"
+    if life.half_stored_at and not life.producer_group:
+        yield from _without_journal(life, "which producer group sent it", began_at)
+    if life.half_stored_at and not any(event.what == "check" for event in journal):
+        asked = "how often it was checked, and" if life.checks is None else "when it was checked, and"
+        if life.checks != 0 and life.decided_by != "client":
+            yield from _without_journal(life, f"{asked} with which answers", began_at)
+    if life.state in {"stored", "dropped"} and life.groups:
+        yield from _without_journal(life, "each delivery and acknowledgement, and who got it", began_at)
+    lost = sum(event.count or 0 for event in journal if event.what == "lost")
+    if lost:
+        yield f"{lost} entries of journals, perhaps of this message: brokers could not write them in time"
+
+
+def _without_journal(life: MessageLife, what: str, began_at: datetime | None) -> Iterator[str]:
+    """That this is not known, if the topic had no journal all the time."""
+    if life.topic is None:
+        yield f"{what}: its topic is not known"
+    elif life.journal_since is None:
+        yield f"{what}: the journal is off (`txmsg topic alter {life.topic} --journal on` keeps them from then on)"
+    elif began_at is not None and life.journal_since > began_at:
+        yield f"{what}, before {life.journal_since.isoformat(timespec='seconds')}: the journal was off"
+
+
+def _in_group(group: pb.GroupTrace) -> LifeInGroup:
+    return LifeInGroup(
+        group=group.group,
+        state=pb.GroupTrace.State.Name(group.state).lower(),
+        attempts=group.attempts,
+        next_attempt_at=moment(group.next_attempt_at_us),
+        died_at=moment(group.died_at_us),
+        generation=group.generation,
+        failures=[
+            Failure(attempt=failure.attempt, at=moment(failure.at_us), error=failure.error)
+            for failure in group.failures
+        ],
+    )
