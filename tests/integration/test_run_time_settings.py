@@ -94,7 +94,7 @@ async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str)
     pool, given = open_pool(notify_url), BrokerConfig(storage=notify_url)
     broker = Broker(given, pool, pool, Segments(pool, given), asyncio.Event(), sources={})
     holders: dict[str, Callable[[], list[object]]] = {
-        "log_level": lambda: [broker.config],
+        **dict.fromkeys(("log_level", "stop_timeout_s"), lambda: [broker.config]),
         "topic_auto_create": lambda: [{"topic_auto_create": broker.topics._auto_create}],
         "topic_queues": lambda: [{"topic_queues": broker.topics._queues}],
         "body_size_bytes_max": lambda: [{"body_size_bytes_max": broker.service.body_size_bytes_max}],
@@ -114,7 +114,7 @@ async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str)
             lambda: [each._config for each in broker.writers._all],
         ),
         **dict.fromkeys(
-            ("delivery.pause_failures", "delivery.pause_retries", "delivery.held_s_max"),
+            ("delivery.pause_failures", "delivery.pause_retries", "delivery.held_s_max", "delivery.hand_over_s"),
             lambda: [{"delivery": broker.delivery.state.config}],
         ),
         "delivery.memory_size_bytes_max": lambda: [

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from click.testing import CliRunner
 
+from txmsg.cli.main import main
 from txmsg.errors import InvalidName, MisuseError
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
@@ -212,3 +216,36 @@ async def test_closing_ends_what_is_under_way() -> None:
         await made.close()
         await made.close()
         assert await scrape == ""
+
+
+async def asked(*words: str) -> tuple[int, str]:
+    """Exit status and output of `txmsg health`."""
+    result = await asyncio.to_thread(CliRunner().invoke, main, ["health", *words])
+    return result.exit_code, result.output.strip()
+
+
+async def test_the_command_health_says_what_the_probes_answer() -> None:
+    trouble = ["", ""]
+    probes = Probes(figures=figures, unready=lambda: trouble[0], dead=lambda: trouble[1])
+    async with endpoint(probes) as address:
+        assert await asked(address) == (0, "ok")
+        trouble[0] = "it holds no leases"
+        assert await asked(address) == (1, "it holds no leases")
+        assert await asked(address, "--alive") == (0, "ok")
+        trouble[1] = "its loop hangs"
+        assert await asked(address, "--alive") == (1, "its loop hangs")
+        told = json.dumps({"address": address, "ok": False, "answer": "its loop hangs"})
+        assert await asked(address, "--alive", "--json") == (1, told)
+    status, told = await asked(address)
+    assert (status, told.startswith(f"Error: no answer at http://{address} (")) == (1, True)
+
+
+async def test_the_command_health_does_not_wait_for_ever() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        status, told = await asked(address, "--timeout", "50ms")
+    assert (status, "timed out" in told) == (1, True)
+
+
+async def test_the_command_health_asks_this_machine_only() -> None:
+    assert (await asked("10.0.0.1:9700"))[0] == 1

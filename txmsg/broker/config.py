@@ -258,7 +258,14 @@ class BrokerConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     """How often delayed messages are looked for."""
 
-    stop_timeout_s: float = setting(10.0, "How long a graceful stop may wait for requests under way.", least=0)
+    stop_timeout_s: float = setting(
+        10.0,
+        "How long a graceful stop may wait for requests under way. In all it takes up to delivery.hand_over_s and 12s "
+        "more; SIGKILL has to come later.",
+        least=0,
+        most=3600,
+        live=True,
+    )
 
     def __post_init__(self) -> None:
         # Empty until the embedded database runs.

@@ -52,7 +52,7 @@ from txmsg.errors import BrokerUnavailable, StorageError, UnknownTopic
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.runtime.logs import set_log_level
-from txmsg.wire.server import Server, connections_allowed
+from txmsg.wire.server import CLOSING_S_MAX, Server, connections_allowed
 from txmsg.wire.v1 import cluster_rpc, dead_letters_rpc, groups_rpc, messages_rpc, settings_rpc, topics_rpc, txmsg_rpc
 
 logger = logging.getLogger(__name__)
@@ -265,6 +265,7 @@ class Broker:
 
     async def _end(self, writing: asyncio.Task[None]) -> None:
         loop = asyncio.get_running_loop()
+        logger.info("stopping: this takes %g s at most", stop_s_max(self.config))
         deadline = loop.time() + self.config.stop_timeout_s
         self.delivery.drain()
         self.settings.close()
@@ -278,6 +279,14 @@ class Broker:
         await self.server.stop(self.config.stop_timeout_s)
         self.writers.close()
         await asyncio.wait([writing], timeout=max(deadline - loop.time(), _WRITE_S_MIN))
+
+
+def stop_s_max(config: BrokerConfig) -> float:
+    """How long a graceful stop may take: what sends SIGKILL has to wait for longer."""
+    delivery_s = config.delivery.hand_over_s + _CLOSE_S_MAX
+    requests_s = config.stop_timeout_s + CLOSING_S_MAX
+    pools_s = 2 * _CLOSE_S_MAX
+    return delivery_s + requests_s + _WRITE_S_MIN + pools_s
 
 
 async def serve(

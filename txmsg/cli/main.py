@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "fence": "Look after the fence of a business database: purge, id, renew-id.",
     "group": "Look at consumer groups, change their settings, replay, delete them.",
     "half": "Look at half messages, have them checked again, or decide by hand.",
+    "health": "Ask whether a process of this machine is ready.",
     "message": "Find messages by key or id, see what became of them, take back what is not due.",
     "metaq": "Look at MetaQ logs, check and repair them, serve them to other machines.",
     "tailer": "Mirror a Notify database into MetaQ: run, status, verify, fork.",

@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 _FILES_RESERVED = 256
 """File descriptors that are not for clients: the database's or the log's, pipes, the listening socket."""
 _CLOSE_S_MAX = 1.0
+CLOSING_S_MAX = 2 * _CLOSE_S_MAX
+"""How much longer than its grace a server takes to stop."""
 _BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """Small replies that wait for a client which does not read: above it, its requests wait, too."""
 _BACKLOG = 1024

@@ -133,9 +133,11 @@ class DeliveryConfig:
 
     hand_over_s: float = setting(
         3.0,
-        "Time for which the handover of a queue waits for its messages in flight.",
+        "Time for which the handover of a queue waits for its messages in flight, also when the broker stops.",
         least=0,
+        most=3600,
         is_open=True,
+        live=True,
     )
 
     flush_s: float = setting(
