@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests import mariadb_server, prometheus
 from tests.chaos import keeper
-from tests.console import chromium
+from tests.page import chromium
 from txmsg.demo.trades.browser import find_browser
 
 _HOW_TO_INSTALL_CC = "no C compiler is installed: `apt-get install gcc libc6-dev` (Debian)"

@@ -3,7 +3,7 @@
     python -m examples.trade_dashboard.page --results postgresql://.../dashboard
 
 prints `listening on HOST:PORT` when it answers. The page itself is web/body.html and web/page.css, of the elements of
-txmsg.console; this module says what stands in it.
+txmsg.page; this module says what stands in it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any, Final
 import click
 import psycopg
 
-from txmsg.console.board import Snapshot
-from txmsg.console.page import Page, Words
-from txmsg.console.server import ConsoleConfig, serve
 from txmsg.errors import TxmsgError
+from txmsg.page.board import Snapshot
+from txmsg.page.page import Page, Words
+from txmsg.page.server import PageConfig, serve
 
 from . import figures
 from .figures import Entry, Figures
@@ -178,7 +178,7 @@ def main(
 ) -> None:
     """Serve the live page of the trade dashboard: figures as they come, pushed to every browser that looks."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    config = ConsoleConfig(
+    config = PageConfig(
         database=results,
         channel=figures.CHANNEL,
         listen=listen,
@@ -196,7 +196,7 @@ def main(
         raise click.ClickException(str(exc)) from exc
 
 
-async def _serve(config: ConsoleConfig, tell: Callable[[str], None]) -> None:
+async def _serve(config: PageConfig, tell: Callable[[str], None]) -> None:
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)

@@ -6,8 +6,8 @@ from http import HTTPStatus
 
 import psycopg
 
-from tests.console.conftest import ShowPage
 from tests.metrics.scraping import got, require_catalogued, scrape
+from tests.page.conftest import ShowPage
 from tests.ports import own_port
 from tests.waiting import until
 from txmsg.metrics.catalogue import Process

@@ -19,9 +19,9 @@ from playwright.sync_api import Browser
 
 from examples.trade_dashboard import figures
 from tests.conftest import PostgresServer
-from tests.console.chromium import HOW_TO_INSTALL, chromium
-from tests.console.day import add_day
-from tests.console.page_process import PageProcess
+from tests.page.chromium import HOW_TO_INSTALL, chromium
+from tests.page.day import add_day
+from tests.page.page_process import PageProcess
 from txmsg.demo.trades.browser import find_browser
 
 _numbers = itertools.count(1)
@@ -40,7 +40,7 @@ class Shown:
     @contextmanager
     def trading(self) -> Iterator[None]:
         """Trade goes on, and has ended afterwards."""
-        command = [sys.executable, "-m", "tests.console.day", self.results, "5"]
+        command = [sys.executable, "-m", "tests.page.day", self.results, "5"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline().strip().isdigit(), "the writer did not write"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from txmsg.console.health import Health
+from txmsg.page.health import Health
 
 FIGURES_PART: Final = "figures"
-"""The part that the console itself watches: the database of the figures. It is up when it was read just now."""
+"""The part that the page server itself watches: the database of the figures. It is up when it was read just now."""
 _READ_S_MAX: Final = 6.0
 """So long after a read the database counts as down: it is read every two seconds at least."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from txmsg.console.feed import Feed
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
+from txmsg.page.feed import Feed
 
 
 def figures_of(feed: Feed, *, age_s: float | None, unready: str) -> Figures:

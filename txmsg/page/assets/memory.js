@@ -2,7 +2,7 @@
 
 export function recall(key, allowed) {
   try {
-    const found = localStorage.getItem(`txmsg-console-${key}`);
+    const found = localStorage.getItem(`txmsg-page-${key}`);
     return allowed.includes(found) ? found : null;
   } catch {
     return null; // storage is shut
@@ -11,7 +11,7 @@ export function recall(key, allowed) {
 
 export function remember(key, value) {
   try {
-    localStorage.setItem(`txmsg-console-${key}`, value);
+    localStorage.setItem(`txmsg-page-${key}`, value);
   } catch {
     // storage is shut: the choice lasts as long as the page
   }

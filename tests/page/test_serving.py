@@ -18,17 +18,17 @@ from click.testing import CliRunner
 
 from examples.trade_dashboard import figures
 from examples.trade_dashboard.page import PAGE, main, read
-from tests.console.conftest import ShowPage
-from txmsg.console import app, watch
-from txmsg.console.board import Snapshot
-from txmsg.console.server import ConsoleConfig, serve
+from tests.page.conftest import ShowPage
 from txmsg.errors import MisuseError
+from txmsg.page import app, watch
+from txmsg.page.board import Snapshot
+from txmsg.page.server import PageConfig, serve
 
 WAIT_S = 60.0
 
 
 class Served:
-    """A console in the test's own event loop. `n`, its one figure, is how many reads there were."""
+    """A page server in the test's own event loop. `n`, its one figure, is how many reads there were."""
 
     def __init__(self, database: str) -> None:
         self.begun = time.monotonic()
@@ -108,7 +108,7 @@ async def serving(database: str) -> AsyncIterator[Served]:
     served = Served(database)
     stop = asyncio.Event()
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    config = ConsoleConfig(database=database, channel="news", listen="127.0.0.1:0")
+    config = PageConfig(database=database, channel="news", listen="127.0.0.1:0")
     task = asyncio.create_task(serve(config, PAGE, served.read, ready.set_result, stop))
     try:
         served.address = await asyncio.wait_for(ready, WAIT_S)
@@ -169,7 +169,7 @@ async def test_a_connection_to_the_database_that_is_ended_is_made_anew(database_
         with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
             ended = connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
-                "where datname = current_database() and application_name = 'txmsg-console'"
+                "where datname = current_database() and application_name = 'txmsg-page'"
             ).fetchall()
         assert ended == [(True,)], "one connection reads for all browsers, and listens"
         while bulletin["figures"]["n"] < before + 2:  # the first may have been read before the end
@@ -231,7 +231,7 @@ async def test_who_looks_is_let_go_when_the_server_ends(database_url: str) -> No
 
 async def test_an_address_that_is_taken_is_refused(database_url: str) -> None:
     async with serving(database_url) as served:
-        config = ConsoleConfig(database=database_url, channel="news", listen=served.address)
+        config = PageConfig(database=database_url, channel="news", listen=served.address)
         with pytest.raises(MisuseError, match=f"cannot listen on {served.address}: another program"):
             await serve(config, PAGE, served.read, print, asyncio.Event())
 

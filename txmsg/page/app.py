@@ -19,8 +19,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from txmsg.console.feed import Feed
-from txmsg.console.page import ASSETS, Page
+from txmsg.page.feed import Feed
+from txmsg.page.page import ASSETS, Page
 
 BROWSERS_MAX: Final = 1000
 """Maximum browsers at a time; more are told to retry."""

@@ -50,7 +50,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A directory with body.html, made of the console's elements, and page.css; and all that it says.
+    """A directory with body.html, made of the kit's elements, and page.css; and all that it says.
 
     `words` has `title`, and what `data-word` names in body.html.
     """

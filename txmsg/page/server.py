@@ -1,44 +1,38 @@
-"""A console put together: the one place that knows all of its parts."""
+"""A page server put together: the one place that knows all of its parts."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import uvicorn
-
-from txmsg.console.app import new_app
-from txmsg.console.board import Board, Snapshot
-from txmsg.console.feed import Feed
-from txmsg.console.figures import figures_of
-from txmsg.console.health import HealthFile
-from txmsg.console.page import Page
-from txmsg.console.watch import Read, Watch
-from txmsg.errors import MisuseError
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
-from txmsg.wire.address import check_address, host_and_port
+from txmsg.page.app import new_app
+from txmsg.page.board import Board, Snapshot
+from txmsg.page.feed import Feed
+from txmsg.page.figures import figures_of
+from txmsg.page.health import HealthFile
+from txmsg.page.listening import Server, listening
+from txmsg.page.page import Page
+from txmsg.page.watch import Read, Watch
 
 logger = logging.getLogger(__name__)
 
 _BULLETIN_EVERY_S_MAX: Final = 1.0
 """Also when nothing is new: a browser that hears nothing for some seconds knows that the connection is lost."""
-_STOP_S: Final = 3
 _SEND_BUFFER_SIZE_BYTES: Final = 64 * 1024
 """Of a connection. A few bulletins: what a slow browser has before it are not many old ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleConfig:
-    """Where a console gets its figures and where it serves."""
+class PageConfig:
+    """Where a page server gets its figures and where it serves."""
 
     database: str
     """The PostgreSQL with the figures, as libpq takes it: postgresql://..."""
@@ -55,7 +49,7 @@ class ConsoleConfig:
 
 
 async def serve(
-    config: ConsoleConfig, page: Page, read: Read, on_ready: Callable[[str], None], stop: asyncio.Event
+    config: PageConfig, page: Page, read: Read, on_ready: Callable[[str], None], stop: asyncio.Event
 ) -> None:
     """Serves the page until `stop` is set; then ends in order, and browsers with it.
 
@@ -92,17 +86,8 @@ async def serve(
 
     watch = Watch(config.database, config.channel, read, on_read)
     health = None if config.health is None else HealthFile(config.health, clock=time.monotonic)
-    with _listening(config.listen) as (listener, address):
-        server = _Server(
-            uvicorn.Config(
-                new_app(page, feed),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                timeout_graceful_shutdown=_STOP_S,
-            )
-        )
+    with listening(config.listen, send_buffer_size_bytes=_SEND_BUFFER_SIZE_BYTES) as (listener, address):
+        server = Server(new_app(page, feed))
         watch.start()
         try:
             async with (
@@ -132,29 +117,3 @@ async def _feed(feed: Feed, board: Board, health: HealthFile | None, news: async
         if health is not None:
             board.show_health(health.read())
         feed.put(board.bulletin())
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the caller: uvicorn's own handlers would end the process by the signal after all."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@contextmanager
-def _listening(listen: str) -> Iterator[tuple[socket.socket, str]]:
-    """A socket that listens, and HOST:PORT with the port that was taken for 0. Raises MisuseError when it cannot."""
-    host, port = host_and_port(check_address("--listen", listen))
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=128)
-    except OSError as exc:
-        raise MisuseError(
-            f"cannot listen on {listen}: another program, perhaps another server, uses port {port}, or {host} is not "
-            "an address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a free "
-            "one)"
-        ) from exc
-    with listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_SIZE_BYTES)
-        yield listener, f"{listen.strip().rpartition(':')[0]}:{listener.getsockname()[1]}"

@@ -1,6 +1,6 @@
 """Takes the pictures of the page that docs/images holds, while a day of trades is played.
 
-    python -m tests.console.screenshots docs/images
+    python -m tests.page.screenshots docs/images
 
 They are for people; what the page has to look like is in test_browser.py. The fonts are those of this machine.
 """
@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 from PIL import Image
 from playwright.sync_api import Browser
 
-from tests.console.chromium import HOW_TO_INSTALL, chromium
+from tests.page.chromium import HOW_TO_INSTALL, chromium
 from txmsg.demo.trades.browser import find_browser
 
 _DAY: Final = ("demo", "trades", "--rate", "300", "--seconds", "150", "--no-browser")

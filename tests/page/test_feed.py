@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from txmsg.console.feed import Feed
+from txmsg.page.feed import Feed
 
 _WAIT_S = 30.0
 

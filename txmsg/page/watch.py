@@ -12,8 +12,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from txmsg.console.board import Snapshot
 from txmsg.errors import StorageError
+from txmsg.page.board import Snapshot
 from txmsg.postgres import FORM, connect
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _READ_EVERY_S_MAX: Final = 2.0
 _AGAIN_S: Final = 1.0
 _STOP_S_MAX: Final = 1.0
 _CONNECTION: Final[Mapping[str, str | int]] = {
-    "application_name": "txmsg-console",
+    "application_name": "txmsg-page",
     "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -52,7 +52,7 @@ class Watch:
         self._read = read
         self._on_read = on_read
         self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="txmsg-console-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="txmsg-page-watch", daemon=True)
         self._trouble: str | None = None
 
     def start(self) -> None:

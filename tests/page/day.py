@@ -1,6 +1,6 @@
 """A day of trade, made up: what Spark adds to the figures. Run as a program it goes on until its input ends.
 
-    python -m tests.console.day URL [BATCHES_PER_SECOND]
+    python -m tests.page.day URL [BATCHES_PER_SECOND]
 
 adds what was traded since the batch before, and prints the batch's number after each.
 """

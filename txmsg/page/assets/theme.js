@@ -1,4 +1,4 @@
-// Light, dark, or as the system is: by turns with each press of the button. The colours are in console.css.
+// Light, dark, or as the system is: by turns with each press of the button. The colours are in base.css.
 
 import { word } from "./language.js";
 import { recall, remember } from "./memory.js";

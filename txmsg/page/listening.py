@@ -1,0 +1,59 @@
+"""A socket to listen on, and uvicorn without signal handlers of its own."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from txmsg.errors import MisuseError
+from txmsg.wire.address import check_address, host_and_port
+
+_STOP_S: Final = 3
+
+
+class Server(uvicorn.Server):
+    """Serves an application. Leaves signals to the caller: uvicorn's handlers would end the process by the signal."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="off",
+                ws="none",
+                timeout_graceful_shutdown=_STOP_S,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextmanager
+def listening(listen: str, *, send_buffer_size_bytes: int | None = None) -> Iterator[tuple[socket.socket, str]]:
+    """A socket that listens, and HOST:PORT with the port that was taken for 0. Raises MisuseError when it cannot.
+
+    send_buffer_size_bytes: of each connection.
+    """
+    host, port = host_and_port(check_address("--listen", listen))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as exc:
+        raise MisuseError(
+            f"cannot listen on {listen}: another program, perhaps another server, uses port {port}, or {host} is not "
+            "an address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a free "
+            "one)"
+        ) from exc
+    with listener:
+        if send_buffer_size_bytes is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_size_bytes)
+        yield listener, f"{listen.strip().rpartition(':')[0]}:{listener.getsockname()[1]}"
