@@ -19,7 +19,7 @@ from tests.waiting import until
 from txmsg.client import Consumer, Producer
 from txmsg.errors import UnknownGroup, UnknownTopic
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.metrics.catalogue import CATALOGUE, NAMED_MAX, Process
+from txmsg.metrics.catalogue import CATALOGUE, NAMED_MAX, Kind, Process
 from txmsg.metrics.lookup import FRESH_S, PATIENCE_S
 from txmsg.runtime.child import ChildFailed
 from txmsg.wire.blocking import BlockingChannel
@@ -27,6 +27,7 @@ from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 SERIES_MIN = 30
+STATES = ("new", "in_doubt", "parked")
 
 
 class Scraped:
@@ -62,6 +63,17 @@ def test_everything_in_the_catalogue_is_there_before_any_traffic(scraped: Scrape
     assert 0 <= found.value("txmsg_database_figures_age_seconds") < 60
     assert 0 < found.value("txmsg_process_resident_bytes") < 2**32
     assert 0 < found.value("txmsg_process_open_files") < found.value("txmsg_process_open_files_limit")
+
+
+def test_a_command_shows_what_is_scraped_without_an_endpoint(broker: BrokerProcess) -> None:
+    found = json_of("cluster", "figures", "--broker", broker.address)["figures"]
+    values = {each["name"]: each["value"] for each in found if not each["labels"]}
+    assert values["txmsg_brokers"] == values["txmsg_lease_held"] == 1
+    assert {each["labels"]["state"] for each in found if each["name"] == "txmsg_halves"} == set(STATES)
+    plain = {metric.name for metric in CATALOGUE.values() if Process.BROKER in metric.processes and not metric.labels}
+    assert plain - values.keys() <= {metric.name for metric in CATALOGUE.values() if metric.kind is Kind.HISTOGRAM}
+    chosen = json_of("cluster", "figures", "txmsg_leases", "--broker", broker.address)["figures"]
+    assert [each["name"] for each in chosen] == ["txmsg_leases"]
 
 
 def test_nothing_is_served_unless_it_is_asked_for(broker: BrokerProcess) -> None:

@@ -3,6 +3,7 @@
 notify   by the services Groups and DeadLetters of a broker
 log      of a log, in a directory or at the address of its server
 topics   of the topics of a Notify database, by a broker
+cluster  of its brokers, and what they export
 
 A field that a back end does not have, or does not know, is None. What it cannot do is refused with MisuseError.
 """

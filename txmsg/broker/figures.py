@@ -90,8 +90,8 @@ def unready(broker: Broker) -> str:
     return ""
 
 
-def figures_of(broker: Broker, database: DatabaseFigures) -> Figures:
-    """All figures of a broker."""
+def figures_of(broker: Broker, database: DatabaseFigures | None) -> Figures:
+    """All figures of a broker, without `database` only its own."""
     figures = Figures(Process.BROKER)
     figures.put("txmsg_ready", not unready(broker))
     put_calls(figures, broker.server)
@@ -100,7 +100,8 @@ def figures_of(broker: Broker, database: DatabaseFigures) -> Figures:
     _put_delivery(figures, broker)
     _put_storage(figures, broker)
     _put_cluster(figures, broker)
-    database.put(figures)
+    if database is not None:
+        database.put(figures)
     return figures
 
 

@@ -191,7 +191,7 @@ class Broker:
             {
                 txmsg_rpc.Notify: self.api,
                 txmsg_rpc.Admin: admin,
-                cluster_rpc.Cluster: ClusterApi(Registry(admin_pool)),
+                cluster_rpc.Cluster: ClusterApi(Registry(admin_pool), config.broker_id, self.figures),
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
                 messages_rpc.Messages: MessagesApi(Messages(admin_pool)),
                 groups_rpc.Groups: GroupsApi(groups, self.delivery, self.check_policies),
@@ -236,6 +236,12 @@ class Broker:
             "figures": self.database_figures.run(),
         }
 
+    async def figures(self, with_database: bool = True) -> Figures:
+        """What this broker exports; if asked for, with the figures of the database, which take it a while."""
+        if with_database:
+            await self.database_figures.look()
+        return figures_of(self, self.database_figures if with_database else None)
+
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serves until `stop` is set, then ends in order."""
         address = await self.server.bind(self.config.listen)
@@ -257,11 +263,7 @@ class Broker:
                 await asyncio.wait((writing, *background))
 
     def _probes(self) -> Probes:
-        async def read() -> Figures:
-            await self.database_figures.look()
-            return figures_of(self, self.database_figures)
-
-        return Probes(figures=read, unready=partial(unready, self))
+        return Probes(figures=self.figures, unready=partial(unready, self))
 
     async def _end(self, writing: asyncio.Task[None]) -> None:
         loop = asyncio.get_running_loop()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-from uuid import UUID
+from dataclasses import asdict
+from typing import Any
 
 import click
-from rich.table import Table
 
+from txmsg.administration.cluster import ClusterAdministration, ClusterState
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
-from txmsg.cli.output import moment, print_table
-from txmsg.wire.v1 import cluster_pb2 as pb
-from txmsg.wire.v1.cluster_rpc import Cluster
+from txmsg.cli.output import json_text, print_rows
+from txmsg.metrics.catalogue import CATALOGUE
 
 _LOOK_S = 0.25
 
@@ -36,25 +37,60 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
 
     A dead broker is shown for a day.
     """
-    reply = ask_broker(broker, Cluster.show, pb.ShowClusterRequest(with_queues=by_queue))
+    state = _administration(broker).show(with_queues=by_queue)
     if as_json:
-        click.echo(json.dumps(_values(reply, with_queues=by_queue)))
+        click.echo(json_text(_values(state)))
         return
-    table = Table("Broker", "Address", "State", "Queues", "Heartbeat", "Release", "Revision", "Started", box=None)
-    for member in reply.brokers:
-        table.add_row(
-            *(member.id, member.address, member.state, str(member.queues), moment(member.heartbeat_at_us) or ""),
-            *(member.release, member.schema_revision, moment(member.started_at_us) or ""),
+    print_rows(
+        {
+            "broker": member.id,
+            "address": member.address,
+            "state": member.state,
+            "queues": member.queues,
+            "heartbeat": member.heartbeat_at,
+            "release": member.release,
+            "revision": member.schema_revision,
+            "started": member.started_at,
+        }
+        for member in state.brokers
+    )
+    click.echo(f"database at revision {state.schema_revision}, with {state.queues} queues")
+    if state.queues_unassigned:
+        click.echo(f"{state.queues_unassigned} of them have no broker at this moment")
+    if state.leases:
+        print_rows(
+            {
+                "topic": lease.topic,
+                "queue": lease.queue,
+                "broker": lease.broker or "none",
+                "goes_to": lease.wanted_by or "",
+            }
+            for lease in state.leases
         )
-    print_table(table)
-    click.echo(f"database at revision {reply.schema_revision}, with {reply.queues} queues")
-    if reply.queues_unassigned:
-        click.echo(f"{reply.queues_unassigned} of them have no broker at this moment")
-    if by_queue:
-        table = Table("Topic", "Queue", "Broker", "Goes to", box=None)
-        for lease in reply.leases:
-            table.add_row(lease.topic, str(lease.queue), lease.broker or "none", lease.wanted_by)
-        print_table(table)
+
+
+@cluster.command(
+    short_help="Show what a broker exports as metrics.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster figures\n  txmsg cluster figures txmsg_halves txmsg_group_lag_messages",
+)
+@click.argument("names", metavar="[METRIC]...", nargs=-1)
+@broker_option
+@json_option
+def figures(*, names: tuple[str, ...], broker: str, as_json: bool) -> None:
+    """Show what a broker exports as metrics, without histograms: those named, or all.
+
+    Works without --http-listen. docs/metrics.md says what each is.
+    """
+    found = _administration(broker).figures(with_database=True)
+    rows: list[dict[str, Any]] = [
+        {"name": name, "labels": dict(zip(CATALOGUE[name].labels, labels, strict=True)), "value": value}
+        for (name, labels), value in found.series.items()
+        if name in CATALOGUE and (not names or name in names)
+    ]
+    if as_json:
+        click.echo(json.dumps({"broker": found.broker, "figures": rows}))
+    else:
+        print_rows(row | {"labels": ", ".join(row["labels"].values()), "value": f"{row['value']:g}"} for row in rows)
 
 
 @cluster.command(
@@ -79,11 +115,11 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
     Clients move to the other brokers by themselves. Exit status 1 on a timeout.
     """
     deadline = time.monotonic() + wait_s
-    left: int = ask_broker(broker, Cluster.drain, pb.DrainRequest(broker=broker_id)).queues
+    brokers = _administration(broker)
+    left = brokers.drain(broker_id)
     while left and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        reply = ask_broker(broker, Cluster.show, pb.ShowClusterRequest())
-        left = sum(member.queues for member in reply.brokers if member.id == broker_id)
+        left = sum(member.queues for member in brokers.show().brokers if member.id == broker_id)
     if as_json:
         click.echo(json.dumps({"broker": broker_id, "queues": left}))
     elif left:
@@ -103,39 +139,16 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
 @json_option
 def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
     """Undo a drain: the broker accepts messages, and gets its share of the queues back."""
-    ask_broker(broker, Cluster.resume, pb.ResumeRequest(broker=broker_id))
+    _administration(broker).resume(broker_id)
     click.echo(json.dumps({"broker": broker_id}) if as_json else f"broker {broker_id} works again")
 
 
-def _values(reply: pb.ShowClusterReply, *, with_queues: bool) -> dict[str, object]:
-    values: dict[str, object] = {
-        "shard": str(UUID(bytes=reply.shard)),
-        "schema_revision": reply.schema_revision,
-        "brokers": [
-            {
-                "id": member.id,
-                "address": member.address,
-                "state": member.state,
-                "queues": member.queues,
-                "release": member.release,
-                "schema_revision": member.schema_revision,
-                "started_at": moment(member.started_at_us),
-                "heartbeat_at": moment(member.heartbeat_at_us),
-            }
-            for member in reply.brokers
-        ],
-        "queues": reply.queues,
-        "queues_unassigned": reply.queues_unassigned,
-    }
-    if with_queues:
-        values["leases"] = [
-            {
-                "topic": lease.topic,
-                "queue": lease.queue,
-                "broker": lease.broker or None,
-                "epoch": lease.epoch,
-                "wanted_by": lease.wanted_by or None,
-            }
-            for lease in reply.leases
-        ]
+def _administration(broker: str) -> ClusterAdministration:
+    return ClusterAdministration(functools.partial(ask_broker, broker))
+
+
+def _values(state: ClusterState) -> dict[str, object]:
+    values = asdict(state) | {"shard": str(state.shard)}
+    if state.leases is None:
+        del values["leases"]
     return values

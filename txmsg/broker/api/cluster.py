@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from txmsg.broker.cluster import Registry
 from txmsg.message import us_of_datetime
+from txmsg.metrics.counts import Histogram
+from txmsg.metrics.figures import Figures
 from txmsg.wire.v1 import cluster_pb2 as pb
+
+Read = Callable[[bool], Awaitable[Figures]]
+"""The figures of this broker; if asked for, with those of the database."""
 
 
 class ClusterApi:
-    """The service Cluster."""
+    """The service Cluster. broker: the id of the one that `read` reads."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, broker: str, read: Read) -> None:
         self._registry = registry
+        self._broker = broker
+        self._read = read
 
     async def show(self, request: pb.ShowClusterRequest) -> pb.ShowClusterReply:
         state = await self._registry.show(with_queues=request.with_queues)
@@ -51,3 +60,15 @@ class ClusterApi:
     async def resume(self, request: pb.ResumeRequest) -> pb.ResumeReply:
         await self._registry.resume(request.broker)
         return pb.ResumeReply()
+
+    async def figures(self, request: pb.FiguresRequest) -> pb.FiguresReply:
+        figures = await self._read(request.with_database)
+        return pb.FiguresReply(
+            broker=self._broker,
+            figures=[
+                pb.Figure(name=metric.name, labels=labels, value=value)
+                for metric, values in figures.series()
+                for labels, value in values.items()
+                if not isinstance(value, Histogram)
+            ],
+        )

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btxmsg/wire/v1/cluster.proto\x12\x08txmsg.v1\"\xa5\x01\n\rClusterBroker\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x17\n\x0fschema_revision\x18\x05 \x01(\t\x12\x15\n\rstarted_at_us\x18\x06 \x01(\x12\x12\x17\n\x0fheartbeat_at_us\x18\x07 \x01(\x12\x12\x0e\n\x06queues\x18\x08 \x01(\r\"\\\n\nQueueLease\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\twanted_by\x18\x05 \x01(\t\")\n\x12ShowClusterRequest\x12\x13\n\x0bwith_queues\x18\x01 \x01(\x08\"\xb5\x01\n\x10ShowClusterReply\x12\r\n\x05shard\x18\x01 \x01(\x0c\x12\x17\n\x0fschema_revision\x18\x02 \x01(\t\x12(\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x17.txmsg.v1.ClusterBroker\x12\x0e\n\x06queues\x18\x04 \x01(\r\x12\x19\n\x11queues_unassigned\x18\x05 \x01(\r\x12$\n\x06leases\x18\x06 \x03(\x0b\x32\x14.txmsg.v1.QueueLease\"\x1e\n\x0c\x44rainRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x1c\n\nDrainReply\x12\x0e\n\x06queues\x18\x01 \x01(\r\"\x1f\n\rResumeRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\r\n\x0bResumeReply2\xbc\x01\n\x07\x43luster\x12@\n\x04Show\x12\x1c.txmsg.v1.ShowClusterRequest\x1a\x1a.txmsg.v1.ShowClusterReply\x12\x35\n\x05\x44rain\x12\x16.txmsg.v1.DrainRequest\x1a\x14.txmsg.v1.DrainReply\x12\x38\n\x06Resume\x12\x17.txmsg.v1.ResumeRequest\x1a\x15.txmsg.v1.ResumeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btxmsg/wire/v1/cluster.proto\x12\x08txmsg.v1\"\xa5\x01\n\rClusterBroker\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x17\n\x0fschema_revision\x18\x05 \x01(\t\x12\x15\n\rstarted_at_us\x18\x06 \x01(\x12\x12\x17\n\x0fheartbeat_at_us\x18\x07 \x01(\x12\x12\x0e\n\x06queues\x18\x08 \x01(\r\"\\\n\nQueueLease\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\twanted_by\x18\x05 \x01(\t\")\n\x12ShowClusterRequest\x12\x13\n\x0bwith_queues\x18\x01 \x01(\x08\"\xb5\x01\n\x10ShowClusterReply\x12\r\n\x05shard\x18\x01 \x01(\x0c\x12\x17\n\x0fschema_revision\x18\x02 \x01(\t\x12(\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x17.txmsg.v1.ClusterBroker\x12\x0e\n\x06queues\x18\x04 \x01(\r\x12\x19\n\x11queues_unassigned\x18\x05 \x01(\r\x12$\n\x06leases\x18\x06 \x03(\x0b\x32\x14.txmsg.v1.QueueLease\"\x1e\n\x0c\x44rainRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x1c\n\nDrainReply\x12\x0e\n\x06queues\x18\x01 \x01(\r\"\x1f\n\rResumeRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\r\n\x0bResumeReply\"\'\n\x0e\x46iguresRequest\x12\x15\n\rwith_database\x18\x01 \x01(\x08\"5\n\x06\x46igure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\r\n\x05value\x18\x03 \x01(\x01\"A\n\x0c\x46iguresReply\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12!\n\x07\x66igures\x18\x02 \x03(\x0b\x32\x10.txmsg.v1.Figure2\xf9\x01\n\x07\x43luster\x12@\n\x04Show\x12\x1c.txmsg.v1.ShowClusterRequest\x1a\x1a.txmsg.v1.ShowClusterReply\x12\x35\n\x05\x44rain\x12\x16.txmsg.v1.DrainRequest\x1a\x14.txmsg.v1.DrainReply\x12\x38\n\x06Resume\x12\x17.txmsg.v1.ResumeRequest\x1a\x15.txmsg.v1.ResumeReply\x12;\n\x07\x46igures\x12\x18.txmsg.v1.FiguresRequest\x1a\x16.txmsg.v1.FiguresReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,6 +47,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESUMEREQUEST']._serialized_end=623
   _globals['_RESUMEREPLY']._serialized_start=625
   _globals['_RESUMEREPLY']._serialized_end=638
-  _globals['_CLUSTER']._serialized_start=641
-  _globals['_CLUSTER']._serialized_end=829
+  _globals['_FIGURESREQUEST']._serialized_start=640
+  _globals['_FIGURESREQUEST']._serialized_end=679
+  _globals['_FIGURE']._serialized_start=681
+  _globals['_FIGURE']._serialized_end=734
+  _globals['_FIGURESREPLY']._serialized_start=736
+  _globals['_FIGURESREPLY']._serialized_end=801
+  _globals['_CLUSTER']._serialized_start=804
+  _globals['_CLUSTER']._serialized_end=1053
 # @@protoc_insertion_point(module_scope)

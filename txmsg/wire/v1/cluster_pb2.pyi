@@ -83,3 +83,27 @@ class ResumeRequest(_message.Message):
 class ResumeReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class FiguresRequest(_message.Message):
+    __slots__ = ("with_database",)
+    WITH_DATABASE_FIELD_NUMBER: _ClassVar[int]
+    with_database: bool
+    def __init__(self, with_database: bool = ...) -> None: ...
+
+class Figure(_message.Message):
+    __slots__ = ("name", "labels", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    value: float
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., value: _Optional[float] = ...) -> None: ...
+
+class FiguresReply(_message.Message):
+    __slots__ = ("broker", "figures")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    figures: _containers.RepeatedCompositeFieldContainer[Figure]
+    def __init__(self, broker: _Optional[str] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...

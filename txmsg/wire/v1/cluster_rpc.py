@@ -13,3 +13,5 @@ class Cluster:
     drain = Method("Cluster/Drain", pb.DrainRequest, pb.DrainReply)
     # Lets a draining broker work again. Idempotent.
     resume = Method("Cluster/Resume", pb.ResumeRequest, pb.ResumeReply)
+    # What the broker that answers exports as metrics now. Histograms are left out.
+    figures = Method("Cluster/Figures", pb.FiguresRequest, pb.FiguresReply)

@@ -1,0 +1,128 @@
+"""The brokers of a Notify database and what they export, by the service Cluster of any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from txmsg.administration import Ask, moment
+from txmsg.metrics.figures import Labels
+from txmsg.wire.v1 import cluster_pb2 as pb
+from txmsg.wire.v1.cluster_rpc import Cluster
+
+Series = Mapping[tuple[str, Labels], float]
+"""Values by the name of a metric and the values of its labels, in the order of the catalogue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSummary:
+    """A broker. state: active, draining or dead. queues: that it delivers."""
+
+    id: str
+    address: str
+    state: str
+    queues: int
+    release: str
+    schema_revision: str
+    started_at: datetime | None
+    heartbeat_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLease:
+    """Which broker delivers a queue. broker: None while none does. wanted_by: the one that it is handed over to."""
+
+    topic: str
+    queue: int
+    broker: str | None
+    epoch: int
+    wanted_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """The brokers of a Notify database, dead ones for a day."""
+
+    shard: UUID
+    schema_revision: str
+    brokers: Sequence[BrokerSummary]
+    queues: int
+    queues_unassigned: int
+    leases: Sequence[QueueLease] | None
+    """None unless asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFigures:
+    """What one broker exports, without histograms."""
+
+    broker: str
+    series: Series
+
+
+class ClusterAdministration:
+    """What `txmsg cluster` does. Calls block. Raises the errors of errors.py."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def show(self, *, with_queues: bool = False) -> ClusterState:
+        """The brokers; with_queues: and who delivers each queue."""
+        reply = self._ask(Cluster.show, pb.ShowClusterRequest(with_queues=with_queues))
+        return cluster_state(reply, with_queues=with_queues)
+
+    def drain(self, broker: str) -> int:
+        """Has a broker hand its queues over and take no messages; how many queues it still delivers. Idempotent."""
+        return self._ask(Cluster.drain, pb.DrainRequest(broker=broker)).queues
+
+    def resume(self, broker: str) -> None:
+        """Lets a draining broker work again. Idempotent."""
+        self._ask(Cluster.resume, pb.ResumeRequest(broker=broker))
+
+    def figures(self, *, with_database: bool) -> BrokerFigures:
+        """What the broker that answers exports; with_database: and what is the same from each broker."""
+        return broker_figures(self._ask(Cluster.figures, pb.FiguresRequest(with_database=with_database)))
+
+
+def cluster_state(reply: pb.ShowClusterReply, *, with_queues: bool) -> ClusterState:
+    """What a broker says of all."""
+    return ClusterState(
+        shard=UUID(bytes=reply.shard),
+        schema_revision=reply.schema_revision,
+        brokers=[
+            BrokerSummary(
+                id=broker.id,
+                address=broker.address,
+                state=broker.state,
+                queues=broker.queues,
+                release=broker.release,
+                schema_revision=broker.schema_revision,
+                started_at=moment(broker.started_at_us),
+                heartbeat_at=moment(broker.heartbeat_at_us),
+            )
+            for broker in reply.brokers
+        ],
+        queues=reply.queues,
+        queues_unassigned=reply.queues_unassigned,
+        leases=[
+            QueueLease(
+                topic=lease.topic,
+                queue=lease.queue,
+                broker=lease.broker or None,
+                epoch=lease.epoch,
+                wanted_by=lease.wanted_by or None,
+            )
+            for lease in reply.leases
+        ]
+        if with_queues
+        else None,
+    )
+
+
+def broker_figures(reply: pb.FiguresReply) -> BrokerFigures:
+    """What a broker says of itself."""
+    return BrokerFigures(
+        broker=reply.broker, series={(each.name, tuple(each.labels)): each.value for each in reply.figures}
+    )
