@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, String, create_engine, func, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Engine, String, create_engine, event, func, insert, select, text
+from sqlalchemy.exc import IntegrityError, InternalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -176,6 +176,64 @@ def test_what_was_sent_in_a_savepoint_goes_with_it(
                     tx.send(Message("order", b"last"))
             assert {got.get(timeout=WAIT_S).body, got.get(timeout=WAIT_S).body} == {b"first", b"last"}
     assert (orders(engine), message_count(notify_url)) == (0, 2 * len(ways))
+
+
+def sent_before_failed_release(session: Session, send: Callable[[bytes], object]) -> None:
+    session.execute(text("savepoint mine"))
+    session.execute(insert(Order).values(item="kept"))
+    send(b"kept")
+    session.execute(text("savepoint mine"))
+    with suppress(ProgrammingError):
+        session.execute(text("select nonsense from nowhere"))
+    with suppress(InternalError):
+        session.execute(text("release savepoint mine"))  # in an aborted transaction
+    session.execute(text("rollback to savepoint mine"))  # to the second
+
+
+@contextmanager
+def failing_after_release(session: Session) -> Iterator[None]:
+    """The session takes its savepoint for rolled back, though RELEASE was carried out, when its commit fails then."""
+
+    def fail(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("RELEASE"):
+            raise Undone
+
+    engine = session.connection().engine
+    event.listen(engine, "after_cursor_execute", fail)
+    try:
+        with suppress(Undone), session.begin_nested():
+            yield
+    finally:
+        event.remove(engine, "after_cursor_execute", fail)
+
+
+def sent_in_savepoint_that_fails_after_its_release(session: Session, send: Callable[[bytes], object]) -> None:
+    with failing_after_release(session):
+        session.execute(insert(Order).values(item="kept"))
+        send(b"kept")
+
+
+def sent_before_the_statement_in_such_a_savepoint(session: Session, send: Callable[[bytes], object]) -> None:
+    with failing_after_release(session):
+        send(b"kept")
+        session.execute(insert(Order).values(item="kept"))
+
+
+def test_what_was_sent_stays_with_the_rows_of_a_savepoint_that_failed_otherwise(
+    broker: BrokerProcess, producer: Producer, engine: Engine
+) -> None:
+    ways = [
+        sent_before_failed_release,
+        sent_in_savepoint_that_fails_after_its_release,
+        sent_before_the_statement_in_such_a_savepoint,
+    ]
+    with collecting(broker.address, "order") as got:
+        for count, way in enumerate(ways, 1):
+            with Session(engine) as session, producer.transaction(session) as tx:
+                way(session, lambda body: tx.send(Message("order", body)))
+                tx.send(Message("order", b"last"))
+            assert orders(engine) == count
+            assert {got.get(timeout=WAIT_S).body, got.get(timeout=WAIT_S).body} == {b"kept", b"last"}, way.__name__
 
 
 def test_with_all_messages_rolled_back_it_merely_commits(producer: Producer, engine: Engine, notify_url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.orm import Session
 
 from txmsg.client.sent import Sent
 from txmsg.message import Message
@@ -60,6 +61,44 @@ def test_a_name_that_is_not_known_changes_nothing() -> None:
     sent.rolled_back_to("X")
     sent.released("X")
     assert bodies(sent) == "a"
+
+
+def test_what_was_sent_before_the_first_statement_of_a_savepoint_goes_with_it() -> None:
+    sent = Sent()
+    with Session() as session:
+        session.begin()
+        send(sent, "a")
+        outer = session.begin_nested()
+        sent.add(Message("t", b"b"), outer)
+        inner = session.begin_nested()
+        sent.add(Message("t", b"c"), inner)
+        for nested, name in ((outer, "OUTER"), (inner, "INNER")):
+            sent.savepoint(name, replaces=False)
+            sent.begun(nested)
+        sent.add(Message("t", b"d"), inner)
+        sent.rolled_back_to("INNER")
+        assert bodies(sent) == "ab"
+        send(sent, "e")
+        sent.rolled_back_to("INNER")  # its place is not that of what has gone
+        assert bodies(sent) == "ab"
+        sent.rolled_back_to("OUTER")
+        assert bodies(sent) == "a"
+
+
+def test_a_savepoint_that_was_never_sent_takes_only_its_own_with_it() -> None:
+    sent = Sent()
+    with Session() as session:
+        session.begin()
+        send(sent, "a")
+        unsent = session.begin_nested()
+        sent.add(Message("t", b"b"), unsent)
+        sent.add(Message("t", b"c"), session.begin_nested())
+        sent.savepoint("X", replaces=False)  # over the connection, past the session
+        sent.rolled_back_unsent(unsent)
+        send(sent, "d")
+        assert bodies(sent) == "ad"
+        sent.rolled_back_to("X")
+        assert bodies(sent) == "a"
 
 
 @given(st.lists(st.sampled_from(["send", "savepoint", "release", "rollback"]), max_size=30))

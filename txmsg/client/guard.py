@@ -35,9 +35,10 @@ class SavepointListener(Protocol):
     """Hears of savepoints: what was done inside one that is rolled back has not happened."""
 
     def savepoint(self, name: str, *, replaces: bool) -> None: ...
+    def begun(self, nested: SessionTransaction) -> None: ...
     def released(self, name: str) -> None: ...
     def rolled_back_to(self, name: str) -> None: ...
-    def rolled_back(self, transaction: SessionTransaction) -> None: ...
+    def rolled_back_unsent(self, nested: SessionTransaction) -> None: ...
 
 
 class SessionGuard:
@@ -273,10 +274,15 @@ class SessionGuard:
         if self._lost is None and (is_over or rolls_back_all(connection.dialect.name, error)):
             self._lost = error
 
-    def rolled_back(self, transaction: SessionTransaction) -> None:
-        """A transaction of the session, or a savepoint, was rolled back."""
+    def begun_nested(self, nested: SessionTransaction) -> None:
+        """The session's SAVEPOINT was carried out, before the first statement in it."""
         if self._savepoints is not None:
-            self._savepoints.rolled_back(transaction)
+            self._savepoints.begun(nested)
+
+    def rolled_back(self, transaction: SessionTransaction) -> None:
+        """A transaction of the session, or a savepoint, was rolled back. Of one that was sent, its statements tell."""
+        if self._savepoints is not None and not transaction._connections:
+            self._savepoints.rolled_back_unsent(transaction)
 
 
 def check_session(owner: str, session: object, kind: type[Session | AsyncSession]) -> None:
@@ -291,16 +297,6 @@ def check_session(owner: str, session: object, kind: type[Session | AsyncSession
             "the session is bound to a connection, whose transaction may go on after session.commit(): "
             "bind it to an engine"
         )
-
-
-def unsent_savepoint(session: Session) -> SessionTransaction | None:
-    """The session's innermost savepoint, if its SAVEPOINT is not sent yet; else its statements tell what becomes of it.
-
-    What the session says of one that was sent may be wrong: that it was rolled back, when its RELEASE has failed, or
-    something after it.
-    """
-    nested = session.get_nested_transaction()
-    return None if nested is None or nested._connections else nested
 
 
 def keep_loaded(session: Session, owner: str) -> None:
@@ -378,9 +374,11 @@ def _before_commit(session: Session) -> None:
             guard.committing_session()
 
 
-def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
+def _after_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
     for guard in _of_sessions.get(session, ()):
         guard.begun(connection)
+        if transaction.nested:
+            guard.begun_nested(transaction)
 
 
 def _after_soft_rollback(session: Session, transaction: SessionTransaction) -> None:

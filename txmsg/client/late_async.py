@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from txmsg.checker.fence.engines import in_session_async, sync_session_of
 from txmsg.client.flow_async import tell
-from txmsg.client.guard import SessionGuard, check_session, unsent_savepoint
+from txmsg.client.guard import SessionGuard, check_session
 from txmsg.client.halves_async import AsyncHalves
 from txmsg.client.sent import Sent
 from txmsg.errors import InvalidMessage, MisuseError, shown
@@ -65,7 +65,7 @@ class AsyncLateTransaction:
             raise InvalidMessage(f"tx.send got {shown(message)} of type {type(message).__name__}: send a Message")
         if len(self._sent) >= MESSAGES_PER_TRANSACTION_MAX:
             raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
-        self._sent.add(message, unsent_savepoint(self._sync_session))
+        self._sent.add(message, self._sync_session.get_nested_transaction())
         return message_id(self.transaction_id, len(self._sent) - 1)
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,8 @@
 """The messages of a late transaction, in the order they were sent; each goes with the savepoint it was sent in.
 
 Knows no SQL: a savepoint is a name, or a transaction object of the session, whose SAVEPOINT may be sent later or never.
+Once it is sent, only statements tell what becomes of it: the session says that it was rolled back also when its RELEASE
+was carried out, and something after it failed.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from txmsg.message import Message
 
 class _Entry(NamedTuple):
     message: Message
+    number: int
+    """Ascending from 0; those of messages that are gone are not used again."""
     nested: SessionTransaction | None
-    """The innermost savepoint of the session when it was sent, if its SAVEPOINT was not sent yet."""
+    """The innermost savepoint of the session when it was sent."""
 
 
 class Sent:
@@ -23,7 +27,9 @@ class Sent:
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
+        self._next_number = 0
         self._savepoints: list[tuple[str, int]] = []
+        """Name, and the least number of a message that goes with it."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -33,8 +39,9 @@ class Sent:
         return [entry.message for entry in self._entries]
 
     def add(self, message: Message, nested: SessionTransaction | None) -> None:
-        """nested: the session's innermost savepoint now, if its SAVEPOINT is not sent yet."""
-        self._entries.append(_Entry(message, nested))
+        """nested: the session's innermost savepoint now."""
+        self._entries.append(_Entry(message, self._next_number, nested))
+        self._next_number += 1
 
     def savepoint(self, name: str, *, replaces: bool) -> None:
         """SAVEPOINT was carried out, by the session, by its connection, or as text.
@@ -43,7 +50,16 @@ class Sent:
         """
         if replaces and (place := self._place_of(name)) is not None:
             del self._savepoints[place]
-        self._savepoints.append((name, len(self._entries)))
+        self._savepoints.append((name, self._next_number))
+
+    def begun(self, nested: SessionTransaction) -> None:
+        """The SAVEPOINT that was carried out last is that of the session's `nested`.
+
+        The session sends it with the first statement; what was sent before that goes with it, too.
+        """
+        name, first = self._savepoints.pop()
+        first = next((entry.number for entry in self._entries if _is_within(entry.nested, nested)), first)
+        self._savepoints.append((name, first))
 
     def released(self, name: str) -> None:
         """RELEASE was carried out: what was done stays, and counts as done before the savepoint."""
@@ -55,7 +71,8 @@ class Sent:
         """ROLLBACK TO was carried out: the savepoint stays, those after it are gone."""
         place = self._place_of(name)
         if place is not None:
-            del self._entries[self._savepoints[place][1] :]
+            first = self._savepoints[place][1]
+            self._entries = [entry for entry in self._entries if entry.number < first]
             del self._savepoints[place + 1 :]
 
     def _place_of(self, name: str) -> int | None:
@@ -63,9 +80,9 @@ class Sent:
         places = (place for place in reversed(range(len(self._savepoints))) if self._savepoints[place][0] == name)
         return next(places, None)
 
-    def rolled_back(self, transaction: SessionTransaction) -> None:
-        """The session has rolled back a savepoint, perhaps without a statement since it began."""
-        self._entries = [entry for entry in self._entries if not _is_within(entry.nested, transaction)]
+    def rolled_back_unsent(self, nested: SessionTransaction) -> None:
+        """The session has rolled back a savepoint without a statement since it began."""
+        self._entries = [entry for entry in self._entries if not _is_within(entry.nested, nested)]
 
 
 def _is_within(nested: SessionTransaction | None, transaction: SessionTransaction) -> bool:
