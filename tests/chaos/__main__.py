@@ -57,7 +57,7 @@ _ROWS = {
 @click.option("--rate", default=200.0, show_default=True, help="Sends and transactions per second.")
 @click.option(
     "--plant",
-    help="lost, stale, dup, reorder, phantom, gap, late, or the name of one: a defect that the verdict must find.",
+    help="lost, threads, stale, dup, reorder, phantom, gap, late, or the name of one: a defect that must be found.",
 )
 @click.option(
     "--without",

@@ -6,14 +6,24 @@ attempt is running until its local transaction makes it done, or the listener gi
 
 from __future__ import annotations
 
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from collections.abc import Mapping
+from typing import Any
 
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.orm import Session
+
+from tests.chaos.history import serial_of
 from txmsg import ReceivedMessage, TransactionState
 from txmsg.tables import metadata
 
 GIVE_UP_S = 3.0
 
+_ENGINE_OPTIONS: Mapping[str, Any] = {
+    "pool_size": 20,
+    "pool_pre_ping": True,
+    "connect_args": {"connect_timeout": 5, "tcp_user_timeout": 5000, "options": "-c statement_timeout=5000"},
+}
 _TABLES = (
     "create table sale (serial text primary key)",
     "create table attempt (serial text primary key, state text not null default 'running', "
@@ -23,72 +33,90 @@ _TABLES = (
 )
 
 
-def engine_of(url: str) -> AsyncEngine:
+def async_engine_of(url: str) -> AsyncEngine:
     """An engine that notices soon when its database is gone."""
-    return create_async_engine(
-        url.replace("postgresql://", "postgresql+psycopg://", 1),
-        pool_size=20,
-        pool_pre_ping=True,
-        connect_args={"connect_timeout": 5, "tcp_user_timeout": 5000, "options": "-c statement_timeout=5000"},
-    )
+    return create_async_engine(_with_psycopg(url), **_ENGINE_OPTIONS)
 
 
-async def create_tables(url: str) -> None:
+def engine_of(url: str) -> Engine:
+    """The same for threads."""
+    return create_engine(_with_psycopg(url), **_ENGINE_OPTIONS)
+
+
+def _with_psycopg(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def create_tables(url: str) -> None:
     engine = engine_of(url)
-    async with engine.begin() as connection:
+    with engine.begin() as connection:
         for statement in _TABLES:
-            await connection.execute(text(statement))
-        await connection.run_sync(metadata.create_all)
-    await engine.dispose()
+            connection.execute(text(statement))
+        metadata.create_all(connection)
+    engine.dispose()
 
 
-async def sell(session: AsyncSession, serial: str) -> None:
+# What follows is called by threads, and by coroutines through `run_sync`.
+
+
+def sell(session: Session, serial: str) -> None:
     """The local transaction of those with a fence."""
-    await session.execute(text("insert into sale values (:serial)"), {"serial": serial})
+    session.execute(text("insert into sale values (:serial)"), {"serial": serial})
 
 
-async def take_effect(session: AsyncSession, group: str, body: str) -> None:
+def take_effect(session: Session, group: str, body: str) -> None:
     """What a handler does to its database."""
-    await session.execute(text("insert into effect values (:group, :body)"), {"group": group, "body": body})
+    session.execute(text("insert into effect values (:group, :body)"), {"group": group, "body": body})
 
 
-async def begin_attempt(engine: AsyncEngine, serial: str) -> None:
+def begin_attempt(connection: Connection, serial: str) -> None:
     """To be on disk before the half message is sent."""
-    async with engine.begin() as connection:
-        await connection.execute(text("insert into attempt (serial) values (:serial)"), {"serial": serial})
+    connection.execute(text("insert into attempt (serial) values (:serial)"), {"serial": serial})
 
 
-async def finish_attempt(engine: AsyncEngine, serial: str, state: TransactionState) -> bool:
+def finish_attempt(connection: Connection, serial: str, state: TransactionState) -> bool:
     """The local transaction of those without a fence. False: the listener has given it up."""
-    async with engine.begin() as connection:
-        done = await connection.execute(
-            text("update attempt set state = :state where serial = :serial and state = 'running'"),
-            {"serial": serial, "state": "done" if state is TransactionState.COMMIT else "given up"},
-        )
-        return done.rowcount == 1
+    done = connection.execute(
+        text("update attempt set state = :state where serial = :serial and state = 'running'"),
+        {"serial": serial, "state": "done" if state is TransactionState.COMMIT else "given up"},
+    )
+    return done.rowcount == 1
 
 
-class AttemptListener:
+def check_attempt(connection: Connection, serial: str) -> TransactionState:
+    """Gives up what has taken too long."""
+    connection.execute(
+        text(
+            "update attempt set state = 'given up' where serial = :serial and state = 'running' "
+            "and begun_at < now() - make_interval(secs => :give_up_s)"
+        ),
+        {"serial": serial, "give_up_s": GIVE_UP_S},
+    )
+    # Read anew: a local transaction that held the row may have made it done meanwhile.
+    found = connection.execute(text("select state from attempt where serial = :serial"), {"serial": serial})
+    state = found.scalar_one()
+    if state == "running":
+        return TransactionState.UNKNOWN
+    return TransactionState.COMMIT if state == "done" else TransactionState.ROLLBACK
+
+
+class AsyncAttemptListener:
     """The classic CheckMessageListener: it knows its attempts, and gives up what has taken too long."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def check(self, message: ReceivedMessage) -> TransactionState:
-        serial = message.body.decode().partition("/")[0]
         async with self._engine.begin() as connection:
-            await connection.execute(
-                text(
-                    "update attempt set state = 'given up' where serial = :serial and state = 'running' "
-                    "and begun_at < now() - make_interval(secs => :give_up_s)"
-                ),
-                {"serial": serial, "give_up_s": GIVE_UP_S},
-            )
-            # Read anew: a local transaction that held the row may have made it done meanwhile.
-            found = await connection.execute(
-                text("select state from attempt where serial = :serial"), {"serial": serial}
-            )
-            state = found.scalar_one()
-        if state == "running":
-            return TransactionState.UNKNOWN
-        return TransactionState.COMMIT if state == "done" else TransactionState.ROLLBACK
+            return await connection.run_sync(check_attempt, serial_of(message.body.decode()))
+
+
+class AttemptListener:
+    """The same, on a thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        with self._engine.begin() as connection:
+            return check_attempt(connection, serial_of(message.body.decode()))

@@ -28,6 +28,9 @@ class Orders:
     seed: int
     rate_per_s: float
     """Of producers: operations."""
+    threads: bool = False
+    """Of producers: whether threads call, or coroutines."""
+    plant: str = ""
 
     def as_argument(self) -> str:
         return json.dumps(asdict(self))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -104,7 +103,7 @@ class Cluster:
         if not self.business_url:
             server = stack.enter_context(EmbeddedPostgres(self.directory / "business"))
             self.business_url = server.create_database("business")
-        asyncio.run(business.create_tables(self.business_url))
+        business.create_tables(self.business_url)
         self.business = self.network.link(_target(self.business_url))
         self._create_notify()
         self._create_other()
@@ -180,6 +179,7 @@ class Cluster:
         return told.as_argument()
 
     def _client(self, role: str, number: int) -> Process:
+        """Producers: coroutines and threads that know the first shard, and one or the other that knows both."""
         addresses = [f"127.0.0.1:{broker.clients.port}" for broker in self.brokers]
         shards = [addresses[:BROKERS], addresses[BROKERS:]]
 
@@ -187,11 +187,13 @@ class Cluster:
             name = f"{role}-{number}.{life}"
             told = Orders(
                 name=name,
-                brokers=shards[:1] if role == "producer" and number == 0 else shards,
+                brokers=shards[:1] if role == "producer" and number < 2 else shards,
                 business_url=_through(self.business, self.business_url),
                 journal=str(self.journals / f"{name}.jsonl"),
                 seed=self._seed,
                 rate_per_s=self._rate_per_s / PRODUCERS,
+                threads=number == 1 or (number == 2 and self._seed % 2 == 0),
+                plant=self._plant.name if self._plant else "",
             )
             return told.as_argument()
 

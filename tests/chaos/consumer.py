@@ -28,9 +28,9 @@ class Failed(Exception):
 def handlers(url: str, rng: random.Random) -> dict[str, Handler]:
     """By group. What a message meets there depends on its body, so that it is the same in every life."""
 
-    @idempotent(async_sessionmaker(business.engine_of(url)), group="ledger")
+    @idempotent(async_sessionmaker(business.async_engine_of(url)), group="ledger")
     async def ledger(session: AsyncSession, message: ReceivedMessage) -> None:
-        await business.take_effect(session, "ledger", message.body.decode())
+        await session.run_sync(business.take_effect, "ledger", message.body.decode())
 
     async def grumbler(message: ReceivedMessage) -> None:
         luck = zlib.crc32(message.body) % 500

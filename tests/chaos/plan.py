@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 MINUTE_S = 60.0
-BROKERS, PRODUCERS, CONSUMERS = 3, 2, 2
+BROKERS, PRODUCERS, CONSUMERS = 3, 3, 2
 OF_OTHER_SHARD = BROKERS
 """The number of the one broker of the second Notify database."""
 LATE_S_MAX = 20.0

@@ -18,6 +18,9 @@ from txmsg.broker.delivery.keys import Keys
 from txmsg.broker.delivery.window import Progress, Window
 from txmsg.broker.store import batch
 from txmsg.broker.store.rows import Generations
+from txmsg.client.batch import Entry
+from txmsg.client.sender import Lane
+from txmsg.client.thread_lane import Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,23 @@ def _generation_of_the_cursor() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _threads_take_silence_for_stored() -> Iterator[None]:
+    """In producers that threads call: a request without an answer is not left to the loop, which would repeat it."""
+
+    def attempt(self: Lane[Entry], entries: list[Entry], until: float) -> Failed[Entry] | None:
+        failed = original(self, entries, until)
+        if failed is None or self._errand.name == "half":
+            return failed
+        for entry in failed.entries:
+            entry.succeed(b"")
+        return None
+
+    original = Lane._attempt_by_thread
+    with patch.object(Lane, "_attempt_by_thread", attempt):
+        yield
+
+
 def _of_model(name: str) -> model.Plant:
     return next(plant for plant in model.PLANTS if plant.name == name)
 
@@ -95,6 +115,11 @@ PLANTS = (
         "lost",
         frozenset({"I3"}),
         model.Plant("cursors say what was given, not what was done", Defect.LOST, code=_cursor_of_what_was_given),
+    ),
+    Plant(
+        "threads",
+        frozenset({"I1", "I2"}),
+        model.Plant("threads take silence for stored", Defect.LOST, code=_threads_take_silence_for_stored),
     ),
     Plant(
         "stale",
@@ -153,5 +178,5 @@ def chosen(name: str) -> Plant:
 
 
 def planted(name: str) -> AbstractContextManager[None]:
-    """In the broker's process: what of the defect is Python. No name: nothing."""
+    """In a process of a broker or a producer: what of the defect is Python. No name: nothing."""
     return chosen(name).of_model.code() if name else nullcontext()

@@ -9,59 +9,39 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from itertools import count
 
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
-from tests.chaos import business
 from tests.chaos.client import Orders, orders, quiet_event
 from tests.chaos.history import STORY_TOPIC, TOPICS, Sent, Way
 from tests.chaos.journal import Journal
-from txmsg import AsyncProducer, FenceCheckListener, Half, Message, TransactionState, TxmsgError, transactional_message
+from tests.chaos.plant import planted
+from tests.chaos.senders import DISTURBED, Coroutines, Local, Refused, Senders, Threads
+from txmsg import Half, Message, TransactionState, TxmsgError
 
 CALLERS = 16
 RARE, DELAYED, STORIES = 0.1, 0.1, 0.1
 """Shares: of messages with the tag, of operations that are delayed, and that are stories."""
-FENCED_GROUP, CLASSIC_GROUP = "fenced", "classic"
-_DISTURBED = (TxmsgError, SQLAlchemyError, OSError)
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
-
-
-class Refused(Exception):
-    """The business says no."""
 
 
 class Caller:
     """One of those who call at the same time. Each operation is noted before it begins and when it ends."""
 
-    def __init__(self, told: Orders, journal: Journal, engine: AsyncEngine, serials: count[int], number: int) -> None:
-        self._name, self._journal, self._engine, self._serials = told.name, journal, engine, serials
+    def __init__(self, told: Orders, journal: Journal, senders: Senders, serials: count[int], number: int) -> None:
+        self._name, self._journal, self._senders, self._serials = told.name, journal, senders, serials
         self._rng = random.Random(f"{told.seed} {told.name} {number}")
         self._pause_s = CALLERS / told.rate_per_s
 
-    async def run(self, fenced: AsyncProducer, classic: AsyncProducer, quiet: asyncio.Event) -> None:
+    async def run(self, quiet: asyncio.Event) -> None:
         """Calls until it is told to be quiet."""
-        self._fenced, self._classic = fenced, classic
-        sessions = async_sessionmaker(self._engine)
-
-        @transactional_message(fenced, session=sessions, message=lambda serial, messages: messages)
-        async def sell(session: AsyncSession, serial: str, messages: Sequence[Message]) -> None:
-            await self._local(session, serial)
-
-        async def late(serial: str, messages: Sequence[Message]) -> None:
-            async with sessions() as session, fenced.transaction(session) as tx:
-                await self._local(session, serial)
-                for message in messages:
-                    tx.send(message)
-
         ways: list[tuple[Way, float, Callable[[str, Sequence[Message]], Awaitable[None]]]] = [
             (Way.PLAIN, 4, self._plain),
-            (Way.FENCED, 2, sell),
-            (Way.FENCED, 1, late),
+            (Way.FENCED, 2, self._fenced),
+            (Way.FENCED, 1, self._late),
             (Way.CLASSIC, 3, self._classically),
         ]
         while not quiet.is_set():
@@ -97,7 +77,7 @@ class Caller:
             await act(serial, messages)
         except Refused:
             self._journal.write("failed", serial, "refused")
-        except _DISTURBED as exc:
+        except DISTURBED as exc:
             self._journal.write("failed", serial, getattr(exc, "code", "business"))
         else:
             self._journal.write("returned", serial)
@@ -116,26 +96,29 @@ class Caller:
             for n in range(how_many)
         ]
 
-    async def _local(self, session: AsyncSession, serial: str) -> None:
+    def _local(self) -> Local:
         """The business: mostly quick, now and then longer than a check-back waits, now and then refused."""
-        await business.sell(session, serial)
-        if self._rng.random() < 0.05:
-            await asyncio.sleep(self._rng.uniform(0.5, 3))
-        if self._rng.random() < 0.1:
-            raise Refused
+        for_s = self._rng.uniform(0.5, 3) if self._rng.random() < 0.05 else 0.0
+        return Local(for_s, is_refused=self._rng.random() < 0.1)
+
+    async def _fenced(self, serial: str, messages: Sequence[Message]) -> None:
+        await self._senders.sell(serial, messages, self._local())
+
+    async def _late(self, serial: str, messages: Sequence[Message]) -> None:
+        await self._senders.sell_late(serial, messages, self._local())
 
     async def _plain(self, serial: str, messages: Sequence[Message]) -> None:
-        await self._classic.send_many(messages)
+        await self._senders.send(messages)
         self._journal.write("stored", serial)
 
     async def _classically(self, serial: str, messages: Sequence[Message]) -> None:
         """Half, local transaction, outcome; then, at times, what must be refused, or answered as before."""
-        await business.begin_attempt(self._engine, serial)
-        half = await self._classic.half(messages)
+        await self._senders.begin_attempt(serial)
+        half = await self._senders.half(messages)
         self._journal.write("half", serial, str(half.transaction_id))
         state = ROLLBACK if self._rng.random() < 0.15 else COMMIT
         try:
-            if not await business.finish_attempt(self._engine, serial, state):
+            if not await self._senders.finish_attempt(serial, state):
                 state = ROLLBACK
         except (SQLAlchemyError, OSError):
             state = UNKNOWN
@@ -164,14 +147,14 @@ class Caller:
 
     async def _end_late(self, serial: str, messages: Sequence[Message], stored: asyncio.Event) -> None:
         try:
-            await business.begin_attempt(self._engine, serial)
-            half = await self._classic.half(messages)
+            await self._senders.begin_attempt(serial)
+            half = await self._senders.half(messages)
             self._journal.write("half", serial, str(half.transaction_id))
         finally:
             stored.set()
         await asyncio.sleep(self._rng.expovariate(1 / 0.3))
         state = ROLLBACK if self._rng.random() < 0.2 else COMMIT
-        if not await business.finish_attempt(self._engine, serial, state):
+        if not await self._senders.finish_attempt(serial, state):
             state = ROLLBACK
         await self._tell(serial, half, UNKNOWN if self._rng.random() < 0.1 else state)
 
@@ -180,7 +163,7 @@ class Caller:
         self._journal.write("tell", serial, state.value)
         reply = "ok"
         try:
-            await self._classic.end(half, state)
+            await self._senders.end(half, state)
         except TxmsgError as exc:
             reply = exc.code
         self._journal.write("told", serial, state.value, reply)
@@ -191,31 +174,22 @@ async def main() -> None:
     told = orders()
     quiet = quiet_event()
     journal = Journal(told.journal_path)
-    engine = business.engine_of(told.business_url)
     rng = random.Random(f"{told.seed} {told.name}")
     serials = count(1)
 
-    def producer(group: str, listener: FenceCheckListener | business.AttemptListener) -> AsyncProducer:
-        brokers = [rng.sample(shard, len(shard)) for shard in told.brokers]
-        return AsyncProducer(brokers, group=group, check_listener=listener, timeout_s=8)
+    def brokers() -> list[list[str]]:
+        return [rng.sample(shard, len(shard)) for shard in told.brokers]
 
-    async with AsyncExitStack() as stack:
-        fenced = await _started(stack, partial(producer, FENCED_GROUP, FenceCheckListener(engine)))
-        classic = await _started(stack, partial(producer, CLASSIC_GROUP, business.AttemptListener(engine)))
+    senders: Senders = (
+        Threads(brokers, told.business_url, count=CALLERS) if told.threads else Coroutines(brokers, told.business_url)
+    )
+    with planted(told.plant):
+        await senders.start()
         async with asyncio.TaskGroup() as callers:
             for number in range(CALLERS):
-                callers.create_task(Caller(told, journal, engine, serials, number).run(fenced, classic, quiet))
+                callers.create_task(Caller(told, journal, senders, serials, number).run(quiet))
         journal.write("quiet")
         await asyncio.Event().wait()  # attached, so that check-backs have somebody to ask, until it is killed
-
-
-async def _started(stack: AsyncExitStack, make: Callable[[], AsyncProducer]) -> AsyncProducer:
-    """Tries again, as a supervisor does: its business database, which names its fence, may be cut off just now."""
-    while True:
-        try:
-            return await stack.enter_async_context(make())
-        except _DISTURBED:
-            await asyncio.sleep(0.5)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,206 @@
+"""The two kinds of producers under one interface: coroutines, and threads that each send by themselves.
+
+What is sent, and when, is the business of the callers in producer.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from tests.chaos import business
+from txmsg import (
+    AsyncProducer,
+    FenceCheckListener,
+    Half,
+    Message,
+    Producer,
+    TransactionState,
+    TxmsgError,
+    transactional_message,
+)
+
+FENCED_GROUP, CLASSIC_GROUP = "fenced", "classic"
+DISTURBED = (TxmsgError, SQLAlchemyError, OSError)
+_TIMEOUT_S = 8
+_RESTART_S = 0.5
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Refused(Exception):
+    """The business says no."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What a local transaction does besides its row: it takes some time, and is refused, perhaps."""
+
+    for_s: float
+    is_refused: bool
+
+
+class Senders(Protocol):
+    """Producers of both groups, and the business database. Started once, and never closed: the process is killed."""
+
+    async def start(self) -> None: ...
+    async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        """By the decorator."""
+        ...
+
+    async def sell_late(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        """By `producer.transaction(session)`."""
+        ...
+
+    async def send(self, messages: Sequence[Message]) -> None: ...
+    async def half(self, messages: Sequence[Message]) -> Half: ...
+    async def end(self, half: Half, state: TransactionState) -> None: ...
+    async def begin_attempt(self, serial: str) -> None: ...
+    async def finish_attempt(self, serial: str, state: TransactionState) -> bool: ...
+
+
+class Coroutines:
+    """AsyncProducer. brokers: gives those of each shard, in an order of its own each time."""
+
+    def __init__(self, brokers: Callable[[], list[list[str]]], business_url: str) -> None:
+        self._engine = business.async_engine_of(business_url)
+        self._sessions = async_sessionmaker(self._engine)
+        self._brokers = brokers
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        fence, attempts = FenceCheckListener(self._engine), business.AsyncAttemptListener(self._engine)
+        self._fenced = await _retried(lambda: self._enter(FENCED_GROUP, fence))
+        self._classic = await _retried(lambda: self._enter(CLASSIC_GROUP, attempts))
+
+        @transactional_message(self._fenced, session=self._sessions, message=lambda serial, messages, local: messages)
+        async def sell(session: AsyncSession, serial: str, messages: Sequence[Message], local: Local) -> None:
+            await self._local(session, serial, local)
+
+        self._sell = sell
+
+    async def _enter(self, group: str, listener: Any) -> AsyncProducer:
+        producer = AsyncProducer(self._brokers(), group=group, check_listener=listener, timeout_s=_TIMEOUT_S)
+        return await self._stack.enter_async_context(producer)
+
+    async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        await self._sell(serial, messages, local)
+
+    async def sell_late(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        async with self._sessions() as session, self._fenced.transaction(session) as tx:
+            await self._local(session, serial, local)
+            for message in messages:
+                tx.send(message)
+
+    async def _local(self, session: AsyncSession, serial: str, local: Local) -> None:
+        await session.run_sync(business.sell, serial)
+        await asyncio.sleep(local.for_s)
+        if local.is_refused:
+            raise Refused
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        await self._classic.send_many(messages)
+
+    async def half(self, messages: Sequence[Message]) -> Half:
+        return await self._classic.half(messages)
+
+    async def end(self, half: Half, state: TransactionState) -> None:
+        await self._classic.end(half, state)
+
+    async def begin_attempt(self, serial: str) -> None:
+        async with self._engine.begin() as connection:
+            await connection.run_sync(business.begin_attempt, serial)
+
+    async def finish_attempt(self, serial: str, state: TransactionState) -> bool:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(business.finish_attempt, serial, state)
+
+
+class Threads:
+    """Producer, each call on a thread: of `count`, as a server has them."""
+
+    def __init__(self, brokers: Callable[[], list[list[str]]], business_url: str, *, count: int) -> None:
+        self._engine = business.engine_of(business_url)
+        self._sessions = sessionmaker(self._engine)
+        self._brokers = brokers
+        self._threads = ThreadPoolExecutor(count, "caller")
+        self._stack = ExitStack()
+
+    async def start(self) -> None:
+        fence, attempts = FenceCheckListener(self._engine), business.AttemptListener(self._engine)
+        self._fenced = await _retried(lambda: self._on_thread(self._enter, FENCED_GROUP, fence))
+        self._classic = await _retried(lambda: self._on_thread(self._enter, CLASSIC_GROUP, attempts))
+
+        @transactional_message(self._fenced, session=self._sessions, message=lambda serial, messages, local: messages)
+        def sell(session: Session, serial: str, messages: Sequence[Message], local: Local) -> None:
+            self._local(session, serial, local)
+
+        self._sell = sell
+
+    def _enter(self, group: str, listener: Any) -> Producer:
+        producer = Producer(self._brokers(), group=group, check_listener=listener, timeout_s=_TIMEOUT_S)
+        return self._stack.enter_context(producer)
+
+    async def _on_thread(self, function: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
+        assert not options
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+    async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        await self._on_thread(self._sell, serial, messages, local)
+
+    async def sell_late(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        def sell_late() -> None:
+            with self._sessions() as session, self._fenced.transaction(session) as tx:
+                self._local(session, serial, local)
+                for message in messages:
+                    tx.send(message)
+
+        await self._on_thread(sell_late)
+
+    def _local(self, session: Session, serial: str, local: Local) -> None:
+        business.sell(session, serial)
+        time.sleep(local.for_s)
+        if local.is_refused:
+            raise Refused
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        await self._on_thread(self._classic.send_many, messages)
+
+    async def half(self, messages: Sequence[Message]) -> Half:
+        return await self._on_thread(self._classic.half, messages)
+
+    async def end(self, half: Half, state: TransactionState) -> None:
+        await self._on_thread(self._classic.end, half, state)
+
+    async def begin_attempt(self, serial: str) -> None:
+        def begin() -> None:
+            with self._engine.begin() as connection:
+                business.begin_attempt(connection, serial)
+
+        await self._on_thread(begin)
+
+    async def finish_attempt(self, serial: str, state: TransactionState) -> bool:
+        def finish() -> bool:
+            with self._engine.begin() as connection:
+                return business.finish_attempt(connection, serial, state)
+
+        return await self._on_thread(finish)
+
+
+async def _retried(start: Callable[[], Awaitable[R]]) -> R:
+    """Tries again, as a supervisor does: its business database, which names its fence, may be cut off just now."""
+    while True:
+        try:
+            return await start()
+        except DISTURBED:
+            await asyncio.sleep(_RESTART_S)
