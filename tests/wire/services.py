@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from txmsg.errors import OffsetOutOfRange, UnknownTopic
 from txmsg.wire.method import Method
 from txmsg.wire.server import Limits, Server, ServerCall, with_call
+from txmsg.wire.tls import ServerTls
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 
 Call = ServerCall[HeldRequest, HeldReply]
@@ -87,12 +88,20 @@ class Answers:
 
 @asynccontextmanager
 async def serving(
-    *, limits: Limits = DEFAULT_LIMITS, connections_max: int = 100, size_bytes_max: int = 1 << 26
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    connections_max: int = 100,
+    size_bytes_max: int = 1 << 26,
+    tls: ServerTls | None = None,
 ) -> AsyncIterator[tuple[str, Answers, Server]]:
     """A server of the service on this loop: its address, and what answers."""
     answers = Answers()
     server = Server(
-        {Echo: answers}, connections_max=connections_max, request_size_bytes_max=size_bytes_max, limits=limits
+        {Echo: answers},
+        connections_max=connections_max,
+        request_size_bytes_max=size_bytes_max,
+        limits=limits,
+        tls=tls,
     )
     address = await server.bind("127.0.0.1:0")
     await server.start()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from txmsg.errors import ProtocolError, TxmsgError
 from txmsg.forks import renew_in_children
@@ -37,6 +38,7 @@ from txmsg.wire.frames import (
     parts_of,
 )
 from txmsg.wire.method import Method, ReplyT, RequestT
+from txmsg.wire.tls import TlsStream
 
 _READ_SIZE_BYTES: Final = 512 * 1024
 _CONNECT_S_MAX: Final = 10.0
@@ -49,12 +51,13 @@ _PING_S_MAX: Final = 5.0
 class BlockingChannel:
     """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors. For any threads.
 
-    A forked child has a connection of its own.
+    A forked child has a connection of its own. tls: for a HOST:PORT; None is without TLS.
     """
 
-    def __init__(self, address: str, *, kind: str = "broker") -> None:
+    def __init__(self, address: str, *, kind: str = "broker", tls: ssl.SSLContext | None = None) -> None:
         self.who = f"{kind} {address}"
         self._address = address
+        self._tls = tls
         self._line: _Line | None = None
         self._renew()
         renew_in_children(self)
@@ -142,8 +145,8 @@ class BlockingChannel:
         finally:
             self._connecting.release()
 
-    def _connect(self, deadline: float) -> tuple[socket.socket, FrameReader, list[Frame]]:
-        """A socket over which both sides have greeted, and what came behind the greeting.
+    def _connect(self, deadline: float) -> _Connected:
+        """A socket over which both sides have greeted.
 
         Of a name's several addresses each has its share of the time, in turn.
         """
@@ -168,21 +171,32 @@ class BlockingChannel:
         found = socket.getaddrinfo(*host_and_port(self._address), type=socket.SOCK_STREAM)
         return [(family, end) for family, _, _, _, end in found]
 
-    def _greeted(self, family: int, end: Any, patience_s: float) -> tuple[socket.socket, FrameReader, list[Frame]]:
+    def _greeted(self, family: int, end: Any, patience_s: float) -> _Connected:
         sock = socket.socket(family)
+        tls = None
+        if self._tls is not None and family != socket.AF_UNIX:
+            tls = TlsStream(self._tls, host_and_port(self._address)[0])
         try:
             sock.settimeout(patience_s)
             sock.connect(end)
             if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             set_options(sock)
-            sock.sendall(greeting(blocking=True))
+            hello = greeting(blocking=True)
+            if tls is None:
+                sock.sendall(hello)
+            else:
+                tls.send([hello])
+                sock.sendall(tls.leaving())
             reader = FrameReader()
             frames: list[Frame] = []
             while not frames:
                 data = sock.recv(_READ_SIZE_BYTES)
                 if not data:
                     raise ConnectionError("it closed the connection")
+                if tls is not None:
+                    data = tls.receive(data)
+                    sock.sendall(tls.leaving())
                 frames = reader.feed(data)
             read_greeting(frames[0])
             if any(frame.kind == Kind.GOAWAY for frame in frames):
@@ -191,7 +205,16 @@ class BlockingChannel:
         except BaseException:
             sock.close()
             raise
-        return sock, reader, frames[1:]
+        return _Connected(sock, tls, reader, frames[1:])
+
+
+class _Connected(NamedTuple):
+    """A socket over which both sides have greeted. frames: what came behind the greeting."""
+
+    socket: socket.socket
+    tls: TlsStream | None
+    reader: FrameReader
+    frames: list[Frame]
 
 
 class _Call:
@@ -234,8 +257,10 @@ class _Line:
     a frame, the line is of no more use.
     """
 
-    def __init__(self, connected: tuple[socket.socket, FrameReader, list[Frame]], who: str) -> None:
-        self._socket, self._reader, frames = connected
+    def __init__(self, connected: _Connected, who: str) -> None:
+        self._socket, self._tls, self._reader, frames = connected
+        self._ciphering = threading.Lock()
+        """Of `tls`, which both the thread that reads and the one that writes use."""
         self._who = who
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -341,9 +366,13 @@ class _Line:
             is_first = False
 
     def _write(self, frame: bytes, deadline: float) -> None:
-        """Raises TimeoutError; if the frame has left in part, the line is lost."""
+        """Raises TimeoutError; if the frame has left in part, or is encrypted, the line is lost."""
         rest = memoryview(frame)
         try:
+            if self._tls is not None:
+                with self._ciphering:
+                    self._tls.send([frame])
+                    rest = memoryview(self._tls.leaving())
             while rest:
                 if self._lost is not None:
                     raise unanswered(self._who, self._lost)
@@ -354,7 +383,7 @@ class _Line:
                     if left_s <= 0 or not self._writable.poll(left_s * 1000):
                         raise TimeoutError from None
         except TimeoutError:
-            if len(rest) < len(frame):
+            if len(rest) < len(frame) or self._tls is not None:
                 self.lose("it does not read in time")
             raise
         except OSError as exc:
@@ -431,7 +460,12 @@ class _Line:
             if self._readable.poll(max(0.0, patience_s) * 1000):
                 reason = "a thread was interrupted while it read"
                 data = self._socket.recv(_READ_SIZE_BYTES)
-                reason = "" if data else "it closed the connection"
+                is_ended = not data
+                if self._tls is not None:
+                    with self._ciphering:
+                        data = self._tls.receive(data)
+                    is_ended = is_ended or self._tls.is_ended
+                reason = "it closed the connection" if is_ended else ""
         except BlockingIOError:
             reason = ""
         except OSError as exc:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from contextlib import suppress
 from types import TracebackType
@@ -22,6 +23,7 @@ from txmsg.wire.connection import Connection
 from txmsg.wire.failures import error_of_bytes, unanswered, unreachable
 from txmsg.wire.frames import CALLS_MAX, LAST, Buffer, Kind, call_head
 from txmsg.wire.method import Method, ReplyT, RequestT
+from txmsg.wire.tls import TlsStream
 
 _LOOK_S = 5.0
 _SILENCE_S = 10.0
@@ -32,11 +34,15 @@ _CONNECT_S_MAX = 10.0
 
 
 class Channel:
-    """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors."""
+    """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors.
 
-    def __init__(self, address: str, *, kind: str = "broker") -> None:
+    tls: for a HOST:PORT; None is without TLS.
+    """
+
+    def __init__(self, address: str, *, kind: str = "broker", tls: ssl.SSLContext | None = None) -> None:
         self.who = f"{kind} {address}"
         self._address = address
+        self._tls = tls
         self._connection: _ClientConnection | None = None
         self._connecting: asyncio.Task[_ClientConnection] | None = None
         self._old: set[_ClientConnection] = set()
@@ -128,8 +134,9 @@ class Channel:
             path = self._address.removeprefix(UNIX)
             _, connection = await loop.create_unix_connection(lambda: _ClientConnection(self.who), path)
         else:
-            _, port = host_and_port(self._address)
-            _, connection = await loop.create_connection(lambda: _ClientConnection(self.who), host, port)
+            name, port = host_and_port(self._address)
+            tls = None if self._tls is None else TlsStream(self._tls, name)
+            _, connection = await loop.create_connection(lambda: _ClientConnection(self.who, tls), host, port)
         try:
             await connection.ready
             connection.require_open()  # the server may have greeted only to say that it takes no calls
@@ -145,8 +152,8 @@ class Channel:
 class _ClientConnection(Connection):
     """A connection to a server, and who waits for what."""
 
-    def __init__(self, who: str) -> None:
-        super().__init__()
+    def __init__(self, who: str, tls: TlsStream | None = None) -> None:
+        super().__init__(tls=tls)
         self.ready: asyncio.Future[None] = self.loop.create_future()
         self.takes_calls = False
         self._closed_by = "the connection is not open"

@@ -32,6 +32,7 @@ from txmsg.wire.frames import (
     frame_of,
     header_of,
 )
+from txmsg.wire.tls import TlsError, TlsStream
 from txmsg.wire.v1.wire_pb2 import Greeting
 
 VERSION: Final = 1
@@ -110,8 +111,9 @@ class Traffic:
 class Connection(asyncio.Protocol):
     """One of them. Subclasses say what comes of it: `greeted`, `take`, `lost` and what else stands first here."""
 
-    def __init__(self, traffic: Traffic | None = None) -> None:
+    def __init__(self, traffic: Traffic | None = None, *, tls: TlsStream | None = None) -> None:
         self.traffic = traffic or Traffic()
+        self._tls = tls
         self.loop = asyncio.get_running_loop()
         self.peer: Greeting | None = None
         """What the other side said first, when it has."""
@@ -231,6 +233,9 @@ class Connection(asyncio.Protocol):
             self._is_finished = True
             self._lanes.clear()  # the rest of what is large: nothing can be written behind the end
             self._tell_drained()
+            if self._tls is not None:
+                self._tls.end()
+                self._transport.write(self._tls.leaving())
             with suppress(OSError):  # it has closed already
                 self._transport.write_eof()
 
@@ -270,15 +275,18 @@ class Connection(asyncio.Protocol):
         if self._out and not self.is_lost and not self._is_finished:
             out, self._out = self._out, []
             data = b"".join(out)
-            self.traffic.sent_bytes += len(data)
-            self._transport.write(data)
+            self._write(data)
             if self.is_full:
                 self._set_reading()
 
     def _write(self, *pieces: Buffer) -> None:
+        self.traffic.sent_bytes += sum(map(len, pieces))
+        if self._tls is not None:
+            self._tls.send(pieces)
+            self._transport.write(self._tls.leaving())
+            return
         for piece in pieces:  # writelines of asyncio joins them, or never says that it is full
             self._transport.write(piece)
-            self.traffic.sent_bytes += len(piece)
 
     def _fill(self) -> None:
         self._flush()
@@ -389,18 +397,29 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer_name = f"{name[0]}:{name[1]}"
-        self._transport.write(greeting())
+        self._write(greeting())
 
     def data_received(self, data: bytes) -> None:
         """As asyncio has it."""
         self.heard_at = self.loop.time()
-        self.traffic.received_bytes += len(data)
         try:
+            if self._tls is not None:
+                data = self._decrypted(self._tls, data)
+            self.traffic.received_bytes += len(data)
             for frame in self._reader.feed(data):
                 self._take_frame(frame)
-        except ProtocolError as exc:
+        except (ProtocolError, TlsError) as exc:
             _log.warning("the connection with %s is closed: %s", self.peer_name, printable(str(exc)))
             self.abort(str(exc))
+
+    def _decrypted(self, tls: TlsStream, data: bytes) -> bytes:
+        try:
+            return tls.receive(data)
+        finally:
+            if not self._transport.is_closing():
+                self._transport.write(tls.leaving())  # why it is refused, too
+            if tls.is_ended:
+                self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As asyncio has it."""

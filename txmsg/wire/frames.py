@@ -22,6 +22,8 @@ PART_SIZE_BYTES: Final = 128 * 1024
 """The payload of a frame is at most so large: between two frames of a large message, others have theirs."""
 CALLS_MAX: Final = 2**31
 """A connection is left after so many calls: their numbers must not come round while an old one is under way."""
+_TLS_ALERT: Final = b"\x15\x03"
+"""What a server with TLS answers to a client without."""
 _HEADER: Final = Struct(">IBBI")
 _CALL_HEAD: Final = Struct(">BI")
 
@@ -139,6 +141,8 @@ class FrameReader:
         at, end = 0, len(data)
         if not self._has_preface:
             if data[: len(PREFACE)] != PREFACE[:end]:
+                if data.startswith(_TLS_ALERT):
+                    raise ProtocolError("it speaks TLS only: give tls=, or --tls-ca to a command")
                 raise ProtocolError(f"it begins with {data[:16]!r}, not as txmsg's protocol does")
             if end < len(PREFACE):
                 self._rest = data

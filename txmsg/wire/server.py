@@ -30,6 +30,7 @@ from txmsg.wire.failures import bytes_of_error
 from txmsg.wire.frames import LAST, Buffer, Kind, read_call_head
 from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
 from txmsg.wire.texts import nul_in
+from txmsg.wire.tls import ServerTls, TlsStream
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class Server:
     `fetch(request, call)`; or, where a request has data, with that: `append(request, data) -> reply`. One that is
     marked by `with_call` gets a `ServerCall`, too.
     larger_requests: the size of those that may be larger than `request_size_bytes_max`, by the method's name.
+    tls: for connections over TCP; None is without TLS.
     """
 
     def __init__(
@@ -123,8 +125,10 @@ class Server:
         request_size_bytes_max: int = MESSAGE_SIZE_BYTES_MAX,
         larger_requests: Mapping[str, int] = {},
         limits: Limits = Limits(),
+        tls: ServerTls | None = None,
     ) -> None:
         self.limits = limits
+        self._tls = tls
         self.connections_max = connections_max
         self.arriving_bytes = 0
         """Of requests that have not come whole, in all connections."""
@@ -167,7 +171,7 @@ class Server:
             for sock in _bound(*host_and_port(listen)):
                 self._listeners.append(
                     await loop.create_server(
-                        lambda: ServerConnection(self), sock=sock, backlog=_BACKLOG, start_serving=False
+                        lambda: ServerConnection(self, self._tls), sock=sock, backlog=_BACKLOG, start_serving=False
                     )
                 )
         except (OSError, UnicodeError) as exc:
@@ -231,6 +235,8 @@ class Server:
         now = loop.time()
         for connection in list(self.connections):
             connection.look(now)
+        if self._tls is not None:
+            self._tls.renew()
         self._look_at_files(now)
 
     def _look_at_files(self, now: float) -> None:
@@ -313,8 +319,8 @@ class _Running:
 class ServerConnection(Connection):
     """A client's connection, as the server has it."""
 
-    def __init__(self, server: Server) -> None:
-        super().__init__(server.traffic)
+    def __init__(self, server: Server, tls: ServerTls | None = None) -> None:
+        super().__init__(server.traffic, tls=None if tls is None else TlsStream(tls.context))
         self._server = server
         self.waiting_bytes_max = server.limits.held_bytes
         self.backlog_bytes_max = _BACKLOG_BYTES_MAX

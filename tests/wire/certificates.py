@@ -1,0 +1,32 @@
+"""Certificates for tests: of an authority, a server at 127.0.0.1, and a client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trustme
+
+from txmsg.wire.tls import ServerTls
+
+
+class Authority:
+    """Issues certificates into files below `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        self._directory = directory
+        self._ca = trustme.CA()
+        self.file = directory / "ca.pem"
+        self._ca.cert_pem.write_to_path(str(self.file))
+
+    def issue(self, name: str, file: str = "server") -> tuple[Path, Path]:
+        """A certificate for a server of this name or address, or for a client, and its key."""
+        issued = self._ca.issue_cert(name)
+        certificate, key = self._directory / f"{file}.pem", self._directory / f"{file}.key"
+        key.write_bytes(issued.private_key_pem.bytes())
+        certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        return certificate, key
+
+    def server(self, name: str = "127.0.0.1", *, client_ca: Path | None = None) -> ServerTls:
+        """TLS for a server."""
+        return ServerTls(*self.issue(name), client_ca)

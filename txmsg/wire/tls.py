@@ -1,0 +1,195 @@
+"""TLS of a connection, without the connection: what came from the network becomes what the other side said, and back.
+
+Both transports use it, so what they check of strangers, and how they write, is the same with TLS as without. Knows no
+socket and no frames. Contexts are Python's; those that are made here require TLS 1.2 and allow no renegotiation.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from txmsg.errors import MisuseError, shown
+from txmsg.wire.frames import Buffer
+
+TlsChoice: TypeAlias = bool | str | Path | ssl.SSLContext
+"""What users say: True verifies servers by the authorities that the system trusts, a path by those in that file (PEM);
+a context says it all by itself; False is no TLS."""
+
+_READ_SIZE_BYTES: Final = 256 * 1024
+_ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
+"""A fatal one, of TLS 1.2: "protocol version"."""
+_log = logging.getLogger(__name__)
+
+
+class TlsError(ConnectionError):
+    """The other side is not who it should be, refuses us, or does not speak TLS."""
+
+
+class TlsStream:
+    """One connection's TLS. name: of the server, as its client checks it; none at the server's side.
+
+    Belongs to one thread at a time.
+    """
+
+    def __init__(self, context: ssl.SSLContext, name: str | None = None) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=name is None, server_hostname=name)
+        self._is_agreed = False
+        self._early: list[bytes] = []
+        """What is to be sent as soon as both sides have agreed."""
+        self.is_ended = False
+        """Whether the other side has said that it sends no more."""
+        with suppress(ssl.SSLWantReadError):
+            self._object.do_handshake()  # a client begins
+
+    def receive(self, data: bytes) -> bytes:
+        """What the other side said with these bytes; nothing while both are agreeing. Raises TlsError.
+
+        There may be something to send afterwards, also when it raises: see `leaving`.
+        """
+        self._incoming.write(data)
+        said = bytearray()
+        try:
+            if not self._is_agreed:
+                self._agree()
+            while part := self._object.read(_READ_SIZE_BYTES):
+                said += part
+            self.is_ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.is_ended = True
+        except ssl.SSLError as exc:
+            if not self._is_agreed and not self._outgoing.pending:
+                self._outgoing.write(_ALERT)  # a client without TLS learns from it what is wrong
+            raise TlsError(_text_of(exc)) from exc
+        return bytes(said)
+
+    def send(self, pieces: Iterable[Buffer]) -> None:
+        """Sends them: take what is to go by `leaving`."""
+        if not self._is_agreed:
+            self._early += map(bytes, pieces)
+            return
+        try:
+            for piece in pieces:
+                if len(piece):
+                    self._object.write(piece)
+        except ssl.SSLError as exc:
+            raise TlsError(_text_of(exc)) from exc
+
+    def end(self) -> None:
+        """Says that no more is sent."""
+        with suppress(ssl.SSLError):  # it waits for the other side's end, which is read as any other bytes
+            self._object.unwrap()
+
+    def leaving(self) -> bytes:
+        """What is to be written to the network now."""
+        return self._outgoing.read()
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether the handshake is over: the other side is who it should be."""
+        return self._is_agreed
+
+    def _agree(self) -> None:
+        self._object.do_handshake()
+        self._is_agreed = True
+        early, self._early = self._early, []
+        self.send(early)
+
+
+def client_context(tls: TlsChoice) -> ssl.SSLContext | None:
+    """The context that the user's `tls=` means; None for no TLS. Raises MisuseError."""
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    if tls is False:
+        return None
+    if tls is not True and not isinstance(tls, str | Path):
+        raise MisuseError(f"tls {shown(tls)} is not True, False, a file with certificates (PEM) or an ssl.SSLContext")
+    try:
+        context = ssl.create_default_context(cafile=None if tls is True else tls)
+    except (OSError, ssl.SSLError) as exc:
+        raise MisuseError(f"tls {shown(str(tls))} is not a file with certificates of authorities (PEM): {exc}") from exc
+    return _strict(context)
+
+
+class ServerTls:
+    """A server's certificate and key, and who signs those of its clients if they must have one. Files, all PEM.
+
+    Raises MisuseError if one of them cannot be used.
+    """
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
+        self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self._state = self._look()
+        self.context = self._load()
+
+    def renew(self) -> None:
+        """Reads the files again if they have changed. Connections go on; new ones get the new certificate.
+
+        One that cannot be used is logged once, and the one before stays.
+        """
+        state = self._look()
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self.context = self._load()
+        except MisuseError as exc:
+            _log.error("the certificate was changed and cannot be used, the one before stays: %s", exc)
+        else:
+            _log.info("the certificate %s is read again", self._certificate)
+
+    def _look(self) -> list[tuple[int, int] | None]:
+        """When each file was changed last, and which one it is: one that is moved there may be older."""
+        state: list[tuple[int, int] | None] = []
+        for path in (self._certificate, self._key, self._client_ca):
+            try:
+                found = os.stat(path) if path is not None else None
+            except OSError:
+                found = None
+            state.append(found and (found.st_mtime_ns, found.st_ino))
+        return state
+
+    def _load(self) -> ssl.SSLContext:
+        context = _strict(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        context.num_tickets = 0  # nobody resumes a session
+        try:
+            context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        except (OSError, ssl.SSLError, ValueError) as exc:
+            raise MisuseError(
+                f"{self._certificate} and {self._key} cannot be used as certificate and key (PEM, without a "
+                f"password): {exc}"
+            ) from exc
+        if self._client_ca is not None:
+            try:
+                context.load_verify_locations(self._client_ca)
+            except (OSError, ssl.SSLError) as exc:
+                raise MisuseError(f"{self._client_ca} is not a file with certificates (PEM): {exc}") from exc
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def _strict(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")
+
+
+def _text_of(exc: ssl.SSLError) -> str:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {exc.verify_message}"
+    if exc.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}:
+        return f"it does not speak TLS ({exc.reason})"
+    reason = (exc.reason or str(exc)).replace("_", " ").lower()
+    return f"TLS failed: {reason}"
