@@ -1,5 +1,5 @@
-"""Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, the pages of names, metrics and
-settings, and the files for Prometheus and Grafana.
+"""Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, the pages of names, events,
+metrics and settings, and the files for Prometheus and Grafana.
 
 Or checks that the committed ones are as generated.
 
@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from events_page import events_page
 from metrics_page import metrics_page
 from monitoring import dashboard_file, rules_file
 from reference import reference
@@ -24,6 +25,7 @@ from sync_of_async import sync_modules
 ROOT = Path(__file__).resolve().parent.parent
 WIRE = Path("txmsg/wire")
 REFERENCE = Path("docs/reference.md")
+EVENTS = Path("docs/events.md")
 METRICS = Path("docs/metrics.md")
 SETTINGS = Path("docs/settings.md")
 RULES = Path("deploy/prometheus/txmsg-rules.yml")
@@ -71,6 +73,7 @@ def pages() -> dict[Path, str]:
     """What is made from code that was generated or is there: pages, and files for Prometheus and Grafana."""
     return {
         REFERENCE: reference(),
+        EVENTS: events_page(),
         METRICS: metrics_page(),
         SETTINGS: settings_page(),
         RULES: rules_file(),

@@ -8,12 +8,12 @@ before its first use.
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import weakref
 from typing import Protocol
 
 from txmsg.errors import MisuseError
+from txmsg.logs import EventLog
 
 __all__ = ["Renewed", "check_fork_was_told", "keep", "renew_in_children"]
 
@@ -27,7 +27,7 @@ class Renewed(Protocol):
 
 _all: weakref.WeakSet[Renewed] = weakref.WeakSet()
 _pid = os.getpid()
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 def renew_in_children(each: Renewed) -> None:
@@ -62,7 +62,10 @@ def _renew_all() -> None:
             each._renew()
         except Exception:  # noqa: BLE001 - the others are to be renewed all the same
             _log.exception(
-                "a %s of the process that process %d was forked from cannot be used here", type(each).__name__, _pid
+                "process.fork_unusable",
+                "a %(what)s of the process that process %(pid)d was forked from cannot be used here",
+                what=type(each).__name__,
+                pid=_pid,
             )
 
 

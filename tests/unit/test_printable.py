@@ -11,7 +11,7 @@ from rich.table import Table
 
 from txmsg.cli.output import print_facts, print_table, say
 from txmsg.errors import error_of_code, printable
-from txmsg.runtime.logs import log_to_stderr
+from txmsg.logs import log_to_stderr
 
 NASTY = "\x1b[31mred\r\n2026 ERROR forged\x07\u202eback\x9b1m"
 

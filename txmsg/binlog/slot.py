@@ -6,7 +6,6 @@ without a word. What a slot has lost that way, or because it is new, is read fro
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,8 +16,9 @@ from txmsg.binlog.database import Session
 from txmsg.binlog.replication import lsn_of
 from txmsg.binlog.rows import COLUMNS
 from txmsg.errors import BrokerUnavailable, StorageError
+from txmsg.logs import EventLog
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _FAILOVER_FROM: Final = 170000
 _MAKE_S_MAX: Final = 20
@@ -124,10 +124,11 @@ class Slots:
         """
         slot = self.look()
         if slot is not None and slot.is_lost:
-            logger.error(
-                "replication slot %s is lost: the server has thrown away what it needed (max_slot_wal_keep_size); it "
-                "is made again, and what it has missed is read from the table",
-                slot.name,
+            _log.error(
+                "mirror.slot_lost",
+                "replication slot %(slot)s is lost: the server has thrown away what it needed "
+                "(max_slot_wal_keep_size); it is made again, and what it has missed is read from the table",
+                slot=slot.name,
             )
             self.drop_slot()
             slot = None

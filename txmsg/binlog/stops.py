@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.progress import Progress
 from txmsg.errors import MirrorDiverged
+from txmsg.logs import EventLog
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _REASON_LENGTH_MAX = 2000
 
@@ -30,7 +29,13 @@ class Stops:
         self._ids.add(queue_id)
         self._progress.stopped = len(self._ids)
         reason = str(error) if str(error) else repr(error)
-        logger.error("topic %s queue %d is mirrored no further, the others go on: %s", topic, number, reason)
+        _log.error(
+            "mirror.queue_stopped",
+            "topic %(topic)s queue %(queue)d is mirrored no further, the others go on: %(error)s",
+            topic=topic,
+            queue=number,
+            error=reason,
+        )
         # Where log and table are equal up to is known of one that has diverged; else the position noted last is right.
         offset = error.offset if isinstance(error, MirrorDiverged) else None
         self._mirrors.stop(queue_id, offset, reason[:_REASON_LENGTH_MAX])

@@ -6,7 +6,6 @@ first of them goes on when the one at work ends, however that happens.
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import time
@@ -21,8 +20,9 @@ from txmsg.binlog.progress import Progress
 from txmsg.binlog.sink import Sink
 from txmsg.binlog.tailing import Tailing
 from txmsg.errors import BrokerUnavailable, LogBusy, StorageError
+from txmsg.logs import EventLog
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _TURN_S = 0.5
 _WAIT_S = 0.2
@@ -104,11 +104,11 @@ class Tailer:
                 try:
                     self.run_once()
                 except (BrokerUnavailable, LogBusy) as exc:  # where the log ends is looked at again
-                    logger.warning("%s; trying again", exc)
+                    _log.warning("mirror.interrupted", "%(error)s; trying again", error=exc)
                 except (StorageError, OSError) as exc:
                     if self.state is not State.TAILING:
                         raise
-                    logger.error("%s; trying again", exc)
+                    _log.error("mirror.failed", "%(error)s; trying again", error=exc)
                 if self.progress.messages > before:
                     wait_s = _WAIT_S
                 self._stop.wait(wait_s)
@@ -164,7 +164,7 @@ class Tailer:
                 return self._open_sink()
             except LogBusy as exc:
                 if self.state is not State.STANDING_BY:
-                    logger.info("%s; standing by", exc)
+                    _log.info("mirror.standing_by", "%(error)s; standing by", error=exc)
                 self._tell(State.STANDING_BY)
             session.execute("select 1")  # an idle session would be ended, and the turn lost
             if self._stop.wait(_TURN_S):

@@ -7,7 +7,6 @@ with one queue stops that queue (`_stop`) and no other.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -31,9 +30,10 @@ from txmsg.binlog.slot import Slots, end_holder, wal_end
 from txmsg.binlog.stops import Stops
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import MirrorDiverged
+from txmsg.logs import EventLog
 from txmsg.message import QueueId, QueueNumber
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _BODY = 25  # of a replication message w: kind, two places in the log, a time
 _INSERT = ord("I")
@@ -103,9 +103,17 @@ class Tailing:
         own = self._sink.own_topics
         self._include, self._exclude = self._mirrors.settle(config.topics, config.exclude, own=own)
         for topic in self._mirrors.fitting(self._include, own):
-            logger.warning("topic %s is named as a log names its own: it is not mirrored", topic)
+            _log.warning(
+                "mirror.topic_reserved",
+                "topic %(topic)s is named as a log names its own: it is not mirrored",
+                topic=topic,
+            )
         for topic in self._mirrors.left_out(self._include, self._exclude):
-            logger.warning("topic %s is in memory, and not in PostgreSQL's log: it is not mirrored", topic)
+            _log.warning(
+                "mirror.topic_in_memory",
+                "topic %(topic)s is in memory, and not in PostgreSQL's log: it is not mirrored",
+                topic=topic,
+            )
         self._slots.make_publication()
         self._slots.check_publication()
         is_new = self._slots.make_slot()
@@ -138,7 +146,12 @@ class Tailing:
             except psycopg.errors.ObjectInUse:
                 slot = self._slots.look()
                 if slot is not None and slot.active_pid is not None and time.monotonic() > deadline:
-                    logger.warning("process %d of the server still reads slot %s: ended", slot.active_pid, slot.name)
+                    _log.warning(
+                        "mirror.slot_taken",
+                        "process %(pid)d of the server still reads slot %(slot)s: ended",
+                        pid=slot.active_pid,
+                        slot=slot.name,
+                    )
                     end_holder(self._session, slot.active_pid)
                 time.sleep(0.05)
                 if time.monotonic() > deadline + _HOLDER_WAIT_S:
@@ -180,10 +193,15 @@ class Tailing:
     def _mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
         self._sink.mark_hole(topic, number, begin, end)
         self.progress.missing += end - begin
-        logger.error(
-            "topic %s queue %d: offsets %d to %d (%d messages) were dropped from the table before they were mirrored: "
-            "the log has a hole there",
-            *(topic, number, begin, end - 1, end - begin),
+        _log.error(
+            "mirror.hole",
+            "topic %(topic)s queue %(queue)d: offsets %(first_offset)d to %(last_offset)d (%(messages)d messages) "
+            "were dropped from the table before they were mirrored: the log has a hole there",
+            topic=topic,
+            queue=number,
+            first_offset=begin,
+            last_offset=end - 1,
+            messages=end - begin,
         )
 
     # ---- going on
@@ -269,10 +287,13 @@ class Tailing:
         name = f"{relation.schema}.{relation.name}" if relation else "no table"
         if f"{what} {name}" not in self._foreign:
             self._foreign.add(f"{what} {name}")
-            logger.error(
-                "publication %s sends changes (%s of %s) that are not messages: they are skipped; take what was "
-                "added to it away",
-                *(self._slots.publication, what, name),
+            _log.error(
+                "mirror.publication_foreign",
+                "publication %(publication)s sends changes (%(change)s of %(name)s) that are not messages: they are "
+                "skipped; take what was added to it away",
+                publication=self._slots.publication,
+                change=what,
+                name=name,
             )
 
     def _met(self, queue_id: int) -> _Queue | None:
@@ -284,7 +305,11 @@ class Tailing:
         if queue_id not in self._queues:
             self._unwanted.add(queue_id)
             if not table.is_there(self._session, queue_id):
-                logger.warning("queue %d was deleted with its topic: what still comes of it is passed over", queue_id)
+                _log.warning(
+                    "mirror.queue_unknown",
+                    "queue %(queue_id)d was deleted with its topic: what still comes of it is passed over",
+                    queue_id=queue_id,
+                )
             return None
         return self._queues[queue_id]
 
@@ -299,9 +324,13 @@ class Tailing:
 
     def _take_from_table(self, queue: _Queue, end: int) -> None:
         if queue.next_offset < end:
-            logger.info(
-                "topic %s queue %d: offsets %d to %d are read from the table",
-                *(queue.topic, queue.number, queue.next_offset, end - 1),
+            _log.info(
+                "mirror.reading_table",
+                "topic %(topic)s queue %(queue)d: offsets %(first_offset)d to %(last_offset)d are read from the table",
+                topic=queue.topic,
+                queue=queue.number,
+                first_offset=queue.next_offset,
+                last_offset=end - 1,
             )
         waited = False
         while queue.next_offset < end and queue.id in self._queues:
@@ -313,7 +342,12 @@ class Tailing:
                     self._take_refilled(queue, row)
             if queue.next_offset == before and not self._is_gone(queue, end):
                 if not table.is_there(self._session, queue.id):
-                    logger.warning("topic %s queue %d was deleted: mirrored no further", queue.topic, queue.number)
+                    _log.warning(
+                        "mirror.queue_deleted",
+                        "topic %(topic)s queue %(queue)d was deleted: mirrored no further",
+                        topic=queue.topic,
+                        queue=queue.number,
+                    )
                     return
                 if waited:
                     raise MirrorDiverged(
@@ -445,9 +479,14 @@ class Tailing:
     def _require_complete(self, queue_id: int, end: int) -> None:
         queue = self._queues.get(queue_id)
         if queue is not None and queue.next_offset < end:
-            logger.warning(
-                "topic %s queue %d: offsets %d to %d did not come by replication",
-                *(queue.topic, queue.number, queue.next_offset, end - 1),
+            _log.warning(
+                "mirror.replication_missed",
+                "topic %(topic)s queue %(queue)d: offsets %(first_offset)d to %(last_offset)d did not come by "
+                "replication",
+                topic=queue.topic,
+                queue=queue.number,
+                first_offset=queue.next_offset,
+                last_offset=end - 1,
             )
             self._refill(queue, end)
 

@@ -6,7 +6,6 @@ Keeps the check loop's policies in step with the table, within seconds. Decides 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -17,8 +16,9 @@ from txmsg.broker.store.check_policies import CheckPolicies as Store
 from txmsg.broker.store.check_policies import CheckPolicyRow
 from txmsg.checker.policy import CheckPolicies, CheckPolicy
 from txmsg.errors import MisuseError, UnknownGroup
+from txmsg.logs import EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _LOOK_S = 5.0
 _DAYS_MAX = 366
@@ -63,7 +63,12 @@ class GroupChecks:
                 by_group[row.group_name] = self.policy_of(row)
             except ValueError as exc:
                 if row not in self._refused:
-                    _log.error("producer group %s is checked as others are: %s", row.group_name, exc)
+                    _log.error(
+                        "settings.check_policy_refused",
+                        "producer group %(group)s is checked as others are: %(error)s",
+                        group=row.group_name,
+                        error=exc,
+                    )
                 self._refused.add(row)
         self._use(CheckPolicies(default=self._config.check_policy(), by_group=by_group))
 

@@ -7,11 +7,12 @@ migrations/sql/0001/incarnation.sql says what an incarnation is.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from uuid import UUID
 
-_log = logging.getLogger(__name__)
+from txmsg.logs import EventLog
+
+_log = EventLog(__name__)
 
 Forget = Callable[[str], None]
 
@@ -44,7 +45,11 @@ class Incarnation:
         """The database refused this incarnation: all memory of it is dropped. Idempotent."""
         if over is None or over != self._id:
             return
-        _log.warning("all that was read from the Notify database is dropped, and read again: %s", why)
+        _log.warning(
+            "database.went_back",
+            "all that was read from the Notify database is dropped, and read again: %(reason)s",
+            reason=why,
+        )
         self._id = None
         for forget in self._forget:
             forget(why)

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 async def repeat(
@@ -33,10 +34,16 @@ async def repeat(
             await step()
             is_away = False
         except BrokerUnavailable as exc:
-            _log.log(logging.DEBUG if is_away else logging.WARNING, "%s: %s; retrying", what, exc)
+            _log.log(
+                logging.DEBUG if is_away else logging.WARNING,
+                "broker.task_failed",
+                "%(task)s: %(error)s; retrying",
+                task=what,
+                error=exc,
+            )
             is_away = True
         except Exception:  # noqa: BLE001 - the root of a task
-            _log.exception("%s failed; retrying", what)
+            _log.exception("broker.task_failed", "%(task)s failed; retrying", task=what)
             is_away = False
         with suppress(TimeoutError):
             async with asyncio.timeout(interval_s):

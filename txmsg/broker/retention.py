@@ -6,7 +6,6 @@ before it are never dropped: they remember outcomes.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,8 +19,9 @@ from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
 from txmsg.broker.store.connect import Connection, upkeep_session
 from txmsg.broker.store.segments import Pin, SegmentRow
+from txmsg.logs import EventLog
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Retention:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._hourly = Hourly(logger)
+        self._hourly = Hourly(_log)
         self.counts = DropCounts()
 
     def use(self, config: BrokerConfig) -> None:
@@ -98,7 +98,7 @@ class Retention:
                 case Verdict.WAIT:
                     return
                 case Verdict.KEEP:
-                    self._hourly.tell("keep", _too_old(segment, pins))
+                    self._alert_kept(segment, pins)
                     return
                 case Verdict.DROP:
                     await store.mark_dropping(conn, segment.id)
@@ -106,13 +106,38 @@ class Retention:
                     if await store.mark_dropping(conn, segment.id):
                         self._alert_lost(segment, pins)
 
+    def _alert_kept(self, segment: SegmentRow, pins: Sequence[Pin]) -> None:
+        keeping = next(pin for pin in pins if pin.unread == "keep")
+        self._hourly.error(
+            "retention.unread_kept",
+            "segment %(segment)d and all later ones are kept past retention_max_s: %(reader)s has not read "
+            "%(messages)d messages of topic %(topic)s queue %(queue)d, from offset %(first_offset)d on, closed "
+            "%(age_s).0f s ago; bring it up, delete it, or let the topic drop what is unread",
+            segment=segment.id,
+            reader=keeping.reader,
+            messages=keeping.messages,
+            topic=keeping.topic,
+            queue=keeping.number,
+            first_offset=keeping.first,
+            age_s=segment.age_s,
+        )
+
     def _alert_lost(self, segment: SegmentRow, pins: Sequence[Pin]) -> None:
         self.counts.unread_messages += sum(pin.messages for pin in pins)
         for pin in pins:
-            logger.error(
-                "%s has lost %d messages of topic %s queue %d, in offsets %d to %d: unread for %.0f s, they are "
-                "dropped with segment %d",
-                *(pin.reader, pin.messages, pin.topic, pin.number, pin.first, pin.last, segment.age_s, segment.id),
+            _log.error(
+                "retention.unread_dropped",
+                "%(reader)s has lost %(messages)d messages of topic %(topic)s queue %(queue)d, in offsets "
+                "%(first_offset)d to %(last_offset)d: unread for %(age_s).0f s, they are dropped with segment "
+                "%(segment)d",
+                reader=pin.reader,
+                messages=pin.messages,
+                topic=pin.topic,
+                queue=pin.number,
+                first_offset=pin.first,
+                last_offset=pin.last,
+                age_s=segment.age_s,
+                segment=segment.id,
             )
 
     async def _drop(self, conn: Connection) -> int:
@@ -123,15 +148,21 @@ class Retention:
             try:
                 await _drop_whole(conn, segment.id)
             except LockNotAvailable:
-                self._hourly.tell(
-                    "wait",
-                    f"segment {segment.id} cannot be dropped yet: a transaction that has read it is open; see "
+                self._hourly.error(
+                    "segment.held",
+                    "segment %(segment)d cannot be dropped yet: a transaction that has read it is open; see "
                     "pg_stat_activity for the oldest",
+                    segment=segment.id,
                 )
                 return dropped
             dropped += 1
             self.counts.segments += 1
-            logger.info("segment %d is dropped: %d bytes", segment.id, segment.size_bytes)
+            _log.info(
+                "segment.dropped",
+                "segment %(segment)d is dropped: %(size_bytes)d bytes",
+                segment=segment.id,
+                size_bytes=segment.size_bytes,
+            )
         return dropped
 
 
@@ -140,12 +171,3 @@ async def _drop_whole(conn: Connection, segment: int) -> None:
         await store.detach(conn, kind, segment)
         await store.drop_table(conn, kind, segment)
     await store.forget_segment(conn, segment)
-
-
-def _too_old(segment: SegmentRow, pins: Sequence[Pin]) -> str:
-    keeping = next(pin for pin in pins if pin.unread == "keep")
-    return (
-        f"segment {segment.id} and all later ones are kept past retention_max_s: {keeping.reader} has not read "
-        f"{keeping.messages} messages of topic {keeping.topic} queue {keeping.number}, from offset {keeping.first} on, "
-        f"closed {segment.age_s:.0f} s ago; bring it up, delete it, or let the topic drop what is unread"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from psycopg.errors import LockNotAvailable
@@ -13,8 +12,9 @@ from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.segments import SegmentRow
+from txmsg.logs import EventLog
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _ROTATE_WAIT_S = 1.0
 """Every sender waits behind a rotation that waits for a batch, such as one that its standby does not confirm."""
@@ -46,7 +46,7 @@ class Segments:
     def __init__(self, pool: Pool, config: BrokerConfig) -> None:
         self._pool = pool
         self._config = config
-        self._hourly = Hourly(logger)
+        self._hourly = Hourly(_log)
         self.open = 0
         self.previous = 0
         self.kept: Sequence[SegmentRow] = ()
@@ -71,26 +71,34 @@ class Segments:
         async with session(self._pool) as connection:
             await store.add_segment(connection)
             if lost := await store.look_after_memory(connection):
-                logger.error(
-                    "%d queues of durability memory have lost their messages: PostgreSQL was not stopped in order",
-                    lost,
+                _log.error(
+                    "database.memory_lost",
+                    "%(queues)d queues of durability memory have lost their messages: PostgreSQL was not stopped in "
+                    "order",
+                    queues=lost,
                 )
             kept = self.kept = await store.segments(connection)
             segment = kept[-1].id
             if len(kept) >= self._config.segments_max:
-                self._hourly.tell(
-                    "bound",
-                    f"{len(kept)} segments are kept, which is segments_max: segment {segment} stays open however large "
-                    "it grows; the log of the broker that drops segments says what keeps the oldest",
+                self._hourly.error(
+                    "segment.bound_reached",
+                    "%(segments)d segments are kept, which is segments_max: segment %(segment)d stays open however "
+                    "large it grows; the log of the broker that drops segments says what keeps the oldest",
+                    segments=len(kept),
+                    segment=segment,
                 )
             if is_full(kept, self._config):
                 try:
                     await store.rotate(connection, segment, lock_timeout_s=_ROTATE_WAIT_S)
                 except LockNotAvailable:
-                    logger.warning("segment %d stays open for now: a batch is not committed yet", segment)
+                    _log.warning(
+                        "segment.kept_open",
+                        "segment %(segment)d stays open for now: a batch is not committed yet",
+                        segment=segment,
+                    )
         await self.refresh()
         if self.open != segment:
-            logger.info("segment %d is open", self.open)
+            _log.info("segment.opened", "segment %(segment)d is open", segment=self.open)
         return self.open != segment
 
     async def run(self) -> None:

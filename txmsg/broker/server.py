@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -49,13 +48,13 @@ from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError, UnknownTopic
+from txmsg.logs import EventLog, set_log_level
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
-from txmsg.runtime.logs import set_log_level
 from txmsg.wire.server import CLOSING_S_MAX, Server, connections_allowed
 from txmsg.wire.v1 import cluster_rpc, dead_letters_rpc, groups_rpc, messages_rpc, settings_rpc, topics_rpc, txmsg_rpc
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _START_PAUSE_S = 1.0
 _ADMIN_CONNECTIONS_MAX = 4
@@ -251,8 +250,12 @@ class Broker:
             background = [tasks.create_task(running, name=name) for name, running in self.background().items()]
             try:
                 await self.server.start()
-                logger.info(
-                    "broker %s listens on %s, and is known as %s", self.config.broker_id, address, self.api.address
+                _log.info(
+                    "broker.started",
+                    "broker %(broker)s listens on %(listen)s, and is known as %(advertise)s",
+                    broker=self.config.broker_id,
+                    listen=address,
+                    advertise=self.api.address,
                 )
                 on_ready(address)
                 await self.stop.wait()
@@ -267,7 +270,11 @@ class Broker:
 
     async def _end(self, writing: asyncio.Task[None]) -> None:
         loop = asyncio.get_running_loop()
-        logger.info("stopping: this takes %g s at most", stop_s_max(self.config))
+        _log.info(
+            "server.stopping",
+            "stopping: this takes %(timeout_s)g s at most",
+            timeout_s=stop_s_max(self.config),
+        )
         deadline = loop.time() + self.config.stop_timeout_s
         self.delivery.drain()
         self.settings.close()
@@ -276,7 +283,11 @@ class Broker:
             async with asyncio.timeout(self.config.delivery.hand_over_s + _CLOSE_S_MAX):
                 await self.delivery.close()
         except (BrokerUnavailable, TimeoutError) as exc:
-            logger.warning("cursors were not written, their messages are redelivered: %s", exc or "no answer in time")
+            _log.warning(
+                "broker.cursors_unwritten",
+                "cursors were not written, their messages are redelivered: %(error)s",
+                error=exc or "no answer in time",
+            )
         # Requests under way may still need the writers, so these end after the server.
         await self.server.stop(self.config.stop_timeout_s)
         self.writers.close()
@@ -339,7 +350,12 @@ async def _wait_for_database(config: BrokerConfig, pool: Pool, segments: Segment
                 raise
             if isinstance(exc, StorageError) and not await asyncio.to_thread(migrate.may_pass, exc, config.storage):
                 raise
-            logger.warning("%s; trying for %.0f s more", " ".join(str(exc).split()), left_s)
+            _log.warning(
+                "broker.waiting_for_database",
+                "%(error)s; trying for %(left_s).0f s more",
+                error=" ".join(str(exc).split()),
+                left_s=left_s,
+            )
         try:
             async with asyncio.timeout(min(left_s, _START_PAUSE_S)):
                 await stop.wait()

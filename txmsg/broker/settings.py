@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,10 +18,11 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store.settings import SettingRow, SettingStore
 from txmsg.errors import BrokerUnavailable, MisuseError, shown
+from txmsg.logs import EventLog
 from txmsg.settings.catalogue import Setting, settings_of
 from txmsg.settings.sources import DEFAULT, unknown
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 T = TypeVar("T")
 
@@ -120,13 +120,17 @@ class RunTimeSettings:
             stored = {row.name: row.value for row in self._stored.values() if row.value is not None}
             config = self._with(stored, self._given.broker_id)
         except MisuseError as exc:
-            _log.error("settings at run time are not taken, the broker goes on with those it has: %s", exc)
+            _log.error(
+                "settings.refused",
+                "settings at run time are not taken, the broker goes on with those it has: %(error)s",
+                error=exc,
+            )
             return
         self._taken = dict(self._stored)
         if config != self.config:
             self.config = config
             self._use(config)
-            _log.info("the settings are those of version %d now", self.version)
+            _log.info("settings.taken", "the settings are those of version %(version)d now", version=self.version)
 
     def _with(self, stored: Mapping[str, str], broker_id: str) -> BrokerConfig:
         """This broker's own configuration with what is stored for all brokers, and for one. Raises MisuseError."""
@@ -196,8 +200,12 @@ class RunTimeSettings:
             name, value, expected=expected, changed_by=changed_by, check=partial(self._check_among, name, value)
         )
         _log.info(
-            "setting %s is %s since version %d, by %s",
-            *(row.name, "unset" if row.value is None else shown(row.value), row.version, row.changed_by),
+            "settings.changed",
+            "setting %(setting)s is %(value)s since version %(version)d, by %(changed_by)s",
+            setting=row.name,
+            value="unset" if row.value is None else shown(row.value),
+            version=row.version,
+            changed_by=row.changed_by,
         )
         self.look_soon()
         with suppress(BrokerUnavailable):  # it is changed, and taken with a later look

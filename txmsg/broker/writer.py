@@ -6,7 +6,6 @@ Knows requests as `Work`, and the database as `store.batch.apply`. Requests are 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -38,9 +37,10 @@ from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.broker.store.standbys import Unconfirmed
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded, StorageError, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.metrics.counts import ITEMS, SECONDS, Histogram
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 FAILED = "failed"
 """The problem of an item that the database refuses whatever stands beside it."""
@@ -358,7 +358,7 @@ class Writer:
 
     async def _pause(self, exc: Exception, give_up_at: float, tried: bool) -> None:
         if not self._database_away:
-            logger.warning("a batch is repeated: %s", unavailable(exc))
+            _log.warning("write.repeated", "a batch is repeated: %(error)s", error=unavailable(exc))
         self._database_away = str(unavailable(exc))
         self.counts.repeats += 1
         if self._connection is not None and not isinstance(exc, _CONTENTION):
@@ -378,7 +378,12 @@ class Writer:
         if len(ids) == 1 and isinstance(exc, Unreplicated):
             return Applied(problems={ids[0]: self._without_standby(exc, tried=True)})
         if len(ids) == 1:
-            logger.error("the database refuses transaction %s: %s", ids[0].hex(), exc)
+            _log.error(
+                "write.refused",
+                "the database refuses transaction %(transaction_id)s: %(error)s",
+                transaction_id=UUID(bytes=ids[0]),
+                error=exc,
+            )
             return Applied(problems={ids[0]: FAILED})
         middle = len(ids) // 2
         result = Applied()
@@ -398,4 +403,6 @@ def _of_the_past(tried: bool) -> TxmsgError:
 
 def _note_failure(done: asyncio.Future[Mapping[bytes, Problem]]) -> None:
     if not done.cancelled() and (error := done.exception()) is not None:
-        logger.warning("messages that waited for their ordering key wait on: %s", error)
+        _log.warning(
+            "write.waiters_failed", "messages that waited for their ordering key wait on: %(error)s", error=error
+        )

@@ -7,7 +7,6 @@ needs from outside is in ports.py, joined to it by the broker.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ from uuid import UUID
 from txmsg.checker.policy import CheckPolicies, Decision, ParkReason, decide_after_answer, decide_before_check
 from txmsg.checker.ports import Askable, Clients, DueHalf, HalfStore, Resolver
 from txmsg.errors import MisuseError, OutcomeConflict, OutcomeExpired
+from txmsg.logs import EventLog
 from txmsg.message import TransactionId, TransactionState
 from txmsg.settings.catalogue import COUNT_MAX, check_settings, setting
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _WINDOW_OVERLAP: Final = timedelta(seconds=2)
 """How far each window reaches back into the one before: a half may be made due by a commit that takes a moment."""
@@ -181,8 +181,12 @@ class CheckLoop:
                 try:
                     claimed_all = await self._step(checks)
                     delay_s = self._config.poll_interval_s
-                except Exception:
-                    logger.exception("half messages could not be looked up; next try in %.0f s", delay_s)
+                except Exception:  # noqa: BLE001 - the root of a task
+                    _log.exception(
+                        "check.lookup_failed",
+                        "half messages could not be looked up; next try in %(retry_s).0f s",
+                        retry_s=delay_s,
+                    )
                     await self._clock.sleep(delay_s)  # not ended early by wake: that would storm a database in trouble
                     delay_s = min(delay_s * 2, self._config.retry_delay_max_s)
                     self._sweep_wanted = True
@@ -283,18 +287,24 @@ class CheckLoop:
             )
             self.counts.parked += parked
             if parked:
-                logger.warning("%d half messages parked: %s", parked, ParkReason.NO_CLIENT.value)
+                _log.warning(
+                    "half.parked",
+                    "%(halves)d half messages parked: %(reason)s",
+                    halves=parked,
+                    reason=ParkReason.NO_CLIENT.value,
+                )
             if parked < _PARK_BATCH:
                 return
 
     async def _park(self, transaction_ids: Sequence[TransactionId]) -> None:
         await self._store.park(transaction_ids, ParkReason.CHECKS_USED_UP)
         self.counts.parked += len(transaction_ids)
-        logger.warning(
-            "%d half messages parked: %s: %s",
-            len(transaction_ids),
-            ParkReason.CHECKS_USED_UP.value,
-            ", ".join(str(transaction_id) for transaction_id in transaction_ids),
+        _log.warning(
+            "half.parked",
+            "%(halves)d half messages parked: %(reason)s: %(transaction_ids)s",
+            halves=len(transaction_ids),
+            reason=ParkReason.CHECKS_USED_UP.value,
+            transaction_ids=", ".join(str(transaction_id) for transaction_id in transaction_ids),
         )
 
     # ---- one check
@@ -304,11 +314,24 @@ class CheckLoop:
         try:
             await self._settle(half, await self._answer(half))
         except OutcomeConflict:
-            logger.exception("check %d of %s contradicts the outcome it has", half.checks, half.transaction_id)
+            _log.exception(
+                "check.contradicted",
+                "check %(attempt)d of %(transaction_id)s contradicts the outcome it has",
+                attempt=half.checks,
+                transaction_id=half.transaction_id,
+            )
         except OutcomeExpired:
-            logger.info("%s was resolved while it was checked", half.transaction_id)
-        except Exception:
-            logger.exception("outcome of %s could not be stored; it is checked again", half.transaction_id)
+            _log.info(
+                "check.too_late",
+                "%(transaction_id)s was resolved while it was checked",
+                transaction_id=half.transaction_id,
+            )
+        except Exception:  # noqa: BLE001 - the root of a task
+            _log.exception(
+                "check.unwritten",
+                "outcome of %(transaction_id)s could not be stored; it is checked again",
+                transaction_id=half.transaction_id,
+            )
         finally:
             self._in_flight -= 1
             if self._in_flight == self._resume_at:
@@ -333,7 +356,13 @@ class CheckLoop:
             return answer
         else:
             why = f"{answer!r} is not a TransactionState"
-        logger.warning("check %d of %s counts as UNKNOWN: %s", half.checks, half.transaction_id, why)
+        _log.warning(
+            "check.unknown",
+            "check %(attempt)d of %(transaction_id)s counts as UNKNOWN: %(reason)s",
+            attempt=half.checks,
+            transaction_id=half.transaction_id,
+            reason=why,
+        )
         return TransactionState.UNKNOWN
 
     async def _settle(self, half: DueHalf, answer: TransactionState) -> None:

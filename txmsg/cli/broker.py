@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
 from txmsg.cli.output import print_address
 from txmsg.cli.settings import read_settings, settings_options
+from txmsg.logs import name_process, set_log_level
 from txmsg.runtime import loops
 from txmsg.runtime.signals import stop_on_signals
 
@@ -34,11 +34,12 @@ from txmsg.runtime.signals import stop_on_signals
 def broker(*, config: Path | None, as_json: bool, **options: object) -> None:
     """Run a broker, which accepts messages, checks back half messages, and delivers."""
     settings = read_settings(BrokerConfig, "broker", config, options)
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells each start of its plugins
-    logging.getLogger("psycopg").setLevel(logging.ERROR)  # each attempt, while the broker says what it means
+    set_log_level("warning", of="alembic")  # it tells each start of its plugins
+    set_log_level("error", of="psycopg")  # each attempt, while the broker says what it means
     if settings["storage"] and settings["data_dir"] is not None:
         raise click.UsageError("--data-dir is where the embedded database lives: leave it out with --storage")
     made = settings.make()
+    name_process(f"broker {made.broker_id}")
     with ExitStack() as stack:
         if not made.storage:  # only now: a mistake in an option is told before a server is started
             made = dataclasses.replace(made, storage=stack.enter_context(_embedded(made.data_dir)))

@@ -11,6 +11,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
 from txmsg.cli.output import print_address
 from txmsg.cli.settings import read_settings, settings_options
+from txmsg.logs import name_process
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve as run
 from txmsg.runtime import loops
@@ -29,6 +30,7 @@ from txmsg.runtime.signals import stop_on_signals
 def serve(*, config: Path | None, as_json: bool, **options: object) -> None:
     """Serve a log over the network: appends, reads, and consumer groups."""
     made = read_settings(MetaQConfig, "metaq", config, options).make()
+    name_process(f"metaq {made.data_dir}")
     loops.run(_serve(made, as_json=as_json))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 
 from txmsg.cli.options import Decorator
 from txmsg.errors import MisuseError
-from txmsg.runtime.logs import log_to_stderr
+from txmsg.logs import EventLog, log_to_stderr
 from txmsg.settings.catalogue import REQUIRED, Kind, Setting, made_of, settings_of
 from txmsg.settings.sources import (
     CONFIG_VARIABLE,
@@ -24,7 +23,7 @@ from txmsg.settings.sources import (
     strange_variables,
 )
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 T = TypeVar("T")
 
@@ -120,7 +119,7 @@ def read_settings(config: type[T], scope: str, file: Path | None, options: Mappi
     values = {} if file is None else from_file(file, catalogue)
     values |= from_environment(os.environ, catalogue) | from_options(options, catalogue)
     settings = Settings(config, scope, values)
-    log_to_stderr(settings["log_level"])
+    log_to_stderr(settings["log_level"], settings["log_format"])
     for warning in strange_variables(os.environ, catalogue):
-        logger.warning("%s", warning)
+        _log.warning("settings.strange_variable", "%(warning)s", warning=warning)
     return settings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import signal
 import sys
 import time
@@ -30,12 +29,13 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, duration, json_option, storage_option, yes_option
 from txmsg.cli.output import print_facts, print_table
 from txmsg.cli.settings import read_settings, settings_options
+from txmsg.logs import EventLog, name_process
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving_on_thread
 from txmsg.mirror import fork_log, open_sink
 from txmsg.verifier.compare import verify as compare
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _METRICS_S = 10.0
 _MUCH = 20_000
@@ -98,6 +98,7 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
         raise click.UsageError(
             "tailer.metaq is missing: give --metaq, the directory of a log or HOST:PORT of its server"
         )
+    name_process(f"tailer {made.mirror}")
     made = dataclasses.replace(made, storage=migrate.libpq_url(made.storage))
 
     def tell(state: State) -> None:
@@ -131,10 +132,15 @@ def _metrics() -> Callable[[Progress], None]:
         passed_s = time.monotonic() - told_at
         if passed_s < _METRICS_S or progress.messages == told:
             return
-        logger.info(
-            "mirrored %d messages, %.0f/s; %.1f s behind, %d of them missing; %d queues stopped",
-            *(progress.messages, (progress.messages - told) / passed_s, progress.lag_s, progress.missing),
-            progress.stopped,
+        _log.info(
+            "mirror.progress",
+            "mirrored %(messages)d messages, %(messages_per_s).0f/s; %(lag_s).1f s behind, %(missing)d of them "
+            "missing; %(stopped)d queues stopped",
+            messages=progress.messages,
+            messages_per_s=(progress.messages - told) / passed_s,
+            lag_s=progress.lag_s,
+            missing=progress.missing,
+            stopped=progress.stopped,
         )
         told_at, told = time.monotonic(), progress.messages
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from typing import Any
 
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.errors import shown
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, TransactionId, TransactionState
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import UserFunction
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 LISTENER_TIMEOUT_S = 10.0
 """How long a listener may take. A broker waits as long by default; it asks again after its check interval."""
@@ -43,7 +43,11 @@ class Asker:
         """The listener's answer, or UNKNOWN."""
         transaction_id = message.transaction_id
         if transaction_id in self._running:
-            _log.error("check of transaction %s: the listener still hangs in an earlier one: UNKNOWN", transaction_id)
+            _log.error(
+                "listener.hangs",
+                "check of transaction %(transaction_id)s: the listener still hangs in an earlier one: UNKNOWN",
+                transaction_id=transaction_id,
+            )
             return TransactionState.UNKNOWN
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
@@ -51,18 +55,28 @@ class Asker:
         except Exception as exc:  # noqa: BLE001 - the user's code: whatever it raises is no answer
             if isinstance(exc, TimeoutError) and limit.expired():
                 _log.error(
-                    "check of transaction %s: the listener gave no answer within %g s: UNKNOWN; calls that hang hold "
-                    "%d of %d threads",
-                    *(transaction_id, self._timeout_s, len(self._running), self._thread_count),
+                    "listener.timed_out",
+                    "check of transaction %(transaction_id)s: the listener gave no answer within %(timeout_s)g s: "
+                    "UNKNOWN; calls that hang hold %(hanging)d of %(threads)d threads",
+                    transaction_id=transaction_id,
+                    timeout_s=self._timeout_s,
+                    hanging=len(self._running),
+                    threads=self._thread_count,
                 )
             else:
-                _log.exception("check of transaction %s: the listener raised: UNKNOWN", transaction_id)
+                _log.exception(
+                    "listener.raised",
+                    "check of transaction %(transaction_id)s: the listener raised: UNKNOWN",
+                    transaction_id=transaction_id,
+                )
             return TransactionState.UNKNOWN
         if not isinstance(state, TransactionState):
             _log.error(
-                "check of transaction %s: the listener returned %s: UNKNOWN; it is to return TransactionState.COMMIT, "
-                "ROLLBACK or UNKNOWN",
-                *(transaction_id, shown(state)),
+                "listener.wrong_answer",
+                "check of transaction %(transaction_id)s: the listener returned %(answer)s: UNKNOWN; it is to return "
+                "TransactionState.COMMIT, ROLLBACK or UNKNOWN",
+                transaction_id=transaction_id,
+                answer=shown(state),
             )
             return TransactionState.UNKNOWN
         return state

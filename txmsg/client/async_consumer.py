@@ -6,7 +6,6 @@ Delivery is at least once: a handler that must not repeat its effects is wrapped
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,13 +23,14 @@ from txmsg.client.options import shards_of
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.consumer.workers import Workers
 from txmsg.errors import InvalidMessage, shown
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.runtime.start import Start, start_to_wire
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 WATCH_INTERVAL_S_MAX = 5.0
 VISIBILITY_TIMEOUT_S_MAX = 12 * 3600.0
@@ -132,7 +132,10 @@ class AsyncConsumer(AsyncLifecycle):
                 await asyncio.gather(*(shard.links.stop() for shard in self._shards))
         except TimeoutError:
             _log.warning(
-                "group %s: handlers still ran after %s s; their messages come again", self.group, self.close_timeout_s
+                "consumer.closed_early",
+                "group %(group)s: handlers still ran after %(timeout_s)s s; their messages come again",
+                group=self.group,
+                timeout_s=self.close_timeout_s,
             )
         tasks = [self._watching, *(shard.presence for shard in self._shards)]
         for task in tasks:
@@ -160,7 +163,7 @@ class AsyncConsumer(AsyncLifecycle):
         handler = self._subscriptions.handlers.get(topic)
         if handler is None:  # no broker delivers what was not subscribed to
             error = InvalidMessage(f"group {self.group} has no handler for topic {shown(topic)}")
-            _log.error("%s", error)
+            _log.error("consumer.topic_unasked", "%(error)s", error=error, group=self.group, topic=topic)
             for message in messages:
                 assert message.offset is not None
                 link.refuse(hand, message.offset, str(error))
@@ -179,16 +182,16 @@ class AsyncConsumer(AsyncLifecycle):
             for delivery in late:
                 if delivery not in told:
                     _log.warning(
-                        "group %s: handler of topic %r has held message %s for longer than visibility_timeout_s=%g: "
-                        "others do not get it while this process lives, for up to 12 hours. %d handlers are late "
-                        "(concurrency=%d); one that hangs is never ended: give its calls timeouts",
-                        *(
-                            self.group,
-                            delivery.handler.topic,
-                            delivery.message.id,
-                            self._visibility_timeout_s,
-                            len(late),
-                            self._concurrency,
-                        ),
+                        "handler.late",
+                        "group %(group)s: handler of topic %(topic)r has held message %(message_id)s for longer than "
+                        "visibility_timeout_s=%(visibility_timeout_s)g: others do not get it while this process "
+                        "lives, for up to 12 hours. %(late)d handlers are late (concurrency=%(concurrency)d); one "
+                        "that hangs is never ended: give its calls timeouts",
+                        group=self.group,
+                        topic=delivery.handler.topic,
+                        message_id=delivery.message.id,
+                        visibility_timeout_s=self._visibility_timeout_s,
+                        late=len(late),
+                        concurrency=self._concurrency,
                     )
             told = late

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Sequence
 from typing import Self
 from uuid import uuid4
@@ -43,8 +42,6 @@ from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
 
 TIMEOUT_S_MAX = 24 * 3600.0
-
-_log = logging.getLogger(__name__)
 
 
 class AsyncProducer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,11 +14,12 @@ from typing import Final, Self
 from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.options import shards_of
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, printable, shown
+from txmsg.logs import EventLog
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.wire.v1 import settings_pb2 as pb
 from txmsg.wire.v1.settings_rpc import Settings as Service
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _SCOPE: Final = "app."
 _HELD_S: Final = 20.0
@@ -104,7 +104,9 @@ class AsyncSettings:
                 f"no broker at {', '.join(self._addresses)} told the settings within {self._timeout_s:g} s, and "
                 f"there is no copy of them{told}"
             )
-        _log.warning("no broker has told the settings yet; those of %s hold", self._copy)
+        _log.warning(
+            "settings.copy_used", "no broker has told the settings yet; those of %(path)s hold", path=self._copy
+        )
 
     async def close(self) -> None:
         """Follows no longer; `get` goes on to give the last values. Closing twice is fine."""
@@ -150,10 +152,14 @@ class AsyncSettings:
                 continue
             except TxmsgError as exc:
                 if not self._refused or not isinstance(exc, RETRYABLE):
-                    _log.warning("settings are not followed for now, those from before hold: %s", exc)
+                    _log.warning(
+                        "settings.not_followed",
+                        "settings are not followed for now, those from before hold: %(error)s",
+                        error=exc,
+                    )
                 self._refused = exc
             except Exception:  # noqa: BLE001 - the root of a task
-                _log.exception("following settings failed; retrying")
+                _log.exception("settings.following_failed", "following settings failed; retrying")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
@@ -196,7 +202,7 @@ def _call(changed: Changed, name: str, value: str | None) -> None:
     try:
         changed(value)
     except Exception:  # noqa: BLE001 - of the application; the others are told, too
-        _log.exception("what watches setting %s failed", printable(name))
+        _log.exception("settings.watcher_failed", "what watches setting %(setting)s failed", setting=printable(name))
 
 
 def _read(path: Path) -> dict[str, str] | None:
@@ -206,10 +212,17 @@ def _read(path: Path) -> dict[str, str] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as exc:
-        _log.warning("the copy of settings at %s cannot be read, and is not used: %s", path, exc)
+        _log.warning(
+            "settings.copy_unreadable",
+            "the copy of settings at %(path)s cannot be read, and is not used: %(error)s",
+            path=path,
+            error=exc,
+        )
         return None
     if not isinstance(values, dict) or not all(isinstance(each, str) for each in values.values()):
-        _log.warning("the copy of settings at %s is not one, and is not used", path)
+        _log.warning(
+            "settings.copy_unusable", "the copy of settings at %(path)s is not one, and is not used", path=path
+        )
         return None
     return values
 
@@ -228,4 +241,9 @@ def _write(path: Path, values: Mapping[str, str]) -> None:
             os.unlink(made)
             raise
     except OSError as exc:
-        _log.error("the copy of settings at %s cannot be written: %s", path, exc)
+        _log.error(
+            "settings.copy_unwritten",
+            "the copy of settings at %(path)s cannot be written: %(error)s",
+            path=path,
+            error=exc,
+        )

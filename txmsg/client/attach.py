@@ -6,7 +6,6 @@ One stream per broker, opened again when it breaks. Knows no sessions and sends 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 
 from txmsg.checker.listener import CheckMessageListener
@@ -14,12 +13,13 @@ from txmsg.client.asker import Asker
 from txmsg.client.channel import Brokers
 from txmsg.client.received import checked
 from txmsg.errors import TxmsgError
+from txmsg.logs import EventLog
 from txmsg.message import TransactionState
 from txmsg.wire.channel import Stream
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Hello
 from txmsg.wire.v1.txmsg_rpc import Notify
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 RECONNECT_PAUSE_S_MAX = 1.0
 CONNECT_S_MAX = 5.0
@@ -82,11 +82,18 @@ class Presence:
         while True:
             try:
                 await self._attach(address)
-                _log.info("broker %s ended the attach stream", address)
+                _log.info("attach.ended", "broker %(broker)s ended the attach stream", broker=address)
             except TxmsgError as exc:
-                _log.info("not attached to broker %s: %s; check-backs come through others", address, exc)
+                _log.info(
+                    "attach.failed",
+                    "not attached to broker %(broker)s: %(error)s; check-backs come through others",
+                    broker=address,
+                    error=exc,
+                )
             except Exception:  # noqa: BLE001 - a task's root
-                _log.exception("the attach stream to broker %s failed unexpectedly", address)
+                _log.exception(
+                    "attach.broken", "the attach stream to broker %(broker)s failed unexpectedly", broker=address
+                )
             await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
 
     async def _attach(self, address: str) -> None:
@@ -115,6 +122,12 @@ class Presence:
         async with self._slots:
             message = checked(check)
             state = await asker.ask(message)
-        _log.info("check %d of transaction %s: %s", check.attempt, message.transaction_id, state.name)
+        _log.info(
+            "check.answered",
+            "check %(attempt)d of transaction %(transaction_id)s: %(answer)s",
+            attempt=check.attempt,
+            transaction_id=message.transaction_id,
+            answer=state.name,
+        )
         answer = CheckAnswer(transaction_id=check.transaction_id, state=_WIRE_STATES[state])
         await answers.put(answer)

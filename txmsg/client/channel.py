@@ -7,7 +7,6 @@ by themselves; what is tried again, and for how long, is `retrying`'s to say. Kn
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import random
 import time
@@ -18,6 +17,7 @@ from uuid import UUID
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.logs import EventLog
 from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
@@ -25,7 +25,7 @@ from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 
@@ -196,9 +196,12 @@ class Brokers:
         if self.shard != shard and any(other.shard == self.shard for other in self._brokers.values() if other.shard):
             if changed:
                 _log.error(
-                    "broker %s is not used: it writes to Notify database %s, and others of its list to %s; put a "
-                    "semicolon between the brokers of two databases",
-                    *(broker.address, UUID(bytes=shard), UUID(bytes=self.shard)),
+                    "client.other_database",
+                    "broker %(broker)s is not used: it writes to Notify database %(database)s, and others of its list "
+                    "to %(other_database)s; put a semicolon between the brokers of two databases",
+                    broker=broker.address,
+                    database=UUID(bytes=shard),
+                    other_database=UUID(bytes=self.shard),
                 )
             if self.current is broker:
                 self.current = self._choice()

@@ -7,7 +7,6 @@ neither connections nor messages: `send` does the work. Belongs to one loop.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
@@ -15,8 +14,9 @@ from typing import Generic, TypeVar
 from txmsg.client.batch import Entry
 from txmsg.client.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
+from txmsg.logs import EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 E = TypeVar("E", bound=Entry)
 Send = Callable[[list[E]], Awaitable[None]]
@@ -136,7 +136,9 @@ class Coalescer(Generic[E]):
                 entry.fail(BrokerUnavailable("the producer was closed while the request was under way"))
             raise
         except Exception as exc:  # noqa: BLE001 - a task's root; no caller may hang for a bug
-            _log.exception("a request of %d entries failed unexpectedly", len(batch))
+            _log.exception(
+                "client.request_failed", "a request of %(entries)d entries failed unexpectedly", entries=len(batch)
+            )
             for entry in batch:
                 entry.fail(exc)
         finally:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 from txmsg.client.link import Hand, Link
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class Delivery(Run):
@@ -39,10 +38,11 @@ class Delivery(Run):
         if self._link.holds(self._hand, self.message.offset, now):
             return self.message
         _log.warning(
-            "group %s: a message of topic %r that waited here is redelivered to another consumer: its broker did not "
-            "hear of this process within visibility_timeout_s, has ended, or has handed the queue over",
-            self.handler.group,
-            self.handler.topic,
+            "delivery.taken_back",
+            "group %(group)s: a message of topic %(topic)r that waited here is redelivered to another consumer: its "
+            "broker did not hear of this process within visibility_timeout_s, has ended, or has handed the queue over",
+            group=self.handler.group,
+            topic=self.handler.topic,
         )
         return None
 

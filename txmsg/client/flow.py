@@ -9,7 +9,6 @@ itself, the answer is UNKNOWN and the check-back decides. Exceptions go to the c
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -22,9 +21,10 @@ from txmsg.client.half import Half
 from txmsg.client.halves import Halves
 from txmsg.client.outcome_log import OUTCOME_WAIT_S, log_untold
 from txmsg.errors import TxmsgError
+from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionState
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 R = TypeVar("R")
 
@@ -86,7 +86,10 @@ def _settle_by_fence(fence: Fence, half: Half) -> TransactionState:
         return fence.check(half.transaction_id)
     except Exception as exc:  # noqa: BLE001 - the caller is to see its own error
         _log.warning(
-            "transaction %s: its fence cannot be read (%s); the broker checks back later", half.transaction_id, exc
+            "transaction.fence_unreadable",
+            "transaction %(transaction_id)s: its fence cannot be read (%(error)s); the broker checks back later",
+            transaction_id=half.transaction_id,
+            error=exc,
         )
         return TransactionState.UNKNOWN
 

@@ -7,7 +7,6 @@ itself, the answer is UNKNOWN and the check-back decides. Exceptions go to the c
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -20,9 +19,10 @@ from txmsg.client.half import Half
 from txmsg.client.halves_async import AsyncHalves
 from txmsg.client.outcome_log import OUTCOME_WAIT_S, log_untold
 from txmsg.errors import TxmsgError
+from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionState
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 R = TypeVar("R")
 
@@ -84,7 +84,10 @@ async def _settle_by_fence(fence: AsyncFence, half: Half) -> TransactionState:
         return await fence.check(half.transaction_id)
     except Exception as exc:  # noqa: BLE001 - the caller is to see its own error
         _log.warning(
-            "transaction %s: its fence cannot be read (%s); the broker checks back later", half.transaction_id, exc
+            "transaction.fence_unreadable",
+            "transaction %(transaction_id)s: its fence cannot be read (%(error)s); the broker checks back later",
+            transaction_id=half.transaction_id,
+            error=exc,
         )
         return TransactionState.UNKNOWN
 

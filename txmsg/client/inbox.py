@@ -6,7 +6,6 @@ row is already there is skipped. Knows no network.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
@@ -21,12 +20,13 @@ from sqlalchemy.orm import Session
 from txmsg.client.guard import SessionGuard
 from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.errors import MisuseError, StorageError, shown
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.user_function import name_of
 from txmsg.tables import inbox_table
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 H = TypeVar("H", bound=Callable[..., Any])
 S = TypeVar("S", bound=Session | AsyncSession)
@@ -100,7 +100,12 @@ class InboxHandler(GroupHandler, Generic[H, S]):
 
     def skip(self, message: ReceivedMessage) -> None:
         """Logs that a message was handled before."""
-        _log.info("message %s was handled before by group %s: skipped", message.id, self.group)
+        _log.info(
+            "inbox.skipped",
+            "message %(message_id)s was handled before by group %(group)s: skipped",
+            message_id=message.id,
+            group=self.group,
+        )
 
 
 @overload

@@ -7,7 +7,6 @@ back; nothing has been sent by then. Without messages it merely commits.
 
 from __future__ import annotations
 
-import logging
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +19,7 @@ from txmsg.client.guard import SessionGuard, check_session
 from txmsg.client.halves_async import AsyncHalves
 from txmsg.client.sent import Sent
 from txmsg.errors import InvalidMessage, MisuseError, shown
+from txmsg.logs import EventLog
 from txmsg.message import (
     MESSAGES_PER_TRANSACTION_MAX,
     Message,
@@ -29,7 +29,7 @@ from txmsg.message import (
     new_transaction_id,
 )
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _OWNER = "producer.transaction(session)"
 
@@ -100,7 +100,12 @@ class AsyncLateTransaction:
         try:
             await self._session.rollback()
         except SQLAlchemyError:  # the connection is gone: the caller is to see the first error, not this one
-            _log.warning("rolling back the session of %s failed", _OWNER, exc_info=True)
+            _log.warning(
+                "transaction.rollback_failed",
+                "rolling back the session of %(function)s failed",
+                function=_OWNER,
+                exc_info=True,
+            )
 
     async def _commit(self) -> None:
         self._open = False

@@ -19,11 +19,12 @@ from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.counts import ConsumerCounts
 from txmsg.client.received import delivered
 from txmsg.errors import ProtocolError, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1.txmsg_pb2 import Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
 from txmsg.wire.v1.txmsg_rpc import Notify
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 POLL_WAIT_S = 300.0
 """How long the broker holds a poll when there is nothing."""
@@ -200,7 +201,12 @@ class Link:
         except TimeoutError:
             count = sum(map(len, self._acks.values())) + len(self._refusals)
             if count:
-                _log.warning("%d settlements did not reach broker %s: those messages come again", count, self.address)
+                _log.warning(
+                    "consumer.settlements_unsent",
+                    "%(messages)d settlements did not reach broker %(broker)s: those messages come again",
+                    messages=count,
+                    broker=self.address,
+                )
         finally:
             self._flushed = True
             if self._flush_timer is not None:
@@ -294,7 +300,14 @@ class Link:
             level = logging.DEBUG
         else:
             self._said_at = now
-        _log.log(level, "group %s gets nothing from broker %s: %s", self._polling.group, self.address, error)
+        _log.log(
+            level,
+            "consumer.receive_failed",
+            "group %(group)s gets nothing from broker %(broker)s: %(error)s",
+            group=self._polling.group,
+            broker=self.address,
+            error=error,
+        )
 
     async def _next(self, room: int) -> ReceiveReply | None:
         """Up to so many messages. None after a failure, and when `stop` was called."""
@@ -373,7 +386,12 @@ class Link:
                 self._line, self._received = _new_line(), 0
             return None
         if self._failures:
-            _log.info("group %s: broker %s answers again", self._polling.group, self.address)
+            _log.info(
+                "consumer.broker_back",
+                "group %(group)s: broker %(broker)s answers again",
+                group=self._polling.group,
+                broker=self.address,
+            )
         self._failures = 0
         return reply
 
@@ -389,11 +407,17 @@ class Link:
             late += len(receipt.offset) - len(gone)
         if late:
             _log.info(
-                "group %s: %d acknowledgements or refusals came too late: those messages come again",
-                *(self._polling.group, late),
+                "consumer.settled_late",
+                "group %(group)s: %(messages)d acknowledgements or refusals came too late: those messages come again",
+                group=self._polling.group,
+                messages=late,
             )
         if lost:
             _log.info(
-                "group %s: broker %s does not leave %d messages to us any more: they come again",
-                *(self._polling.group, self.address, lost),
+                "consumer.messages_lost",
+                "group %(group)s: broker %(broker)s does not leave %(messages)d messages to us any more: they come "
+                "again",
+                group=self._polling.group,
+                broker=self.address,
+                messages=lost,
             )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from txmsg.client.channel import Brokers
 from txmsg.client.link import Link
+from txmsg.logs import EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 SETTLE_S_MAX = 5.0
 """For telling a broker, at the end, what became of its messages."""
@@ -82,7 +82,12 @@ class Links:
 
     def _retire(self, line: _Line) -> None:
         """The broker has gone from the others' list: polls it no more. What is out is still settled, if it answers."""
-        _log.info("group %s: broker %s has gone", self._group, line.link.address)
+        _log.info(
+            "consumer.broker_gone",
+            "group %(group)s: broker %(broker)s has gone",
+            group=self._group,
+            broker=line.link.address,
+        )
         task = asyncio.create_task(self._finish(line))
         self._retiring[task] = line
         # `close` cancels it, and `flush` has something to tell that broker then.
@@ -95,7 +100,12 @@ class Links:
                 await line.polling
                 await line.link.idle()
         except TimeoutError:
-            _log.info("group %s: handlers still hold messages of %s, which has gone", self._group, line.link.address)
+            _log.info(
+                "consumer.broker_gone_holding",
+                "group %(group)s: handlers still hold messages of %(broker)s, which has gone",
+                group=self._group,
+                broker=line.link.address,
+            )
         line.keeping.cancel()
         line.polling.cancel()
         await asyncio.wait([line.keeping, line.polling])  # what they were telling the broker is then to be told again
@@ -107,7 +117,12 @@ class Links:
                 await link.run()
                 return
             except Exception:  # noqa: BLE001 - a task's root
-                _log.exception("group %s: polling broker %s failed unexpectedly", self._group, link.address)
+                _log.exception(
+                    "consumer.polling_broken",
+                    "group %(group)s: polling broker %(broker)s failed unexpectedly",
+                    group=self._group,
+                    broker=link.address,
+                )
                 await asyncio.sleep(1)
 
     async def _keep(self, link: Link) -> None:
@@ -115,4 +130,9 @@ class Links:
             try:
                 await link.keep()
             except Exception:  # noqa: BLE001 - a task's root
-                _log.exception("group %s: keeping messages of broker %s failed unexpectedly", self._group, link.address)
+                _log.exception(
+                    "consumer.keeping_broken",
+                    "group %(group)s: keeping messages of broker %(broker)s failed unexpectedly",
+                    group=self._group,
+                    broker=link.address,
+                )

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
 from uuid import UUID
 
 from txmsg.errors import OutcomeConflict, OutcomeExpired
+from txmsg.logs import EventLog
 from txmsg.message import TransactionState
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 OUTCOME_WAIT_S = 2.0
 """How long a call whose local transaction is over waits to tell the broker. The telling itself goes on until the
 producer's timeout; after that the check-back finishes it."""
 
-_CONTRADICTIONS: Mapping[tuple[TransactionState, type[BaseException]], str] = {
-    (TransactionState.COMMIT, OutcomeConflict): (
-        "transaction %s COMMITTED in its own database, but the broker has rolled its messages back: they are LOST to "
-        "their consumers. Send them again as a new transaction, and find who decided: a check listener that answered "
-        "ROLLBACK while the transaction ran, or a person (`txmsg half rollback`)"
-    ),
-    (TransactionState.COMMIT, OutcomeExpired): (
-        "transaction %s COMMITTED in its own database, but the broker does not know it (any more): its outcome was "
-        "decided too long ago to be remembered. Look whether its messages were delivered; if not, send them again"
-    ),
-    (TransactionState.ROLLBACK, OutcomeConflict): (
-        "transaction %s was ROLLED BACK in its own database, but the broker has delivered its messages: consumers act "
-        "on what did not happen. Undo that, and find who decided: a check listener that answered COMMIT without a "
-        "trace of the transaction, or a person (`txmsg half commit`)"
-    ),
+_CONTRADICTIONS = {
+    (TransactionState.COMMIT, OutcomeConflict),
+    (TransactionState.COMMIT, OutcomeExpired),
+    (TransactionState.ROLLBACK, OutcomeConflict),
 }
 
 
@@ -41,14 +29,38 @@ def is_contradiction(state: TransactionState, error: BaseException) -> bool:
 def log_untold(transaction_id: bytes, state: TransactionState, error: BaseException) -> None:
     """Logs why an outcome was not taken: a warning when the check-back finishes it, an error when only a person can."""
     uuid = UUID(bytes=transaction_id)
-    contradiction = _CONTRADICTIONS.get((state, type(error)))
-    if contradiction is not None:
-        _log.error(contradiction, uuid)
-    else:
-        _log.warning(
-            "transaction %s: the broker could not be told %s (%s: %s); its check-back finishes it",
-            uuid,
-            state.name,
-            type(error).__name__,
-            error,
-        )
+    match state, error:
+        case TransactionState.COMMIT, OutcomeConflict():
+            _log.error(
+                "transaction.committed_but_rolled_back",
+                "transaction %(transaction_id)s COMMITTED in its own database, but the broker has rolled its messages "
+                "back: they are LOST to their consumers. Send them again as a new transaction, and find who decided: a "
+                "check listener that answered ROLLBACK while the transaction ran, or a person (`txmsg half rollback`)",
+                transaction_id=uuid,
+            )
+        case TransactionState.COMMIT, OutcomeExpired():
+            _log.error(
+                "transaction.committed_but_unknown",
+                "transaction %(transaction_id)s COMMITTED in its own database, but the broker does not know it (any "
+                "more): its outcome was decided too long ago to be remembered. Look whether its messages were "
+                "delivered; if not, send them again",
+                transaction_id=uuid,
+            )
+        case TransactionState.ROLLBACK, OutcomeConflict():
+            _log.error(
+                "transaction.rolled_back_but_delivered",
+                "transaction %(transaction_id)s was ROLLED BACK in its own database, but the broker has delivered its "
+                "messages: consumers act on what did not happen. Undo that, and find who decided: a check listener "
+                "that answered COMMIT without a trace of the transaction, or a person (`txmsg half commit`)",
+                transaction_id=uuid,
+            )
+        case _:
+            _log.warning(
+                "transaction.outcome_untold",
+                "transaction %(transaction_id)s: the broker could not be told %(outcome)s (%(kind)s: %(error)s); its "
+                "check-back finishes it",
+                transaction_id=uuid,
+                outcome=state.name,
+                kind=type(error).__name__,
+                error=error,
+            )

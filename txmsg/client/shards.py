@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -25,10 +24,11 @@ from txmsg.client.sender import Lane, Sender
 from txmsg.client.thread_lane import ThreadWaiter, wait_for
 from txmsg.client.waiting import PENDING_ITEMS_MAX
 from txmsg.errors import BrokerUnavailable, InvalidMessage, Overloaded, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.message import new_transaction_id_bytes
 from txmsg.wire.v1.txmsg_pb2 import RecallReply
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 FIND_S_MAX = 2.0
 """How long a start waits for each database to say which it is."""
@@ -47,7 +47,11 @@ async def find_shards(shards: Sequence[Brokers], *, timeout_s: float) -> None:
     )
     for error in found:
         if isinstance(error, RETRYABLE):
-            _log.warning("a Notify database is away; the producer starts without it: %s", error)
+            _log.warning(
+                "client.database_away",
+                "a Notify database is away; the producer starts without it: %(error)s",
+                error=error,
+            )
         elif error is not None:
             raise error
 

@@ -5,17 +5,17 @@ Knows neither: what a consumer does with a message that failed is its own.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from txmsg.errors import MisuseError, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.user_function import UserFunction, text_of
 from txmsg.wire.tags import TagExpression, parse_tags
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
 
@@ -40,10 +40,17 @@ class Handler:
         """Logs what the handler raised; the same for a person who looks at retries, in characters that can be kept."""
         own = isinstance(exc, TxmsgError)  # its text says all: no traceback with each delivery
         _log.warning(
-            "group %s: the handler of topic %r raised for message %s at queue %s offset %s, delivery %d; it comes "
-            "again after a pause%s",
-            *(self.group, self.topic, message.id, message.queue, message.offset, message.attempt),
-            f": {type(exc).__name__}: {exc}" if own else "",
+            "handler.raised",
+            "group %(group)s: the handler of topic %(topic)r raised for message %(message_id)s at queue %(queue)s "
+            "offset %(offset)s, delivery %(attempt)d; it comes again after a pause%(cause)s",
+            group=self.group,
+            topic=self.topic,
+            message_id=message.id,
+            queue=message.queue,
+            offset=message.offset,
+            attempt=message.attempt,
+            cause=f": {type(exc).__name__}: {exc}" if own else "",
+            error=exc,
             exc_info=None if own else exc,
         )
         return text_of(exc)

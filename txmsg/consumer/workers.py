@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -20,10 +19,11 @@ from types import coroutine
 from typing import Any, Final, Generic, TypeVar
 
 from txmsg.consumer.subscriptions import Handler
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import in_handler
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _CANCEL_S_MAX: Final = 1.0
 """How long a cancelled handler may take to end."""
@@ -132,7 +132,11 @@ class _LoopWorkers(Generic[R]):
         if self._tasks:
             _, left = await asyncio.wait(self._tasks, timeout=_CANCEL_S_MAX)
             if left:
-                _log.warning("%d handlers went on after they were cancelled; they are not waited for", len(left))
+                _log.warning(
+                    "handler.not_cancelled",
+                    "%(handlers)d handlers went on after they were cancelled; they are not waited for",
+                    handlers=len(left),
+                )
 
     def _new_task(self, place: int) -> asyncio.Task[None]:
         task = self._loop.create_task(self._work(place))
@@ -236,9 +240,13 @@ class _ThreadWorkers(Generic[R]):
             thread.start()
         except RuntimeError as exc:
             _log.error(
-                "%s: %d of %d threads run, and no further one can be started (%s): raise the limit of processes "
-                "(ulimit -u, pids.max), or give the consumer less concurrency",
-                *(self._name, place, len(self.running), exc),
+                "consumer.threads_refused",
+                "%(consumer)s: %(running)d of %(threads)d threads run, and no further one can be started (%(error)s): "
+                "raise the limit of processes (ulimit -u, pids.max), or give the consumer less concurrency",
+                consumer=self._name,
+                running=place,
+                threads=len(self.running),
+                error=exc,
             )
             return False
         self._started_count += 1

@@ -8,7 +8,6 @@ a browser that was told that a foreign name is 127.0.0.1 reads nothing.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -18,10 +17,11 @@ from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
 from txmsg.errors import MisuseError, printable
+from txmsg.logs import EventLog
 from txmsg.metrics.figures import Figures
 from txmsg.wire.address import check_address, host_and_port
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 TEXT: Final = "text/plain; charset=utf-8"
 _NAME = "localhost"
@@ -85,7 +85,7 @@ class Endpoint:
                 "--http-listen HOST:PORT (port 0: a free one)"
             ) from exc
         address = f"{listen.rpartition(':')[0]}:{self._server.sockets[0].getsockname()[1]}"
-        logger.info("metrics are at http://%s/metrics", address)
+        _log.info("metrics.served", "metrics are at http://%(address)s/metrics", address=address)
         return address
 
     async def close(self) -> None:
@@ -160,8 +160,8 @@ class Endpoint:
                 body = await asyncio.shield(self._scrape)
         except TimeoutError:
             return Page(HTTPStatus.SERVICE_UNAVAILABLE, b"the figures were not read in time\n")
-        except Exception:
-            logger.exception("the figures could not be read")
+        except Exception:  # noqa: BLE001 - whatever it is, the process goes on
+            _log.exception("metrics.failed", "the figures could not be read")
             return Page(HTTPStatus.INTERNAL_SERVER_ERROR, b"the figures could not be read; the log says why\n")
         return Page(HTTPStatus.OK, body, self._content_type)
 

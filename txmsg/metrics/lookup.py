@@ -6,17 +6,17 @@ A scrape waits for them only a moment, so that one is answered when a database h
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 FRESH_S: Final = 5.0
 """What is younger is not read again."""
@@ -72,5 +72,11 @@ class Lookup(Generic[T]):
         trouble = " ".join(str(exc).split()) or type(exc).__name__
         if trouble != self._trouble:  # once, not at each scrape
             is_usual = isinstance(exc, BrokerUnavailable)
-            _log.warning("%s cannot be read: %s", self._what, trouble, exc_info=None if is_usual else exc)
+            _log.warning(
+                "metrics.unreadable",
+                "%(what)s cannot be read: %(error)s",
+                what=self._what,
+                error=trouble,
+                exc_info=None if is_usual else exc,
+            )
         self._trouble = trouble

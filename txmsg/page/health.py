@@ -8,14 +8,15 @@ A file, because any program can write it, in any language, also one that ends be
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-logger = logging.getLogger(__name__)
+from txmsg.logs import EventLog
+
+_log = EventLog(__name__)
 
 _HEALTH_S_MAX: Final = 5.0
 _SIZE_BYTES_MAX: Final = 64 * 1024
@@ -56,7 +57,12 @@ class HealthFile:
 
     def _tell(self, trouble: str) -> None:
         if trouble != self._trouble:
-            logger.warning("the health of the parts cannot be read from %s: %s", self._path, trouble)
+            _log.warning(
+                "page.health_unreadable",
+                "the health of the parts cannot be read from %(path)s: %(error)s",
+                path=self._path,
+                error=trouble,
+            )
         self._trouble = trouble
 
 

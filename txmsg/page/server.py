@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from txmsg.page.health import HealthFile
 from txmsg.page.listening import Server, listening
 from txmsg.page.page import Page
 from txmsg.page.watch import Read, Watch
-
-logger = logging.getLogger(__name__)
 
 _BULLETIN_EVERY_S_MAX: Final = 1.0
 """Also when nothing is new: a browser that hears nothing for some seconds knows that the connection is lost."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,10 +12,11 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from txmsg.errors import StorageError
+from txmsg.logs import EventLog
 from txmsg.page.board import Snapshot
 from txmsg.postgres import FORM, connect
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 Read = Callable[[psycopg.Connection[Any]], Snapshot]
 """All figures in one snapshot of the database. The connection is in no transaction, before and after."""
@@ -80,7 +80,7 @@ class Watch:
             begun = time.monotonic()
             self._on_read(self._read(connection))
             if self._trouble is not None:
-                logger.info("the figures can be read again")
+                _log.info("page.figures_back", "the figures can be read again")
                 self._trouble = None
             self._is_stopping.wait(begun + _READ_EVERY_S_MIN - time.monotonic())
             self._wait_for_news(connection, begun + _READ_EVERY_S_MAX)
@@ -94,7 +94,7 @@ class Watch:
     def _tell(self, exc: Exception) -> None:
         trouble = " ".join(str(exc).split()) or type(exc).__name__
         if trouble != self._trouble:  # once, not each second
-            logger.warning("the figures cannot be read: %s", trouble)
+            _log.warning("page.figures_unreadable", "the figures cannot be read: %(error)s", error=trouble)
         self._trouble = trouble
 
 

@@ -6,7 +6,6 @@ Named as those of Spark's own Kafka source where the meaning is the same.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, UnknownTopic, shown
+from txmsg.logs import EventLog
 from txmsg.message import check_name, datetime_of_us
 from txmsg.metaq.access import LogQueue
 from txmsg.runtime.start import Start
 from txmsg.wire.address import check_address
 
-_LOG = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _EARLIEST, _LATEST = Start.earliest(), Start.latest()
 _OF_NUMBER: Final = {-2: _EARLIEST, -1: _LATEST}
@@ -91,7 +91,14 @@ class ReadOptions:
         what = f"topic {queue.topic} queue {queue.queue}: offsets {begin} to {end - 1} cannot be read: {why}"
         if self.fail_on_data_loss:
             raise OffsetOutOfRange(f"{what}; look into it, then go on without them by failOnDataLoss=false", begin, end)
-        _LOG.warning("%s; going on without them", what)
+        _log.warning(
+            "spark.messages_lost",
+            "%(what)s; going on without them",
+            what=what,
+            topic=queue.topic,
+            queue=queue.queue,
+            messages=end - begin,
+        )
 
 
 def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:

@@ -6,7 +6,6 @@ So the sink keeps a mark of its own, in the transaction of what it writes: per q
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
@@ -14,12 +13,13 @@ from uuid import UUID
 
 import psycopg
 from pyspark.sql import DataFrame
-from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from txmsg.errors import MisuseError, StorageError
+from txmsg.logs import EventLog
 from txmsg.postgres import FORM, connect
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class Sink(Generic[T]):
             retry=retry_if_exception_type(psycopg.OperationalError),
             wait=wait_exponential(_WAIT_S_MIN, max=_WAIT_S_MAX),
             stop=stop_after_delay(_TRIED_S_MAX),
-            before_sleep=before_sleep_log(logger, logging.WARNING),
+            before_sleep=_log_failure,
             reraise=True,
         ):
             with attempt:
@@ -156,3 +156,13 @@ def _create_table(connection: psycopg.Connection[Any]) -> None:
     if row is None or row[0] is None:
         connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
         connection.execute(_CREATE_TABLE)
+
+
+def _log_failure(attempt: RetryCallState) -> None:
+    assert attempt.outcome is not None
+    _log.warning(
+        "spark.write_repeated",
+        "a batch could not be written, attempt %(attempt)d: %(error)s",
+        attempt=attempt.attempt_number,
+        error=attempt.outcome.exception(),
+    )

@@ -19,8 +19,8 @@ from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING, Any
 
 from txmsg.errors import TxmsgError, error_of_code
+from txmsg.logs import log_to_stderr
 from txmsg.runtime.child import Child
-from txmsg.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from txmsg.broker.config import BrokerConfig

@@ -7,7 +7,6 @@ part as the other side takes it, and those of several calls take turns. Knows no
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 from collections import deque
@@ -19,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from txmsg.errors import ProtocolError, printable
 from txmsg.forks import renew_in_children
+from txmsg.logs import EventLog
 from txmsg.wire.frames import (
     LAST,
     MORE,
@@ -48,7 +48,7 @@ _KEEPALIVE_IDLE_S: Final = 20
 _KEEPALIVE_PROBES: Final = 3
 
 _release = version("txmsg")
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 def greeting(*, blocking: bool = False) -> bytes:
@@ -409,7 +409,12 @@ class Connection(asyncio.Protocol):
             for frame in self._reader.feed(data):
                 self._take_frame(frame)
         except (ProtocolError, TlsError) as exc:
-            _log.warning("the connection with %s is closed: %s", self.peer_name, printable(str(exc)))
+            _log.warning(
+                "connection.closed",
+                "the connection with %(peer)s is closed: %(error)s",
+                peer=self.peer_name,
+                error=printable(str(exc)),
+            )
             self.abort(str(exc))
 
     def _decrypted(self, tls: TlsStream, data: bytes) -> bytes:

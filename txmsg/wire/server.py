@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import resource
 import socket
@@ -22,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import DecodeError
 
 from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, Overloaded, ProtocolError, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import Connection, Partial, Traffic
@@ -32,7 +32,7 @@ from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
 from txmsg.wire.texts import nul_in
 from txmsg.wire.tls import ServerTls, TlsStream
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _FILES_RESERVED = 256
 """File descriptors that are not for clients: the database's or the log's, pipes, the listening socket."""
@@ -72,12 +72,13 @@ def connections_allowed(connections_max: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if soft < wanted:
             allowed = max(soft - _FILES_RESERVED, soft // 2)
-            logger.warning(
-                "at most %d clients can be connected, not connections_max=%d: the process may open %d files; raise its "
-                "hard limit (ulimit -Hn, or LimitNOFILE= of systemd)",
-                allowed,
-                connections_max,
-                soft,
+            _log.warning(
+                "server.connections_limited",
+                "at most %(connections)d clients can be connected, not connections_max=%(connections_max)d: the "
+                "process may open %(files)d files; raise its hard limit (ulimit -Hn, or LimitNOFILE= of systemd)",
+                connections=allowed,
+                connections_max=connections_max,
+                files=soft,
             )
             return allowed
     return connections_max
@@ -247,10 +248,14 @@ class Server:
             is_due = self._out_of_files_at is None or now - self._out_of_files_at >= _SAY_AGAIN_S
             if exc.errno in (errno.EMFILE, errno.ENFILE) and is_due:
                 self._out_of_files_at = now
-                logger.error(
-                    "no connection can be taken: this process cannot open another file (%s); raise its limit (ulimit "
-                    "-n, or LimitNOFILE= of systemd), or allow fewer connections (connections_max=%d, %d are open)",
-                    *(exc.strerror, self.connections_max, len(self.connections)),
+                _log.error(
+                    "server.out_of_files",
+                    "no connection can be taken: this process cannot open another file (%(error)s); raise its limit "
+                    "(ulimit -n, or LimitNOFILE= of systemd), or allow fewer connections "
+                    "(connections_max=%(connections_max)d, %(connections)d are open)",
+                    error=exc.strerror,
+                    connections_max=self.connections_max,
+                    connections=len(self.connections),
                 )
 
 
@@ -511,8 +516,8 @@ class ServerConnection(Connection):
             message = b"" if reply is None else reply.SerializeToString()
         except TxmsgError as exc:
             self._fail(call, exc)
-        except Exception as exc:
-            logger.exception("a call from %s failed", self.peer_name)
+        except Exception as exc:  # noqa: BLE001 - the root of a task
+            _log.exception("server.call_failed", "a call from %(peer)s failed", peer=self.peer_name)
             self._fail(call, TxmsgError(f"the server failed: {type(exc).__name__}; its log says more"))
         else:
             self.send(Kind.REPLY, 0, call, message)

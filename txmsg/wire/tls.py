@@ -6,7 +6,6 @@ socket and no frames. Contexts are Python's; those that are made here require TL
 
 from __future__ import annotations
 
-import logging
 import os
 import ssl
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, shown
+from txmsg.logs import EventLog
 from txmsg.wire.frames import Buffer
 
 TlsChoice: TypeAlias = bool | str | Path | ssl.SSLContext
@@ -24,7 +24,7 @@ a context says it all by itself; False is no TLS."""
 _READ_SIZE_BYTES: Final = 256 * 1024
 _ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
 """A fatal one, of TLS 1.2: "protocol version"."""
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class TlsError(ConnectionError):
@@ -142,9 +142,14 @@ class ServerTls:
         try:
             self.context = self._load()
         except MisuseError as exc:
-            _log.error("the certificate was changed and cannot be used, the one before stays: %s", exc)
+            _log.error(
+                "tls.certificate_refused",
+                "the certificate %(path)s was changed and cannot be used, the one before stays: %(error)s",
+                path=self._certificate,
+                error=exc,
+            )
         else:
-            _log.info("the certificate %s is read again", self._certificate)
+            _log.info("tls.certificate_read", "the certificate %(path)s is read again", path=self._certificate)
 
     def _look(self) -> list[tuple[int, int] | None]:
         """When each file was changed last, and which one it is: one that is moved there may be older."""

@@ -8,7 +8,6 @@ done.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -22,9 +21,10 @@ from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
 from txmsg.message import QueueId
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _LOOK_S = 10.0
 """How often the assignment is checked although nothing seems to have changed."""
@@ -135,9 +135,9 @@ class Membership:
                 try:
                     await self.step_once()
                 except BrokerUnavailable as exc:
-                    _log.debug("%s", exc)  # the holder has said it once, aloud
+                    _log.debug("cluster.heartbeat_failed", "%(error)s", error=exc)  # the holder has said it once, aloud
                 except Exception:  # noqa: BLE001 - the root of a task
-                    _log.exception("a heartbeat failed; it is tried again")
+                    _log.exception("cluster.heartbeat_failed", "a heartbeat failed; it is tried again")
                 try:
                     async with asyncio.timeout(self._heartbeat_s if self.leases.is_held() else self._heartbeat_s / 2):
                         await self._soon.wait()
@@ -224,7 +224,11 @@ class Membership:
         """Declares silent brokers dead, assigns queues if something has changed, and reads this broker's leases."""
         dead = await brokers_store.mark_dead(conn)
         for broker_id in dead:
-            _log.warning("broker %s sends no heartbeats: its queues are assigned to others", broker_id)
+            _log.warning(
+                "cluster.broker_dead",
+                "broker %(broker)s sends no heartbeats: its queues are assigned to others",
+                broker=broker_id,
+            )
         brokers, youngest_queue = await brokers_store.live_brokers(conn)
         self._set_brokers(tuple(brokers))
         epoch = await leases_store.lease_epoch(conn)
@@ -251,7 +255,12 @@ class Membership:
         raised = await leases_store.assign(conn, epoch, moves.given, moves.wanted)
         if raised is None:
             return -1
-        _log.info("assigned %d queues, and requested the hand-over of %d", len(moves.given), len(moves.wanted))
+        _log.info(
+            "cluster.assigned",
+            "assigned %(queues)d queues, and requested the hand-over of %(wanted)d",
+            queues=len(moves.given),
+            wanted=len(moves.wanted),
+        )
         if not self.is_alone:
             await notify(conn, "leases")
         return raised
@@ -280,9 +289,13 @@ class Membership:
                 await leases_store.hand_over(conn, incarnation, self.leases.broker_id, list(queues.items()))
                 await notify(conn, "leases")
         except BrokerUnavailable as exc:
-            _log.debug("%s", exc)
+            _log.debug("cluster.hand_over_failed", "%(error)s", error=exc)
         except Exception:  # noqa: BLE001 - the root of a task
-            _log.exception("handing over %d queues failed; it is tried again", len(queues))
+            _log.exception(
+                "cluster.hand_over_failed",
+                "handing over %(queues)d queues failed; it is tried again",
+                queues=len(queues),
+            )
         finally:
             for queue_id in queues:
                 del self._handing_over[queue_id]
@@ -306,7 +319,7 @@ class Membership:
 
     def _stand_by(self, why: str) -> None:
         if why != self._said:
-            _log.warning("this broker accepts messages but delivers none: %s", why)
+            _log.warning("cluster.not_joined", "this broker accepts messages but delivers none: %(error)s", error=why)
             self._said = why
         self._drop(why)
 

@@ -7,7 +7,6 @@ Never one per message: a NOTIFY takes a global lock when it commits.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,8 +15,9 @@ from psycopg import AsyncConnection
 
 from txmsg.broker.store.connect import TRANSIENT, Pool, answering_within, connect_listener, notify, session
 from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _HINT_PAUSE_S = 0.02
 """A broker announces the ends of queues at most 50 times a second."""
@@ -85,9 +85,13 @@ class Notices:
             try:
                 await self.hint_once()
             except BrokerUnavailable as exc:
-                _log.debug("the ends of queues were not announced to other brokers: %s", exc)
+                _log.debug(
+                    "cluster.notice_failed",
+                    "the ends of queues were not announced to other brokers: %(error)s",
+                    error=exc,
+                )
             except Exception:  # noqa: BLE001 - the root of a task
-                _log.exception("the ends of queues were not announced to other brokers")
+                _log.exception("cluster.notice_failed", "the ends of queues were not announced to other brokers")
             await asyncio.sleep(_HINT_PAUSE_S)
 
     async def _listen(self) -> None:
@@ -102,11 +106,12 @@ class Notices:
                     await connection.close()
             except (*TRANSIENT, BrokerUnavailable) as exc:
                 _log.info(
-                    "notifications of other brokers are not received, their changes are found by polling: %s",
-                    " ".join(str(exc).split()),
+                    "cluster.not_listening",
+                    "notifications of other brokers are not received, their changes are found by polling: %(error)s",
+                    error=" ".join(str(exc).split()),
                 )
             except Exception:  # noqa: BLE001 - the root of a task
-                _log.exception("listening to other brokers failed; it is tried again")
+                _log.exception("cluster.listening_failed", "listening to other brokers failed; it is tried again")
             await asyncio.sleep(_RECONNECT_PAUSE_S)
 
     async def _hear(self, connection: AsyncConnection[Any]) -> None:

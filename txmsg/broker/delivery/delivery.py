@@ -8,7 +8,6 @@ whose acknowledgements were not yet written are redelivered.
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -25,11 +24,12 @@ from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Re
 from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.store.connect import Pool
 from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
 from txmsg.message import QueueId
 from txmsg.runtime.start import Start
 from txmsg.wire.tags import TagExpression, wants_of
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 _TOKEN_BITS = 48
 """Tokens begin at random and rise, so that a receipt of an earlier process of this broker, or of an incarnation of the
 database with the same epochs, settles nothing that this process delivers."""
@@ -284,7 +284,12 @@ class Delivery:
 
     def lost(self, queue_ids: Collection[QueueId], why: str) -> None:
         """Drops the windows and retries of these queues, for all groups."""
-        _log.info("no longer delivers %d queues: %s", len(queue_ids), why)
+        _log.info(
+            "delivery.queues_lost",
+            "no longer delivers %(queues)d queues: %(reason)s",
+            queues=len(queue_ids),
+            reason=why,
+        )
         self._state.leaving.difference_update(queue_ids)
         for group in {feed.group for queue_id in queue_ids for feed in self._state.feeds_of.get(queue_id, ())}:
             self._state.remove(group, queue_ids)

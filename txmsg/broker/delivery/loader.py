@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -26,12 +25,13 @@ from txmsg.broker.store import retries as retries_store
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
 from txmsg.message import QueueId, QueueNumber
 from txmsg.runtime.backoff import Backoff
 from txmsg.runtime.start import Start
 from txmsg.wire.tags import TagExpression
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class LeasedQueue(NamedTuple):
@@ -94,7 +94,12 @@ class Loader:
             async with self._loading(group.name), self._writer.flushing, group.writing:
                 self._state.remove(group, sought)
         if sought:
-            _log.info("group %s goes on elsewhere in %d queues", group.name, len(sought))
+            _log.info(
+                "group.moved",
+                "group %(group)s goes on elsewhere in %(queues)d queues",
+                group=group.name,
+                queues=len(sought),
+            )
         return bool(sought)
 
     def _loading(self, name: str) -> asyncio.Lock:
@@ -139,8 +144,13 @@ class Loader:
                 feed.opens_at = until if until > self._state.monotonic() else None
             if feed.opens_at is not None:
                 _log.info(
-                    "group %s: %s waits %.0f s: ordered messages that were delivered before may be in flight",
-                    *(group.name, feed, feed.opens_at - self._state.monotonic()),
+                    "delivery.queue_waits",
+                    "group %(group)s: topic %(topic)s queue %(queue)d waits %(wait_s).0f s: ordered messages that were "
+                    "delivered before may be in flight",
+                    group=group.name,
+                    topic=feed.topic,
+                    queue=feed.number,
+                    wait_s=feed.opens_at - self._state.monotonic(),
                 )
         self._state.add(group, topics, feeds)
         return group

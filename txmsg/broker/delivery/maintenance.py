@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
@@ -18,8 +17,9 @@ from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as retries_store
 from txmsg.broker.store.connect import Connection
+from txmsg.logs import EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 _KEYS_PER_STATEMENT = 1000
 _GROUPS_DELETED_AT_ONCE = 100
 
@@ -166,7 +166,12 @@ class Maintenance:
             elif row.version != group.settings.version:
                 group.settings = settings_of(row, self._state.config)
                 group.members.limit(group.settings.deliver_rate_max, self._state.monotonic())
-                _log.info("group %s: the settings are those of version %d now", group.name, row.version)
+                _log.info(
+                    "group.settings_changed",
+                    "group %(group)s: the settings are those of version %(version)d now",
+                    group=group.name,
+                    version=row.version,
+                )
                 if await self._loader.seek(group):
                     self.gained.set()
         self._settings_seen = seen
@@ -180,7 +185,11 @@ class Maintenance:
         async with self._state.session() as conn:
             await groups_store.touch_groups(conn, used)
             for name in await groups_store.delete_unused_groups(conn, _GROUPS_DELETED_AT_ONCE):
-                _log.info("group %s was not used for as long as it is kept, and is deleted", name)
+                _log.info(
+                    "group.expired",
+                    "group %(group)s was not used for as long as it is kept, and is deleted",
+                    group=name,
+                )
         for group in list(self._state.groups.values()):  # what they hold ready takes memory from others
             if not group.members.is_used(now, self._state.config.member_ttl_s) and is_finished(
                 list(group.feeds.values())

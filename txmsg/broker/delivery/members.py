@@ -5,7 +5,6 @@ Pure: time is an argument.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 
 from txmsg.broker.delivery.values import Line, Receipt
 from txmsg.broker.rate import TokenBucket
+from txmsg.logs import EventLog
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 PROBE_S_MIN = 1.0
@@ -124,7 +124,7 @@ class Pause:
         return True
 
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _HEALTHY_S = 60.0
 """How recently a member must have succeeded to keep its group from pausing; and how recently one must have asked for
@@ -309,7 +309,12 @@ class Members:
         paused_s = now - (self.pause.since or now)
         if not self.pause.succeeded(now, count):
             return False
-        _log.warning("group %s goes on after a pause of %.0f s", self.group, paused_s)
+        _log.warning(
+            "group.resumed",
+            "group %(group)s goes on after a pause of %(paused_s).0f s",
+            group=self.group,
+            paused_s=paused_s,
+        )
         for member in self._members.values():
             member.pause.succeeded(now)
         return True
@@ -323,13 +328,22 @@ class Members:
         member = None if client_id is None else self._members.get(client_id)
         begins = member is not None and member.pause.failed(count, error, now, token=token, retries=self.retries)
         if begins and len(self._members) > 1:
-            _log.warning("group %s: member %s fails only, and gets single messages", self.group, client_id)
+            _log.warning(
+                "group.member_paused",
+                "group %(group)s: member %(member)s fails only, and gets single messages",
+                group=self.group,
+                member=client_id,
+            )
         spare = self.pause.begins(count, self.retries) and self._others_succeed(client_id, now)
         if self.pause.failed(count, error, now, token=token, retries=self.retries, spare=spare):
             _log.warning(
-                "group %s pauses after %d failures in a row, with %d messages in retry, and gets single messages until "
-                "one is processed; the last error: %s",
-                *(self.group, self.pause.failures, self.retries, error.partition("\n")[0]),
+                "group.paused",
+                "group %(group)s pauses after %(failures)d failures in a row, with %(retries)d messages in retry, and "
+                "gets single messages until one is processed; the last error: %(error)s",
+                group=self.group,
+                failures=self.pause.failures,
+                retries=self.retries,
+                error=error.partition("\n")[0],
             )
         return self.pause.is_on and not is_probe
 

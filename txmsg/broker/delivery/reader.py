@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from psycopg.errors import UndefinedTable
@@ -13,8 +12,9 @@ from txmsg.broker.store import delivery as store
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.rows import Row
 from txmsg.errors import BrokerUnavailable, StorageError
+from txmsg.logs import EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 _SMALL_READ_COUNT, _SMALL_READ_BYTES = 10, 64 * 1024
 """What is read at a time when memory is full, or for a probe."""
 
@@ -33,9 +33,15 @@ class Reader:
             try:
                 await self.read_once(feed)
             except BrokerUnavailable as exc:
-                _log.debug("%s", exc)
+                _log.debug("delivery.read_failed", "%(error)s", error=exc)
             except Exception:  # noqa: BLE001 - the root of a task
-                _log.exception("reading %s failed; it is tried again", feed)
+                _log.exception(
+                    "delivery.read_failed",
+                    "group %(group)s: reading topic %(topic)s queue %(queue)d failed; it is tried again",
+                    group=feed.group.name,
+                    topic=feed.topic,
+                    queue=feed.number,
+                )
 
     async def read_once(self, feed: Feed) -> None:
         """Reads a feed once, and wakes members for what was read."""
@@ -93,8 +99,14 @@ async def _locate(conn: Connection, feed: Feed) -> None:
     assert spans, "there is always one open segment"
     if window.position < spans[0].base:
         _log.warning(
-            "group %s has lost offsets %d to %d of topic %s queue %d: their segment was dropped before they were read",
-            *(feed.group.name, window.position, spans[0].base - 1, feed.topic, feed.number),
+            "delivery.offsets_lost",
+            "group %(group)s has lost offsets %(first_offset)d to %(last_offset)d of topic %(topic)s queue %(queue)d: "
+            "their segment was dropped before they were read",
+            group=feed.group.name,
+            first_offset=window.position,
+            last_offset=spans[0].base - 1,
+            topic=feed.topic,
+            queue=feed.number,
         )
         window.skip_to(spans[0].base)
     last = max(i for i, span in enumerate(spans) if span.base <= window.position)

@@ -7,7 +7,6 @@ again from the cursors.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -24,11 +23,12 @@ from txmsg.broker.delivery.window import Memory
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
 from txmsg.message import QueueId
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class FairQueue(Generic[T]):
@@ -230,7 +230,9 @@ class State:
     def drop(self, why: str) -> None:
         """Drops the leases and everything in memory. Waiting members get BrokerUnavailable."""
         if not self.closed.is_set() and (self.leases.is_member or self.groups):
-            _log.warning("delivery stops until this broker has joined again: %s", why)
+            _log.warning(
+                "delivery.stopped", "delivery stops until this broker has joined again: %(reason)s", reason=why
+            )
         self.leases.lose(why)
         now = self.monotonic()
         former = self.ordered_in_flight.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +23,10 @@ from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.retries import FirstFailure, LastFailure, RetryFailure
 from txmsg.broker.store.rows import RetryKey
 from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
 from txmsg.message import QueueId
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 _CURSORS_PER_STATEMENT = 1000
 _ROWS_PER_STATEMENT = 1000  # it looks up values in arrays, which is quadratic
 _ERROR_LENGTH_MAX = 2000
@@ -74,7 +74,13 @@ class ProgressWriter:
                 ]
                 stale = await _write_progress(conn, self._state.leases, chunk)
             for feed in filter(self._state.is_delivered, stale):
-                _log.warning("group %s: %s is no longer this broker's", feed.group.name, feed)
+                _log.warning(
+                    "delivery.cursor_refused",
+                    "group %(group)s: topic %(topic)s queue %(queue)d is no longer this broker's",
+                    group=feed.group.name,
+                    topic=feed.topic,
+                    queue=feed.number,
+                )
                 self._state.remove(feed.group, [feed.queue_id])
                 self._membership.reread_leases()
 
@@ -131,7 +137,12 @@ class ProgressWriter:
         try:
             await self.write_outcomes(group, feeds)
         except BrokerUnavailable as exc:
-            _log.debug("group %s: what failed is not written yet: %s", group.name, exc)
+            _log.debug(
+                "delivery.retries_unwritten",
+                "group %(group)s: what failed is not written yet: %(error)s",
+                group=group.name,
+                error=exc,
+            )
 
     async def note_in_flight(self, feeds: Sequence[Feed], visibility_timeout_s: float | None) -> None:
         """Notes in cursors for how long ordered messages may be in flight from now on; None: none are."""
@@ -218,8 +229,13 @@ async def _log_lost(conn: Connection, feed: Feed, failing: Mapping[int, Failure]
     kept = {offset for _, offset in await store.failed_offsets(conn, feed.group.id, [feed.queue_id], since)}
     if lost := sorted(failing.keys() - kept):
         _log.error(
-            "group %s failed to process offsets %s of topic %s queue %d, which are not kept any more: no retry",
-            *(feed.group.name, lost, feed.topic, feed.number),
+            "delivery.retry_lost",
+            "group %(group)s failed to process offsets %(offsets)s of topic %(topic)s queue %(queue)d, which are not "
+            "kept any more: no retry",
+            group=feed.group.name,
+            offsets=lost,
+            topic=feed.topic,
+            queue=feed.number,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ from txmsg.broker.periodic import repeat
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import MisuseError, TopicExists, UnknownTopic
+from txmsg.logs import EventLog
 from txmsg.message import QUEUES_MAX, QueueId, check_name, is_name
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 TOPICS_MADE_MAX = 100
 """How many topics one request may bring that are not there yet."""
@@ -173,9 +173,14 @@ class TopicRegistry:
         for name in changed:
             self._topics.pop(name, None)
             if topic := await self._load(name):
-                logger.info("topic %s has changed; it has %d queues now", name, len(topic.queue_ids))
+                _log.info(
+                    "topic.changed",
+                    "topic %(topic)s has changed; it has %(queues)d queues now",
+                    topic=name,
+                    queues=len(topic.queue_ids),
+                )
             else:
-                logger.info("topic %s is gone", name)
+                _log.info("topic.deleted", "topic %(topic)s is gone", topic=name)
         self._looked_at = looked_at
         return changed
 

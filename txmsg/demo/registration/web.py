@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import logging
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-logger = logging.getLogger(__name__)
+from txmsg.logs import EventLog
+
+_log = EventLog(__name__)
 
 Handler = Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]
 """The JSON of a request to (status, JSON of the answer)."""
@@ -28,8 +29,8 @@ class _Request(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         try:
             status, answer = self.server.handler(request)
-        except Exception as exc:  # the root of this request: logged, and answered
-            logger.exception("request %s failed", request)
+        except Exception as exc:  # noqa: BLE001 - the root of this request: logged, and answered
+            _log.exception("demo.request_failed", "request %(request)s failed", request=request)
             status, answer = 500, {"error": f"{type(exc).__name__}: {exc}"}
         body = json.dumps(answer).encode()
         self.send_response(status)
@@ -39,7 +40,7 @@ class _Request(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        logger.debug(format, *args)
+        _log.debug("demo.requested", "%(request)s", request=format % args)
 
 
 class Server(ThreadingHTTPServer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Mapping
 from contextlib import closing
@@ -14,6 +13,7 @@ from txmsg.binlog import table
 from txmsg.binlog.database import connect, translated
 from txmsg.demo.trades.stage import TOPIC, TradeStage
 from txmsg.errors import TxmsgError
+from txmsg.logs import EventLog
 from txmsg.metaq import LogQueue, open_log
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1.txmsg_pb2 import StatsRequest
@@ -22,7 +22,7 @@ from txmsg.wire.v1.txmsg_rpc import Admin
 EVERY_S: Final = 1.0
 ASKED_S_MAX: Final = 2.0
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class HealthWriter:
@@ -66,7 +66,7 @@ def _of_broker(channel: BlockingChannel) -> dict[str, float]:
     try:
         stats = channel.call(Admin.stats, StatsRequest(), timeout_s=ASKED_S_MAX)
     except TxmsgError as exc:
-        _log.info("no figures from the broker: %s", exc)
+        _log.info("demo.no_figures", "no figures from the broker: %(error)s", error=exc)
         return {}
     return {
         "undecided": stats.halves,
@@ -86,5 +86,5 @@ def _of_tailer(storage: str, log: Path) -> dict[str, float]:
             rows = sum(queue.end - behind[queue.id] for queue in queues if queue.id in behind)
             return {"tailer_messages": rows, "tailer_s": round(table.oldest_age_s(session, behind), 3)}
     except TxmsgError as exc:
-        _log.info("table and log cannot be compared: %s", exc)
+        _log.info("demo.not_comparable", "table and log cannot be compared: %(error)s", error=exc)
         return {}

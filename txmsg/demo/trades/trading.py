@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,14 @@ from txmsg import BrokerUnavailable, TransactionRefused
 from txmsg.demo.examples.trade_dashboard import service
 from txmsg.demo.examples.trade_dashboard.orders import EVENTS, Event, Order
 from txmsg.demo.trades.load import Load, Step, steps
+from txmsg.logs import EventLog
 
 CALLERS: Final = 3
 """Transactions of each kind of trade under way at a time."""
 TOGETHER_MAX: Final = 50
 RETRY_S: Final = 0.2
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _TRADES: Final[Mapping[Event, Callable[[Sequence[Order], int], Awaitable[None]]]] = {
     "created": service.create,
@@ -121,7 +121,13 @@ async def _make(event: Event, orders: Sequence[Order]) -> None:
                     await _make(event, [order])
             return
         except (BrokerUnavailable, TransactionRefused) as exc:  # nothing was changed
-            _log.warning("%d orders are not %s yet, trying again: %s", len(orders), event, exc)
+            _log.warning(
+                "demo.orders_repeated",
+                "%(orders)d orders are not %(state)s yet, trying again: %(error)s",
+                orders=len(orders),
+                state=event,
+                error=exc,
+            )
             await asyncio.sleep(RETRY_S)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from txmsg.demo.trades.browser import read_totals
+from txmsg.logs import EventLog
 from txmsg.runtime.child import ChildFailed
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 SILENCE_S_MAX = 10.0
 """The page says something every second."""
@@ -56,7 +56,7 @@ class PageWatch:
                 connection.request("GET", "/events")
                 self._follow(connection.getresponse())
             except (OSError, http.client.HTTPException) as exc:
-                _log.info("the connection to the page is lost: %r", exc)
+                _log.info("demo.page_lost", "the connection to the page is lost: %(error)r", error=exc)
                 self._ending.wait(1.0)
             finally:
                 connection.close()

@@ -16,6 +16,7 @@ from typing import Any
 
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.metaq.access import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.fetcher import Fetcher, Missing, check_missing
@@ -31,7 +32,7 @@ from txmsg.runtime.start import Start, check_start
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import check_takes
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 BALANCE_S = 0.5
 """Seconds between two looks at who is in the group; offsets are stored as often."""
@@ -154,7 +155,10 @@ class AsyncLogConsumer(AsyncLifecycle):
         self._polls.end()
         if not await self._balance.leave(self.close_timeout_s):
             _log.warning(
-                "group %s: handlers still ran after %s s; their messages come again", self.group, self.close_timeout_s
+                "consumer.closed_early",
+                "group %(group)s: handlers still ran after %(timeout_s)s s; their messages come again",
+                group=self.group,
+                timeout_s=self.close_timeout_s,
             )
         await self._workers.close()
         await self._close_log(self._access)
@@ -184,11 +188,17 @@ class AsyncLogConsumer(AsyncLifecycle):
             except (TxmsgError, OSError) as exc:
                 if str(exc) != told:
                     level = logging.WARNING if isinstance(exc, BrokerUnavailable) else logging.ERROR
-                    _log.log(level, "group %s cannot go on, and tries again: %s", self.group, exc)
+                    _log.log(
+                        level,
+                        "member.retries",
+                        "group %(group)s cannot go on, and tries again: %(error)s",
+                        group=self.group,
+                        error=exc,
+                    )
                 told = str(exc)
                 await asyncio.sleep(self._balance_s)
             except Exception:  # noqa: BLE001 - the root of a task, where a strategy of the user's may have failed
-                _log.exception("group %s cannot go on, and tries again", self.group)
+                _log.exception("member.failed", "group %(group)s cannot go on, and tries again", group=self.group)
                 await asyncio.sleep(RETRY_S)
 
     async def _balance_once(self) -> None:

@@ -6,20 +6,20 @@ Nothing of a queue is given back, or moved, before its handler has ended.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
 from txmsg.errors import MembershipLost, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.metaq.access import RETRIES, GroupMember, GroupView, LogAccess, LogQueue
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.group.assignment import Strategy, wanted_by
 from txmsg.runtime.start import Start
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Balance:
             self._move(view)
             await self._balance(view)
         except MembershipLost as exc:
-            _log.warning("group %s: %s", self._group, exc)
+            _log.warning("member.lost", "group %(group)s: %(error)s", group=self._group, error=exc)
             await self._lost()
 
     def _join(self) -> None:
@@ -87,7 +87,9 @@ class Balance:
         if self._has_left:
             self._member.leave({})
             return
-        _log.info("group %s: joined as member %s", self._group, self._member.id)
+        _log.info(
+            "member.joined", "group %(group)s: joined as member %(member)s", group=self._group, member=self._member.id
+        )
 
     async def store(self) -> None:
         """Stores how far each lane is."""
@@ -112,7 +114,14 @@ class Balance:
             taken = await self._ask(lambda member: member.take(free))
             for queue, offset in taken.items():
                 lane = self.lanes[queue] = self._lane(queue, offset)
-                _log.info("group %s: owns topic %s queue %d from offset %d on", self._group, *queue, offset)
+                _log.info(
+                    "member.owns",
+                    "group %(group)s: owns topic %(topic)s queue %(queue)d from offset %(offset)d on",
+                    group=self._group,
+                    topic=queue.topic,
+                    queue=queue.queue,
+                    offset=offset,
+                )
                 self._on_ready(lane)
 
     def _lane(self, queue: LogQueue, offset: int) -> Lane:
@@ -124,8 +133,11 @@ class Balance:
         if len(strategies) > 1 and strategies != self._told:
             self._told = strategies
             _log.warning(
-                "group %s: its members share out queues by different strategies (%s): a queue that nobody takes waits",
-                *(self._group, ", ".join(strategies)),
+                "member.strategies_differ",
+                "group %(group)s: its members share out queues by different strategies (%(strategies)s): a queue that "
+                "nobody takes waits",
+                group=self._group,
+                strategies=", ".join(strategies),
             )
 
     # ---- lanes that are given back, or go on elsewhere
@@ -139,12 +151,25 @@ class Balance:
         async with _stopped(self, lane):
             await self._ask(lambda member: member.release({lane.queue: lane.offset}))
             del self.lanes[lane.queue]
-            _log.info("group %s: gave back topic %s queue %d", self._group, *lane.queue)
+            _log.info(
+                "member.released",
+                "group %(group)s: gave back topic %(topic)s queue %(queue)d",
+                group=self._group,
+                topic=lane.queue.topic,
+                queue=lane.queue.queue,
+            )
 
     async def _seek(self, lane: Lane, offset: int) -> None:
         async with _stopped(self, lane):
             await self._ask(lambda member: member.seek_done({lane.queue: offset}))
-            _log.info("group %s: topic %s queue %d goes on at offset %d", self._group, *lane.queue, offset)
+            _log.info(
+                "member.sought",
+                "group %(group)s: topic %(topic)s queue %(queue)d goes on at offset %(offset)d",
+                group=self._group,
+                topic=lane.queue.topic,
+                queue=lane.queue.queue,
+                offset=offset,
+            )
             lane.move_to(offset)
             lane.stored = offset
 
@@ -191,7 +216,12 @@ class Balance:
             try:
                 await self._ask(lambda member: member.leave(offsets))
             except TxmsgError as exc:
-                _log.warning("group %s: left without storing the last offsets: %s", self._group, exc)
+                _log.warning(
+                    "member.left_unstored",
+                    "group %(group)s: left without storing the last offsets: %(error)s",
+                    group=self._group,
+                    error=exc,
+                )
         return all(lane.idle.is_set() for lane in lanes)
 
 
@@ -212,7 +242,13 @@ class _stopped:  # noqa: N801 - a context manager, used as a function
         if isinstance(value, MembershipLost):
             return True  # the next step says so
         if isinstance(value, TxmsgError):
-            _log.warning("topic %s queue %d cannot be moved now: %s", *lane.queue, value)
+            _log.warning(
+                "member.queue_not_moved",
+                "topic %(topic)s queue %(queue)d cannot be moved now: %(error)s",
+                topic=lane.queue.topic,
+                queue=lane.queue.queue,
+                error=value,
+            )
         if balance.lanes.get(lane.queue) is lane:  # else it was given back, and what it has fetched is not ours
             lane.is_stopping = False
             balance._on_ready(lane)

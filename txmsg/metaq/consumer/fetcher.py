@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Final, Literal, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError, shown
+from txmsg.logs import EventLog
 from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.consumer.lane import Lane
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 Missing: TypeAlias = Literal["error", "earliest", "latest"]
 """What becomes of a queue whose next offset is not kept any more."""
@@ -105,7 +105,9 @@ class Fetcher:
         if not isinstance(error, OffsetOutOfRange) or self._missing == "error":
             now = self._clock()
             if lane.error is None or now >= lane.told_at + _TELL_S:
-                _log.error("group %s stands still: %s", self._group, error)
+                _log.error(
+                    "member.fetch_failed", "group %(group)s stands still: %(error)s", group=self._group, error=error
+                )
                 lane.told_at = now
             lane.error, lane.retry_at = error, now + _RETRY_S
             return
@@ -118,5 +120,12 @@ class Fetcher:
             to = error.begin if self._missing == "earliest" else error.end
             missed = to - offset
         self.missed_count += missed
-        _log.error("group %s missed %d messages, and goes on at offset %d: %s", self._group, missed, to, error)
+        _log.error(
+            "member.missed",
+            "group %(group)s missed %(messages)d messages, and goes on at offset %(offset)d: %(error)s",
+            group=self._group,
+            messages=missed,
+            offset=to,
+            error=error,
+        )
         lane.skip_to(to)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Final
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
 from txmsg.errors import TxmsgError
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.consumer.lane import Chunk, Lane
@@ -19,7 +19,7 @@ from txmsg.metaq.consumer.retries import Tried, appends_of
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _KEEP_AGAIN_S: Final = 1.0
 _FAILED_S_MAX: Final = 0.2
@@ -118,7 +118,13 @@ class LaneWorkers:
                 await self._settle(lane, chunk)
                 self.room.set()
         except Exception as exc:  # noqa: BLE001 - the root of a task: the lane stands still, and says why
-            _log.exception("group %s: topic %s queue %d stands still", self._group, *lane.queue)
+            _log.exception(
+                "member.queue_stopped",
+                "group %(group)s: topic %(topic)s queue %(queue)d stands still",
+                group=self._group,
+                topic=lane.queue.topic,
+                queue=lane.queue.queue,
+            )
             lane.error, lane.is_paused = exc, True
         finally:
             lane.chunk = None
@@ -193,14 +199,26 @@ class LaneWorkers:
         try:
             await self._append(dead or retries)
         except (TxmsgError, OSError) as exc:
-            _log.error("group %s: %d messages that failed cannot be kept: %s", self._group, len(failed), exc)
+            _log.error(
+                "member.retries_unwritten",
+                "group %(group)s: %(messages)d messages that failed cannot be kept: %(error)s",
+                group=self._group,
+                messages=len(failed),
+                error=exc,
+            )
             return False
         for tried in failed:
             if self._is_dead(tried):
                 _log.error(
-                    "group %s: message %s of topic %r queue %s offset %s is a dead letter after %d deliveries",
-                    *(self._group, tried.message.id, tried.message.topic, tried.message.queue, tried.message.offset),
-                    tried.message.attempt,
+                    "message.dead",
+                    "group %(group)s: message %(message_id)s of topic %(topic)r queue %(queue)s offset %(offset)s is "
+                    "a dead letter after %(attempt)d deliveries",
+                    group=self._group,
+                    message_id=tried.message.id,
+                    topic=tried.message.topic,
+                    queue=tried.message.queue,
+                    offset=tried.message.offset,
+                    attempt=tried.message.attempt,
                 )
         return True
 

@@ -6,7 +6,6 @@ queues wait: it may continue at any moment, so no other member can take them saf
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
 import secrets
@@ -20,6 +19,7 @@ from typing import ParamSpec, TypeVar
 
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
 from txmsg.forks import renew_in_children
+from txmsg.logs import EventLog
 from txmsg.message import check_name
 from txmsg.metaq.access import RETRIES, GroupState, GroupView, LogQueue, Member, QueueState, Range
 from txmsg.metaq.group.files import (
@@ -41,7 +41,7 @@ from txmsg.metaq.group.files import (
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.runtime.start import Start, check_group_start
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _SPARE_FILES = 256
 
@@ -236,7 +236,14 @@ class LocalMember:
             self._owned.pop(queue).release()
             if queue not in self._damaged:
                 self._damaged.add(queue)
-                logger.error("group %s takes it when it is mended: %s", self.group, exc)
+                _log.error(
+                    "group.queue_damaged",
+                    "group %(group)s takes it when it is mended: %(error)s",
+                    group=self.group,
+                    topic=queue.topic,
+                    queue=queue.queue,
+                    error=exc,
+                )
 
     @_on_disk
     def store(self, offsets: Mapping[LogQueue, int]) -> None:

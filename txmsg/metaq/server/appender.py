@@ -6,19 +6,19 @@ Those who wait for the disk, for other members of a group, and for nothing gathe
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
 
 from txmsg.errors import Overloaded, StorageError, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.server.placement import Call, Outcome, Placer, WaitsFor
 from txmsg.metaq.server.producers import CallId, Producers
 from txmsg.metrics.counts import ITEMS, SECONDS, Histogram
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _TOGETHER_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _TOGETHER_MAX = 1024
@@ -151,8 +151,8 @@ class Appender:
         begun_at = loop.time()
         try:
             outcomes = lane.placer.place(calls)
-        except Exception as exc:  # whatever it is, callers are told and the next ones are tried
-            logger.exception("appending failed")
+        except Exception as exc:  # noqa: BLE001 - whatever it is, callers are told and the next ones are tried
+            _log.exception("append.failed", "appending failed")
             told = StorageError(f"appending failed: {type(exc).__name__}; the server's log says more")
             outcomes = [told] * len(calls)
         loop.call_soon_threadsafe(self._placed, lane, calls, outcomes, loop.time() - begun_at)
@@ -181,6 +181,6 @@ class Appender:
             try:
                 self._producers.note(call.id, call.settled, outcome, self._clock())
             except TxmsgError:
-                logger.exception("append %d is not remembered", call.id.sequence)
+                _log.exception("append.forgotten", "append %(sequence)d is not remembered", sequence=call.id.sequence)
         self._on_appended({LogQueue(append.topic, append.queue) for append in call.appends})
         answer.set_result(outcome)

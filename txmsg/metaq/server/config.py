@@ -8,7 +8,7 @@ from pathlib import Path
 from txmsg.metaq.store.log import LogConfig
 from txmsg.metrics.http import check_loopback
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
-from txmsg.settings.common import http_listen_setting, log_level_setting
+from txmsg.settings.common import http_listen_setting, log_format_setting, log_level_setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class MetaQConfig:
     )
     http_listen: str = http_listen_setting()
     log_level: str = log_level_setting()
+    log_format: str = log_format_setting()
     log: LogConfig = field(default_factory=LogConfig)
     """How the log is kept."""
     connections_max: int = setting(

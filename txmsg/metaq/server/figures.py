@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txmsg.errors import CorruptLog, InvalidName, UnknownGroup
+from txmsg.logs import EventLog
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.sessions import SESSIONS_MAX
@@ -24,7 +24,7 @@ from txmsg.metrics.lookup import Lookup
 if TYPE_CHECKING:
     from txmsg.metaq.server.server import Parts
 
-_logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class LogFigures(Lookup[_Found]):
         except (CorruptLog, InvalidName) as exc:  # the others are told all the same
             if str(exc) not in self._told:
                 self._told.add(str(exc))
-                _logger.warning("group %s has no figures: %s", group, exc)
+                _log.warning("group.no_figures", "group %(group)s has no figures: %(error)s", group=group, error=exc)
             return {}
         messages: defaultdict[str, int] = defaultdict(int)
         behind: defaultdict[str, list[tuple[LogQueue, int]]] = defaultdict(list)

@@ -7,7 +7,6 @@ then the log refuses the whole, and each call is tried by itself.
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.message import now_us
 from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, LogQueue
 from txmsg.metaq.format.batch import LogBatch
@@ -23,7 +23,7 @@ from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 OFFSET_MAX: Final = 2**62
 _NOTES = LogQueue(NOTES, 0)
@@ -108,7 +108,11 @@ class Placer:
             if isinstance(fetched[0].error, OffsetsMissing):
                 offset = fetched[0].error.end
             elif fetched[0].error is not None:
-                logger.error("appends that are repeated from before this start may be doubled: %s", fetched[0].error)
+                _log.error(
+                    "append.repeats_unknown",
+                    "appends that are repeated from before this start may be doubled: %(error)s",
+                    error=fetched[0].error,
+                )
                 break
             for batch in fetched[0].batches:
                 last = list(_notes_in(batch))
@@ -117,8 +121,14 @@ class Placer:
         for place, note in enumerate(last, len(found) - len(last)):  # all before it were followed by a whole frame
             there = self._there(note.placed)
             if there < len(note.placed):
-                logger.warning("append %d of a producer was cut off by a crash: %d of its %d batches are there",
-                               note.call.sequence, there, len(note.placed))  # fmt: skip
+                _log.warning(
+                    "append.cut_off",
+                    "append %(sequence)d of a producer was cut off by a crash: %(placed)d of its %(batches)d batches "
+                    "are there",
+                    sequence=note.call.sequence,
+                    placed=there,
+                    batches=len(note.placed),
+                )
             found[place] = note, found[place][1][:there]
         return found
 
@@ -232,7 +242,12 @@ def _notes_in(batch: LogBatch) -> Iterator[Note]:
         try:
             yield Note.unpack(message.body)
         except (struct.error, ValueError):
-            logger.error("offset %s of topic %s is no note of an append: passed over", message.offset, NOTES)
+            _log.error(
+                "append.note_unreadable",
+                "offset %(offset)s of topic %(topic)s is no note of an append: passed over",
+                offset=message.offset,
+                topic=NOTES,
+            )
 
 
 def _note_of(plan: _Plan) -> Note:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from txmsg.errors import MisuseError
+from txmsg.logs import EventLog
 from txmsg.metaq.access import NOTES
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
 from txmsg.metaq.local import LocalLog
@@ -32,7 +32,7 @@ from txmsg.wire.address import UNIX, check_address
 from txmsg.wire.server import Limits, Server, connections_allowed
 from txmsg.wire.v1 import metaq_rpc as rpc
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 # A synchronous batch behind a note has the note synced, too. No file is kept for the notes in it.
 _OF_NOTES = TopicSettings(flush=Flush.TIMED, retention_s=REMEMBERED_S)
@@ -114,7 +114,7 @@ async def _serve(
             await server.start()
             on_ready(address)
             await stop.wait()
-            logger.info("stopping: calls under way have %g s", config.stop_s)
+            _log.info("server.stopping", "stopping: calls under way have %(timeout_s)g s", timeout_s=config.stop_s)
             polls.wake_all()
             await server.stop(config.stop_s)
             await appender.finished()

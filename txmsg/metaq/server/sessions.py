@@ -8,16 +8,16 @@ the time does not count.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from txmsg.errors import MembershipLost, MisuseError, Overloaded, ProtocolError, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.metaq.access import GroupMember
 
-logger = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 T = TypeVar("T")
 
@@ -128,8 +128,13 @@ class Sessions:
                 session.ends_at += stood_still_s
         for name, session in list(self._sessions.items()):
             if session.ends_at <= now and not session.one_at_a_time.locked():
-                logger.warning("member %s of group %s said nothing for %g s: its queues go to others",
-                               session.member.id, session.member.group, session.session_s)  # fmt: skip
+                _log.warning(
+                    "member.silent",
+                    "member %(member)s of group %(group)s said nothing for %(session_s)g s: its queues go to others",
+                    member=session.member.id,
+                    group=session.member.group,
+                    session_s=session.session_s,
+                )
                 await self._end(name)
 
     async def close(self) -> None:
@@ -141,7 +146,7 @@ class Sessions:
         try:
             await self.leave(name, lambda member: member.leave({}))
         except TxmsgError:
-            logger.exception("a member could not leave its group")
+            _log.exception("member.leave_failed", "a member could not leave its group")
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

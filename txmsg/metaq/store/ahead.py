@@ -5,7 +5,6 @@ docs/log_format.md, Ahead of the disk. Knows no frames.
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 from collections.abc import Collection
@@ -15,10 +14,11 @@ from typing import Final
 from google_crc32c import value as crc32c
 
 from txmsg.errors import StorageError
+from txmsg.logs import EventLog
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.state import QueueKey
 
-_LOGGER = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 AHEAD_MAX: Final = 1_048_576
 """Offsets of a log that may be seen before their messages are on disk. An append beyond waits for the disk."""
@@ -71,10 +71,13 @@ class Ahead:
             with self._path.open("r+b") as file:  # in place: it needs no room
                 file.write(b"?")
         except OSError as exc:
-            _LOGGER.error(
-                "%s cannot be written (%s): a reader that has seen messages which are cut off now may pass over others",
-                self._path, exc,
-            )  # fmt: skip
+            _log.error(
+                "log.ahead_unwritten",
+                "%(path)s cannot be written (%(error)s): a reader that has seen messages which are cut off now may "
+                "pass over others",
+                path=self._path,
+                error=exc,
+            )
 
     def forget(self) -> None:
         """Everything is on disk, and the writer stops."""

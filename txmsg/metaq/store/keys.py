@@ -6,7 +6,6 @@ while appending: a file gets its index after it is finished. The open file is in
 
 from __future__ import annotations
 
-import logging
 import os
 import struct
 import threading
@@ -22,6 +21,7 @@ from google_crc32c import value as crc32c
 from numpy.typing import NDArray
 
 from txmsg.errors import CorruptLog, StorageError
+from txmsg.logs import EventLog
 from txmsg.metaq.format.frame import (
     HEADER_SIZE_BYTES_MAX,
     MAGIC,
@@ -35,7 +35,7 @@ from txmsg.metaq.format.frame import (
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of
 from txmsg.metaq.store.state import write_whole
 
-_LOGGER = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _Hashes: TypeAlias = NDArray[np.uint64]
 
@@ -297,7 +297,9 @@ class KeyFinder:
         except BadKeys as exc:
             self._files.pop(first, None)
             if keys_file(self._root, first).exists():
-                _LOGGER.warning("%s is not used: %s", keys_file(self._root, first), exc)
+                _log.warning(
+                    "log.keys_unusable", "%(path)s is not used: %(error)s", path=keys_file(self._root, first), error=exc
+                )
             return None
         self._in_memory.pop(first, None)
         return places
@@ -351,7 +353,12 @@ class KeyIndexer:
             try:
                 self.run_once()
             except (OSError, CorruptLog, StorageError) as exc:
-                _LOGGER.warning("keys of %s are not indexed, and found more slowly: %s", self._root, exc)
+                _log.warning(
+                    "log.keys_not_indexed",
+                    "keys of %(log)s are not indexed, and found more slowly: %(error)s",
+                    log=self._root,
+                    error=exc,
+                )
 
     def run_once(self) -> None:
         """Indexes each finished file that has no index, or a damaged one. Raises StorageError, CorruptLog."""

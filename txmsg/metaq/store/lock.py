@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 from pathlib import Path
 
 from txmsg.errors import LogBusy, MisuseError, StorageError
 from txmsg.forks import renew_in_children
+from txmsg.logs import EventLog
 
-_LOGGER = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 def make_private(directory: Path) -> None:
@@ -51,7 +51,9 @@ class WriteLock:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, str(os.getpid()).encode(), 0)
         except OSError:
-            _LOGGER.warning("the disk of the log %s is full: its lock does not name this process", root)
+            _log.warning(
+                "log.lock_unnamed", "the disk of the log %(log)s is full: its lock does not name this process", log=root
+            )
 
     def release(self) -> None:
         """Lets another process write."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from txmsg.errors import MisuseError, StorageError, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.message import check_name
 from txmsg.metaq.format.frame import HOLES, Buffer, Kind, Payload, header_crc_of, hole, hole_end_of, pack
 from txmsg.metaq.store.ahead import AHEAD_MAX, Ahead, forget_doubt, queues_in_doubt
@@ -29,7 +29,7 @@ from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics, write_to
 from txmsg.metrics.counts import Histogram
 from txmsg.settings.catalogue import check_settings, setting
 
-_LOGGER = logging.getLogger(__name__)
+_log = EventLog(__name__)
 _DEFAULT = TopicSettings()
 
 
@@ -181,11 +181,14 @@ class Log:
             self._writer.sync()
             self._write_cells(self._writer.end)
             self._require_usable()
-            _LOGGER.warning(
-                "the log %s was not closed before the machine stopped: what its timed topics appended last may be "
-                "gone, and %d queues pass over %d offsets each, which readers are told of", self.root, len(queues),
-                AHEAD_MAX,
-            )  # fmt: skip
+            _log.warning(
+                "log.not_closed",
+                "the log %(log)s was not closed before the machine stopped: what its timed topics appended last may be "
+                "gone, and %(queues)d queues pass over %(offsets)d offsets each, which readers are told of",
+                log=self.root,
+                queues=len(queues),
+                offsets=AHEAD_MAX,
+            )
         forget_doubt(self.root)
 
     # ---- appending
@@ -432,10 +435,12 @@ class Log:
                 trouble = ""
             except (OSError, TxmsgError) as exc:  # a full disk: tried again until there is room
                 if trouble != str(exc):
-                    _LOGGER.warning("the log %s is not in order: %s", self.root, exc)
+                    _log.warning(
+                        "log.not_in_order", "the log %(log)s is not in order: %(error)s", log=self.root, error=exc
+                    )
                 trouble = str(exc)
-            except Exception as exc:  # the root of a thread: the next append says it
-                _LOGGER.exception("the log %s stops", self.root)
+            except Exception as exc:  # noqa: BLE001 - the root of a thread: the next append says it
+                _log.exception("log.stopped", "the log %(log)s stops", log=self.root)
                 self._writer.fail(f"its flushing ended with {exc!r}; open it again")
 
     def close(self) -> None:

@@ -1,0 +1,151 @@
+"""Events that txmsg logs, each with a stable name and its ids as fields, and how they are written: as text, or as JSON.
+
+Everything goes through `logging`. A record of txmsg has one attribute more than others, `txmsg`: a mapping with the
+name of the event and its fields. docs/events.md lists all events; it is made from the calls of `EventLog` in the code.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final
+
+from txmsg.errors import printable
+
+__all__ = ["JsonFormatter"]
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
+
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class EventLog:
+    """The logger of a module. Each call names the event, and its text refers to fields: `group %(group)s pauses`.
+
+    Fields that the text does not name are in the record all the same. Text and fields meet only when a handler writes
+    the record, inside `logging`, which raises nothing: logging must not break the work that it reports.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, event: str, text: str, **fields: object) -> None:
+        """Logs what only matters to whoever looks for a fault."""
+        self._log(logging.DEBUG, event, text, fields)
+
+    def info(self, event: str, text: str, **fields: object) -> None:
+        """Logs what is as it should be."""
+        self._log(logging.INFO, event, text, fields)
+
+    def warning(self, event: str, text: str, *, exc_info: BaseException | bool | None = None, **fields: object) -> None:
+        """Logs what may pass by itself."""
+        self._log(logging.WARNING, event, text, fields, exc_info)
+
+    def error(self, event: str, text: str, **fields: object) -> None:
+        """Logs what somebody must look at."""
+        self._log(logging.ERROR, event, text, fields)
+
+    def exception(self, event: str, text: str, **fields: object) -> None:
+        """As `error`, with the traceback of the exception that is being handled."""
+        self._log(logging.ERROR, event, text, fields, exc_info=True)
+
+    def log(self, level: int, event: str, text: str, **fields: object) -> None:
+        """As the method of this level."""
+        self._log(level, event, text, fields)
+
+    def _log(
+        self,
+        level: int,
+        event: str,
+        text: str,
+        fields: Mapping[str, object],
+        exc_info: BaseException | bool | None = None,
+    ) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        # One attribute, with our name: a record factory of the application's may have set any other one, and then
+        # `logging` would raise here. The third frame is that of the caller.
+        extra = {"txmsg": {"event": event, **fields}}
+        args = (fields,) if fields else ()
+        self._logger.log(level, text, *args, exc_info=exc_info, extra=extra, stacklevel=3)
+
+
+class TextFormatter(logging.Formatter):
+    """A line for each record, and the lines of a traceback.
+
+    Control characters and line ends in a message are written as escapes: no text of others can forge a line.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802 - logging's name
+        return printable(super().formatException(ei), lines=True)
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object on one line for each record: time, level, logger, event, message, the fields of the event.
+
+    Records of others have no event. time is RFC 3339, in UTC; exception is a traceback. Characters that are not ASCII
+    are written as escapes.
+
+    process: what stands in each line as the name of the process, such as "user-service".
+    """
+
+    def __init__(self, *, process: str = "") -> None:
+        super().__init__()
+        self.process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        if self.process:
+            line["process"] = self.process
+        fields = dict(getattr(record, "txmsg", {}))
+        if fields:
+            line["event"] = fields.pop("event")
+        line["message"] = record.getMessage()
+        line |= fields
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        return json.dumps(line, default=_text)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - of a class of the application; the line is written all the same
+        return f"<{type(value).__name__}, whose __str__ raised>"
+
+
+def log_to_stderr(level: str, form: str = "text") -> None:
+    """Sets up logging for a process that is txmsg's own."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def set_log_level(level: str, *, of: str | None = None) -> None:
+    """From now on, this is the lowest level that is logged, or that the logger `of` logs."""
+    logging.getLogger(of).setLevel(level.upper())
+
+
+def name_process(name: str) -> None:
+    """From now on each line of JSON has this name of the process, such as "broker broker-2"."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, JsonFormatter):
+            handler.formatter.process = name
