@@ -161,7 +161,7 @@ class Faults:
             queue, places[last.place[1]] = last.place[1], last.place[2]
         offset = max(0, places[queue] - back)
         begun = time.monotonic()
-        told = ["seek", group, "--topic", topic, "--queue", str(queue), "--to", str(offset)]
+        told = ["seek", group, "--topic", topic, "--queue", str(queue), "--to", str(offset), "--yes"]
         is_sure = self._command("group", *told, *(["--again"] if fault.again else []))
         self.seeks.append(Seek(group, (topic, queue, offset), fault.again, begun, time.monotonic(), is_sure))
         self._journal.write("sought", *self.seeks[-1])

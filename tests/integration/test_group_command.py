@@ -33,7 +33,7 @@ def waiting(broker: BrokerProcess, name: str = "collector") -> int:
 
 
 def seek(broker: BrokerProcess, to: str, *options: str) -> list[dict[str, Any]]:
-    command = ("group", "seek", "collector", "--topic", "t", "--to", to, *options, "--broker", broker.address)
+    command = ("group", "seek", "collector", "--topic", "t", "--to", to, *options, "--yes", "--broker", broker.address)
     queues: list[dict[str, Any]] = json_of(*command)["queues"]
     return queues
 
@@ -103,6 +103,7 @@ def test_settings_are_changed_and_kept(broker: BrokerProcess) -> None:
         "retries": 3,
         "poisoned_key": "park",
         "rate": None,
+        "stopped": False,
     }
     assert json_of(*alter, "--rate", "2.5")["rate"] == 2.5
     settings = json_of(*alter, "--rate", "0", "--default-retries")
@@ -269,6 +270,16 @@ def test_a_group_goes_to_a_time_an_offset_or_the_end(broker: BrokerProcess, noti
     assert places("latest") == [310, 300, 0, 0]
     assert places("7", "--queue", "1") == [7]
     assert [each["next_offset"] for each in shown(broker)["queues"]] == [310, 7, 0, 0]
+    assert waiting(broker) == 293
+    dry = json_of(
+        *("group", "seek", "collector", "--topic", "t", "--to", "2026-05-01T10:00:30Z", "--dry-run"),
+        *("--broker", broker.address),
+    )
+    assert [each["to"] for each in dry["queues"]] == [30, 30, 0, 0]
+    assert [each["next_offset"] for each in dry["queues"]] == [310, 7, 0, 0]
+    assert (dry["skipped"], dry["repeated"]) == (23, 280)
+    to_the_end = ("group", "seek", "collector", "--topic", "t", "--to", "latest", "--broker", broker.address)
+    assert "skip up to 293 messages of t that group collector has not processed, for good?" in asked(*to_the_end)
     assert waiting(broker) == 293
     assert "offset 7 needs a queue, and topic 't' has 4" in refused(
         broker, "seek", "collector", "--topic", "t", "--to", "7"

@@ -126,9 +126,14 @@ def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: py
         sought = lines(group("seek", root, "g", "--topic", "trade", "--to", "earliest", "--json"))[0]
         assert [(state["queue"], state["next_offset"]) for state in sought["queues"]] == [(0, 0), (1, 0)]
         assert dict(member.view().sought) == {zero: 0}
-        group("seek", root, "g", "--topic", "trade", "--to", "1970-01-01T00:00:02Z")
+        later = ("g", "--topic", "trade", "--to", "1970-01-01T00:00:02Z")
+        [plan] = lines(group("seek", root, *later, "--dry-run", "--json"))
+        assert (plan["skipped"], plan["repeated"], [state["to"] for state in plan["queues"]]) == (6, 0, [5, 1])
+        assert dict(member.view().sought) == {zero: 0}
+        assert group("seek", root, *later).exit_code == 1  # nobody says yes
+        group("seek", root, *later, "--yes")
         assert dict(member.view().sought) == {zero: 5}
-        group("seek", root, "g", "--topic", "trade", "--queue", "1", "--to", "1")
+        group("seek", root, "g", "--topic", "trade", "--queue", "1", "--to", "1", "--yes")
         assert member.take([one]) == {one: 1}
         assert "group g has 1 members" in group("delete", root, "g", "--yes", "--force").stderr
         member.leave({})
@@ -149,6 +154,7 @@ def test_what_a_log_cannot_do_is_refused_and_named(root: Path) -> None:
     assert "groups of a log have no settings" in group("alter", root, "g", "--retries", "3").stderr
     assert "producer groups are those of Notify" in group("alter", root, "g", "--checks-max", "3").stderr
     again = group("seek", root, "g", "--topic", "trade", "--to", "earliest", "--again")
+    assert "retries of a log are the work of its members" in group("retries", root, "g").stderr
     assert "a log has no generations: --again is for groups of Notify" in again.stderr
     both = group("list", root, "--broker", "localhost:1")
     assert (both.exit_code, "--broker is for groups of Notify, --log for those of a log" in both.stderr) == (2, True)

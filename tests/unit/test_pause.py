@@ -107,6 +107,14 @@ def test_one_bad_member_pauses_itself_and_not_the_group_whose_others_succeed() -
     assert members.blocked_s("good", 1) == 0
 
 
+def test_members_of_a_stopped_group_get_nothing_whatever_its_rate() -> None:
+    members = members_of("a")
+    members.limit(10, 0, stopped=True)
+    assert (members.room("a", 1), members.blocked_s("a", 1)) == (0, math.inf)
+    members.limit(10, 1)
+    assert (members.room("a", 2), members.blocked_s("a", 2)) == (5, 0)
+
+
 def test_all_members_failing_pause_the_group_and_one_success_frees_all() -> None:
     members = members_of("a", "b")
     members.succeeded("a", 0)

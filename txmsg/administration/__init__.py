@@ -74,12 +74,16 @@ class GroupList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """How a consumer group retries, and how fast it is served. None: as the broker says, or the consumer itself."""
+    """How a consumer group retries, and how fast it is served. None: as the broker says, or the consumer itself.
+
+    stopped: an operator has stopped delivery to it.
+    """
 
     retry_delays_s: Sequence[float] | None = None
     retries: int | None = None
     poisoned_key: str | None = None
     rate: float | None = None
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +141,8 @@ class GroupChange:
     poisoned_key: str | None = None
     deliver_rate_max: float | None = None
     """0: no limit."""
+    stopped: bool | None = None
+    """Whether nothing is delivered to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +154,61 @@ class CheckChange:
     check_interval_s: float | None = None
     checks_max: int | None = None
     no_client_park_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeekPlan:
+    """What a seek would do: queues as they are, and where each would go on."""
+
+    queues: Sequence[GroupQueue]
+    to: Sequence[int]
+
+    @property
+    def skipped(self) -> int:
+        """Messages that would not be delivered: at most so many, as some of them may be acknowledged already."""
+        return sum(max(0, to - _next_offset(queue)) for queue, to in zip(self.queues, self.to, strict=True))
+
+    @property
+    def repeated(self) -> int:
+        """Messages that would be delivered although the group is done with them."""
+        return sum(max(0, _next_offset(queue) - to) for queue, to in zip(self.queues, self.to, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why one attempt failed."""
+
+    attempt: int
+    at: datetime | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """A message that a group could not process yet. due_at None: when an earlier one of its ordering key is done."""
+
+    id: str
+    topic: str
+    queue: int
+    offset: int
+    key: str | None
+    tag: str | None
+    ordering_key: str | None
+    stored_at: datetime | None
+    attempts: int
+    due_at: datetime | None
+    last_error: str | None
+    failures: Sequence[Failure]
+    generation: int
+    body_size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPage:
+    """Retries, those that are due first. next: what names the page after this one; None for the last one."""
+
+    retries: Sequence[Retry]
+    next: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,15 +226,6 @@ class DeadLetterFilter:
     id: str = ""
     """Of a message (UUID.NUMBER), or of a transaction (UUID)."""
     key: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Why one attempt failed."""
-
-    attempt: int
-    at: datetime | None
-    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +306,28 @@ class Administration(Protocol):
         """
         ...
 
+    def plan_seek(self, group: str, topic: str, to: Start, *, queue: int | None = None) -> SeekPlan:
+        """What `seek` would do. Changes nothing. Raises what `seek` raises."""
+        ...
+
+    def list_retries(self, group: str, *, limit: int, page: str = "") -> RetryPage:
+        """The first page of a group's retries, or the one that `page` names. Raises UnknownGroup."""
+        ...
+
+    def retry_now(self, group: str, id: str = "") -> Iterator[int]:
+        """Makes retries due at once, those of a message, of a transaction, or all; after each step how many they were.
+
+        Those that wait for an earlier message of their ordering key go on waiting. Raises UnknownGroup.
+        """
+        ...
+
+    def skip_retry(self, group: str, id: str) -> int:
+        """Deletes the retry of a message, or those of a transaction, for good; how many they were. Raises UnknownGroup.
+
+        A handler that has one of them at this moment goes on.
+        """
+        ...
+
     def delete_group(self, group: str, *, force: bool = False) -> None:
         """Deletes a group. force: also one that has retries and dead letters. Raises UnknownGroup."""
         ...
@@ -280,6 +354,10 @@ class Administration(Protocol):
     def purge(self, selection: Selection) -> Iterator[int]:
         """Deletes dead letters for good; after each step how many they were."""
         ...
+
+
+def _next_offset(queue: GroupQueue) -> int:
+    return max(queue.next_offset or 0, queue.begin)
 
 
 def moment(us: int) -> datetime | None:

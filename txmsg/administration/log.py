@@ -28,6 +28,7 @@ from txmsg.administration import (
     GroupQueue,
     GroupSettings,
     GroupSummary,
+    SeekPlan,
     Selection,
     TopicLag,
     moment,
@@ -39,6 +40,7 @@ from txmsg.metaq.access import GroupMember as Membership
 from txmsg.metaq.consumer.retries import Tried, again_of, dead_again_of, tried_of
 from txmsg.runtime.start import Start
 
+_NO_RETRIES = "retries of a log are the work of its members: `txmsg metaq` reads those of GROUP in topic %RETRY%GROUP"
 _PAGE = re.compile(r"(\d{1,17})\.(\d{1,18})\.(.+)")
 
 
@@ -93,6 +95,23 @@ class LogAdministration:
         offsets = self._offsets(topic, queue, to)
         self._log.seek(group, offsets)
         return [_queue(state) for state in self._log.group(group).queues if state.queue in offsets]
+
+    def plan_seek(self, group: str, topic: str, to: Start, *, queue: int | None = None) -> SeekPlan:
+        state = self._log.group(group)
+        offsets = self._offsets(topic, queue, to)
+        known = {found.queue: found for found in state.queues}
+        kept = self._log.ranges([unread for unread in offsets if unread not in known])
+        unread = {key: QueueState(key, owner=None, offset=None, kept=found) for key, found in kept.items()}
+        return SeekPlan(queues=[_queue((known | unread)[key]) for key in offsets], to=list(offsets.values()))
+
+    def list_retries(self, group: str, *, limit: int, page: str = "") -> NoReturn:
+        raise MisuseError(_NO_RETRIES)
+
+    def retry_now(self, group: str, id: str = "") -> NoReturn:
+        raise MisuseError(_NO_RETRIES)
+
+    def skip_retry(self, group: str, id: str) -> NoReturn:
+        raise MisuseError(_NO_RETRIES)
 
     def _offsets(self, topic: str, queue: int | None, to: Start) -> dict[LogQueue, int]:
         numbers = self._log.queues_of(topic)

@@ -23,6 +23,9 @@ from txmsg.administration import (
     GroupQueue,
     GroupSettings,
     GroupSummary,
+    Retry,
+    RetryPage,
+    SeekPlan,
     Selection,
     TopicLag,
     moment,
@@ -91,12 +94,29 @@ class NotifyAdministration:
     def seek(
         self, group: str, topic: str, to: Start, *, queue: int | None = None, again: bool = False
     ) -> Sequence[GroupQueue]:
-        fields = {"time": "at_us"}
-        destination: dict[str, Any] = {
-            fields.get(to.kind, to.kind): to.value if to.kind in {"time", "offset"} else True
-        }
-        request = groups_pb2.SeekRequest(group=group, topic=topic, queue=queue, again=again, **destination)
+        request = groups_pb2.SeekRequest(group=group, topic=topic, queue=queue, again=again, **_destination(to))
         return _queues(self._ask(Groups.seek, request).queues)
+
+    def plan_seek(self, group: str, topic: str, to: Start, *, queue: int | None = None) -> SeekPlan:
+        request = groups_pb2.SeekRequest(group=group, topic=topic, queue=queue, dry_run=True, **_destination(to))
+        reply = self._ask(Groups.seek, request)
+        return SeekPlan(queues=_queues(reply.queues), to=list(reply.to))
+
+    def list_retries(self, group: str, *, limit: int, page: str = "") -> RetryPage:
+        reply = self._ask(Groups.list_retries, groups_pb2.ListRetriesRequest(group=group, limit=limit, after=page))
+        return RetryPage(retries=[_retry(retry) for retry in reply.retries], next=reply.next or None)
+
+    def retry_now(self, group: str, id: str = "") -> Iterator[int]:
+        request = groups_pb2.RetryNowRequest(group=group, id=id)
+        while True:
+            reply = self._ask(Groups.retry_now, request)
+            yield reply.retries
+            if not reply.next:
+                return
+            request.after = reply.next
+
+    def skip_retry(self, group: str, id: str) -> int:
+        return self._ask(Groups.skip_retry, groups_pb2.SkipRetryRequest(group=group, id=id)).skipped
 
     def delete_group(self, group: str, *, force: bool = False) -> None:
         self._ask(Groups.delete, groups_pb2.DeleteGroupRequest(group=group, force=force))
@@ -162,6 +182,10 @@ def _is_id(text: str) -> bool:
     return True
 
 
+def _destination(to: Start) -> dict[str, Any]:
+    return {"at_us" if to.kind == "time" else to.kind: to.value if to.kind in {"time", "offset"} else True}
+
+
 def _given(change: GroupChange | CheckChange) -> dict[str, Any]:
     return {name: value for name, value in asdict(change).items() if value is not None}
 
@@ -192,6 +216,7 @@ def _settings(settings: groups_pb2.GroupSettings) -> GroupSettings:
         retries=settings.retries_max if settings.HasField("retries_max") else None,
         poisoned_key=settings.poisoned_key,
         rate=settings.deliver_rate_max or None,
+        stopped=settings.stopped,
     )
 
 
@@ -231,8 +256,28 @@ def _letter(letter: dead_letters_pb2.DeadLetter) -> DeadLetter:
         body_size_bytes=letter.size_bytes,
         headers=dict(unpack_headers(letter.headers)),
         body=letter.body,
-        failures=[
-            Failure(attempt=failure.attempt, at=moment(failure.at_us), error=failure.error)
-            for failure in letter.failures
-        ],
+        failures=_failures(letter.failures),
     )
+
+
+def _retry(retry: groups_pb2.Retry) -> Retry:
+    return Retry(
+        id=message_id(UUID(bytes=retry.transaction_id), retry.n),
+        topic=retry.topic,
+        queue=retry.queue,
+        offset=retry.offset,
+        key=retry.key or None,
+        tag=retry.tag or None,
+        ordering_key=retry.ordering_key or None,
+        stored_at=moment(retry.stored_at_us),
+        attempts=retry.attempts,
+        due_at=moment(retry.due_at_us),
+        last_error=retry.last_error or None,
+        failures=_failures(retry.failures),
+        generation=retry.generation,
+        body_size_bytes=retry.size_bytes,
+    )
+
+
+def _failures(failures: Sequence[dead_letters_pb2.Failure]) -> list[Failure]:
+    return [Failure(attempt=failure.attempt, at=moment(failure.at_us), error=failure.error) for failure in failures]

@@ -40,6 +40,7 @@ from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.messages import Messages
+from txmsg.broker.store.retry_administration import RetryAdministration
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.settings import NOTICE as SETTINGS_NOTICE
 from txmsg.broker.store.settings import SettingStore
@@ -193,7 +194,9 @@ class Broker:
                 cluster_rpc.Cluster: ClusterApi(Registry(admin_pool), config.broker_id, self.figures),
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
                 messages_rpc.Messages: MessagesApi(Messages(admin_pool)),
-                groups_rpc.Groups: GroupsApi(groups, self.delivery, self.check_policies),
+                groups_rpc.Groups: GroupsApi(
+                    groups, RetryAdministration(admin_pool), self.delivery, self.check_policies
+                ),
                 settings_rpc.Settings: SettingsApi(self.settings),
                 topics_rpc.Topics: TopicsApi(TopicSettings(admin_pool)),
             },

@@ -8,12 +8,19 @@ from dataclasses import asdict
 
 import click
 
-from txmsg.administration import Administration, CheckChange, GroupChange, GroupQueue, GroupSettings
+from txmsg.administration import (
+    Administration,
+    CheckChange,
+    GroupChange,
+    GroupQueue,
+    GroupSettings,
+    SeekPlan,
+)
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import SECONDS, START, contains_option, duration, json_option, page_option, yes_option
-from txmsg.cli.output import json_text, print_facts, print_rows, say
-from txmsg.errors import UnknownGroup
+from txmsg.cli.output import first_line, json_text, print_facts, print_rows, say
+from txmsg.errors import MisuseError, UnknownGroup, printable
 from txmsg.runtime.durations import shown_duration
 from txmsg.runtime.start import Start
 
@@ -133,7 +140,9 @@ def lag(*, name: str, watch: float | None, administration: Administration, as_js
 @click.option(
     "--again", is_flag=True, help="Run handlers under @idempotent again for redelivered messages. Notify only."
 )
+@click.option("--dry-run", is_flag=True, help="Only show where the group would go on, and how many messages it skips.")
 @administered
+@yes_option
 @json_option
 def seek(
     *,
@@ -142,19 +151,135 @@ def seek(
     to: Start,
     queue: int | None,
     again: bool,
+    dry_run: bool,
     administration: Administration,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Seek: deliver the messages from a position on (again), and skip those before it. Consumers may run.
 
     Messages in flight may be redelivered. Retries and dead letters are not affected. Handlers under @idempotent skip
-    messages they have handled, unless --again is given. Other groups are not affected.
+    messages they have handled, unless --again is given. Other groups are not affected. Asks first if it skips messages.
     """
+    if dry_run or not yes:
+        plan = administration.plan_seek(name, topic, to, queue=queue)
+        if dry_run:
+            _print_plan(name, plan, as_json=as_json)
+            return
+        if plan.skipped:
+            question = f"skip up to {plan.skipped} messages of {topic} that group {name} has not processed, for good?"
+            click.confirm(printable(question), abort=True, err=as_json)
     queues = administration.seek(name, topic, to, queue=queue, again=again)
     if as_json:
         click.echo(json_text({"group": name, "queues": [asdict(state) for state in queues]}))
     else:
         _print_queues(queues)
+
+
+def _print_plan(name: str, plan: SeekPlan, *, as_json: bool) -> None:
+    queues = [{**asdict(queue), "to": to} for queue, to in zip(plan.queues, plan.to, strict=True)]
+    if as_json:
+        click.echo(json_text({"group": name, "skipped": plan.skipped, "repeated": plan.repeated, "queues": queues}))
+        return
+    print_rows(queues)
+    click.echo(f"skips up to {plan.skipped} messages, delivers {plan.repeated} again; nothing has changed")
+
+
+@group.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg group stop mailer")
+@click.argument("name")
+@administered
+@json_option
+def stop(*, name: str, administration: Administration, as_json: bool) -> None:
+    """Stop delivery to a group, until `txmsg group start`. Consumers stay connected; messages wait.
+
+    What consumers hold is still processed and acknowledged. Brokers stop within two seconds.
+    """
+    _stop_or_start(name, administration, stopped=True, as_json=as_json)
+
+
+@group.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg group start mailer")
+@click.argument("name")
+@administered
+@json_option
+def start(*, name: str, administration: Administration, as_json: bool) -> None:
+    """Start delivery to a group that was stopped."""
+    _stop_or_start(name, administration, stopped=False, as_json=as_json)
+
+
+def _stop_or_start(name: str, administration: Administration, *, stopped: bool, as_json: bool) -> None:
+    administration.alter_group(name, GroupChange(stopped=stopped))
+    if as_json:
+        click.echo(json_text({"group": name, "stopped": stopped}))
+    else:
+        say(f"delivery to group {name} {'stops' if stopped else 'starts'}")
+
+
+@group.command(
+    short_help="List the retries of a group.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg group retries mailer",
+)
+@click.argument("name")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number per page."
+)
+@page_option
+@administered
+@json_option
+def retries(*, name: str, limit: int, page: str, administration: Administration, as_json: bool) -> None:
+    """List messages that failed and are delivered again, those that are due first. Notify only."""
+    found = administration.list_retries(name, limit=limit, page=page)
+    if as_json:
+        click.echo(json_text({"group": name, **asdict(found)}))
+        return
+    if not found.retries:
+        click.echo("no retries")
+        return
+    names = ("id", "topic", "queue", "offset", "key", "attempts", "due_at", "last_error")
+    rows = [{**asdict(retry), "last_error": first_line(retry.last_error)} for retry in found.retries]
+    print_rows({field: row[field] for field in names} for row in rows)
+    if found.next:
+        click.echo(f"only the first {len(found.retries)}: go on with --page {found.next}", err=True)
+
+
+@group.command(
+    short_help="Deliver retries now.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg group retry mailer\n"
+    "  txmsg group retry mailer --id 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0",
+)
+@click.argument("name")
+@click.option("--id", "id_", default="", metavar="ID", help="Only this message, or those of this transaction.")
+@administered
+@json_option
+def retry(*, name: str, id_: str, administration: Administration, as_json: bool) -> None:
+    """Deliver retries now rather than after their delay. Notify only.
+
+    Those that wait for an earlier message of their ordering key go on waiting.
+    """
+    count = sum(administration.retry_now(name, id_))
+    click.echo(json_text({"group": name, "retries": count}) if as_json else f"retries delivered now: {count}")
+
+
+@group.command(
+    short_help="Delete the retry of a message.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg group skip mailer 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0",
+)
+@click.argument("name")
+@click.argument("id_", metavar="ID")
+@administered
+@yes_option
+@json_option
+def skip(*, name: str, id_: str, administration: Administration, yes: bool, as_json: bool) -> None:
+    """Skip a message in retry: it is not delivered to the group again. This is final. Notify only.
+
+    ID is a message id, as printed by `txmsg group retries`, or a transaction id. A handler that has the message at this
+    moment goes on. Later messages of its ordering key are delivered.
+    """
+    if not yes:
+        click.confirm(printable(f"skip {id_} for group {name}, for good?"), abort=True, err=as_json)
+    skipped = administration.skip_retry(name, id_)
+    if not skipped:
+        raise MisuseError(f"group {name!r} has no retry {id_}: `txmsg group retries {name}` shows existing ones")
+    click.echo(json_text({"group": name, "skipped": skipped}) if as_json else f"messages skipped: {skipped}")
 
 
 @group.command(
@@ -278,6 +403,7 @@ def _settings(name: str, settings: GroupSettings) -> dict[str, object]:
         "retries": settings.retries,
         "poisoned_key": settings.poisoned_key,
         "rate": settings.rate,
+        "stopped": settings.stopped,
     }
 
 

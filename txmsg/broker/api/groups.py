@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
 from txmsg.administration import CheckChange, GroupChange
+from txmsg.broker.api.dead_letters import failure_of
 from txmsg.broker.check_policies import GroupChecks
 from txmsg.broker.store.check_policies import CheckPolicyRow
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.broker.store.group_administration import GroupAdministration, GroupQueueRow
-from txmsg.errors import MisuseError, ProtocolError
-from txmsg.message import check_name, datetime_of_us, us_of_datetime
+from txmsg.broker.store.retry_administration import RetryAdministration, RetryPlace, RetryShown
+from txmsg.errors import MisuseError, ProtocolError, shown
+from txmsg.message import Offset, QueueId, check_name, datetime_of_us, parse_id, us_of_datetime
 from txmsg.runtime.start import Start
 from txmsg.wire.v1 import groups_pb2 as pb
 
 _CHECKS = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
+_TOKEN = re.compile(r"(-|\d{1,17})\.(\d{1,9})\.(\d{1,18})")
 
 
 class Presence(Protocol):
@@ -33,8 +37,11 @@ class Presence(Protocol):
 class GroupsApi:
     """The service Groups."""
 
-    def __init__(self, groups: GroupAdministration, presence: Presence, checks: GroupChecks) -> None:
+    def __init__(
+        self, groups: GroupAdministration, retries: RetryAdministration, presence: Presence, checks: GroupChecks
+    ) -> None:
         self._groups = groups
+        self._retries = retries
         self._checks = checks
         self._presence = presence
 
@@ -112,6 +119,7 @@ class GroupsApi:
             retries_max=request.retries_max if request.HasField("retries_max") else None,
             poisoned_key=request.poisoned_key if request.HasField("poisoned_key") else None,
             deliver_rate_max=request.deliver_rate_max if request.HasField("deliver_rate_max") else None,
+            stopped=request.stopped if request.HasField("stopped") else None,
         )
         return pb.AlterGroupReply(
             settings=_settings(await self._groups.alter(check_name("group", request.group), change))
@@ -129,14 +137,30 @@ class GroupsApi:
                 to = Start.offset(min(request.offset, 2**63 - 1))
             case _:
                 raise ProtocolError("a seek needs a position: the earliest or latest message, a time, or an offset")
-        queues = await self._groups.seek(
-            check_name("group", request.group),
-            check_name("topic", request.topic),
-            request.queue if request.HasField("queue") else None,
-            to,
-            again=request.again,
-        )
+        group, topic = check_name("group", request.group), check_name("topic", request.topic)
+        number = request.queue if request.HasField("queue") else None
+        if request.dry_run:
+            plan = await self._groups.plan_seek(group, topic, number, to)
+            return pb.SeekReply(queues=[_queue(queue) for queue, _ in plan], to=[place for _, place in plan])
+        queues = await self._groups.seek(group, topic, number, to, again=request.again)
         return pb.SeekReply(queues=[_queue(queue) for queue in queues])
+
+    async def list_retries(self, request: pb.ListRetriesRequest) -> pb.ListRetriesReply:
+        limit = min(request.limit or 100, 10_000)
+        after = _place(request.after) if request.after else None
+        rows = await self._retries.list(check_name("group", request.group), after=after, limit=limit + 1)
+        end = _token(rows[limit - 1].place) if len(rows) > limit else ""
+        return pb.ListRetriesReply(retries=[_retry(row) for row in rows[:limit]], next=end)
+
+    async def retry_now(self, request: pb.RetryNowRequest) -> pb.RetryNowReply:
+        which = parse_id(request.id) if request.id else (None, None)
+        after = _place(request.after) if request.after else None
+        count, end = await self._retries.now(check_name("group", request.group), *which, after=after)
+        return pb.RetryNowReply(retries=count, next="" if end is None else _token(end))
+
+    async def skip_retry(self, request: pb.SkipRetryRequest) -> pb.SkipRetryReply:
+        skipped = await self._retries.skip(check_name("group", request.group), *parse_id(request.id))
+        return pb.SkipRetryReply(skipped=skipped)
 
     async def delete(self, request: pb.DeleteGroupRequest) -> pb.DeleteGroupReply:
         name = check_name("group", request.group)
@@ -151,6 +175,39 @@ class GroupsApi:
         return pb.DeleteGroupReply()
 
 
+def _token(place: RetryPlace) -> str:
+    due = "-" if place.due_at is None else us_of_datetime(place.due_at)
+    return f"{due}.{place.queue_id}.{place.queue_offset}"
+
+
+def _place(token: str) -> RetryPlace:
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise ProtocolError(f"{shown(token)} is not a page of retries: give the last value of `next`")
+    due_at = None if found[1] == "-" else datetime_of_us(int(found[1]))
+    return RetryPlace(due_at, QueueId(int(found[2])), Offset(int(found[3])))
+
+
+def _retry(row: RetryShown) -> pb.Retry:
+    return pb.Retry(
+        topic=row.topic,
+        queue=row.number,
+        offset=row.queue_offset,
+        transaction_id=row.transaction_id.bytes,
+        n=row.n,
+        key=row.key or "",
+        tag=row.tag or "",
+        ordering_key=row.ordering_key or "",
+        stored_at_us=us_of_datetime(row.stored_at),
+        attempts=row.attempt,
+        due_at_us=us_of_datetime(row.due_at) if row.due_at else 0,
+        last_error=row.last_error or "",
+        failures=[failure_of(failure) for failure in row.failures],
+        generation=row.generation,
+        size_bytes=row.size_bytes,
+    )
+
+
 def _settings(row: GroupRow) -> pb.GroupSettings:
     return pb.GroupSettings(
         group=row.name,
@@ -158,6 +215,7 @@ def _settings(row: GroupRow) -> pb.GroupSettings:
         retries_max=row.retries_max,
         poisoned_key=row.poisoned_key,
         deliver_rate_max=row.deliver_rate_max or 0,
+        stopped=row.stopped,
         version=row.version,
     )
 

@@ -200,4 +200,6 @@ class GroupSettings:
     """Whether a dead letter blocks its ordering key until an operator acts."""
     deliver_rate_max: float | None = None
     """Messages per second that this broker delivers to the group; None: no limit."""
+    stopped: bool = False
+    """Whether an operator has stopped delivery to the group."""
     version: int = 0

@@ -137,7 +137,9 @@ class Loader:
         if len(feeds) < len(leased):
             self._membership.reread_leases()
         if known is None:
-            group.members.limit(group.settings.deliver_rate_max, self._state.monotonic())
+            group.members.limit(
+                group.settings.deliver_rate_max, self._state.monotonic(), stopped=group.settings.stopped
+            )
         for feed in feeds:
             if feed.opens_at is not None and feed.queue_id in former:
                 until = min(feed.opens_at, former[feed.queue_id].until)
@@ -200,6 +202,7 @@ def settings_of(row: GroupRow, config: DeliveryConfig) -> GroupSettings:
         backoff=backoff,
         parks_keys=row.poisoned_key == "park",
         deliver_rate_max=row.deliver_rate_max,
+        stopped=row.stopped,
         version=row.version,
     )
 

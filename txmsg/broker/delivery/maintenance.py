@@ -165,7 +165,9 @@ class Maintenance:
                 self._state.drop_group(group, "the group was deleted")
             elif row.version != group.settings.version:
                 group.settings = settings_of(row, self._state.config)
-                group.members.limit(group.settings.deliver_rate_max, self._state.monotonic())
+                group.members.limit(
+                    group.settings.deliver_rate_max, self._state.monotonic(), stopped=group.settings.stopped
+                )
                 _log.info(
                     "group.settings_changed",
                     "group %(group)s: the settings are those of version %(version)d now",

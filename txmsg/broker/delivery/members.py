@@ -170,14 +170,17 @@ class Members:
     pause: Pause = field(default_factory=Pause)
     """Of the whole group."""
     rate: TokenBucket | None = None
+    stopped: bool = False
+    """Whether nothing goes to any member, until an operator starts the group again."""
     retries: int = 0
     """How many rows the group has in `retry`, at the last count, which stops at a maximum."""
     _members: dict[str, _Member] = field(default_factory=dict)
     _wanted: dict[str, TagExpression] = field(default_factory=dict)
     _swept_at: float = 0.0
 
-    def limit(self, rate_max: float | None, now: float) -> None:
-        """Sets how many messages per second go to all members together; None: no limit."""
+    def limit(self, rate_max: float | None, now: float, *, stopped: bool = False) -> None:
+        """Sets how many messages per second go to all members together; None: no limit. stopped: none at all."""
+        self.stopped = stopped
         if rate_max is None:
             self.rate = None
         elif self.rate is None or self.rate.rate != rate_max:
@@ -241,6 +244,8 @@ class Members:
 
     def room(self, client_id: str, now: float) -> float:
         """How many messages this member may get now: any number, without a pause and a rate."""
+        if self.stopped:
+            return 0
         room = min(pause.room(now) for pause in self._pauses_of(client_id))
         return room if self.rate is None else min(room, self.rate.room(now))
 
@@ -248,6 +253,8 @@ class Members:
         """For how long `room` stays 0. 0: there is room now."""
         if self.room(client_id, now):
             return 0.0
+        if self.stopped:
+            return math.inf
         opens_at = max(pause.opens_at(now) for pause in self._pauses_of(client_id))
         rate_s = 0.0 if self.rate is None or self.rate.room(now) else max(self.rate.wait_s(now), _RATE_WAIT_S_MIN)
         return max(opens_at - now, rate_s)

@@ -10,7 +10,7 @@ from psycopg.rows import class_row
 from txmsg.broker.store.connect import Connection
 from txmsg.message import QueueId
 
-_COLUMNS = "id, name, retry_delays_s, retries_max, poisoned_key, deliver_rate_max, version"
+_COLUMNS = "id, name, retry_delays_s, retries_max, poisoned_key, deliver_rate_max, stopped, version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class GroupRow:
     retries_max: int | None
     poisoned_key: str
     deliver_rate_max: float | None
+    stopped: bool
     version: int
 
 

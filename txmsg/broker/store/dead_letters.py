@@ -154,7 +154,7 @@ class DeadLetters:
             # A statement of its own: it must see that the dead letters are gone.
             if blocked:
                 groups, queue_ids, keys = (list(column) for column in zip(*blocked, strict=True))
-                await connection.execute(_RELEASE, {"groups": groups, "queue_ids": queue_ids, "keys": keys})
+                await connection.execute(RELEASE, {"groups": groups, "queue_ids": queue_ids, "keys": keys})
         return len(gone)
 
 
@@ -281,7 +281,7 @@ update txmsg.retry r set due_at = now()
 
 _PURGE = f"{_CHOSEN} {_CHOSEN_ARE_GONE} returning d.group_id, d.queue_id, d.ordering_key, d.blocks_key"
 
-_RELEASE = """
+RELEASE = """
 update txmsg.retry r set due_at = now()
   from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(keys)s::text[]) k(group_id, queue_id, ordering_key)
  where r.group_id = k.group_id and r.queue_id = k.queue_id and r.ordering_key = k.ordering_key
@@ -293,3 +293,4 @@ update txmsg.retry r set due_at = now()
                     where d.group_id = k.group_id and d.queue_id = k.queue_id and d.ordering_key = k.ordering_key
                       and d.blocks_key)
 """
+"""Makes the next message of each ordering key due that nothing blocks any more: a retry or dead letter has gone."""

@@ -89,6 +89,7 @@ class GroupAdministration:
                     "deliver_rate_max": group.deliver_rate_max
                     if change.deliver_rate_max is None
                     else change.deliver_rate_max or None,
+                    "stopped": group.stopped if change.stopped is None else change.stopped,
                 },
             )
             await notify(conn, "groups")
@@ -105,12 +106,7 @@ class GroupAdministration:
         """
         async with session(self._pool) as conn, conn.transaction():
             group = await _group(conn, name, lock=True)
-            found = [queue for queue in await _queues(conn, group.id) if queue.topic == topic]
-            if not found:
-                await _refuse_topic(conn, name, topic)
-            chosen = [queue for queue in found if number in (None, queue.number)]
-            if not chosen:
-                raise MisuseError(f"group {name!r} reads no queue {number} of topic {topic!r}: it reads {len(found)}")
+            chosen = await _chosen(conn, group, topic, number)
             places = await _places(conn, chosen, to)
             values = {
                 "group": group.id,
@@ -133,6 +129,15 @@ class GroupAdministration:
             await conn.execute("update txmsg.consumer_group set version = version + 1 where id = %s", (group.id,))
             await notify(conn, "groups")
             return [queue for queue in await _queues(conn, group.id) if queue.queue_id in places]
+
+    async def plan_seek(
+        self, name: str, topic: str, number: int | None, to: Start
+    ) -> Sequence[tuple[GroupQueueRow, Offset]]:
+        """What `seek` would do: each queue as it is, and where it would go on. Raises what `seek` raises."""
+        async with session(self._pool) as conn, conn.transaction():
+            chosen = await _chosen(conn, await _group(conn, name), topic, number)
+            places = await _places(conn, chosen, to)
+            return [(queue, Offset(places[queue.queue_id])) for queue in chosen]
 
     async def delete(self, name: str, *, force: bool) -> None:
         """Deletes a group with its cursors. Raises UnknownGroup, and MisuseError for one with failures, but for force.
@@ -174,6 +179,17 @@ async def _group(conn: AsyncConnection, name: str, *, lock: bool = False) -> Gro
     if group is None:
         raise UnknownGroup(f"consumer group {name!r} is unknown: `txmsg group list` shows existing ones")
     return group
+
+
+async def _chosen(conn: AsyncConnection, group: GroupRow, topic: str, number: int | None) -> Sequence[GroupQueueRow]:
+    """The queues of a topic, or the one of this number, that a group reads. Raises UnknownTopic, MisuseError."""
+    found = [queue for queue in await _queues(conn, group.id) if queue.topic == topic]
+    if not found:
+        await _refuse_topic(conn, group.name, topic)
+    chosen = [queue for queue in found if number in (None, queue.number)]
+    if not chosen:
+        raise MisuseError(f"group {group.name!r} reads no queue {number} of topic {topic!r}: it reads {len(found)}")
+    return chosen
 
 
 async def _refuse_topic(conn: AsyncConnection, name: str, topic: str) -> None:
@@ -243,7 +259,7 @@ select t.name as topic, q.number, c.queue_id, c.next_offset, txmsg.first_kept(c.
 _ALTER = """
 update txmsg.consumer_group
    set retry_delays_s = %(retry_delays_s)s, retries_max = %(retries_max)s, poisoned_key = %(poisoned_key)s,
-       deliver_rate_max = %(deliver_rate_max)s, version = version + 1
+       deliver_rate_max = %(deliver_rate_max)s, stopped = %(stopped)s, version = version + 1
  where id = %(id)s
 """
 

@@ -22,55 +22,70 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from txmsg.wire.v1 import dead_letters_pb2 as txmsg_dot_wire_dot_v1_dot_dead__letters__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atxmsg/wire/v1/groups.proto\x12\x08txmsg.v1\"\x8a\x01\n\rCheckSettings\x12\r\n\x05group\x18\x01 \x01(\t\x12\x15\n\rfirst_check_s\x18\x02 \x01(\x01\x12\x18\n\x10\x63heck_interval_s\x18\x03 \x01(\x01\x12\x12\n\nchecks_max\x18\x04 \x01(\r\x12\x18\n\x10no_client_park_s\x18\x05 \x01(\x01\x12\x0b\n\x03own\x18\x06 \x03(\t\"\"\n\x11ShowChecksRequest\x12\r\n\x05group\x18\x01 \x01(\t\"<\n\x0fShowChecksReply\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.CheckSettings\"\xf9\x01\n\x12\x41lterChecksRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65\x66\x61ult_checks\x18\x02 \x01(\x08\x12\x1a\n\rfirst_check_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10\x63heck_interval_s\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\nchecks_max\x18\x05 \x01(\rH\x02\x88\x01\x01\x12\x1d\n\x10no_client_park_s\x18\x06 \x01(\x01H\x03\x88\x01\x01\x42\x10\n\x0e_first_check_sB\x13\n\x11_check_interval_sB\r\n\x0b_checks_maxB\x13\n\x11_no_client_park_s\"=\n\x10\x41lterChecksReply\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.CheckSettings\"J\n\x08TopicLag\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\x04\x12\x10\n\x08retrying\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x65\x61\x64\x18\x04 \x01(\x04\"X\n\x0cGroupSummary\x12\r\n\x05group\x18\x01 \x01(\t\x12\"\n\x06topics\x18\x02 \x03(\x0b\x32\x12.txmsg.v1.TopicLag\x12\x15\n\rcreated_at_us\x18\x03 \x01(\x12\"C\n\x11ListGroupsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x10\n\x08\x63ontains\x18\x03 \x01(\t\"y\n\x0fListGroupsReply\x12&\n\x06groups\x18\x01 \x03(\x0b\x32\x16.txmsg.v1.GroupSummary\x12\x0c\n\x04next\x18\x02 \x01(\t\x12\x30\n\x0fproducer_groups\x18\x03 \x03(\x0b\x32\x17.txmsg.v1.CheckSettings\"\xa1\x01\n\rGroupSettings\x12\r\n\x05group\x18\x01 \x01(\t\x12\x16\n\x0eretry_delays_s\x18\x02 \x03(\x01\x12\x18\n\x0bretries_max\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x14\n\x0cpoisoned_key\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65liver_rate_max\x18\x05 \x01(\x01\x12\x0f\n\x07version\x18\x06 \x01(\x04\x42\x0e\n\x0c_retries_max\"\x9d\x01\n\nGroupQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x04\x12\r\n\x05\x62\x65gin\x18\x04 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x04\x12\x0f\n\x07waiting\x18\x06 \x01(\x04\x12\x10\n\x08retrying\x18\x07 \x01(\x04\x12\x0c\n\x04\x64\x65\x61\x64\x18\x08 \x01(\x04\x12\x0f\n\x07seeking\x18\t \x01(\x08\"2\n\x0bGroupMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x10\n\x08silent_s\x18\x02 \x01(\x01\"!\n\x10ShowGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\xd6\x01\n\x0eShowGroupReply\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.GroupSettings\x12\x15\n\rcreated_at_us\x18\x02 \x01(\x12\x12$\n\x06queues\x18\x03 \x03(\x0b\x32\x14.txmsg.v1.GroupQueue\x12&\n\x07members\x18\x04 \x03(\x0b\x32\x15.txmsg.v1.GroupMember\x12\x0e\n\x06paused\x18\x05 \x01(\x08\x12\x10\n\x08paused_s\x18\x06 \x01(\x01\x12\x12\n\nlast_error\x18\x07 \x01(\t\"\xdd\x01\n\x11\x41lterGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x16\n\x0eretry_delays_s\x18\x02 \x03(\x01\x12\x17\n\x0f\x64\x65\x66\x61ult_retries\x18\x03 \x01(\x08\x12\x18\n\x0bretries_max\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cpoisoned_key\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x1d\n\x10\x64\x65liver_rate_max\x18\x06 \x01(\x01H\x02\x88\x01\x01\x42\x0e\n\x0c_retries_maxB\x0f\n\r_poisoned_keyB\x13\n\x11_deliver_rate_max\"<\n\x0f\x41lterGroupReply\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.GroupSettings\"\xa7\x01\n\x0bSeekRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\x05queue\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x08\x65\x61rliest\x18\x04 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x05 \x01(\x08H\x00\x12\x0f\n\x05\x61t_us\x18\x06 \x01(\x12H\x00\x12\x10\n\x06offset\x18\x07 \x01(\x04H\x00\x12\r\n\x05\x61gain\x18\x08 \x01(\x08\x42\x04\n\x02toB\x08\n\x06_queue\"1\n\tSeekReply\x12$\n\x06queues\x18\x01 \x03(\x0b\x32\x14.txmsg.v1.GroupQueue\"2\n\x12\x44\x65leteGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"\x12\n\x10\x44\x65leteGroupReply2\xce\x03\n\x06Groups\x12>\n\x04List\x12\x1b.txmsg.v1.ListGroupsRequest\x1a\x19.txmsg.v1.ListGroupsReply\x12<\n\x04Show\x12\x1a.txmsg.v1.ShowGroupRequest\x1a\x18.txmsg.v1.ShowGroupReply\x12?\n\x05\x41lter\x12\x1b.txmsg.v1.AlterGroupRequest\x1a\x19.txmsg.v1.AlterGroupReply\x12\x32\n\x04Seek\x12\x15.txmsg.v1.SeekRequest\x1a\x13.txmsg.v1.SeekReply\x12\x42\n\x06\x44\x65lete\x12\x1c.txmsg.v1.DeleteGroupRequest\x1a\x1a.txmsg.v1.DeleteGroupReply\x12\x44\n\nShowChecks\x12\x1b.txmsg.v1.ShowChecksRequest\x1a\x19.txmsg.v1.ShowChecksReply\x12G\n\x0b\x41lterChecks\x12\x1c.txmsg.v1.AlterChecksRequest\x1a\x1a.txmsg.v1.AlterChecksReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atxmsg/wire/v1/groups.proto\x12\x08txmsg.v1\x1a txmsg/wire/v1/dead_letters.proto\"\x8a\x01\n\rCheckSettings\x12\r\n\x05group\x18\x01 \x01(\t\x12\x15\n\rfirst_check_s\x18\x02 \x01(\x01\x12\x18\n\x10\x63heck_interval_s\x18\x03 \x01(\x01\x12\x12\n\nchecks_max\x18\x04 \x01(\r\x12\x18\n\x10no_client_park_s\x18\x05 \x01(\x01\x12\x0b\n\x03own\x18\x06 \x03(\t\"\"\n\x11ShowChecksRequest\x12\r\n\x05group\x18\x01 \x01(\t\"<\n\x0fShowChecksReply\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.CheckSettings\"\xf9\x01\n\x12\x41lterChecksRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65\x66\x61ult_checks\x18\x02 \x01(\x08\x12\x1a\n\rfirst_check_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10\x63heck_interval_s\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\nchecks_max\x18\x05 \x01(\rH\x02\x88\x01\x01\x12\x1d\n\x10no_client_park_s\x18\x06 \x01(\x01H\x03\x88\x01\x01\x42\x10\n\x0e_first_check_sB\x13\n\x11_check_interval_sB\r\n\x0b_checks_maxB\x13\n\x11_no_client_park_s\"=\n\x10\x41lterChecksReply\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.CheckSettings\"J\n\x08TopicLag\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\x04\x12\x10\n\x08retrying\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x65\x61\x64\x18\x04 \x01(\x04\"X\n\x0cGroupSummary\x12\r\n\x05group\x18\x01 \x01(\t\x12\"\n\x06topics\x18\x02 \x03(\x0b\x32\x12.txmsg.v1.TopicLag\x12\x15\n\rcreated_at_us\x18\x03 \x01(\x12\"C\n\x11ListGroupsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x10\n\x08\x63ontains\x18\x03 \x01(\t\"y\n\x0fListGroupsReply\x12&\n\x06groups\x18\x01 \x03(\x0b\x32\x16.txmsg.v1.GroupSummary\x12\x0c\n\x04next\x18\x02 \x01(\t\x12\x30\n\x0fproducer_groups\x18\x03 \x03(\x0b\x32\x17.txmsg.v1.CheckSettings\"\xb2\x01\n\rGroupSettings\x12\r\n\x05group\x18\x01 \x01(\t\x12\x16\n\x0eretry_delays_s\x18\x02 \x03(\x01\x12\x18\n\x0bretries_max\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x14\n\x0cpoisoned_key\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65liver_rate_max\x18\x05 \x01(\x01\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x0f\n\x07stopped\x18\x07 \x01(\x08\x42\x0e\n\x0c_retries_max\"\x9d\x01\n\nGroupQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x04\x12\r\n\x05\x62\x65gin\x18\x04 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x04\x12\x0f\n\x07waiting\x18\x06 \x01(\x04\x12\x10\n\x08retrying\x18\x07 \x01(\x04\x12\x0c\n\x04\x64\x65\x61\x64\x18\x08 \x01(\x04\x12\x0f\n\x07seeking\x18\t \x01(\x08\"2\n\x0bGroupMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x10\n\x08silent_s\x18\x02 \x01(\x01\"!\n\x10ShowGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\xd6\x01\n\x0eShowGroupReply\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.GroupSettings\x12\x15\n\rcreated_at_us\x18\x02 \x01(\x12\x12$\n\x06queues\x18\x03 \x03(\x0b\x32\x14.txmsg.v1.GroupQueue\x12&\n\x07members\x18\x04 \x03(\x0b\x32\x15.txmsg.v1.GroupMember\x12\x0e\n\x06paused\x18\x05 \x01(\x08\x12\x10\n\x08paused_s\x18\x06 \x01(\x01\x12\x12\n\nlast_error\x18\x07 \x01(\t\"\xff\x01\n\x11\x41lterGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x16\n\x0eretry_delays_s\x18\x02 \x03(\x01\x12\x17\n\x0f\x64\x65\x66\x61ult_retries\x18\x03 \x01(\x08\x12\x18\n\x0bretries_max\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cpoisoned_key\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x1d\n\x10\x64\x65liver_rate_max\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x14\n\x07stopped\x18\x07 \x01(\x08H\x03\x88\x01\x01\x42\x0e\n\x0c_retries_maxB\x0f\n\r_poisoned_keyB\x13\n\x11_deliver_rate_maxB\n\n\x08_stopped\"<\n\x0f\x41lterGroupReply\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.GroupSettings\"\xb8\x01\n\x0bSeekRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\x05queue\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x08\x65\x61rliest\x18\x04 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x05 \x01(\x08H\x00\x12\x0f\n\x05\x61t_us\x18\x06 \x01(\x12H\x00\x12\x10\n\x06offset\x18\x07 \x01(\x04H\x00\x12\r\n\x05\x61gain\x18\x08 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\t \x01(\x08\x42\x04\n\x02toB\x08\n\x06_queue\"=\n\tSeekReply\x12$\n\x06queues\x18\x01 \x03(\x0b\x32\x14.txmsg.v1.GroupQueue\x12\n\n\x02to\x18\x02 \x03(\x04\"\xa4\x02\n\x05Retry\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x16\n\x0etransaction_id\x18\x04 \x01(\x0c\x12\t\n\x01n\x18\x05 \x01(\r\x12\x0b\n\x03key\x18\x06 \x01(\t\x12\x0b\n\x03tag\x18\x07 \x01(\t\x12\x14\n\x0cordering_key\x18\x08 \x01(\t\x12\x14\n\x0cstored_at_us\x18\t \x01(\x12\x12\x10\n\x08\x61ttempts\x18\n \x01(\r\x12\x11\n\tdue_at_us\x18\x0b \x01(\x12\x12\x12\n\nlast_error\x18\x0c \x01(\t\x12#\n\x08\x66\x61ilures\x18\r \x03(\x0b\x32\x11.txmsg.v1.Failure\x12\x12\n\ngeneration\x18\x0e \x01(\r\x12\x12\n\nsize_bytes\x18\x0f \x01(\x04\"A\n\x12ListRetriesRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\"B\n\x10ListRetriesReply\x12 \n\x07retries\x18\x01 \x03(\x0b\x32\x0f.txmsg.v1.Retry\x12\x0c\n\x04next\x18\x02 \x01(\t\";\n\x0fRetryNowRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\".\n\rRetryNowReply\x12\x0f\n\x07retries\x18\x01 \x01(\r\x12\x0c\n\x04next\x18\x02 \x01(\t\"-\n\x10SkipRetryRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"!\n\x0eSkipRetryReply\x12\x0f\n\x07skipped\x18\x01 \x01(\r\"2\n\x12\x44\x65leteGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"\x12\n\x10\x44\x65leteGroupReply2\x9a\x05\n\x06Groups\x12>\n\x04List\x12\x1b.txmsg.v1.ListGroupsRequest\x1a\x19.txmsg.v1.ListGroupsReply\x12<\n\x04Show\x12\x1a.txmsg.v1.ShowGroupRequest\x1a\x18.txmsg.v1.ShowGroupReply\x12?\n\x05\x41lter\x12\x1b.txmsg.v1.AlterGroupRequest\x1a\x19.txmsg.v1.AlterGroupReply\x12\x32\n\x04Seek\x12\x15.txmsg.v1.SeekRequest\x1a\x13.txmsg.v1.SeekReply\x12G\n\x0bListRetries\x12\x1c.txmsg.v1.ListRetriesRequest\x1a\x1a.txmsg.v1.ListRetriesReply\x12>\n\x08RetryNow\x12\x19.txmsg.v1.RetryNowRequest\x1a\x17.txmsg.v1.RetryNowReply\x12\x41\n\tSkipRetry\x12\x1a.txmsg.v1.SkipRetryRequest\x1a\x18.txmsg.v1.SkipRetryReply\x12\x42\n\x06\x44\x65lete\x12\x1c.txmsg.v1.DeleteGroupRequest\x1a\x1a.txmsg.v1.DeleteGroupReply\x12\x44\n\nShowChecks\x12\x1b.txmsg.v1.ShowChecksRequest\x1a\x19.txmsg.v1.ShowChecksReply\x12G\n\x0b\x41lterChecks\x12\x1c.txmsg.v1.AlterChecksRequest\x1a\x1a.txmsg.v1.AlterChecksReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'txmsg.wire.v1.groups_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHECKSETTINGS']._serialized_start=41
-  _globals['_CHECKSETTINGS']._serialized_end=179
-  _globals['_SHOWCHECKSREQUEST']._serialized_start=181
-  _globals['_SHOWCHECKSREQUEST']._serialized_end=215
-  _globals['_SHOWCHECKSREPLY']._serialized_start=217
-  _globals['_SHOWCHECKSREPLY']._serialized_end=277
-  _globals['_ALTERCHECKSREQUEST']._serialized_start=280
-  _globals['_ALTERCHECKSREQUEST']._serialized_end=529
-  _globals['_ALTERCHECKSREPLY']._serialized_start=531
-  _globals['_ALTERCHECKSREPLY']._serialized_end=592
-  _globals['_TOPICLAG']._serialized_start=594
-  _globals['_TOPICLAG']._serialized_end=668
-  _globals['_GROUPSUMMARY']._serialized_start=670
-  _globals['_GROUPSUMMARY']._serialized_end=758
-  _globals['_LISTGROUPSREQUEST']._serialized_start=760
-  _globals['_LISTGROUPSREQUEST']._serialized_end=827
-  _globals['_LISTGROUPSREPLY']._serialized_start=829
-  _globals['_LISTGROUPSREPLY']._serialized_end=950
-  _globals['_GROUPSETTINGS']._serialized_start=953
-  _globals['_GROUPSETTINGS']._serialized_end=1114
-  _globals['_GROUPQUEUE']._serialized_start=1117
-  _globals['_GROUPQUEUE']._serialized_end=1274
-  _globals['_GROUPMEMBER']._serialized_start=1276
-  _globals['_GROUPMEMBER']._serialized_end=1326
-  _globals['_SHOWGROUPREQUEST']._serialized_start=1328
-  _globals['_SHOWGROUPREQUEST']._serialized_end=1361
-  _globals['_SHOWGROUPREPLY']._serialized_start=1364
-  _globals['_SHOWGROUPREPLY']._serialized_end=1578
-  _globals['_ALTERGROUPREQUEST']._serialized_start=1581
-  _globals['_ALTERGROUPREQUEST']._serialized_end=1802
-  _globals['_ALTERGROUPREPLY']._serialized_start=1804
-  _globals['_ALTERGROUPREPLY']._serialized_end=1864
-  _globals['_SEEKREQUEST']._serialized_start=1867
-  _globals['_SEEKREQUEST']._serialized_end=2034
-  _globals['_SEEKREPLY']._serialized_start=2036
-  _globals['_SEEKREPLY']._serialized_end=2085
-  _globals['_DELETEGROUPREQUEST']._serialized_start=2087
-  _globals['_DELETEGROUPREQUEST']._serialized_end=2137
-  _globals['_DELETEGROUPREPLY']._serialized_start=2139
-  _globals['_DELETEGROUPREPLY']._serialized_end=2157
-  _globals['_GROUPS']._serialized_start=2160
-  _globals['_GROUPS']._serialized_end=2622
+  _globals['_CHECKSETTINGS']._serialized_start=75
+  _globals['_CHECKSETTINGS']._serialized_end=213
+  _globals['_SHOWCHECKSREQUEST']._serialized_start=215
+  _globals['_SHOWCHECKSREQUEST']._serialized_end=249
+  _globals['_SHOWCHECKSREPLY']._serialized_start=251
+  _globals['_SHOWCHECKSREPLY']._serialized_end=311
+  _globals['_ALTERCHECKSREQUEST']._serialized_start=314
+  _globals['_ALTERCHECKSREQUEST']._serialized_end=563
+  _globals['_ALTERCHECKSREPLY']._serialized_start=565
+  _globals['_ALTERCHECKSREPLY']._serialized_end=626
+  _globals['_TOPICLAG']._serialized_start=628
+  _globals['_TOPICLAG']._serialized_end=702
+  _globals['_GROUPSUMMARY']._serialized_start=704
+  _globals['_GROUPSUMMARY']._serialized_end=792
+  _globals['_LISTGROUPSREQUEST']._serialized_start=794
+  _globals['_LISTGROUPSREQUEST']._serialized_end=861
+  _globals['_LISTGROUPSREPLY']._serialized_start=863
+  _globals['_LISTGROUPSREPLY']._serialized_end=984
+  _globals['_GROUPSETTINGS']._serialized_start=987
+  _globals['_GROUPSETTINGS']._serialized_end=1165
+  _globals['_GROUPQUEUE']._serialized_start=1168
+  _globals['_GROUPQUEUE']._serialized_end=1325
+  _globals['_GROUPMEMBER']._serialized_start=1327
+  _globals['_GROUPMEMBER']._serialized_end=1377
+  _globals['_SHOWGROUPREQUEST']._serialized_start=1379
+  _globals['_SHOWGROUPREQUEST']._serialized_end=1412
+  _globals['_SHOWGROUPREPLY']._serialized_start=1415
+  _globals['_SHOWGROUPREPLY']._serialized_end=1629
+  _globals['_ALTERGROUPREQUEST']._serialized_start=1632
+  _globals['_ALTERGROUPREQUEST']._serialized_end=1887
+  _globals['_ALTERGROUPREPLY']._serialized_start=1889
+  _globals['_ALTERGROUPREPLY']._serialized_end=1949
+  _globals['_SEEKREQUEST']._serialized_start=1952
+  _globals['_SEEKREQUEST']._serialized_end=2136
+  _globals['_SEEKREPLY']._serialized_start=2138
+  _globals['_SEEKREPLY']._serialized_end=2199
+  _globals['_RETRY']._serialized_start=2202
+  _globals['_RETRY']._serialized_end=2494
+  _globals['_LISTRETRIESREQUEST']._serialized_start=2496
+  _globals['_LISTRETRIESREQUEST']._serialized_end=2561
+  _globals['_LISTRETRIESREPLY']._serialized_start=2563
+  _globals['_LISTRETRIESREPLY']._serialized_end=2629
+  _globals['_RETRYNOWREQUEST']._serialized_start=2631
+  _globals['_RETRYNOWREQUEST']._serialized_end=2690
+  _globals['_RETRYNOWREPLY']._serialized_start=2692
+  _globals['_RETRYNOWREPLY']._serialized_end=2738
+  _globals['_SKIPRETRYREQUEST']._serialized_start=2740
+  _globals['_SKIPRETRYREQUEST']._serialized_end=2785
+  _globals['_SKIPRETRYREPLY']._serialized_start=2787
+  _globals['_SKIPRETRYREPLY']._serialized_end=2820
+  _globals['_DELETEGROUPREQUEST']._serialized_start=2822
+  _globals['_DELETEGROUPREQUEST']._serialized_end=2872
+  _globals['_DELETEGROUPREPLY']._serialized_start=2874
+  _globals['_DELETEGROUPREPLY']._serialized_end=2892
+  _globals['_GROUPS']._serialized_start=2895
+  _globals['_GROUPS']._serialized_end=3561
 # @@protoc_insertion_point(module_scope)

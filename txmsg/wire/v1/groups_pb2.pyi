@@ -1,3 +1,4 @@
+from txmsg.wire.v1 import dead_letters_pb2 as _dead_letters_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -99,20 +100,22 @@ class ListGroupsReply(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., next: _Optional[str] = ..., producer_groups: _Optional[_Iterable[_Union[CheckSettings, _Mapping]]] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
-    __slots__ = ("group", "retry_delays_s", "retries_max", "poisoned_key", "deliver_rate_max", "version")
+    __slots__ = ("group", "retry_delays_s", "retries_max", "poisoned_key", "deliver_rate_max", "version", "stopped")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RETRY_DELAYS_S_FIELD_NUMBER: _ClassVar[int]
     RETRIES_MAX_FIELD_NUMBER: _ClassVar[int]
     POISONED_KEY_FIELD_NUMBER: _ClassVar[int]
     DELIVER_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     group: str
     retry_delays_s: _containers.RepeatedScalarFieldContainer[float]
     retries_max: int
     poisoned_key: str
     deliver_rate_max: float
     version: int
-    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ..., version: _Optional[int] = ...) -> None: ...
+    stopped: bool
+    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ..., version: _Optional[int] = ..., stopped: bool = ...) -> None: ...
 
 class GroupQueue(_message.Message):
     __slots__ = ("topic", "queue", "next_offset", "begin", "end", "waiting", "retrying", "dead", "seeking")
@@ -169,20 +172,22 @@ class ShowGroupReply(_message.Message):
     def __init__(self, settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., created_at_us: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., paused: bool = ..., paused_s: _Optional[float] = ..., last_error: _Optional[str] = ...) -> None: ...
 
 class AlterGroupRequest(_message.Message):
-    __slots__ = ("group", "retry_delays_s", "default_retries", "retries_max", "poisoned_key", "deliver_rate_max")
+    __slots__ = ("group", "retry_delays_s", "default_retries", "retries_max", "poisoned_key", "deliver_rate_max", "stopped")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RETRY_DELAYS_S_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_RETRIES_FIELD_NUMBER: _ClassVar[int]
     RETRIES_MAX_FIELD_NUMBER: _ClassVar[int]
     POISONED_KEY_FIELD_NUMBER: _ClassVar[int]
     DELIVER_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     group: str
     retry_delays_s: _containers.RepeatedScalarFieldContainer[float]
     default_retries: bool
     retries_max: int
     poisoned_key: str
     deliver_rate_max: float
-    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., default_retries: bool = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ...) -> None: ...
+    stopped: bool
+    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., default_retries: bool = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ..., stopped: bool = ...) -> None: ...
 
 class AlterGroupReply(_message.Message):
     __slots__ = ("settings",)
@@ -191,7 +196,7 @@ class AlterGroupReply(_message.Message):
     def __init__(self, settings: _Optional[_Union[GroupSettings, _Mapping]] = ...) -> None: ...
 
 class SeekRequest(_message.Message):
-    __slots__ = ("group", "topic", "queue", "earliest", "latest", "at_us", "offset", "again")
+    __slots__ = ("group", "topic", "queue", "earliest", "latest", "at_us", "offset", "again", "dry_run")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +205,7 @@ class SeekRequest(_message.Message):
     AT_US_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     queue: int
@@ -208,13 +214,100 @@ class SeekRequest(_message.Message):
     at_us: int
     offset: int
     again: bool
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., earliest: bool = ..., latest: bool = ..., at_us: _Optional[int] = ..., offset: _Optional[int] = ..., again: bool = ...) -> None: ...
+    dry_run: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., earliest: bool = ..., latest: bool = ..., at_us: _Optional[int] = ..., offset: _Optional[int] = ..., again: bool = ..., dry_run: bool = ...) -> None: ...
 
 class SeekReply(_message.Message):
-    __slots__ = ("queues",)
+    __slots__ = ("queues", "to")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
-    def __init__(self, queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ...) -> None: ...
+    to: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., to: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Retry(_message.Message):
+    __slots__ = ("topic", "queue", "offset", "transaction_id", "n", "key", "tag", "ordering_key", "stored_at_us", "attempts", "due_at_us", "last_error", "failures", "generation", "size_bytes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_US_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    offset: int
+    transaction_id: bytes
+    n: int
+    key: str
+    tag: str
+    ordering_key: str
+    stored_at_us: int
+    attempts: int
+    due_at_us: int
+    last_error: str
+    failures: _containers.RepeatedCompositeFieldContainer[_dead_letters_pb2.Failure]
+    generation: int
+    size_bytes: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., stored_at_us: _Optional[int] = ..., attempts: _Optional[int] = ..., due_at_us: _Optional[int] = ..., last_error: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[_dead_letters_pb2.Failure, _Mapping]]] = ..., generation: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
+class ListRetriesRequest(_message.Message):
+    __slots__ = ("group", "limit", "after")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    limit: int
+    after: str
+    def __init__(self, group: _Optional[str] = ..., limit: _Optional[int] = ..., after: _Optional[str] = ...) -> None: ...
+
+class ListRetriesReply(_message.Message):
+    __slots__ = ("retries", "next")
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    retries: _containers.RepeatedCompositeFieldContainer[Retry]
+    next: str
+    def __init__(self, retries: _Optional[_Iterable[_Union[Retry, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
+
+class RetryNowRequest(_message.Message):
+    __slots__ = ("group", "id", "after")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    id: str
+    after: str
+    def __init__(self, group: _Optional[str] = ..., id: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+
+class RetryNowReply(_message.Message):
+    __slots__ = ("retries", "next")
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    retries: int
+    next: str
+    def __init__(self, retries: _Optional[int] = ..., next: _Optional[str] = ...) -> None: ...
+
+class SkipRetryRequest(_message.Message):
+    __slots__ = ("group", "id")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    id: str
+    def __init__(self, group: _Optional[str] = ..., id: _Optional[str] = ...) -> None: ...
+
+class SkipRetryReply(_message.Message):
+    __slots__ = ("skipped",)
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    skipped: int
+    def __init__(self, skipped: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("group", "force")

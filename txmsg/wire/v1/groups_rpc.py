@@ -12,6 +12,10 @@ class Groups:
     alter = Method("Groups/Alter", pb.AlterGroupRequest, pb.AlterGroupReply)
     # Lets a group go on elsewhere in a topic, while its consumers run. All or nothing.
     seek = Method("Groups/Seek", pb.SeekRequest, pb.SeekReply)
+    # Messages that failed and are delivered again: looked at, made due at once, and skipped, that is, deleted for good.
+    list_retries = Method("Groups/ListRetries", pb.ListRetriesRequest, pb.ListRetriesReply)
+    retry_now = Method("Groups/RetryNow", pb.RetryNowRequest, pb.RetryNowReply)
+    skip_retry = Method("Groups/SkipRetry", pb.SkipRetryRequest, pb.SkipRetryReply)
     # Deletes a group with all it has in retry and among the dead letters. Refused while it has members.
     delete = Method("Groups/Delete", pb.DeleteGroupRequest, pb.DeleteGroupReply)
     # When the half messages of a producer group are checked: looked at, and changed.
