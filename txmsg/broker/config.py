@@ -18,7 +18,7 @@ from txmsg.errors import MisuseError, shown
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.metrics.http import check_loopback
 from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
-from txmsg.settings.common import http_listen_setting, log_format_setting, log_level_setting
+from txmsg.settings.common import TlsConfig, http_listen_setting, log_format_setting, log_level_setting
 from txmsg.wire.address import check_address
 
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -55,6 +55,8 @@ class BrokerConfig:
         shown="--listen, with the host name in place of 0.0.0.0",
     )
     http_listen: str = http_listen_setting()
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """TLS of `listen`."""
     broker_id: str = setting(
         "",
         "Name of this broker, unique in its database.",

@@ -201,6 +201,7 @@ class Broker:
                 topics_rpc.Topics: TopicsApi(TopicSettings(admin_pool)),
             },
             connections_max=connections_allowed(config.connections_max),
+            tls=config.tls.of_server(),
         )
 
     def use(self, config: BrokerConfig) -> None:

@@ -27,7 +27,14 @@ _log = EventLog(__name__)
 
 T = TypeVar("T")
 
-_METAVARS = {Kind.DURATION: "TIME", Kind.SIZE: "SIZE", Kind.COUNT: "NUMBER", Kind.NUMBER: "NUMBER", Kind.PATH: "DIR"}
+_METAVARS = {
+    Kind.DURATION: "TIME",
+    Kind.SIZE: "SIZE",
+    Kind.COUNT: "NUMBER",
+    Kind.NUMBER: "NUMBER",
+    Kind.PATH: "DIR",
+    Kind.FILE: "FILE",
+}
 
 config_option: Decorator = click.option(
     "--config",
@@ -78,7 +85,11 @@ def _option(setting: Setting) -> Decorator:
     if setting.kind is Kind.TEXTS:
         return click.option(setting.option, parameter_of(setting), metavar="PATTERN", multiple=True, **common)
     metavar = setting.metavar or _METAVARS.get(setting.kind, "TEXT")
-    kinds = {Kind.TEXT: click.STRING, Kind.PATH: click.Path(path_type=Path, file_okay=False)}
+    kinds = {
+        Kind.TEXT: click.STRING,
+        Kind.PATH: click.Path(path_type=Path, file_okay=False),
+        Kind.FILE: click.Path(path_type=Path),
+    }
     kind = kinds.get(setting.kind) or _OfSetting(setting)
     return click.option(setting.option, parameter_of(setting), metavar=metavar, type=kind, **common)
 

@@ -28,6 +28,7 @@ from txmsg.message import ReceivedMessage
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.runtime.start import Start, start_to_wire
+from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
 _log = EventLog(__name__)
@@ -61,6 +62,8 @@ class AsyncConsumer(AsyncLifecycle):
     broadcast: every member gets every message. True for a process that starts fresh each time; the name of an
     instance ("host-1") for one that continues where it was. It is a group of its own, GROUP%INSTANCE, that begins at
     the latest message and is forgotten a day after it was last used.
+    tls: True to verify the brokers' certificates by the authorities that the system trusts, the path of a file with
+    authorities (PEM), or an ssl.SSLContext; False for none. By default the environment says it: TXMSG_TLS_CA.
     hooks: for tests, which can also set them later.
 
     A handler that returns acknowledges the message. One that raises refuses it: it comes again after the group's
@@ -77,12 +80,14 @@ class AsyncConsumer(AsyncLifecycle):
         close_timeout_s: Seconds = 30.0,
         start: Start | None = None,
         broadcast: bool | str = False,
+        tls: TlsChoice = None,
         hooks: ConsumerHooks | None = None,
     ) -> None:
         super().__init__(
             group, concurrency=concurrency, close_timeout_s=close_timeout_s, start=start, broadcast=broadcast
         )
         self._addresses = shards_of(brokers)
+        self._tls = client_context(tls) or False
         self._visibility_timeout_s = check_seconds(
             "visibility_timeout_s", visibility_timeout_s, least_s=1, most_s=VISIBILITY_TIMEOUT_S_MAX
         )
@@ -116,7 +121,7 @@ class AsyncConsumer(AsyncLifecycle):
         self._watching = asyncio.create_task(self._watch())
 
     def _new_shard(self, addresses: Sequence[str], polling: Polling) -> _Shard:
-        brokers = Brokers(addresses)
+        brokers = Brokers(addresses, tls=self._tls)
         take = partial(self._take, Epochs())
 
         def new_link(address: str) -> Link:

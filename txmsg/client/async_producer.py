@@ -40,6 +40,7 @@ from txmsg.message import (
 )
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
+from txmsg.wire.tls import TlsChoice, client_context
 
 TIMEOUT_S_MAX = 24 * 3600.0
 
@@ -56,6 +57,8 @@ class AsyncProducer:
     group: the producer group; any live client of it may be asked what became of a transaction.
     check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
+    tls: True to verify the brokers' certificates by the authorities that the system trusts, the path of a file with
+    authorities (PEM), or an ssl.SSLContext; False for none. By default the environment says it: TXMSG_TLS_CA.
     hooks: for tests, which can also set them later.
 
     The first call connects, and attaches for check-backs. A service calls `start` (or uses `async with`) when it
@@ -69,9 +72,11 @@ class AsyncProducer:
         group: str,
         check_listener: CheckMessageListener | None = None,
         timeout_s: Seconds = 10.0,
+        tls: TlsChoice = None,
         hooks: ProducerHooks | None = None,
     ) -> None:
         self._addresses = shards_of(brokers)
+        self._tls = client_context(tls) or False
         self.group = check_name("producer group", group)
         self.check_listener = check_listener_of(check_listener)
         self._fence = _fence_of(self.check_listener)
@@ -140,7 +145,7 @@ class AsyncProducer:
     async def _connect(self) -> None:
         fence_id = b"" if self.fence is None else (await self.fence.fence_id()).bytes
         if not self._brokers:
-            self._brokers = [Brokers(addresses) for addresses in self._addresses]
+            self._brokers = [Brokers(addresses, tls=self._tls) for addresses in self._addresses]
         if len(self._brokers) > 1:
             await find_shards(self._brokers, timeout_s=self.timeout_s)
         senders: list[Sender] = []

@@ -16,6 +16,7 @@ from txmsg.client.options import shards_of
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, printable, shown
 from txmsg.logs import EventLog
 from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1 import settings_pb2 as pb
 from txmsg.wire.v1.settings_rpc import Settings as Service
 
@@ -38,6 +39,7 @@ class AsyncSettings:
     brokers: of one database. prefix: only settings whose names begin so are followed. copy: a file with what was last
     heard; with it, `start` succeeds while no broker can be reached, and `get` gives the values from before. It is
     written whenever something changes, and belongs to one process. timeout_s: how long `start` waits for a broker.
+    tls: see AsyncProducer.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class AsyncSettings:
         prefix: str = "",
         copy: Path | str | None = None,
         timeout_s: Seconds = 10.0,
+        tls: TlsChoice = None,
     ) -> None:
         shards = shards_of(brokers)
         if len(shards) > 1:
@@ -55,6 +58,7 @@ class AsyncSettings:
                 "the brokers of one"
             )
         self._addresses = shards[0]
+        self._tls = client_context(tls) or False
         self._prefix = prefix
         self._copy = None if copy is None else Path(copy)
         self._timeout_s = check_seconds("timeout_s", timeout_s, least_s=0, most_s=3600)
@@ -84,7 +88,7 @@ class AsyncSettings:
         self._copied = None if self._copy is None else await asyncio.to_thread(_read, self._copy)
         if self._copied is not None and not self._values:  # else those from before a close hold
             self._take(self._copied)
-        self._brokers = Brokers(self._addresses)
+        self._brokers = Brokers(self._addresses, tls=self._tls)
         self._following = asyncio.create_task(self._follow(self._brokers), name="txmsg-settings")
         try:
             await self._first_heard()

@@ -22,6 +22,7 @@ from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.method import Method, ReplyT, RequestT
+from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
 
@@ -69,13 +70,14 @@ class Brokers:
     """The brokers of one Notify database, for one producer or consumer. Belongs to the loop it is first used on.
 
     The addresses that the user gave stay; `learn` adds those of the others, and takes them away when they have gone.
-    shard: that database, empty before one of them has said it.
+    shard: that database, empty before one of them has said it. tls: for all of them.
     """
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], *, tls: TlsChoice = None) -> None:
         check_not_patched()
         self.shard = b""
-        self._brokers = {address: _new_broker(address, is_given=True) for address in addresses}
+        self._tls = client_context(tls) or False
+        self._brokers = {address: self._new_broker(address, is_given=True) for address in addresses}
         self._gone: set[Broker] = set()
         self._listed: list[str] = []
         self._draining: frozenset[str] = frozenset()
@@ -115,12 +117,15 @@ class Brokers:
                 self._let_go(learned)
         for name in self._listed:
             if name not in given and name not in self._brokers:
-                self._brokers[name] = _new_broker(name, is_given=False)
+                self._brokers[name] = self._new_broker(name, is_given=False)
         new = self._brokers.keys() - before
         self._spread(len(new) if was_told else len(self._brokers), new if was_told else set(self._brokers))
         if before != self._brokers.keys():
             for changed in self._watchers:
                 changed()
+
+    def _new_broker(self, address: str, *, is_given: bool) -> Broker:
+        return Broker(address, is_given, Channel(address, tls=self._tls), BlockingChannel(address, tls=self._tls))
 
     def note_shard(self, shard: bytes) -> None:
         """Takes which database it is from a reply, if no broker has said it before."""
@@ -243,10 +248,6 @@ class Brokers:
             closing.add_done_callback(self._closing.discard)
 
         asyncio.get_running_loop().call_later(_LINGER_S, close)
-
-
-def _new_broker(address: str, *, is_given: bool) -> Broker:
-    return Broker(address, is_given, Channel(address), BlockingChannel(address))
 
 
 def retrying(timeout_s: float) -> AsyncRetrying:

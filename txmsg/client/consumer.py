@@ -10,6 +10,7 @@ from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.start import Start
+from txmsg.wire.tls import TlsChoice
 
 
 class Consumer(Lifecycle[AsyncConsumer]):
@@ -28,6 +29,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
         close_timeout_s: Seconds = 30.0,
         start: Start | None = None,
         broadcast: bool | str = False,
+        tls: TlsChoice = None,
         hooks: ConsumerHooks | None = None,
     ) -> None:
         super().__init__(
@@ -39,6 +41,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
                 close_timeout_s=close_timeout_s,
                 start=start,
                 broadcast=broadcast,
+                tls=tls,
                 hooks=hooks,
             )
         )

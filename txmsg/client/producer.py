@@ -35,6 +35,7 @@ from txmsg.message import (
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.process import LoopThread, shared_loop
+from txmsg.wire.tls import TlsChoice
 
 _GRACE_S = 5.0
 
@@ -47,6 +48,7 @@ class Producer:
     group: the producer group; any live client of it may be asked what became of a transaction.
     check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
+    tls: see AsyncProducer.
     hooks: for tests, which can also set them later.
 
     Not for signal handlers: the thread that a signal interrupts may hold a lock that the call waits for. Have the
@@ -64,10 +66,11 @@ class Producer:
         group: str,
         check_listener: CheckMessageListener | None = None,
         timeout_s: Seconds = 10.0,
+        tls: TlsChoice = None,
         hooks: ProducerHooks | None = None,
     ) -> None:
         self._core = AsyncProducer(
-            brokers, group=group, check_listener=check_listener, timeout_s=timeout_s, hooks=hooks
+            brokers, group=group, check_listener=check_listener, timeout_s=timeout_s, tls=tls, hooks=hooks
         )
         self.hooks = self._core.hooks
         self._fence = _fence_of(self._core.check_listener)

@@ -13,6 +13,7 @@ from txmsg.errors import MisuseError
 from txmsg.forks import renew_in_children
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.process import LoopThread, shared_loop
+from txmsg.wire.tls import TlsChoice
 
 
 class Settings:
@@ -28,8 +29,9 @@ class Settings:
         prefix: str = "",
         copy: Path | str | None = None,
         timeout_s: Seconds = 10.0,
+        tls: TlsChoice = None,
     ) -> None:
-        self._make = partial(AsyncSettings, brokers, prefix=prefix, copy=copy, timeout_s=timeout_s)
+        self._make = partial(AsyncSettings, brokers, prefix=prefix, copy=copy, timeout_s=timeout_s, tls=tls)
         self._renew()
         renew_in_children(self)
 

@@ -9,15 +9,19 @@ from pathlib import Path
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.log import LogConfig
+from txmsg.wire.tls import TlsChoice
 
 _ADDRESS = re.compile(r"unix:|[^/]*:[0-9]{1,5}\Z")
 
 
-def open_log(where: str | os.PathLike[str], *, append: bool = False, config: LogConfig | None = None) -> LogAccess:
+def open_log(
+    where: str | os.PathLike[str], *, append: bool = False, config: LogConfig | None = None, tls: TlsChoice = None
+) -> LogAccess:
     """The log in a directory, or at the address of a server: "HOST:PORT" or "unix:PATH".
 
     append: whether this process is to be the one writer of a directory; it is made when missing, and kept as `config`
-    says. A server says itself who may append. A directory whose name looks like an address is written "./NAME:1".
+    says. A server says itself who may append. A directory whose name looks like an address is written "./NAME:1". tls:
+    for an address HOST:PORT, as producers have it.
 
     Raises StorageError when another process writes the log, CorruptLog when there is none, or it is damaged.
     """
@@ -25,5 +29,5 @@ def open_log(where: str | os.PathLike[str], *, append: bool = False, config: Log
     if isinstance(where, str) and _ADDRESS.match(text):
         from txmsg.metaq.remote.remote_log import RemoteLog
 
-        return RemoteLog(text)
+        return RemoteLog(text, tls=tls)
     return LocalLog(Path(text), append=append, config=config)

@@ -43,6 +43,7 @@ class Kind(Enum):
     CHOICE = "choice"
     TEXTS = "list of texts"
     PATH = "path"
+    FILE = "file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +309,7 @@ _CONVERT: Final[Mapping[Kind, Callable[[object], object]]] = {
     Kind.CHOICE: _text,
     Kind.TEXTS: _texts,
     Kind.PATH: _path,
+    Kind.FILE: _path,
 }
 _ARTICLE: Final = {
     Kind.FLAG: "true or false",
@@ -319,6 +321,7 @@ _ARTICLE: Final = {
     Kind.CHOICE: "a choice",
     Kind.TEXTS: "a list of texts",
     Kind.PATH: "a path",
+    Kind.FILE: "the path of a file",
 }
 _WAY_OUT: Final = {
     Kind.DURATION: "; give a number of seconds, or 30s, 12h, 7d",

@@ -2,8 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
+from txmsg.errors import MisuseError
 from txmsg.logs import LOG_FORMATS, LOG_LEVELS
-from txmsg.settings.catalogue import setting
+from txmsg.settings.catalogue import Kind, setting
+from txmsg.wire.tls import ServerTls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """TLS of a server's port: as long as no certificate is given, there is none."""
+
+    cert: Path | None = setting(
+        None,
+        "Certificate of this server, with those that lead to its authority (PEM). Read again when it changes.",
+        kind=Kind.FILE,
+        option="--tls-cert",
+        shown="no TLS",
+    )
+    key: Path | None = setting(None, "Its key, without a password (PEM).", kind=Kind.FILE, option="--tls-key")
+    client_ca: Path | None = setting(
+        None,
+        "Authorities, of one of which each client must have a certificate (PEM).",
+        kind=Kind.FILE,
+        option="--tls-client-ca",
+        shown="clients need none",
+    )
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None) or (self.client_ca is not None and self.cert is None):
+            raise MisuseError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
+        self.of_server()  # a mistake is told before anything starts
+
+    def of_server(self) -> ServerTls | None:
+        """What these files make; None without. Raises MisuseError if one cannot be used."""
+        return None if self.cert is None or self.key is None else ServerTls(self.cert, self.key, self.client_ca)
 
 
 def http_listen_setting() -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import select
 import socket
-import ssl
 import threading
 import time
 from collections import deque
@@ -38,7 +37,7 @@ from txmsg.wire.frames import (
     parts_of,
 )
 from txmsg.wire.method import Method, ReplyT, RequestT
-from txmsg.wire.tls import TlsStream
+from txmsg.wire.tls import TlsChoice, TlsStream, client_context
 
 _READ_SIZE_BYTES: Final = 512 * 1024
 _CONNECT_S_MAX: Final = 10.0
@@ -51,13 +50,13 @@ _PING_S_MAX: Final = 5.0
 class BlockingChannel:
     """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors. For any threads.
 
-    A forked child has a connection of its own. tls: for a HOST:PORT; None is without TLS.
+    A forked child has a connection of its own. tls: for a HOST:PORT.
     """
 
-    def __init__(self, address: str, *, kind: str = "broker", tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, address: str, *, kind: str = "broker", tls: TlsChoice = None) -> None:
         self.who = f"{kind} {address}"
         self._address = address
-        self._tls = tls
+        self._tls = None if address.startswith(UNIX) else client_context(tls)
         self._line: _Line | None = None
         self._renew()
         renew_in_children(self)
@@ -174,7 +173,7 @@ class BlockingChannel:
     def _greeted(self, family: int, end: Any, patience_s: float) -> _Connected:
         sock = socket.socket(family)
         tls = None
-        if self._tls is not None and family != socket.AF_UNIX:
+        if self._tls is not None:
             tls = TlsStream(self._tls, host_and_port(self._address)[0])
         try:
             sock.settimeout(patience_s)

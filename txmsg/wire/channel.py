@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections import deque
 from contextlib import suppress
 from types import TracebackType
@@ -23,7 +22,7 @@ from txmsg.wire.connection import Connection
 from txmsg.wire.failures import error_of_bytes, unanswered, unreachable
 from txmsg.wire.frames import CALLS_MAX, LAST, Buffer, Kind, call_head
 from txmsg.wire.method import Method, ReplyT, RequestT
-from txmsg.wire.tls import TlsStream
+from txmsg.wire.tls import TlsChoice, TlsStream, client_context
 
 _LOOK_S = 5.0
 _SILENCE_S = 10.0
@@ -36,13 +35,13 @@ _CONNECT_S_MAX = 10.0
 class Channel:
     """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors.
 
-    tls: for a HOST:PORT; None is without TLS.
+    tls: for a HOST:PORT.
     """
 
-    def __init__(self, address: str, *, kind: str = "broker", tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, address: str, *, kind: str = "broker", tls: TlsChoice = None) -> None:
         self.who = f"{kind} {address}"
         self._address = address
-        self._tls = tls
+        self._tls = None if address.startswith(UNIX) else client_context(tls)
         self._connection: _ClientConnection | None = None
         self._connecting: asyncio.Task[_ClientConnection] | None = None
         self._old: set[_ClientConnection] = set()

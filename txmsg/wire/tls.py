@@ -17,9 +17,15 @@ from txmsg.errors import MisuseError, shown
 from txmsg.logs import EventLog
 from txmsg.wire.frames import Buffer
 
-TlsChoice: TypeAlias = bool | str | Path | ssl.SSLContext
+TlsChoice: TypeAlias = bool | str | Path | ssl.SSLContext | None
 """What users say: True verifies servers by the authorities that the system trusts, a path by those in that file (PEM);
-a context says it all by itself; False is no TLS."""
+a context says it all by itself; False is no TLS; None is what the environment says (`CA_VARIABLE`)."""
+
+CA_VARIABLE: Final = "TXMSG_TLS_CA"
+"""File with the authorities of servers, or "system"; unset or empty is no TLS."""
+CERT_VARIABLE: Final = "TXMSG_TLS_CLIENT_CERT"
+"""File with the certificate of this client, where servers want one, and with its key unless that has its own file."""
+KEY_VARIABLE: Final = "TXMSG_TLS_CLIENT_KEY"
 
 _READ_SIZE_BYTES: Final = 256 * 1024
 _ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
@@ -108,15 +114,38 @@ def client_context(tls: TlsChoice) -> ssl.SSLContext | None:
     """The context that the user's `tls=` means; None for no TLS. Raises MisuseError."""
     if isinstance(tls, ssl.SSLContext):
         return tls
+    if tls is None:
+        return _context_of_environment()
     if tls is False:
         return None
     if tls is not True and not isinstance(tls, str | Path):
         raise MisuseError(f"tls {shown(tls)} is not True, False, a file with certificates (PEM) or an ssl.SSLContext")
+    return _verifying("tls", None if tls is True else str(tls))
+
+
+def _context_of_environment() -> ssl.SSLContext | None:
+    authorities = os.environ.get(CA_VARIABLE, "")
+    certificate, key = os.environ.get(CERT_VARIABLE, ""), os.environ.get(KEY_VARIABLE, "")
+    if not authorities:
+        if certificate or key:
+            raise MisuseError(
+                f"{CERT_VARIABLE} or {KEY_VARIABLE} is set without {CA_VARIABLE}: set that to the file of the "
+                'authority of the servers, or to "system"'
+            )
+        return None
+    context = _verifying(CA_VARIABLE, None if authorities == "system" else authorities)
+    if certificate or key:
+        _load_pair(context, certificate, key or None, f"{CERT_VARIABLE} and {KEY_VARIABLE}")
+    return context
+
+
+def _verifying(what: str, authorities: str | None) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=None if tls is True else tls)
+        return _strict(ssl.create_default_context(cafile=authorities))
     except (OSError, ssl.SSLError) as exc:
-        raise MisuseError(f"tls {shown(str(tls))} is not a file with certificates of authorities (PEM): {exc}") from exc
-    return _strict(context)
+        raise MisuseError(
+            f"{what} {shown(authorities)} is not a file with certificates of authorities (PEM): {exc}"
+        ) from exc
 
 
 class ServerTls:
@@ -165,13 +194,7 @@ class ServerTls:
     def _load(self) -> ssl.SSLContext:
         context = _strict(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         context.num_tickets = 0  # nobody resumes a session
-        try:
-            context.load_cert_chain(self._certificate, self._key, password=_no_password)
-        except (OSError, ssl.SSLError, ValueError) as exc:
-            raise MisuseError(
-                f"{self._certificate} and {self._key} cannot be used as certificate and key (PEM, without a "
-                f"password): {exc}"
-            ) from exc
+        _load_pair(context, self._certificate, self._key, f"{self._certificate} and {self._key}")
         if self._client_ca is not None:
             try:
                 context.load_verify_locations(self._client_ca)
@@ -185,6 +208,13 @@ def _strict(context: ssl.SSLContext) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context
+
+
+def _load_pair(context: ssl.SSLContext, certificate: Path | str, key: Path | str | None, what: str) -> None:
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ssl.SSLError, ValueError) as exc:
+        raise MisuseError(f"{what} cannot be used as certificate and key (PEM, without a password): {exc}") from exc
 
 
 def _no_password() -> str:

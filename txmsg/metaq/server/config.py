@@ -8,7 +8,7 @@ from pathlib import Path
 from txmsg.metaq.store.log import LogConfig
 from txmsg.metrics.http import check_loopback
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
-from txmsg.settings.common import http_listen_setting, log_format_setting, log_level_setting
+from txmsg.settings.common import TlsConfig, http_listen_setting, log_format_setting, log_level_setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class MetaQConfig:
         option="--listen",
     )
     http_listen: str = http_listen_setting()
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """TLS of `listen`."""
     log_level: str = log_level_setting()
     log_format: str = log_format_setting()
     log: LogConfig = field(default_factory=LogConfig)

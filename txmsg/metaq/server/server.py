@@ -105,6 +105,7 @@ async def _serve(
         request_size_bytes_max=_REQUEST_SIZE_BYTES_MAX,
         larger_requests={rpc.MetaQ.append.name: _APPEND_SIZE_BYTES_MAX},
         limits=Limits(arriving_bytes=config.arriving_size_bytes_max),
+        tls=config.tls.of_server(),
     )
     figures = LogFigures(log, readers)
     probes = _probes(Parts(config, log, appender, polls, sessions, api, server, stop), figures)

@@ -1,0 +1,110 @@
+"""Brokers, MetaQ servers and their clients over TLS, with certificates on both sides, as users start them."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.broker_process import BrokerProcess
+from tests.metaq.servers import MetaQProcess
+from tests.waiting import until_async
+from tests.wire.certificates import Authority
+from txmsg import AsyncConsumer, AsyncProducer, BrokerUnavailable, Consumer, Message, Producer, ReceivedMessage
+from txmsg.cli.main import main
+from txmsg.metaq import open_log
+from txmsg.metaq.access import NOTES
+from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "certificates")
+
+
+@pytest.fixture
+def options(authority: Authority) -> list[str]:
+    """Those of a server whose clients need a certificate."""
+    certificate, key = authority.issue("127.0.0.1")
+    return ["--tls-cert", str(certificate), "--tls-key", str(key), "--tls-client-ca", str(authority.file)]
+
+
+@pytest.fixture
+def broker(notify_url: str, options: Sequence[str], tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(notify_url, *options, log=tmp_path / "broker.log") as process:
+        yield process
+
+
+@pytest.fixture
+def as_client(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names a certificate of this process."""
+    certificate, key = authority.issue("shop@example.org", "client")
+    monkeypatch.setenv(CA_VARIABLE, str(authority.file))
+    monkeypatch.setenv(CERT_VARIABLE, str(certificate))
+    monkeypatch.setenv(KEY_VARIABLE, str(key))
+
+
+@pytest.mark.usefixtures("as_client")
+async def test_messages_go_and_come_over_tls_that_the_environment_names(broker: BrokerProcess) -> None:
+    seen = queue.Queue[bytes]()
+    consumer = Consumer(broker.address, group="threads")
+
+    @consumer.subscribe("t")
+    def see(message: ReceivedMessage) -> None:
+        seen.put(message.body)
+
+    with Producer(broker.address, group="p") as producer, consumer:
+        producer.send(Message("t", b"by a thread"))
+        assert seen.get(timeout=60) == b"by a thread"
+
+    taken: list[bytes] = []
+    taking = AsyncConsumer(broker.address, group="tasks")
+
+    @taking.subscribe("t")
+    async def take(message: ReceivedMessage) -> None:
+        taken.append(message.body)
+
+    async with AsyncProducer(broker.address, group="p") as sending, taking:
+        await sending.send(Message("t", b"by a task"))
+        await until_async(lambda: len(taken) == 2)
+    result = CliRunner().invoke(main, ["topic", "list", "--broker", broker.address])
+    assert result.exit_code == 0, result.output
+    assert "t" in result.output
+
+
+def test_who_has_no_certificate_or_no_tls_is_refused(broker: BrokerProcess, authority: Authority) -> None:
+    for tls, reason in ((authority.file, "certificate required"), (False, "it speaks TLS only: give tls=")):
+        with Producer(broker.address, group="p", timeout_s=1.0, tls=tls) as producer:
+            with pytest.raises(BrokerUnavailable, match=reason):
+                producer.send(Message("t", b"x"))
+    said = broker.log.read_text()
+    assert "it does not speak TLS" in said
+    assert "peer did not return a certificate" in said
+
+
+@pytest.mark.usefixtures("as_client")
+def test_a_log_is_read_and_written_over_tls(options: Sequence[str], tmp_path: Path) -> None:
+    with MetaQProcess(tmp_path / "log", *options, log=tmp_path / "metaq.log") as server:
+        with open_log(server.address) as log:
+            assert NOTES in log.topics()
+        with open_log(server.address, tls=False) as log, pytest.raises(BrokerUnavailable, match="it speaks TLS only"):
+            log.topics()
+
+
+@pytest.mark.parametrize("given", [["--tls-key", "x.pem"], ["--tls-cert", "x.pem"], ["--tls-client-ca", "x.pem"]])
+def test_half_of_a_pair_is_refused(given: Sequence[str]) -> None:
+    result = CliRunner().invoke(main, ["broker", *given])
+    assert result.exit_code == 1
+    assert "give --tls-cert and --tls-key, or neither" in result.output
+
+
+def test_files_that_are_missing_are_refused_before_the_database_is_asked(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.pem")
+    options = ["--storage", "postgresql://nobody@127.0.0.1:1/x", "--tls-cert", missing, "--tls-key", missing]
+    result = CliRunner().invoke(main, ["broker", *options])
+    assert result.exit_code == 1
+    assert "missing.pem" in result.output
+    assert "cannot be used as certificate and key" in result.output
