@@ -12,24 +12,29 @@ from click.testing import CliRunner
 from tests.broker_process import BrokerProcess
 from tests.metaq.servers import MetaQProcess
 from tests.waiting import until_async
-from tests.wire.certificates import Authority
 from txmsg import AsyncConsumer, AsyncProducer, BrokerUnavailable, Consumer, Message, Producer, ReceivedMessage
 from txmsg.cli.main import main
 from txmsg.metaq import open_log
-from txmsg.metaq.access import NOTES
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "certificates")
+def certificates(tmp_path: Path) -> Path:
+    """The directory with those that `txmsg cert dev` makes."""
+    made(tmp_path / "certificates", "--client", "shop")
+    return tmp_path / "certificates"
+
+
+def made(directory: Path, *options: str) -> None:
+    result = CliRunner().invoke(main, ["cert", "dev", "--dir", str(directory), *options])
+    assert result.exit_code == 0, result.output
 
 
 @pytest.fixture
-def options(authority: Authority) -> list[str]:
+def options(certificates: Path) -> list[str]:
     """Those of a server whose clients need a certificate."""
-    certificate, key = authority.issue("127.0.0.1")
-    return ["--tls-cert", str(certificate), "--tls-key", str(key), "--tls-client-ca", str(authority.file)]
+    files = {"--tls-cert": "server.pem", "--tls-key": "server.key", "--tls-client-ca": "ca.pem"}
+    return [word for option, file in files.items() for word in (option, str(certificates / file))]
 
 
 @pytest.fixture
@@ -39,12 +44,10 @@ def broker(notify_url: str, options: Sequence[str], tmp_path: Path) -> Iterator[
 
 
 @pytest.fixture
-def as_client(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def as_client(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment names a certificate of this process."""
-    certificate, key = authority.issue("shop@example.org", "client")
-    monkeypatch.setenv(CA_VARIABLE, str(authority.file))
-    monkeypatch.setenv(CERT_VARIABLE, str(certificate))
-    monkeypatch.setenv(KEY_VARIABLE, str(key))
+    for variable, file in ((CA_VARIABLE, "ca.pem"), (CERT_VARIABLE, "shop.pem"), (KEY_VARIABLE, "shop.key")):
+        monkeypatch.setenv(variable, str(certificates / file))
 
 
 @pytest.mark.usefixtures("as_client")
@@ -75,8 +78,8 @@ async def test_messages_go_and_come_over_tls_that_the_environment_names(broker: 
     assert "t" in result.output
 
 
-def test_who_has_no_certificate_or_no_tls_is_refused(broker: BrokerProcess, authority: Authority) -> None:
-    for tls, reason in ((authority.file, "certificate required"), (False, "it speaks TLS only: give tls=")):
+def test_who_has_no_certificate_or_no_tls_is_refused(broker: BrokerProcess, certificates: Path) -> None:
+    for tls, reason in ((certificates / "ca.pem", "certificate required"), (False, "it speaks TLS only: give tls=")):
         with Producer(broker.address, group="p", timeout_s=1.0, tls=tls) as producer:
             with pytest.raises(BrokerUnavailable, match=reason):
                 producer.send(Message("t", b"x"))
@@ -89,7 +92,7 @@ def test_who_has_no_certificate_or_no_tls_is_refused(broker: BrokerProcess, auth
 def test_a_log_is_read_and_written_over_tls(options: Sequence[str], tmp_path: Path) -> None:
     with MetaQProcess(tmp_path / "log", *options, log=tmp_path / "metaq.log") as server:
         with open_log(server.address) as log:
-            assert NOTES in log.topics()
+            assert log.topics() == {}
         with open_log(server.address, tls=False) as log, pytest.raises(BrokerUnavailable, match="it speaks TLS only"):
             log.topics()
 
@@ -108,3 +111,20 @@ def test_files_that_are_missing_are_refused_before_the_database_is_asked(tmp_pat
     assert result.exit_code == 1
     assert "missing.pem" in result.output
     assert "cannot be used as certificate and key" in result.output
+
+
+def test_the_authority_of_a_directory_is_used_again_and_keys_are_private(certificates: Path) -> None:
+    before = {file.name: file.read_bytes() for file in certificates.iterdir()}
+    made(certificates)
+    after = {file.name: file.read_bytes() for file in certificates.iterdir()}
+    assert {name for name in after if after[name] == before.get(name)} == {"ca.pem", "ca.key", "shop.pem", "shop.key"}
+    assert {"client.pem", "client.key"} <= after.keys()
+    assert all(file.stat().st_mode & 0o077 == 0 for file in certificates.glob("*.key"))
+
+
+@pytest.mark.parametrize("name", ["ca", "server", "../x", ""])
+def test_a_client_whose_files_would_be_others_is_refused(name: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["cert", "dev", "--dir", str(tmp_path / "new"), "--client", name])
+    assert result.exit_code == 1
+    assert f"--client {name!r} cannot be the name of its files" in result.output
+    assert not (tmp_path / "new").exists()

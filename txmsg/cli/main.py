@@ -21,6 +21,7 @@ EXAMPLE_FORMAT: Final = "\b\nExample:"
 COMMANDS: Final = {
     "broker": "Run a broker.",
     "capture": "Print what clients and a server say to each other.",
+    "cert": "Make certificates for development and tests.",
     "cluster": "Look at the brokers of a database, and take one out for maintenance.",
     "config": "Explain settings, look at their values, and change them while brokers run.",
     "db": "Look after a Notify database: upgrade, current, check.",

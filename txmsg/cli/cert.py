@@ -1,0 +1,107 @@
+"""`txmsg cert`: certificates to try TLS with. Those of production come from an authority of yours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import trustme
+
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.options import json_option
+from txmsg.cli.output import json_text
+from txmsg.errors import MisuseError
+from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
+
+_AUTHORITY = "ca"
+
+
+@click.group()
+def cert() -> None:
+    """Make certificates for development and tests."""
+
+
+@cert.command(
+    short_help="Make an authority, and certificates for servers and clients.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg cert dev --server broker1.internal --client shop --client wallet",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="certificates",
+    show_default=True,
+    help="Where they are written; an authority that is there already is used again.",
+)
+@click.option(
+    "--server",
+    "servers",
+    metavar="HOST",
+    multiple=True,
+    default=("localhost", "127.0.0.1", "::1"),
+    show_default=True,
+    help="Host name or address of the server. Repeat it for several.",
+)
+@click.option(
+    "--client",
+    "clients",
+    metavar="NAME",
+    multiple=True,
+    default=("client",),
+    show_default=True,
+    help="Name of a client. Repeat it for several: each gets files of its own.",
+)
+@json_option
+def dev(*, directory: Path, servers: Sequence[str], clients: Sequence[str], as_json: bool) -> None:
+    """Make an authority, a certificate for servers, and one for each client, for development.
+
+    What is there is made anew, but for the authority: so a rotation can be tried while servers run.
+    """
+    for name in clients:
+        if name in {"", ".", "..", _AUTHORITY, "server"} or "/" in name:
+            raise MisuseError(f"--client {name!r} cannot be the name of its files: give another one, such as shop")
+    directory.mkdir(parents=True, exist_ok=True)
+    authority = _authority(directory)
+    _write(directory / "server", authority.issue_cert(*servers))
+    for name in clients:
+        _write(directory / name, authority.issue_cert(common_name=name, organization_name="txmsg development"))
+    files = {name: str(directory / f"{name}.pem") for name in (_AUTHORITY, "server", *clients)}
+    if as_json:
+        click.echo(json_text({"files": files, "servers": servers}))
+        return
+    click.echo(f"made {', '.join(files.values())}, each with its .key\n")
+    click.echo(f"servers:  --tls-cert {files['server']} --tls-key {directory / 'server.key'}")
+    click.echo(f"clients:  export {CA_VARIABLE}={files[_AUTHORITY]}")
+    click.echo("\nto let in only clients with a certificate:")
+    click.echo(f"servers:  --tls-client-ca {files[_AUTHORITY]}")
+    click.echo(f"clients:  export {CERT_VARIABLE}={files[clients[0]]} {KEY_VARIABLE}={directory / clients[0]}.key")
+
+
+def _authority(directory: Path) -> trustme.CA:
+    certificate, key = directory / f"{_AUTHORITY}.pem", directory / f"{_AUTHORITY}.key"
+    if certificate.exists() != key.exists():
+        raise MisuseError(f"{directory} has only one of {certificate.name} and {key.name}: give another --dir")
+    if certificate.exists():
+        try:
+            return trustme.CA.from_pem(certificate.read_bytes(), key.read_bytes())
+        except ValueError as exc:
+            raise MisuseError(f"{certificate} and {key} are not an authority: {exc}; give another --dir") from exc
+    made = trustme.CA(organization_name="txmsg development")
+    _write_private(key, made.private_key_pem.bytes())
+    certificate.write_bytes(made.cert_pem.bytes())
+    return made
+
+
+def _write(files: Path, issued: trustme.LeafCert) -> None:
+    _write_private(files.with_name(f"{files.name}.key"), issued.private_key_pem.bytes())
+    chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+    files.with_name(f"{files.name}.pem").write_bytes(chain)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """For this user alone, from its first byte on."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
