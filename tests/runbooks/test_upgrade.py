@@ -1,0 +1,136 @@
+"""docs/runbooks/upgrade.md under load: every acknowledged message is delivered, and no call fails."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+import txmsg
+from tests.acceptance.neighbour import neighbour
+from tests.acceptance.releases import NOW, Release, next_release
+from tests.broker_process import BrokerProcess
+from tests.runbooks.machine import Machine
+from tests.runbooks.notify import DATABASE, create_notify
+from tests.runbooks.page import Page
+from txmsg.broker import migrate
+
+BROKERS = 2
+NEXT_VERSION, NEXT_REVISION = "99.0.0", "9999"
+_INSTALLED = "installed"
+_SYSTEMCTL = """#!/bin/sh
+echo "$1" > asked
+read answer < answered
+echo "$answer"
+test "$answer" = done
+"""
+
+
+class BrokerMachine:
+    """A directory with the releases that are installed, and a `systemctl` that stops and starts the broker."""
+
+    def __init__(self, directory: Path, storage: str) -> None:
+        self.directory = directory
+        self.pids: list[int] = []
+        directory.mkdir()
+        (directory / f"{_INSTALLED}-{txmsg.__version__}").symlink_to(NOW.path)
+        (directory / _INSTALLED).symlink_to(f"{_INSTALLED}-{txmsg.__version__}")
+        systemctl = directory / "systemctl"
+        systemctl.write_text(_SYSTEMCTL)
+        systemctl.chmod(0o755)
+        for name in ("asked", "answered"):
+            os.mkfifo(directory / name)
+        self._storage = storage
+        self._broker = self._installed(None)
+        self.address = self._broker.address
+
+    def _installed(self, address: str | None) -> BrokerProcess:
+        release = Release((self.directory / _INSTALLED).resolve())
+        log = self.directory / "broker.log"
+        return BrokerProcess(self._storage, log=log, address=address, environment=release.environment)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._start()
+        thread = threading.Thread(target=self._serve, name=f"systemctl of {self.address}")
+        thread.start()
+        try:
+            yield
+        finally:
+            (self.directory / "asked").write_text("power off\n")
+            thread.join()
+            self._broker.kill()
+
+    def _serve(self) -> None:
+        while (asked := (self.directory / "asked").read_text().strip()) != "power off":
+            try:
+                self._start() if asked == "start" else self._stop()
+                answer = "done"
+            except Exception as exc:  # noqa: BLE001 - a thread's root: the run-book fails with it
+                answer = f"{type(exc).__name__}: {str(exc)!r}"
+            (self.directory / "answered").write_text(f"{answer}\n")
+
+    def _start(self) -> None:
+        self._broker = self._installed(self.address)
+        self._broker.start()
+        self.pids.append(self._broker.pid)
+
+    def _stop(self) -> None:
+        assert self._broker.stop() == 0
+
+
+def install_program(release: Release) -> None:
+    """`bin/txmsg`, which runs it from wherever it is called."""
+    program = release.path / "bin" / "txmsg"
+    program.parent.mkdir()
+    variables = f"PYTHONPATH={shlex.quote(str(release.path))} PYTHONSAFEPATH=1"
+    program.write_text(f'#!/bin/sh\n{variables} exec {shlex.quote(sys.executable)} -m txmsg.cli.main "$@"\n')
+    program.chmod(0o755)
+
+
+@pytest.mark.long  # tests/acceptance/test_rolling_upgrade.py shows the same without the page
+def test_brokers_are_replaced_one_by_one_and_clients_notice_a_pause(tmp_path: Path) -> None:
+    following = next_release(tmp_path / "next", version=NEXT_VERSION, revision=NEXT_REVISION)
+    install_program(following)
+    with ExitStack() as stack:
+        server = stack.enter_context(Machine())
+        create_notify(server)
+        notify = server.url(DATABASE)
+        machines = [BrokerMachine(tmp_path / f"machine-{number}", notify) for number in range(BROKERS)]
+        for machine in machines:
+            stack.enter_context(machine.running())
+        addresses = [machine.address for machine in machines]
+        places = " ".join(f"[{machine.address}]={shlex.quote(str(machine.directory))}" for machine in machines)
+        there = f'declare -A places=({places}); cd "${{places[$1]}}"'
+        page = Page(
+            "upgrade",
+            {
+                "NOTIFY": notify,
+                "BROKERS": " ".join(addresses),
+                "INSTALLED": _INSTALLED,
+                "RELEASE": NEXT_VERSION,
+            },
+            {
+                "on_broker": f'({there}; PATH="$PWD:$PATH" "${{@:2}}")',
+                "install_on": f'({there}; ln -s {following.path} "$INSTALLED-$RELEASE")',
+            },
+        )
+        with neighbour(",".join(addresses)) as clients:
+            clients.goes_on()
+            page.run("Install")
+            page.run("Upgrade the database")
+            assert migrate.current(notify) == NEXT_REVISION
+            clients.goes_on()
+            page.run("Replace the brokers")
+            clients.goes_on()
+            assert page.run("Check").count(f"{NEXT_VERSION}, broker") == BROKERS
+        assert clients.errors == []
+        assert page.left == []
+        assert all(len(machine.pids) == 2 for machine in machines)
+        print(f"upgrade: longest pause of sends {clients.pause_s_max:.1f} s")
