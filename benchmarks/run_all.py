@@ -26,6 +26,7 @@ BENCHMARKS = (
     "delayed",
     "failover",
     "two_brokers",
+    "tls",
     "metaq_append",
     "metaq_read",
     "metaq_over_wire",
