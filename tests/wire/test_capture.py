@@ -7,9 +7,14 @@ import re
 
 import pytest
 
+from tests.conftest import StartBroker
+from tests.ports import own_port
 from tests.waiting import until_async
 from tests.wire.services import serving
+from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.errors import ProtocolError
+from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.wire.address import host_and_port
 from txmsg.wire.capture import METHODS, Capture
 from txmsg.wire.channel import Channel
 from txmsg.wire.server import Server
@@ -82,5 +87,51 @@ async def test_a_server_that_is_away_is_named() -> None:
     assert f"{target} cannot be reached" in lines[-1]
 
 
+class _Knows:
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+async def test_a_transaction_can_be_read_from_its_half_message_over_a_check_back_to_its_acknowledgement(
+    start_broker: StartBroker,
+) -> None:
+    lines: list[str] = []
+    listen = f"127.0.0.1:{own_port()}"
+    broker = await asyncio.to_thread(start_broker, "--advertise", listen)
+    relay = await asyncio.start_server(
+        Capture(broker.address, lines.append, length_max=10_000).relay, *host_and_port(listen)
+    )
+    consumer = AsyncConsumer(listen, group="mailer")
+    got = asyncio.Event()
+
+    @consumer.subscribe("order")
+    async def note(_: ReceivedMessage) -> None:
+        got.set()
+
+    def has(*words: str) -> bool:
+        return any(all(word in line for word in words) for line in lines)
+
+    async with consumer, AsyncProducer(listen, group="shop", check_listener=_Knows()) as producer:
+        half = await producer.half([Message("order", b"tea")])
+        await producer.end(half, TransactionState.UNKNOWN)
+        async with asyncio.timeout(WAIT_S):
+            await got.wait()
+        await until_async(lambda: has(">> CALL", "Notify/Receive", "acks {"))
+    await until_async(
+        lambda: sum("-- connected" in line for line in lines) == sum("-- closed" in line for line in lines)
+    )
+    relay.close()
+    assert has(">> CALL", "Notify/Send", 'group: "shop"', "half: true", 'topic: "order"', 'body: "tea"')
+    assert has(">> CALL", "Notify/EndTransactions", "unknown: ")
+    assert has(">> CALL", "Notify/Attach", 'producer_group: "shop"')
+    assert has("<< PUSH", "check {", 'body: "tea"')
+    assert has(">> PUSH", "check_answer {", "COMMIT")
+    assert has(">> CALL", "Notify/Receive", 'group: "mailer"', 'topic: "order"')
+    assert has("<< REPLY", "batches {", 'body: "tea"')
+    unread = [line for line in lines if "cannot be read" in line or re.search(r"(CALL|PUSH|REPLY) .*[1-9]\d* B$", line)]
+    assert not unread
+
+
 def test_all_methods_are_known() -> None:
-    assert {"Notify/Attach", "Admin/Stats", "MetaQ/Fetch", "MetaQGroups/Join", "Topics/Alter"} <= set(METHODS)
+    known = {"Notify/Attach", "Admin/Stats", "MetaQ/Fetch", "MetaQGroups/Join", "Topics/Alter", "Settings/Watch"}
+    assert known <= set(METHODS)

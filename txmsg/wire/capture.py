@@ -9,28 +9,24 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from google.protobuf.text_format import MessageToString
 
 from txmsg.errors import ProtocolError, printable
+from txmsg.wire import v1
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, read_call_head
 from txmsg.wire.method import Method, methods_of
-from txmsg.wire.v1 import (
-    cluster_rpc,
-    dead_letters_rpc,
-    groups_rpc,
-    messages_rpc,
-    metaq_rpc,
-    topics_rpc,
-    txmsg_rpc,
-)
 from txmsg.wire.v1.wire_pb2 import CallError, Greeting
 
 _READ_SIZE_BYTES: Final = 256 * 1024
-_MODULES: Final = (cluster_rpc, dead_letters_rpc, groups_rpc, messages_rpc, metaq_rpc, topics_rpc, txmsg_rpc)
+_MODULES: Final = [
+    import_module(f"{v1.__name__}.{found.name}") for found in iter_modules(v1.__path__) if found.name.endswith("_rpc")
+]
 METHODS: Final[dict[str, Method[Any, Any]]] = {
     method.name: method
     for module in _MODULES
@@ -79,7 +75,7 @@ class Words:
         except (ProtocolError, DecodeError) as exc:
             return f"cannot be read: {exc}"
         finally:
-            if kind in {Kind.REPLY, Kind.ERROR}:
+            if kind in {Kind.REPLY, Kind.ERROR, Kind.CANCEL}:  # a call that is cancelled is not answered
                 self._methods.pop(call, None)
 
     def _text(self, kind: type[Any] | None, message: bytes) -> str:
