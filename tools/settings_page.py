@@ -22,8 +22,11 @@ Each setting can be given, from weakest to strongest: by its default, in a file,
 
 The variable of a setting is its name in capitals: `TXMSG_BROKER_RETENTION_S`. Durations are numbers of seconds or texts
 such as `500ms`, `30s`, `12h`, `7d`; sizes are bytes or texts such as `64MiB`. `txmsg config explain NAME` prints one
-setting, `txmsg config check SCOPE` the values that a process started here takes, and where each comes from. Those that
-are *live* can also be changed while brokers run, by `txmsg config set NAME VALUE`.
+setting, `txmsg config check SCOPE` the values that a process started here takes, and where each comes from.
+
+Those that are *live* change while a process runs: it reads its file again at SIGHUP (`systemctl reload`), and says what
+it takes and what needs a restart. Brokers also take them from their database, where `txmsg config set NAME VALUE` sets
+them for all of them.
 """
 _TABLE = "| Setting | Default | Bounds | Live | Meaning |\n|---|---|---|---|---|\n"
 _TITLES = {

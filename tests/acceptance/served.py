@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.server import serve
+from txmsg.settings.live import Given
 
 _WAIT_S = 60.0
 
@@ -23,7 +24,7 @@ def served(config: BrokerConfig) -> Iterator[str]:
 
     def work() -> None:
         try:
-            loop.run_until_complete(serve(config, ready.set_result, stop))
+            loop.run_until_complete(serve(Given(config), ready.set_result, stop))
         except BaseException as exc:  # noqa: BLE001 - a thread's root: the test raises it
             if ready.done():
                 ended.set_exception(exc)

@@ -15,13 +15,14 @@ from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.server import Broker
-from txmsg.broker.settings import RunTimeSettings, replaced, value_in
+from txmsg.broker.settings import RunTimeSettings
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.settings import SettingRow, SettingStore
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, UnknownTopic
 from txmsg.message import Message
 from txmsg.settings.catalogue import Kind, settings_of
+from txmsg.settings.live import Given, replaced, value_in
 
 LIVE = {each.name: each for each in settings_of(BrokerConfig, "broker") if each.live}
 
@@ -92,7 +93,7 @@ def test_the_log_level_changes_while_a_broker_runs(start_broker: StartBroker) ->
 
 async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str) -> None:
     pool, given = open_pool(notify_url), BrokerConfig(storage=notify_url)
-    broker = Broker(given, pool, pool, Segments(pool, given), asyncio.Event(), sources={})
+    broker = Broker(Given(given), pool, pool, Segments(pool, given), asyncio.Event())
     holders: dict[str, Callable[[], list[object]]] = {
         **dict.fromkeys(("log_level", "stop_timeout_s"), lambda: [broker.config]),
         "topic_auto_create": lambda: [{"topic_auto_create": broker.topics._auto_create}],
@@ -146,7 +147,7 @@ def settings_in(pool: Pool, url: str, **config: float) -> RunTimeSettings:
     """The settings as a broker of its own knows them."""
     store = SettingStore(pool)
     given = BrokerConfig(storage=url, **config)  # type: ignore[arg-type]
-    return RunTimeSettings(given, store, store, lambda _: None, sources={})
+    return RunTimeSettings(Given(given), store, store, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ class HeldStore(SettingStore):
 async def test_a_look_under_way_when_the_database_goes_back_unsets_nothing(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store, seen = HeldStore(pool), list[BrokerConfig]()
-        settings = RunTimeSettings(BrokerConfig(storage=notify_url), store, store, seen.append, sources={})
+        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store, seen.append)
         await store.change("broker.topic_queues", "9", expected=None, changed_by="ann")
         store.may_return.set()
         await settings.refresh_once()
@@ -317,7 +318,7 @@ async def test_a_broker_finds_changes_that_no_notice_told_and_settings_of_a_data
     async with open_pool(notify_url) as pool:
         store, seen = SettingStore(pool), list[BrokerConfig]()
         given = BrokerConfig(storage=notify_url)
-        settings = RunTimeSettings(given, store, store, seen.append, sources={})
+        settings = RunTimeSettings(Given(given), store, store, seen.append)
         await settings.refresh_once()
         assert seen == []
         await store.change("broker.topic_queues", "9", expected=None, changed_by="ann")
@@ -337,7 +338,7 @@ async def test_a_broker_keeps_its_settings_where_those_at_run_time_contradict_it
     async with open_pool(notify_url) as pool:
         store, seen = SettingStore(pool), list[BrokerConfig]()
         strict = BrokerConfig(storage=notify_url, retention_s=86_400.0, retention_max_s=86_400.0)
-        settings = RunTimeSettings(strict, store, store, seen.append, sources={})
+        settings = RunTimeSettings(Given(strict), store, store, seen.append)
         await store.change("broker.retention_s", "2d", expected=None, changed_by="ann")
         await settings.refresh_once()
         assert seen == []
@@ -358,7 +359,7 @@ async def test_the_last_changes_of_a_setting_are_kept_and_those_of_others_too(no
 async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
-        settings = RunTimeSettings(BrokerConfig(storage=notify_url), store, store, lambda _: None, sources={})
+        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store, lambda _: None)
         watching = asyncio.create_task(settings.changed_from(0, 60))
         await store.change("app.a", "1", expected=None, changed_by="ann")
         await settings.refresh_once()
@@ -375,7 +376,7 @@ async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: s
 async def test_one_who_watches_is_not_told_of_nothing_when_the_database_goes_back(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
-        settings = RunTimeSettings(BrokerConfig(storage=notify_url), store, store, lambda _: None, sources={})
+        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store, lambda _: None)
         await settings.refresh_once()
         watching = asyncio.create_task(settings.changed_from(settings.version, 0.01))
         await asyncio.sleep(0)
@@ -387,7 +388,7 @@ async def test_one_who_watches_is_not_told_of_nothing_when_the_database_goes_bac
 async def test_a_name_that_only_looks_like_one_is_refused_before_the_database_is_asked(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
-        settings = RunTimeSettings(BrokerConfig(storage=notify_url), store, store, lambda _: None, sources={})
+        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store, lambda _: None)
         for name in ("", "app", "app.a b", "app.a@", "x" * 400):
             with pytest.raises(MisuseError):
                 await settings.change(name, "1", expected=None, changed_by="ann")

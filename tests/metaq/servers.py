@@ -18,6 +18,7 @@ from txmsg.errors import BrokerUnavailable
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve
+from txmsg.settings.live import Given
 
 WAIT_S = 60.0
 SERVER_THREAD = "metaq-server"
@@ -47,7 +48,7 @@ def served(config: MetaQConfig) -> Iterator[str]:
 
     def run() -> None:
         try:
-            loop.run_until_complete(serve(config, told.put, stop))
+            loop.run_until_complete(serve(Given(config), told.put, stop))
         except BaseException as exc:  # noqa: BLE001 - raised in the test
             told.put(exc)
 

@@ -79,24 +79,28 @@ class TailerConfig:
         8 * 1024 * 1024,
         "What is read from the table before it is appended.",
         least=1,
+        live=True,
     )
     position_s: float = setting(
         1.0,
         "Time between two notes in the database of how far the mirror is.",
         least=0,
         is_open=True,
+        live=True,
     )
     compare_s: float = setting(
         30.0,
         "Time between two looks whether anything in the table has not come by replication.",
         least=0,
         is_open=True,
+        live=True,
     )
     wait_s_max: float = setting(
         5.0,
         "Longest wait between two tries while the database, or the log, is away.",
         least=0,
         is_open=True,
+        live=True,
     )
 
     def __post_init__(self) -> None:

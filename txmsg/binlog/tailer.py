@@ -86,6 +86,10 @@ class Tailer:
         self.state = State.STARTING
         self.progress = Progress()
 
+    def use(self, config: TailerConfig) -> None:
+        """From now on these settings hold, as far as they are live. From any thread."""
+        self._config = config
+
     def stop(self) -> None:
         """Has `run` return soon, with all that was taken on disk. From any thread, or a signal handler."""
         self._stop.set()
@@ -136,6 +140,7 @@ class Tailer:
                     tailing.start()
                     self._tell(State.TAILING)
                     while not self._stop.is_set:
+                        tailing.config = self._config
                         tailing.step(self._wait)
                         self._tell_progress(self.progress)
 

@@ -68,7 +68,8 @@ class Tailing:
         *,
         on_progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
-        self._config = config
+        self.config = config
+        """May be set to another one between two steps, whose live settings hold then."""
         self._session = session
         self._sink = sink
         self.progress = progress
@@ -99,7 +100,7 @@ class Tailing:
 
     def start(self) -> None:
         """Makes what is missing, compares log and table, and begins to read. Raises StorageError."""
-        config = self._config
+        config = self.config
         own = self._sink.own_topics
         self._include, self._exclude = self._mirrors.settle(config.topics, config.exclude, own=own)
         for topic in self._mirrors.fitting(self._include, own):
@@ -132,14 +133,14 @@ class Tailing:
         self.append()
         self._write_positions({queue.id: queue.next_offset for queue in self._queues.values()})
         self._reading = Reading(self._started_stream())
-        self._looked_at = time.monotonic() - self._config.compare_s
+        self._looked_at = time.monotonic() - self.config.compare_s
 
     def _started_stream(self) -> ReplicationStream:
         deadline = time.monotonic() + _HOLDER_WAIT_S
         while True:
             try:
                 return ReplicationStream(
-                    self._config.storage,
+                    self.config.storage,
                     slot=self._slots.slot,
                     publication=self._slots.publication,
                 )
@@ -224,7 +225,7 @@ class Tailing:
         self._note_slot()
         self._compare()
         if not messages:
-            wait(reading.fileno(), self._config.position_s)
+            wait(reading.fileno(), self.config.position_s)
 
     def _take(self, messages: list[bytes]) -> None:
         queues = self._queues
@@ -367,7 +368,7 @@ class Tailing:
         queue.next_offset += 1
         self.progress.refilled += 1
         self._refilled_bytes += len(row.headers) + len(row.body) + 100
-        if self._refilled_bytes >= self._config.refill_size_bytes:
+        if self._refilled_bytes >= self.config.refill_size_bytes:
             self.append()
 
     def _is_gone(self, queue: _Queue, end: int) -> bool:
@@ -431,9 +432,9 @@ class Tailing:
 
     def _note_positions(self) -> None:
         now = time.monotonic()
-        if now - self._noted_at < self._config.position_s:
+        if now - self._noted_at < self.config.position_s:
             return
-        is_due = now - self._noted_at >= 10 * self._config.position_s
+        is_due = now - self._noted_at >= 10 * self.config.position_s
         if self._dirty or is_due:
             self._write_positions({queue_id: self._queues[queue_id].base for queue_id in self._dirty})
 
@@ -455,7 +456,7 @@ class Tailing:
                 self.append()
             return
         now = time.monotonic()
-        if now - self._looked_at < self._config.compare_s:
+        if now - self._looked_at < self.config.compare_s:
             return
         self._looked_at = now
         found = table.queues(self._session, self._include, self._exclude)

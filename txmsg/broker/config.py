@@ -78,7 +78,7 @@ class BrokerConfig:
         option="--data-dir",
         shown="the user's data directory",
     )
-    log_level: str = log_level_setting(live=True)
+    log_level: str = log_level_setting()
     log_format: str = log_format_setting()
 
     first_check_s: float = setting(

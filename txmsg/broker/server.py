@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from types import MappingProxyType
 from typing import Any
 
 from txmsg.broker import migrate
@@ -52,6 +51,7 @@ from txmsg.errors import BrokerUnavailable, StorageError, UnknownTopic
 from txmsg.logs import EventLog, set_log_level
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
+from txmsg.settings.live import Given
 from txmsg.wire.server import CLOSING_S_MAX, Server, connections_allowed
 from txmsg.wire.v1 import cluster_rpc, dead_letters_rpc, groups_rpc, messages_rpc, settings_rpc, topics_rpc, txmsg_rpc
 
@@ -94,15 +94,13 @@ class Broker:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        given: Given[BrokerConfig],
         pool: Pool,
         admin_pool: Pool,
         segments: Segments,
         stop: asyncio.Event,
-        *,
-        sources: Mapping[str, str],
     ) -> None:
-        self.config = config
+        config = self.config = given.config
         self.pool = pool
         self.admin_pool = admin_pool
         self.database_figures = DatabaseFigures(admin_pool)
@@ -165,7 +163,7 @@ class Broker:
         service.on_unknown = self.checks.wake
         pool.incarnation.on_end(self.checks.forget)
         # settings at run time
-        self.settings = RunTimeSettings(config, SettingStore(pool), SettingStore(admin_pool), self.use, sources=sources)
+        self.settings = RunTimeSettings(given, SettingStore(pool), SettingStore(admin_pool), self.use)
         pool.incarnation.on_end(self.settings.forget)
         # the API
         self.api = NotifyApi(
@@ -306,19 +304,13 @@ def stop_s_max(config: BrokerConfig) -> float:
     return delivery_s + requests_s + _WRITE_S_MIN + pools_s
 
 
-async def serve(
-    config: BrokerConfig,
-    on_ready: Callable[[str], None],
-    stop: asyncio.Event,
-    *,
-    sources: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+async def serve(given: Given[BrokerConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Runs a broker until `stop` is set, then ends in order: what was accepted is written, cursors are flushed.
 
-    sources: where values of the configuration come from, for people.
     `on_ready` is called once with the address HOST:PORT when the broker answers. Raises SchemaMismatch or StorageError
     if the database cannot be used at the start, MisuseError if the port is taken; later the database may go and return.
     """
+    config = given.config
     pool = open_pool(config.storage)
     # Requests of operators may take long, and must not take connections from delivery and checks.
     admin_pool = open_pool(config.storage, size_max=_ADMIN_CONNECTIONS_MAX, statement_timeout_s=_ADMIN_STATEMENT_S_MAX)
@@ -328,7 +320,7 @@ async def serve(
     try:
         segments = Segments(pool, config)
         if await _wait_for_database(config, pool, segments, stop):
-            await Broker(config, pool, admin_pool, segments, stop, sources=sources).run(on_ready)
+            await Broker(given, pool, admin_pool, segments, stop).run(on_ready)
     finally:
         await admin_pool.close(_CLOSE_S_MAX)
         await pool.close(_CLOSE_S_MAX)

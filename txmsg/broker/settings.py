@@ -7,12 +7,11 @@ contradict its file or options, are logged, and it goes on with those it has.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Final
 
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
@@ -20,11 +19,10 @@ from txmsg.broker.store.settings import SettingRow, SettingStore
 from txmsg.errors import BrokerUnavailable, MisuseError, shown
 from txmsg.logs import EventLog
 from txmsg.settings.catalogue import Setting, settings_of
+from txmsg.settings.live import Given, replaced, value_in
 from txmsg.settings.sources import DEFAULT, unknown
 
 _log = EventLog(__name__)
-
-T = TypeVar("T")
 
 APPLICATION: Final = "app"
 """The scope of what applications keep here; their names are free."""
@@ -38,26 +36,24 @@ _BY_LENGTH_MAX: Final = 200
 class RunTimeSettings:
     """The settings of one Notify database, as this broker knows them.
 
-    sources: where this process has the values of its configuration from. use: takes a configuration when it changes.
+    given: what this process has from its file, environment and options. use: takes a configuration when it changes.
     """
 
     def __init__(
         self,
-        config: BrokerConfig,
+        given: Given[BrokerConfig],
         store: SettingStore,
         admin_store: SettingStore,
         use: Callable[[BrokerConfig], None],
-        *,
-        sources: Mapping[str, str],
     ) -> None:
-        self.config = config
+        self.config = given.config
         self.version = 0
         """Of the newest change that is known."""
-        self._given = config
+        self._given = given
+        given.use = self._give
         self._store = store
         self._admin_store = admin_store
         self._use = use
-        self._sources = sources
         self._stored: dict[str, SettingRow] = {}
         self._taken: dict[str, SettingRow] = {}
         self._epoch = 0
@@ -70,6 +66,10 @@ class RunTimeSettings:
         self._looking = asyncio.Lock()
 
     # ---- keeping up
+
+    def _give(self, _: BrokerConfig) -> None:
+        if self._known.is_set():  # else the first look takes it: what is set at run time wins over it
+            self._take()
 
     def look_soon(self) -> None:
         """Something was changed: reads it at once."""
@@ -118,7 +118,7 @@ class RunTimeSettings:
     def _take(self) -> None:
         try:
             stored = {row.name: row.value for row in self._stored.values() if row.value is not None}
-            config = self._with(stored, self._given.broker_id)
+            config = self._with(stored, self._given.config.broker_id)
         except MisuseError as exc:
             _log.error(
                 "settings.refused",
@@ -139,7 +139,7 @@ class RunTimeSettings:
             setting, target = self._setting_of(name)
             if setting is not None and target in {"", broker_id}:
                 values[setting.name] = setting.value_of(stored[name])
-        return replaced(self._given, values)
+        return replaced(self._given.config, values)
 
     def _setting_of(self, name: str) -> tuple[Setting | None, str]:
         full_name, _, target = name.partition("@")
@@ -151,8 +151,8 @@ class RunTimeSettings:
         """The value of each setting of this broker in words, and where it comes from."""
         found: dict[str, tuple[str, str]] = {}
         for full_name, setting in self._catalogue.items():
-            row = self._taken.get(f"{full_name}@{self._given.broker_id}") or self._taken.get(full_name)
-            source = self._sources.get(setting.name, DEFAULT)
+            row = self._taken.get(f"{full_name}@{self._given.config.broker_id}") or self._taken.get(full_name)
+            source = self._given.sources.get(setting.name, DEFAULT)
             if row is not None:
                 source = f"version {row.version}, by {row.changed_by}"
             found[full_name] = (setting.in_words(value_in(self.config, setting.name)), source)
@@ -269,19 +269,3 @@ class RunTimeSettings:
         except MisuseError as exc:
             return str(exc)
         return ""
-
-
-def replaced(config: T, values: Mapping[str, object]) -> T:
-    """The dataclass with other values by name, those of its parts by `part.name`."""
-    own: dict[str, object] = {}
-    for name, value in values.items():
-        part, dot, rest = name.partition(".")
-        own[part] = replaced(own.get(part, getattr(config, part)), {rest: value}) if dot else value
-    return cast(T, dataclasses.replace(cast(Any, config), **own)) if own else config
-
-
-def value_in(config: object, name: str) -> object:
-    """The value of a setting by its name in the catalogue."""
-    for part in name.split("."):
-        config = getattr(config, part)
-    return config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,11 @@ from txmsg.broker.server import serve
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
 from txmsg.cli.output import print_address
-from txmsg.cli.settings import read_settings, settings_options
+from txmsg.cli.settings import read_settings, settings_options, take_again
 from txmsg.logs import name_process, set_log_level
 from txmsg.runtime import loops
-from txmsg.runtime.signals import stop_on_signals
+from txmsg.runtime.signals import call_on_hangup, stop_on_signals
+from txmsg.settings.live import Given
 
 
 @click.command(
@@ -26,8 +27,8 @@ from txmsg.runtime.signals import stop_on_signals
     "  txmsg broker                                 # on the embedded database\n"
     "  txmsg broker --storage postgresql://notify@db/notify --listen 0.0.0.0:7700\n\n"
     "Prints `listening on HOST:PORT` when it is ready. SIGTERM and Ctrl-C stop it gracefully: pending requests are "
-    "answered, and cursors are written. Each option is also a variable and a key of the file; `txmsg config explain "
-    "broker` lists them, with settings that have no option."
+    "answered, and cursors are written. SIGHUP has it read its file again. Each option is also a variable and a key of "
+    "the file; `txmsg config explain broker` lists them, with settings that have no option."
 )
 @settings_options(BrokerConfig, "broker")
 @json_option
@@ -43,7 +44,8 @@ def broker(*, config: Path | None, as_json: bool, **options: object) -> None:
     with ExitStack() as stack:
         if not made.storage:  # only now: a mistake in an option is told before a server is started
             made = dataclasses.replace(made, storage=stack.enter_context(_embedded(made.data_dir)))
-        loops.run(_serve(made, settings.sources(), as_json=as_json))
+        given = Given(made, settings.sources())
+        loops.run(_serve(given, partial(take_again, given, "broker", config, options), as_json=as_json))
 
 
 @contextmanager
@@ -58,5 +60,6 @@ def _embedded(data_dir: Path | None) -> Iterator[str]:
         yield url
 
 
-async def _serve(config: BrokerConfig, sources: Mapping[str, str], *, as_json: bool) -> None:
-    await serve(config, partial(print_address, as_json=as_json), stop_on_signals(), sources=sources)
+async def _serve(given: Given[BrokerConfig], read_again: Callable[[], None], *, as_json: bool) -> None:
+    call_on_hangup(read_again)
+    await serve(given, partial(print_address, as_json=as_json), stop_on_signals())

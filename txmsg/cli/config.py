@@ -257,8 +257,15 @@ def _facts(setting: Setting) -> dict[str, object]:
         "default": setting.shown_default(),
         "bounds": setting.bounds() or None,
         "choices": " ".join(setting.choices) or None,
-        "a_change": "takes effect at once" if setting.live else "needs a restart",
+        "a_change": _change_of(setting),
         "option": setting.option or None,
         "variable": setting.variable,
         "in_the_file": f"[{setting.scope}] {setting.name}",
     }
+
+
+def _change_of(setting: Setting) -> str:
+    if not setting.live:
+        return "needs a restart"
+    at_run_time = ", or by `txmsg config set`" if setting.scope == "broker" else ""
+    return f"takes effect at once: in the file, with SIGHUP{at_run_time}"

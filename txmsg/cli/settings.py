@@ -10,9 +10,10 @@ from typing import Any, Generic, TypeVar
 import click
 
 from txmsg.cli.options import Decorator
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, TxmsgError
 from txmsg.logs import EventLog, log_to_stderr
 from txmsg.settings.catalogue import REQUIRED, Kind, Setting, made_of, settings_of
+from txmsg.settings.live import Given
 from txmsg.settings.sources import (
     CONFIG_VARIABLE,
     Value,
@@ -126,11 +127,24 @@ class Settings(Generic[T]):
 
 def read_settings(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> Settings[T]:
     """Reads all sources but the run-time store, and begins to log as they say."""
+    settings = _read(config, scope, file, options)
+    log_to_stderr(settings["log_level"], settings["log_format"])
+    for warning in strange_variables(os.environ, settings.catalogue):
+        _log.warning("settings.strange_variable", "%(warning)s", warning=warning)
+    return settings
+
+
+def take_again(given: Given[T], scope: str, file: Path | None, options: Mapping[str, object]) -> None:
+    """Reads them again, for a process that runs. With a mistake in them, which is logged, it keeps what it has."""
+    try:
+        settings = _read(type(given.config), scope, file, options)
+        given.take(settings.make(), scope, settings.sources())
+    except (TxmsgError, click.UsageError) as exc:
+        _log.error("settings.unreadable", "the settings cannot be taken, those from before hold: %(error)s", error=exc)
+
+
+def _read(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> Settings[T]:
     catalogue = list(settings_of(config, scope))
     values = {} if file is None else from_file(file, catalogue)
     values |= from_environment(os.environ, catalogue) | from_options(options, catalogue)
-    settings = Settings(config, scope, values)
-    log_to_stderr(settings["log_level"], settings["log_format"])
-    for warning in strange_variables(os.environ, catalogue):
-        _log.warning("settings.strange_variable", "%(warning)s", warning=warning)
-    return settings
+    return Settings(config, scope, values)

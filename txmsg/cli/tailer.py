@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import click
@@ -28,11 +29,13 @@ from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, duration, json_option, storage_option, yes_option
 from txmsg.cli.output import print_facts, print_table
-from txmsg.cli.settings import read_settings, settings_options
-from txmsg.logs import EventLog, name_process
+from txmsg.cli.settings import read_settings, settings_options, take_again
+from txmsg.logs import EventLog, name_process, set_log_level
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving_on_thread
 from txmsg.mirror import fork_log, open_sink
+from txmsg.runtime.signals import call_on_hangup_by_thread
+from txmsg.settings.live import Given
 from txmsg.verifier.compare import verify as compare
 
 _log = EventLog(__name__)
@@ -85,15 +88,18 @@ def tailer() -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer run --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n"
     "  txmsg tailer run --storage postgresql://notify@db/notify --metaq metaq:7720 --topics 'trade*'\n\n"
     "Prints `tailing NAME into WHERE` when it mirrors. A second tailer prints `standing by`, and takes over when the "
-    "first one ends. SIGTERM and Ctrl-C stop it gracefully. A queue whose log and table differ, or that the log "
-    "refuses, stops alone: see `txmsg tailer status`. The tailer exits only if an operator is needed: the log cannot "
-    "be opened, or the database is not configured for it. `txmsg config explain tailer` lists all settings.",
+    "first one ends. SIGTERM and Ctrl-C stop it gracefully; SIGHUP has it read its file again. A queue whose log and "
+    "table differ, or that the log refuses, stops alone: see `txmsg tailer status`. The tailer exits only if an "
+    "operator is needed: the log cannot be opened, or the database is not configured for it. `txmsg config explain "
+    "tailer` lists all settings.",
 )
 @settings_options(TailerConfig, "tailer")
 @json_option
 def run(*, config: Path | None, as_json: bool, **options: object) -> None:
     """Run a tailer: mirror existing and new messages."""
-    made = read_settings(TailerConfig, "tailer", config, options).make()
+    settings = read_settings(TailerConfig, "tailer", config, options)
+    made = settings.make()
+    given = Given(made, settings.sources())
     if not made.metaq:
         raise click.UsageError(
             "tailer.metaq is missing: give --metaq, the directory of a log or HOST:PORT of its server"
@@ -112,6 +118,13 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
     running = Tailer(made, lambda: open_sink(made.metaq), on_state=tell, on_progress=_metrics())
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: running.stop())
+
+    def use(live: TailerConfig) -> None:
+        set_log_level(live.log_level)
+        running.use(dataclasses.replace(live, storage=made.storage))
+
+    given.use = use
+    call_on_hangup_by_thread(partial(take_again, given, "tailer", config, options))
 
     async def read() -> Figures:
         return figures_of(running)

@@ -52,9 +52,9 @@ def http_listen_setting() -> str:
     )
 
 
-def log_level_setting(*, live: bool = False) -> str:
+def log_level_setting() -> str:
     """Of the field `log_level`."""
-    return setting("info", "Lowest level logged to stderr.", choices=LOG_LEVELS, live=live, option="--log-level")
+    return setting("info", "Lowest level logged to stderr.", choices=LOG_LEVELS, live=True, option="--log-level")
 
 
 def log_format_setting() -> str:

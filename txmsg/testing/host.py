@@ -137,8 +137,9 @@ def _config(storage: str, listen: str) -> BrokerConfig:
 
 async def _main() -> None:
     from txmsg.broker import server
+    from txmsg.settings.live import Given
 
-    served = _Served(server.serve)
+    served = _Served(lambda config, on_ready, stop: server.serve(Given(config), on_ready, stop))
     while line := await asyncio.to_thread(sys.stdin.readline):
         if (command := json.loads(line)) == _END:
             break

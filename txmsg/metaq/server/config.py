@@ -64,6 +64,7 @@ class MetaQConfig:
         "Time that calls under way have to finish when the server is told to stop.",
         least=0,
         is_open=True,
+        live=True,
     )
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog
+from txmsg.logs import EventLog, set_log_level
 from txmsg.metaq.access import NOTES
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
 from txmsg.metaq.local import LocalLog
@@ -28,6 +28,7 @@ from txmsg.metaq.server.sessions import Sessions
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
+from txmsg.settings.live import Given
 from txmsg.wire.address import UNIX, check_address
 from txmsg.wire.server import Limits, Server, connections_allowed
 from txmsg.wire.v1 import metaq_rpc as rpc
@@ -46,7 +47,7 @@ _APPEND_SIZE_BYTES_MAX = FRAME_SIZE_BYTES_MAX + 16 * 1024 * 1024
 class Parts:
     """What a server consists of, to be looked at."""
 
-    config: MetaQConfig
+    given: Given[MetaQConfig]
     log: LocalLog
     appender: Appender
     polls: Polls
@@ -55,8 +56,18 @@ class Parts:
     server: Server
     stop: asyncio.Event
 
+    @property
+    def config(self) -> MetaQConfig:
+        """What holds now."""
+        return self.given.config
 
-async def serve(config: MetaQConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+    def use(self, config: MetaQConfig) -> None:
+        """Takes the live settings of a configuration."""
+        set_log_level(config.log_level)
+        self.log.use(config.log)
+
+
+async def serve(given: Given[MetaQConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Runs a server until `stop` is set, then ends in order: appends under way are carried out and answered.
 
     `on_ready` is called once with the address when it answers. Raises what opening the log raises: StorageError when
@@ -64,17 +75,17 @@ async def serve(config: MetaQConfig, on_ready: Callable[[str], None], stop: asyn
     """
     with ExitStack() as stack:
         # The log is closed last, when no thread uses it any more.
-        log = await asyncio.to_thread(LocalLog, config.data_dir, append=True, config=config.log)
+        log = await asyncio.to_thread(LocalLog, given.config.data_dir, append=True, config=given.config.log)
         stack.enter_context(closing(log))
         threads = [
             stack.enter_context(ThreadPoolExecutor(count, thread_name_prefix=f"txmsg-metaq-{name}"))
             for name, count in (("append", 3), ("read", _READERS), ("group", _GROUP_THREADS))
         ]
-        await _serve(config, log, *threads, on_ready=on_ready, stop=stop)
+        await _serve(given, log, *threads, on_ready=on_ready, stop=stop)
 
 
 async def _serve(
-    config: MetaQConfig,
+    given: Given[MetaQConfig],
     log: LocalLog,
     appending: ThreadPoolExecutor,
     readers: ThreadPoolExecutor,
@@ -83,6 +94,7 @@ async def _serve(
     on_ready: Callable[[str], None],
     stop: asyncio.Event,
 ) -> None:
+    config = given.config
     if log.settings_of(NOTES) != _OF_NOTES:
         log.set_topic(NOTES, _OF_NOTES)
     polls = Polls()
@@ -108,16 +120,19 @@ async def _serve(
         tls=config.tls.of_server(),
     )
     figures = LogFigures(log, readers)
-    probes = _probes(Parts(config, log, appender, polls, sessions, api, server, stop), figures)
+    parts = Parts(given, log, appender, polls, sessions, api, server, stop)
+    given.use = parts.use
+    probes = _probes(parts, figures)
     async with _listening(server, config.listen) as address:
         async with serving(config.http_listen, probes), asyncio.TaskGroup() as tasks:
             ending = [tasks.create_task(sessions.run()), tasks.create_task(figures.run())]
             await server.start()
             on_ready(address)
             await stop.wait()
-            _log.info("server.stopping", "stopping: calls under way have %(timeout_s)g s", timeout_s=config.stop_s)
+            timeout_s = parts.config.stop_s
+            _log.info("server.stopping", "stopping: calls under way have %(timeout_s)g s", timeout_s=timeout_s)
             polls.wake_all()
-            await server.stop(config.stop_s)
+            await server.stop(timeout_s)
             await appender.finished()
             for task in ending:
                 task.cancel()

@@ -47,12 +47,14 @@ class LogConfig:
         "Time after which what timed topics appended is on disk.",
         least=0,
         is_open=True,
+        live=True,
     )
     checkpoint_s: float = setting(
         10.0,
         "Time between checkpoints. What was appended since is read again after a crash.",
         least=0,
         is_open=True,
+        live=True,
     )
     open_files_max: int = setting(
         16_384,
@@ -66,6 +68,7 @@ class LogConfig:
         least=0,
         option="--retention",
         shown="forever",
+        live=True,
     )
     retention_size_bytes: int | None = setting(
         None,
@@ -73,6 +76,7 @@ class LogConfig:
         least=0,
         option="--retention-size",
         shown="unlimited",
+        live=True,
     )
     topic: TopicSettings = _DEFAULT
     """What holds for topics that have no settings of their own. Default: synchronous, not compressed."""
@@ -381,6 +385,10 @@ class Log:
         if not noted:
             (self.root / "checkpoint").unlink(missing_ok=True)  # without one, all is read
             sync_directory(self.root)
+
+    def use(self, config: LogConfig) -> None:
+        """From now on these settings hold, as far as they are live: within the `flush_s` from before."""
+        self.config = config
 
     def delete_old(self, *, size_bytes_max: int | None = None) -> list[int]:
         """Deletes the oldest files that are beyond the age or the size to be kept; which ones, by first position.
