@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from alerts_page import alerts_page
 from events_page import events_page
 from metrics_page import metrics_page
 from monitoring import dashboard_file, rules_file
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WIRE = Path("txmsg/wire")
 REFERENCE = Path("docs/reference.md")
 EVENTS = Path("docs/events.md")
+ALERTS = Path("docs/alerts.md")
 METRICS = Path("docs/metrics.md")
 SETTINGS = Path("docs/settings.md")
 RULES = Path("deploy/prometheus/txmsg-rules.yml")
@@ -74,6 +76,7 @@ def pages() -> dict[Path, str]:
     return {
         REFERENCE: reference(),
         EVENTS: events_page(),
+        ALERTS: alerts_page(),
         METRICS: metrics_page(),
         SETTINGS: settings_page(),
         RULES: rules_file(),

@@ -121,12 +121,14 @@ async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str)
         "delivery.memory_size_bytes_max": lambda: [
             {"delivery": {"memory_size_bytes_max": broker.delivery.state.memory.size_bytes_max}}
         ],
+        **dict.fromkeys([name for name in LIVE if name.startswith("alerts.")], lambda: [broker.alerting._config]),
         "check_loop.in_flight_max": lambda: [{"check_loop": broker.checks._config}],
     }
     assert holders.keys() == LIVE.keys()
     for name, setting in LIVE.items():
         before: Any = value_in(given, name)
-        after = "debug" if name == "log_level" else not before if isinstance(before, bool) else before + 1
+        texts = {"log_level": "debug", "alerts.off": "TxmsgDeadLetters"}
+        after = texts.get(name) or (not before if isinstance(before, bool) else before + 1)
         setting.check(after)
         broker.use(replaced(given, {name: after}))
         for holder in holders[name]():

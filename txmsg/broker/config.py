@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from txmsg.broker.alerts.config import AlertsConfig
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.migrate import libpq_url
 from txmsg.broker.scheduler import SchedulerConfig
@@ -260,6 +261,8 @@ class BrokerConfig:
     """How often due halves are looked for."""
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     """How often delayed messages are looked for."""
+    alerts: AlertsConfig = field(default_factory=AlertsConfig)
+    """When alerts are raised, and who is told."""
 
     stop_timeout_s: float = setting(
         10.0,

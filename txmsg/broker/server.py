@@ -12,6 +12,7 @@ from typing import Any
 
 from txmsg.broker import migrate
 from txmsg.broker.admission import Admission
+from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.api.admin import AdminApi
 from txmsg.broker.api.cluster import ClusterApi
 from txmsg.broker.api.dead_letters import DeadLettersApi
@@ -165,6 +166,7 @@ class Broker:
         # settings at run time
         self.settings = RunTimeSettings(given, SettingStore(pool), SettingStore(admin_pool), self.use)
         pool.incarnation.on_end(self.settings.forget)
+        self.alerting = Alerting(config, admin_pool, self.figures, has_joined=lambda: bool(self.membership.brokers))
         # the API
         self.api = NotifyApi(
             service,
@@ -215,6 +217,7 @@ class Broker:
         self.check_policies.use(config)
         self.checks.pace(config.check_loop)
         self.delivery.use(config.delivery)
+        self.alerting.use(config)
 
     def _on_ends(self, ends: Mapping[int, int]) -> None:
         """Queues (by id) now end before these offsets."""
@@ -235,6 +238,7 @@ class Broker:
             "membership": self.membership.run(),
             "notices": self.notices.run(),
             "figures": self.database_figures.run(),
+            "alerts": self.alerting.run(),
         }
 
     async def figures(self, with_database: bool = True) -> Figures:

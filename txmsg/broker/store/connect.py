@@ -21,7 +21,7 @@ from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.store.arrays import register_arrays
 from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.errors import BrokerUnavailable, StorageError
-from txmsg.postgres import ENCODING, KEEPALIVES, PINNED, SERVER_KEEPALIVES, cut, pin
+from txmsg.postgres import ENCODING, FORM, KEEPALIVES, PINNED, SERVER_KEEPALIVES, cut, pin
 
 OTHER_INCARNATION = "TX007"
 """SQLSTATE: the database has gone back, or was restarted, since what is in memory was read."""
@@ -266,6 +266,24 @@ async def upkeep_session(url: str) -> AsyncIterator[AsyncConnection[Any]]:
             await connection.close()
     except TRANSIENT as exc:
         raise unavailable(exc) from exc
+
+
+@asynccontextmanager
+async def query_session(url: str, *, timeout_s: float) -> AsyncIterator[AsyncConnection[Any]]:
+    """A session with any database, in one transaction that only reads, for a statement of an operator's own.
+
+    Raises psycopg.Error.
+    """
+    parameters = {**_PARAMETERS, "connect_timeout": max(2, math.ceil(timeout_s))}
+    connection = await _Connection.connect(url, autocommit=True, application_name="txmsg alerts", **parameters)
+    try:
+        with answering_within(connection, timeout_s):
+            timeouts = {"statement_timeout": f"{timeout_s * 1000:.0f}ms", "lock_timeout": f"{timeout_s * 1000:.0f}ms"}
+            await pin(connection, {**FORM, **timeouts, "default_transaction_read_only": "on"})
+            await connection.execute("begin read only")
+        yield connection
+    finally:
+        await connection.close()
 
 
 def unavailable(exc: Exception) -> BrokerUnavailable:

@@ -26,6 +26,7 @@ _PARTS = (
     "mirrors",
     "brokers",
     "settings",
+    "alerts",
     "catalogue",
 )
 

@@ -1,0 +1,67 @@
+"""A webhook for tests: keeps what it is told, and answers as it is told to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Webhook:
+    """What was received, and how the next requests are answered. hangs: they are not, until that is set."""
+
+    def __init__(self) -> None:
+        self.received: list[dict[str, Any]] = []
+        self.status = 200
+        self.headers: dict[str, str] = {}
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.asked = threading.Semaphore(0)
+        self.url = ""
+
+    def told(self) -> list[tuple[str, str]]:
+        """Status and rule of each alert that was received, in order."""
+        return [
+            (alert["status"], alert["labels"]["alertname"]) for content in self.received for alert in content["alerts"]
+        ]
+
+
+@contextmanager
+def receiving() -> Iterator[Webhook]:
+    """A webhook on a port of its own, until the block ends."""
+    webhook = Webhook()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status = webhook.status
+            webhook.asked.release()
+            webhook.go_on.wait()
+            if status < 300:
+                webhook.received.append(content)
+            try:
+                self.send_response(status)
+                for name, value in webhook.headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            except OSError:
+                return  # whoever asked is gone
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    webhook.url = f"http://127.0.0.1:{server.server_port}/T0KEN"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield webhook
+    finally:
+        webhook.go_on.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,274 @@
+"""Brokers' looks at rules and their notifications, on a real database, with figures and times that tests choose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.alerts.receiving import Webhook, receiving
+from txmsg.broker.alerts.alerting import Alerting
+from txmsg.broker.alerts.config import AlertsConfig
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.store import alerts as store
+from txmsg.broker.store.connect import Pool, open_pool, session
+from txmsg.metrics.catalogue import GROUP, TOPIC, Process
+from txmsg.metrics.figures import Figures
+
+
+class World:
+    """Two brokers that look at one database, whose figures are what the test says."""
+
+    def __init__(self, url: str, pool: Pool, file: Path) -> None:
+        self.url, self.pool, self.file = url, pool, file
+        self.dead, self.paused, self.age_s = 0, 0, 1.0
+        self.a, self.b = self.broker("a"), self.broker("b")
+
+    def broker(self, name: str, **settings: Any) -> Alerting:
+        alerts = AlertsConfig(file=str(self.file), interval_s=0.001, keep_firing_s=0.0, **settings)
+        return Alerting(BrokerConfig(storage=self.url, broker_id=name, alerts=alerts), self.pool, self.read)
+
+    async def read(self) -> Figures:
+        figures = Figures(Process.BROKER)
+        figures.put("txmsg_database_figures_age_seconds", self.age_s)
+        figures.put("txmsg_group_dead_letters", self.dead, **{GROUP: "shop", TOPIC: "t"})
+        figures.put("txmsg_delivery_paused_groups", self.paused)
+        return figures
+
+    def later(self, minutes: float) -> None:
+        """Moves all times of alerts back."""
+        self.execute(
+            """
+            update txmsg.alert set since = since - %(span)s, seen_at = seen_at - %(span)s,
+                                   fired_at = fired_at - %(span)s, notified_at = notified_at - %(span)s
+            """,
+            minutes,
+        )
+        self.execute("update txmsg.alert_notification set next_try_at = next_try_at - %(span)s", minutes)
+        self.execute("update txmsg.alert_silence set until = until - %(span)s", minutes)
+
+    def execute(self, statement: str, minutes: float = 0.0) -> None:
+        with psycopg.connect(self.url, connect_timeout=10) as connection:
+            connection.execute(statement.encode(), {"span": timedelta(minutes=minutes)})
+
+    async def states(self) -> list[tuple[str, str]]:
+        async with session(self.pool) as conn:
+            alerts = await store.listed(conn) + await store.history(conn, 10)
+        return [(alert.rule, alert.state.value) for alert in alerts]
+
+    async def fire(self) -> None:
+        """A dead letter, which both have seen for longer than the rule asks for."""
+        self.dead = 1
+        await self.a.look_once()
+        self.later(6)
+        for broker in (self.a, self.b):
+            await broker.look_once()
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    with receiving() as found:
+        yield found
+
+
+@pytest.fixture
+async def world(notify_url: str, webhook: Webhook, tmp_path: Path) -> AsyncIterator[World]:
+    file = tmp_path / "alerts.toml"
+    file.write_text(f'[receivers.oncall]\nwebhook = "{webhook.url}"\n')
+    pool = open_pool(notify_url)
+    await pool.open()
+    yield World(notify_url, pool, file)
+    await pool.close()
+
+
+async def deliver(alerting: Alerting) -> None:
+    while await alerting.deliver_once("oncall"):
+        pass
+
+
+async def test_two_brokers_tell_of_an_alert_once_and_of_its_end_once(world: World, webhook: Webhook) -> None:
+    world.dead = 1
+    for broker in (world.a, world.b):
+        await broker.look_once()
+    assert await world.states() == [("TxmsgDeadLetters", "pending")]
+    world.later(6)
+    for broker in (world.a, world.b, world.a):
+        await broker.look_once()
+        await deliver(broker)
+    assert webhook.told() == [("firing", "TxmsgDeadLetters")]
+    world.dead = 0
+    for broker in (world.b, world.a):
+        await broker.look_once()
+    for broker in (world.a, world.b):
+        await deliver(broker)
+    assert webhook.told() == [("firing", "TxmsgDeadLetters"), ("resolved", "TxmsgDeadLetters")]
+    assert await world.states() == [("TxmsgDeadLetters", "resolved")]
+
+
+async def test_a_notification_has_the_form_of_alertmanager(world: World, webhook: Webhook) -> None:
+    await world.fire()
+    await deliver(world.b)
+    [content] = webhook.received
+    [alert] = content["alerts"]
+    assert (content["version"], content["status"], content["receiver"]) == ("4", "firing", "oncall")
+    assert alert["labels"][GROUP] == "shop"
+    assert alert["annotations"]["summary"] == "group shop in topic t has 1 dead letters"
+    assert alert["endsAt"] == "0001-01-01T00:00:00Z"
+
+
+async def test_receivers_are_told_again_after_the_repeat_interval(world: World, webhook: Webhook) -> None:
+    await world.fire()
+    await deliver(world.a)
+    for minutes, count in ((239, 1), (2, 2), (100, 2)):
+        world.later(minutes)
+        await world.b.look_once()
+        await deliver(world.b)
+        assert len(webhook.received) == count
+
+
+async def test_while_figures_of_the_database_are_old_its_alerts_stay_as_they_are(world: World) -> None:
+    await world.fire()
+    world.dead, world.age_s = 0, 601.0
+    await world.a.look_once()
+    assert await world.states() == [("TxmsgDeadLetters", "firing")]
+    world.age_s = -1.0
+    await world.a.look_once()
+    assert await world.states() == [("TxmsgDeadLetters", "firing")]
+
+
+async def test_a_broker_that_was_paused_during_its_look_writes_nothing(world: World) -> None:
+    await world.fire()
+    world.dead = 0
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def observe_slowly() -> dict[str, Any]:
+        begun.set()
+        await go_on.wait()
+        return {}
+
+    world.a._observe_sql = observe_slowly  # type: ignore[method-assign]
+    paused = asyncio.create_task(world.a.look_once())
+    await begun.wait()
+    world.dead = 1
+    await world.b.look_once()
+    go_on.set()
+    await paused
+    assert await world.states() == [("TxmsgDeadLetters", "firing")]
+
+
+async def test_what_concerns_one_broker_is_told_of_each_and_ends_with_it(world: World, webhook: Webhook) -> None:
+    alive = "insert into txmsg.broker (id, address, release, schema_revision, expires_at) values "
+    world.execute(
+        f"{alive} ('a', 'h:1', '1', '1', now() + interval '1 hour'), ('b', 'h:2', '1', '1', now() + interval '1 hour')"
+    )
+    world.paused = 3
+    for broker in (world.a, world.b):
+        await broker.look_once()
+    world.later(6)
+    for broker in (world.a, world.b):
+        await broker.look_once()
+    await deliver(world.a)
+    instances = {alert["labels"]["instance"] for content in webhook.received for alert in content["alerts"]}
+    assert instances == {"a", "b"}
+    world.execute("update txmsg.broker set expires_at = now() - interval '1 second' where id = 'a'")
+    await world.b.look_once()
+    assert sorted(state for _, state in await world.states()) == ["firing", "resolved"]
+
+
+# ---- delivery
+
+
+async def test_a_notification_of_a_broker_that_died_comes_from_another(world: World, webhook: Webhook) -> None:
+    await world.fire()
+    async with session(world.pool) as conn:
+        claimed = await store.claim_notification(conn, "oncall", 30)  # by one that is killed before it sends
+    assert claimed is not None
+    await deliver(world.b)
+    assert webhook.received == []
+    world.later(1)
+    await deliver(world.b)
+    assert webhook.told() == [("firing", "TxmsgDeadLetters")]
+
+
+async def test_a_failing_receiver_gets_all_in_order_when_it_is_back(world: World, webhook: Webhook) -> None:
+    await world.fire()
+    webhook.status = 503
+    await deliver(world.a)
+    world.dead = 0
+    await world.a.look_once()
+    async with session(world.pool) as conn:
+        [waiting] = await store.waiting(conn)
+    assert (waiting.receiver, waiting.waiting, waiting.last_error) == ("oncall", 2, "the webhook answered 503")
+    webhook.status = 200
+    await deliver(world.b)
+    assert webhook.received == []
+    world.later(1)
+    await deliver(world.b)
+    assert [status for status, _ in webhook.told()] == ["firing", "resolved"]
+
+
+async def test_what_cannot_be_delivered_is_given_up_in_the_end_and_its_number_is_bounded(world: World) -> None:
+    async with session(world.pool) as conn:
+        for receiver in ("oncall", "gone"):
+            await store.add_notification(conn, receiver, {})
+        await conn.execute("update txmsg.alert_notification set created_at = now() - interval '25 hours'")
+        for _ in range(3):
+            await store.add_notification(conn, "oncall", {})
+        await conn.execute(
+            "insert into txmsg.alert_notification (receiver, content) "
+            "select 'gone', '{}' from generate_series(1, %s)", (store.WAITING_MAX + 5,),
+        )  # fmt: skip
+        await store.forget_old(conn)
+        assert [(each.receiver, each.waiting) for each in await store.waiting(conn)] == [
+            ("gone", store.WAITING_MAX),
+            ("oncall", 3),
+        ]
+
+
+# ---- silences
+
+
+async def test_a_silence_holds_notifications_back_until_it_ends(world: World, webhook: Webhook) -> None:
+    async with session(world.pool) as conn:
+        await store.silence(conn, [f"{GROUP}=sh*"], for_s=3600.0, reason="maintenance", created_by="me")
+    await world.fire()
+    await deliver(world.a)
+    assert await world.states() == [("TxmsgDeadLetters", "firing")]
+    assert webhook.received == []
+    world.later(61)
+    await world.a.look_once()
+    await deliver(world.a)
+    assert webhook.told() == [("firing", "TxmsgDeadLetters")]
+
+
+async def test_an_alert_of_which_nobody_was_told_ends_in_silence(world: World, webhook: Webhook) -> None:
+    async with session(world.pool) as conn:
+        made = await store.silence(conn, ["rule=*"], for_s=3600.0, reason="", created_by="me")
+    await world.fire()
+    world.dead = 0
+    async with session(world.pool) as conn:
+        assert await store.unsilence(conn, made.id)
+        assert not await store.unsilence(conn, made.id)
+        assert await store.silences(conn) == []
+    await world.a.look_once()
+    await deliver(world.a)
+    assert webhook.received == []
+
+
+# ---- receivers by severity
+
+
+async def test_a_receiver_of_critical_alerts_is_told_of_no_others(
+    world: World, webhook: Webhook, tmp_path: Path
+) -> None:
+    world.file.write_text(f'[receivers.oncall]\nwebhook = "{webhook.url}"\nseverity = "critical"\n')
+    world.a = world.b = world.broker("a")
+    await world.fire()
+    await deliver(world.a)
+    assert webhook.received == []
+    assert await world.states() == [("TxmsgDeadLetters", "firing")]

@@ -1,0 +1,150 @@
+"""Conditions of rules over figures: the same as Prometheus makes of them, which test_rules.py tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from txmsg.broker.alerts.conditions import History, holding, samples_of, scope_of, told
+from txmsg.broker.alerts.config import BUILT_IN, AlertsConfig, built_in_rules
+from txmsg.errors import MisuseError
+from txmsg.metrics.catalogue import GROUP, TOPIC, Process, Scope
+from txmsg.metrics.figures import Figures
+from txmsg.metrics.rules import ALERTS, Level, PromQL, Rise
+
+NO_HISTORY = History(())
+BY_NAME = {alert.name: alert for alert in ALERTS}
+
+
+def labels(**values: str) -> frozenset[tuple[str, str]]:
+    return frozenset(values.items())
+
+
+def found(rule: str, samples: dict[str, Any], history: History = NO_HISTORY) -> Any:
+    return holding(BY_NAME[rule].condition, samples, history)
+
+
+def test_a_level_holds_above_its_threshold_and_not_at_it() -> None:
+    behind, prompt = labels(**{GROUP: "g", TOPIC: "t"}), labels(**{GROUP: "h", TOPIC: "t"})
+    assert found("TxmsgGroupBehind", {"txmsg_group_lag_seconds": {behind: 301.0, prompt: 300.0}}) == {behind: 301.0}
+
+
+def test_a_level_looks_only_at_its_series_and_takes_the_greatest() -> None:
+    halves = {labels(state="parked"): 2.0, labels(state="new"): 9.0}
+    assert found("TxmsgTransactionsParked", {"txmsg_halves": halves}) == {labels(): 2.0}
+    two = {labels(a="1", b="x"): 1.0, labels(a="1", b="y"): 3.0}
+    assert holding(Level(metric="m", threshold=0, by=("a",)), {"m": two}, NO_HISTORY) == {labels(a="1"): 3.0}
+
+
+def test_mirrors_and_brokers_stay_apart() -> None:
+    samples = {"txmsg_mirror_tailing": {labels(mirror="a"): 0.0, labels(mirror="b"): 1.0}}
+    assert found("TxmsgNoMirror", samples) == {labels(mirror="a"): 0.0}
+
+
+def test_without_figures_nothing_is_known() -> None:
+    assert found("TxmsgGroupBehind", {}) is None
+    assert found("TxmsgSegmentsTooLarge", {"txmsg_segments_bytes": {labels(): 1.0}}) is None
+    assert holding(PromQL("up == 0"), {}, NO_HISTORY) is None
+
+
+def test_a_share_of_no_limit_never_holds() -> None:
+    def shares(size: float, limit: float) -> Any:
+        samples = {
+            "txmsg_segments_bytes": {labels(): size},
+            "txmsg_retention_limit_bytes": {labels(instance="a"): limit},
+        }
+        return found("TxmsgSegmentsTooLarge", samples)
+
+    assert shares(126, 0) == {}
+    assert found("TxmsgOpenFilesNear", {
+        "txmsg_process_open_files": {labels(instance="a"): 81.0},
+        "txmsg_process_open_files_limit": {labels(instance="a"): 100.0},
+    }) == {labels(instance="a"): 0.81}  # fmt: skip
+
+
+def test_segments_are_compared_with_the_limit_of_the_broker_that_looks() -> None:
+    figures = Figures(Process.BROKER)
+    figures.put("txmsg_segments_bytes", 126)
+    figures.put("txmsg_retention_limit_bytes", 100)
+    assert found("TxmsgSegmentsTooLarge", samples_of(figures, instance="a")) == {labels(): 1.26}
+
+
+def test_a_counter_rises_within_its_window_only() -> None:
+    history = History([BY_NAME["TxmsgDroppedUnread"]])
+    series = labels(instance="a")
+
+    def rises_at(now_s: float, count: float) -> Any:
+        samples = {"txmsg_unread_dropped_messages_total": {series: count}}
+        history.add(now_s, samples)
+        return found("TxmsgDroppedUnread", samples, history)
+
+    assert rises_at(0, 5) == {}
+    assert rises_at(1000, 7) == {series: 2.0}
+    assert rises_at(3600, 7) == {series: 2.0}
+    assert rises_at(4600, 7) == {}
+
+
+def test_a_history_keeps_no_more_than_its_window() -> None:
+    rise = Rise(metric="txmsg_unread_dropped_messages_total", window_s=60)
+    history = History([BY_NAME["TxmsgServerErrors"]])
+    for moment in range(100_000):
+        history.add(moment, {})
+    assert len(history._moments) <= 602
+    assert history.rise("txmsg_call_errors_total", rise.window_s) == {}
+
+
+def test_samples_are_told_apart_by_broker_unless_they_are_of_the_database() -> None:
+    figures = Figures(Process.BROKER)
+    figures.put("txmsg_halves", 1, state="parked")
+    figures.put("txmsg_delivery_paused_groups", 2)
+    samples = samples_of(figures, instance="b1")
+    assert samples["txmsg_halves"] == {labels(state="parked"): 1}
+    assert samples["txmsg_delivery_paused_groups"] == {labels(instance="b1"): 2}
+
+
+def test_brokers_evaluate_what_they_and_the_database_know() -> None:
+    assert scope_of(BY_NAME["TxmsgGroupBehind"]) is Scope.DATABASE
+    assert scope_of(BY_NAME["TxmsgMirrorBehind"]) is Scope.DATABASE
+    assert scope_of(BY_NAME["TxmsgGroupPaused"]) is Scope.PROCESS
+    for name in ("TxmsgProcessDown", "TxmsgLogFailed", "TxmsgPageStale", "TxmsgMirrorIncomplete"):
+        assert scope_of(BY_NAME[name]) is None, name
+
+
+# ---- texts
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("group {{ $labels.g }} has {{ $value }} dead letters", 3, "group shop has 3 dead letters"),
+        ("{{ $value | humanizeDuration }} behind", 301.4, "5m1s behind"),
+        ("{{ $value | humanizePercentage }} full", 0.8123, "81.23% full"),
+        ("{{ $value | humanize1024 }}B more", 1.5 * 1024**3, "1.5GiB more"),
+        ("{{ $labels.nothing }}{{ $value }}", 0.5, "0.5"),
+    ],
+)
+def test_a_summary_is_filled_in_as_prometheus_does(text: str, value: float, expected: str) -> None:
+    assert told(text, {"g": "shop"}, value) == expected
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_no_field_of_a_built_in_rule_is_left(name: str) -> None:
+    assert "{{" not in told(BUILT_IN[name].summary, {}, 1.0)
+
+
+# ---- settings
+
+
+def test_thresholds_are_settings_whose_defaults_are_those_of_prometheus() -> None:
+    assert list(built_in_rules(AlertsConfig())) == list(BUILT_IN.values())
+    changed = {alert.name: alert for alert in built_in_rules(AlertsConfig(group_behind_s=7.0, off="TxmsgDeadLetters"))}
+    condition = changed["TxmsgGroupBehind"].condition
+    assert isinstance(condition, Level)
+    assert condition.threshold == 7.0
+    assert "TxmsgDeadLetters" not in changed
+
+
+def test_a_rule_that_is_to_be_off_must_be_one() -> None:
+    with pytest.raises(MisuseError, match=r"did you mean TxmsgDeadLetters\?"):
+        AlertsConfig(off="TxmsgDeadLeters")

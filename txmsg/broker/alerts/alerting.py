@@ -1,0 +1,339 @@
+"""The loops of alerts: looks at the rules, writes what has changed, and delivers notifications.
+
+Each broker looks at what concerns it alone. At what concerns the database looks one of them at a time: the one that
+claims the round. What is written is written in one transaction with the notifications that it causes, so a broker that
+dies leaves either both or none, and any broker delivers them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from txmsg.broker.alerts import observing
+from txmsg.broker.alerts.conditions import History, Labels, holding, samples_of, scope_of
+from txmsg.broker.alerts.config import built_in_rules
+from txmsg.broker.alerts.file import NO_FILE, Receiver, SqlRule, read_alert_file
+from txmsg.broker.alerts.receivers import (
+    ATTEMPT_S_MAX,
+    ATTEMPTS,
+    ERROR_LENGTH_MAX,
+    PAUSE_S_MAX,
+    Messenger,
+    ReceiverFailed,
+)
+from txmsg.broker.alerts.states import ActiveAlert, ActiveRule, Look, State, fits, is_due, looked
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.periodic import repeat
+from txmsg.broker.store import alerts as store
+from txmsg.broker.store.connect import Connection, Pool, session
+from txmsg.logs import EventLog
+from txmsg.metrics.catalogue import CATALOGUE, Scope
+from txmsg.metrics.figures import Figures
+from txmsg.metrics.rules import Alert, Severity
+
+_log = EventLog(__name__)
+
+ALERTS_PER_NOTIFICATION: Final = 100
+"""Further ones are counted."""
+_FIGURES_AGE_S_MAX: Final = 600.0
+"""Figures of the database that are older tell nothing."""
+_ROUND_SHARE: Final = 0.9
+"""Of the interval: the broker that has looked last comes first again, unless it is late."""
+_SQL_SHARE: Final = 0.8
+"""Of the interval, in which statements of rules must answer: then it is still this broker's round."""
+_SQL_AT_ONCE: Final = 8
+_DELIVER_S: Final = 5.0
+"""How often to look for notifications that other brokers have left."""
+_LEASE_S: Final = ATTEMPTS * ATTEMPT_S_MAX + PAUSE_S_MAX + 10.0
+"""How long a notification is this broker's to deliver."""
+_AGAIN_S: Final = (10.0, 30.0, 60.0, 300.0)
+"""Until a notification is tried again, after each time."""
+
+RULE_FAILED: Final = ActiveRule(
+    name="TxmsgRuleFailed",
+    severity=Severity.WARNING.value,
+    for_s=300.0,
+    summary="rule {{ $labels.failing }} says nothing: its statement fails",
+    action="The broker's log says why. Correct its SQL, or see to its database.",
+)
+"""Of an operator's own rules."""
+
+
+def _rule_of(rule: Alert | SqlRule) -> ActiveRule:
+    return ActiveRule(
+        name=rule.name,
+        severity=rule.severity.value,
+        for_s=rule.for_s,
+        summary=rule.summary,
+        action=rule.action,
+    )
+
+
+class Alerting:
+    """Evaluates rules and tells receivers.
+
+    read: the figures of this broker, with those of the database. has_joined: whether it is among the live ones; the
+    others end the alerts of a broker that is not.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        pool: Pool,
+        read: Callable[[], Awaitable[Figures]],
+        *,
+        has_joined: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._read = read
+        self._has_joined = has_joined
+        file = read_alert_file(Path(config.alerts.file)) if config.alerts.file else NO_FILE
+        self._sql_rules = file.rules
+        self.messengers = {name: Messenger(receiver) for name, receiver in file.receivers.items()}
+        self._history = History(built_in_rules(config.alerts))
+        self._deliver_soon = {name: asyncio.Event() for name in self.messengers}
+        self._troubles: dict[str, str] = {}
+
+    def use(self, config: BrokerConfig) -> None:
+        """From the next look on these settings hold."""
+        self._config = config
+
+    async def run(self) -> None:
+        """Looks at rules and delivers notifications until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(repeat("evaluating alerts", self.look_once, self._config.alerts.interval_s))
+                for name, soon in self._deliver_soon.items():
+                    step = _Delivery(self, name).step
+                    tasks.create_task(repeat(f"telling receiver {name} of alerts", step, _DELIVER_S, soon=soon))
+        finally:
+            for messenger in self.messengers.values():
+                messenger.close()
+
+    # ---- looking
+
+    async def look_once(self) -> None:
+        """One look at the rules of this broker, and at those of the database if it is its turn."""
+        if not self._has_joined():
+            return
+        config = self._config.alerts
+        samples = samples_of(await self._read(), instance=self._config.broker_id)
+        self._history.add(time.monotonic(), samples)
+        age_s = max(samples["txmsg_database_figures_age_seconds"].values())
+        if not 0 <= age_s <= _FIGURES_AGE_S_MAX:
+            samples = {name: of for name, of in samples.items() if CATALOGUE[name].scope is not Scope.DATABASE}
+        by_scope: dict[Scope | None, list[Alert]] = {}
+        for alert in built_in_rules(config):
+            by_scope.setdefault(scope_of(alert), []).append(alert)
+        await self._look(self._config.broker_id, by_scope[Scope.PROCESS], samples)
+        async with session(self._pool) as conn:
+            number = await store.claim_round(conn, self._config.broker_id, config.interval_s * _ROUND_SHARE)
+            if number is None:
+                return
+            seen_of_mirrors = await observing.mirrors(conn)
+        await self._look(store.DATABASE, by_scope[Scope.DATABASE], {**samples, **seen_of_mirrors}, number)
+
+    async def _look(
+        self,
+        source: str,
+        alerts: Sequence[Alert],
+        samples: Mapping[str, Mapping[Labels, float]],
+        number: int | None = None,
+    ) -> None:
+        rules = {alert.name: _rule_of(alert) for alert in alerts}
+        observed: dict[str, Mapping[Labels, float] | None] = {
+            alert.name: holding(alert.condition, samples, self._history) for alert in alerts
+        }
+        if source == store.DATABASE:
+            rules |= {rule.name: _rule_of(rule) for rule in self._sql_rules}
+            rules[RULE_FAILED.name] = RULE_FAILED
+            observed |= await self._observe_sql()
+        async with session(self._pool) as conn, conn.transaction():
+            if number is not None and not await store.is_current(conn, number):
+                return  # this broker was paused, and another one has looked since
+            sources = [source] if number is None else [source, *await store.sources_left(conn)]
+            before = await store.active(conn, sources)
+            look = looked(
+                before,
+                source,
+                rules,
+                observed,
+                now=await store.clock(conn),
+                keep_firing_s=self._config.alerts.keep_firing_s,
+                job=conn.info.dbname,
+            )
+            changed = await self._write(conn, look)
+            if number is not None:
+                await store.forget_old(conn)
+        self._tell_log({alert.id: alert for alert in before}, changed)
+
+    async def _observe_sql(self) -> dict[str, Mapping[Labels, float] | None]:
+        """What the statements of rules say now, a few at a time."""
+        deadline = asyncio.get_running_loop().time() + self._config.alerts.interval_s * _SQL_SHARE
+        at_once = asyncio.Semaphore(_SQL_AT_ONCE)
+        found: dict[str, Mapping[Labels, float] | None] = {}
+        failing: dict[Labels, float] = {}
+
+        async def observe(rule: SqlRule) -> None:
+            found[rule.name] = None
+            try:
+                async with asyncio.timeout_at(deadline), at_once:
+                    found[rule.name] = observing.beyond(rule, await observing.rows_of(rule))
+                trouble = ""
+            except observing.RuleFailed as exc:
+                trouble = str(exc)
+            except TimeoutError:
+                trouble = "its statement did not answer in the time of a look"
+            if trouble:
+                failing[frozenset({("failing", rule.name)})] = 1.0
+                if trouble != self._troubles.get(rule.name):  # once, not at each look
+                    _log.warning(
+                        "alert.rule_failed",
+                        "alert rule %(rule)s says nothing: %(error)s",
+                        rule=rule.name,
+                        error=trouble,
+                    )
+            self._troubles[rule.name] = trouble
+
+        async with asyncio.TaskGroup() as tasks:
+            for rule in self._sql_rules:
+                tasks.create_task(observe(rule))
+        return {**found, RULE_FAILED.name: failing}
+
+    async def _write(self, conn: Connection, look: Look) -> list[ActiveAlert]:
+        """Stores alerts, and what receivers are to be told of them."""
+        silences = await store.silences(conn)
+        now = await store.clock(conn)
+        due, alerts = [], []
+        for alert in look.alerts:
+            is_silenced = any(fits(silence.matchers, alert.rule, alert.labels) for silence in silences)
+            is_told = any(_takes(messenger.receiver, alert) for messenger in self.messengers.values()) and is_due(
+                alert, is_silenced=is_silenced, now=now, repeat_s=self._config.alerts.repeat_s
+            )
+            alerts.append(replace(alert, notified_at=now) if is_told else alert)
+            due.append(is_told)
+        stored = await store.write(conn, alerts, look.forgotten)
+        to_tell = [alert for alert, is_told in zip(stored, due, strict=True) if is_told]
+        for name, messenger in self.messengers.items():
+            taken = [alert for alert in to_tell if _takes(messenger.receiver, alert)]
+            if taken:
+                await store.add_notification(conn, name, content_of(name, conn.info.dbname, taken))
+                self._deliver_soon[name].set()
+        return stored
+
+    def _tell_log(self, before: Mapping[int, ActiveAlert], after: Iterable[ActiveAlert]) -> None:
+        for alert in after:
+            was = before.get(alert.id)
+            if alert.state is State.FIRING and (was is None or was.state is not State.FIRING):
+                _log.warning("alert.fires", "alert %(rule)s fires: %(summary)s", rule=alert.rule, summary=alert.summary)
+            elif alert.state is State.RESOLVED:
+                _log.info(
+                    "alert.resolved", "alert %(rule)s is resolved: %(summary)s", rule=alert.rule, summary=alert.summary
+                )
+
+    # ---- telling
+
+    async def deliver_once(self, name: str) -> bool:
+        """Tells a receiver what is next, if anything is due; whether it was told."""
+        async with session(self._pool) as conn:
+            notification = await store.claim_notification(conn, name, _LEASE_S)
+        if notification is None:
+            return False
+        try:
+            await self.messengers[name].tell(notification.id, notification.content)
+        except ReceiverFailed as exc:
+            again_s = _AGAIN_S[min(notification.attempts, len(_AGAIN_S)) - 1]
+            _log.warning(
+                "alert.not_delivered",
+                "receiver %(receiver)s was not told of alerts, again in %(again_s)g s: %(error)s",
+                receiver=name,
+                again_s=again_s,
+                error=exc,
+            )
+            async with session(self._pool) as conn:
+                await store.failed(conn, notification.id, str(exc)[:ERROR_LENGTH_MAX], again_s)
+            return False
+        async with session(self._pool) as conn:
+            await store.delivered(conn, notification.id)
+        return True
+
+    async def test(self) -> dict[str, str]:
+        """Tells each receiver of this broker of an alert that is none; what went wrong, by name, or nothing."""
+        now = datetime.now().astimezone()
+        alert = ActiveAlert(
+            source=self._config.broker_id,
+            rule="TxmsgTest",
+            labels={},
+            severity=Severity.WARNING.value,
+            summary=f"a test of notifications, sent by broker {self._config.broker_id}",
+            action="Nothing: this is a test.",
+            state=State.FIRING,
+            value=1.0,
+            since=now,
+            seen_at=now,
+            fired_at=now,
+        )
+
+        async def told_what(name: str, messenger: Messenger) -> str:
+            try:
+                await messenger.tell(0, content_of(name, "txmsg", [alert]), attempts=1)
+            except ReceiverFailed as exc:
+                return str(exc)
+            return ""
+
+        outcomes = await asyncio.gather(*(told_what(*each) for each in self.messengers.items()))
+        return dict(zip(self.messengers, outcomes, strict=True))
+
+
+class _Delivery:
+    """Delivers what there is for one receiver."""
+
+    def __init__(self, alerting: Alerting, name: str) -> None:
+        self._alerting = alerting
+        self._name = name
+
+    async def step(self) -> None:
+        while await self._alerting.deliver_once(self._name):
+            pass
+
+
+def _takes(receiver: Receiver, alert: ActiveAlert) -> bool:
+    return receiver.severity is Severity.WARNING or alert.severity == Severity.CRITICAL.value
+
+
+def content_of(receiver: str, job: str, alerts: Sequence[ActiveAlert]) -> dict[str, Any]:
+    """What a receiver gets, in the form of Alertmanager's webhooks, version 4."""
+    is_firing = any(alert.state is State.FIRING for alert in alerts)
+    return {
+        "version": "4",
+        "receiver": receiver,
+        "status": "firing" if is_firing else "resolved",
+        "groupKey": f"txmsg:{job}",
+        "groupLabels": {"job": job},
+        "commonLabels": {"job": job},
+        "commonAnnotations": {},
+        "externalURL": "",
+        "truncatedAlerts": max(0, len(alerts) - ALERTS_PER_NOTIFICATION),
+        "alerts": [_content(alert, job) for alert in alerts[:ALERTS_PER_NOTIFICATION]],
+    }
+
+
+def _content(alert: ActiveAlert, job: str) -> dict[str, Any]:
+    assert alert.fired_at is not None
+    return {
+        "status": alert.state.value,
+        "labels": {**alert.labels, "alertname": alert.rule, "severity": alert.severity, "job": job},
+        "annotations": {"summary": alert.summary, "action": alert.action},
+        "startsAt": alert.fired_at.isoformat(),
+        # Alertmanager's own word for "not yet".
+        "endsAt": alert.resolved_at.isoformat() if alert.resolved_at else "0001-01-01T00:00:00Z",
+        "generatorURL": "",
+        "fingerprint": f"{alert.id:016x}",
+    }

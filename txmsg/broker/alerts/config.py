@@ -1,0 +1,145 @@
+"""Settings of alerts: times, and the thresholds of built-in rules, whose defaults are those of Prometheus' rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Final
+
+from txmsg.broker.alerts.conditions import scope_of
+from txmsg.errors import MisuseError, shown
+from txmsg.metrics.rules import ALERTS, Alert, PromQL
+from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, check_settings, setting
+
+BUILT_IN: Final = {alert.name: alert for alert in ALERTS if scope_of(alert) is not None}
+"""The rules that brokers evaluate."""
+
+
+def _threshold(rule: str) -> float:
+    condition = BUILT_IN[rule].condition
+    assert not isinstance(condition, PromQL)
+    return condition.threshold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertsConfig:
+    """When brokers raise alerts."""
+
+    file: str = setting(
+        "",
+        "File of receivers and of rules of your own, in TOML; the same for all brokers of a database.",
+        metavar="FILE",
+        option="--alerts",
+        shown="no receivers: alerts are logged and listed",
+    )
+    interval_s: float = setting(30.0, "Time between two looks at the rules.", least=0, is_open=True)
+    keep_firing_s: float = setting(
+        60.0,
+        "How long the condition of a firing alert must not hold before it is resolved.",
+        least=0,
+        most=DURATION_S_MAX,
+        live=True,
+    )
+    repeat_s: float = setting(
+        4 * 3600.0,
+        "Time after which receivers are told again of an alert that still fires.",
+        least=60,
+        most=DURATION_S_MAX,
+        live=True,
+    )
+    off: str = setting("", "Built-in rules that are not evaluated: their names, with spaces in between.", live=True)
+    group_behind_s: float = setting(
+        _threshold("TxmsgGroupBehind"),
+        "TxmsgGroupBehind: age of the oldest message that a group is not done with.",
+        least=0,
+        most=DURATION_S_MAX,
+        live=True,
+    )
+    dead_letters: int = setting(
+        round(_threshold("TxmsgDeadLetters")),
+        "TxmsgDeadLetters: dead letters that a group may have in a topic.",
+        least=0,
+        most=COUNT_MAX,
+        live=True,
+    )
+    in_doubt_s: float = setting(
+        _threshold("TxmsgTransactionsInDoubt"),
+        "TxmsgTransactionsInDoubt: age of the oldest transaction that was checked and is undecided.",
+        least=0,
+        most=DURATION_S_MAX,
+        live=True,
+    )
+    parked: int = setting(
+        round(_threshold("TxmsgTransactionsParked")),
+        "TxmsgTransactionsParked: transactions that may be parked.",
+        least=0,
+        most=COUNT_MAX,
+        live=True,
+    )
+    bound_ratio: float = setting(
+        _threshold("TxmsgBoundNear"),
+        "TxmsgBoundNear: how full something bounded may be.",
+        least=0,
+        most=1000,
+        live=True,
+    )
+    segments_ratio: float = setting(
+        _threshold("TxmsgSegmentsTooLarge"),
+        "TxmsgSegmentsTooLarge: size of all segments, as a part of retention_size_bytes.",
+        least=0,
+        most=1000,
+        live=True,
+    )
+    mirror_behind_s: float = setting(
+        _threshold("TxmsgMirrorBehind"),
+        "TxmsgMirrorBehind: age of the oldest message that a mirror does not have.",
+        least=0,
+        most=DURATION_S_MAX,
+        live=True,
+    )
+    slot_safe_size_bytes: int = setting(
+        round(_threshold("TxmsgSlotInDanger")),
+        "TxmsgSlotInDanger: what may at least be written before the slot of a mirror is lost.",
+        least=0,
+        most=SIZE_BYTES_MAX,
+        live=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for name in self.off.split():
+            if name not in BUILT_IN:
+                near = get_close_matches(name, BUILT_IN, n=1)
+                raise MisuseError(
+                    f"off={shown(self.off)} names {shown(name)}, which is not a built-in rule"
+                    f"{f': did you mean {near[0]}?' if near else ''}; docs/alerts.md lists them"
+                )
+
+
+THRESHOLDS: Final = {
+    "TxmsgGroupBehind": "group_behind_s",
+    "TxmsgDeadLetters": "dead_letters",
+    "TxmsgTransactionsInDoubt": "in_doubt_s",
+    "TxmsgTransactionsParked": "parked",
+    "TxmsgBoundNear": "bound_ratio",
+    "TxmsgSegmentsTooLarge": "segments_ratio",
+    "TxmsgMirrorBehind": "mirror_behind_s",
+    "TxmsgSlotInDanger": "slot_safe_size_bytes",
+}
+"""The setting that is the threshold of a rule. The others are about something that must not be at all."""
+
+
+def built_in_rules(config: AlertsConfig) -> Iterator[Alert]:
+    """The built-in rules that are on, with their thresholds."""
+    off = set(config.off.split())
+    for name, alert in BUILT_IN.items():
+        if name not in off:
+            yield _with_threshold(alert, config)
+
+
+def _with_threshold(alert: Alert, config: AlertsConfig) -> Alert:
+    if alert.name not in THRESHOLDS or isinstance(alert.condition, PromQL):
+        return alert
+    threshold: float = getattr(config, THRESHOLDS[alert.name])
+    return replace(alert, condition=replace(alert.condition, threshold=threshold))

@@ -1,0 +1,213 @@
+"""The life of an alert: pending, firing, resolved; and who is told of it, and when. Knows no clock and no database.
+
+(none) -> pending      its condition holds
+pending -> firing      it has held for the time of the rule
+pending -> (none)      it does not hold any more
+firing -> resolved     it has not held for keep_firing_s, so that one that comes and goes is one alert
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
+
+from txmsg.broker.alerts.conditions import Labels, told
+from txmsg.errors import MisuseError, shown
+from txmsg.metrics.catalogue import GROUP, TOPIC
+
+
+class State(Enum):
+    """Where an alert is in its life."""
+
+    PENDING = "pending"
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveRule:
+    """What an evaluation needs of a rule: of the built-in ones, and of an operator's own."""
+
+    name: str
+    severity: str
+    for_s: float
+    summary: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveAlert:
+    """An alert, as it is stored. id 0: it is new."""
+
+    id: int = 0
+    source: str
+    rule: str
+    labels: Mapping[str, str]
+    severity: str
+    summary: str
+    action: str
+    state: State
+    value: float
+    since: datetime
+    seen_at: datetime
+    fired_at: datetime | None = None
+    resolved_at: datetime | None = None
+    notified_at: datetime | None = None
+
+    @property
+    def key(self) -> tuple[str, Labels]:
+        """What tells it apart from others of its source."""
+        return self.rule, frozenset(self.labels.items())
+
+
+def advanced(
+    alert: ActiveAlert, *, holds: bool, now: datetime, for_s: float, keep_firing_s: float
+) -> ActiveAlert | None:
+    """The alert after a look at its condition; None: it never fired, and is forgotten."""
+    match alert.state, holds:
+        case State.PENDING, True:
+            alert = replace(alert, seen_at=now)
+            if now - alert.since >= timedelta(seconds=for_s):
+                return replace(alert, state=State.FIRING, fired_at=now)
+            return alert
+        case State.PENDING, False:
+            return None
+        case State.FIRING, True:
+            return replace(alert, seen_at=now)
+        case State.FIRING, False:
+            if now - alert.seen_at >= timedelta(seconds=keep_firing_s):
+                return replace(alert, state=State.RESOLVED, resolved_at=now)
+            return alert
+        case _:
+            raise AssertionError(f"alert {alert.id} is {alert.state}: it does not change any more")
+
+
+def is_due(alert: ActiveAlert, *, is_silenced: bool, now: datetime, repeat_s: float) -> bool:
+    """Whether receivers are to be told of the alert now, as it is after `advanced`.
+
+    Of one that is over only if they were told of it, also during a silence: they must not wait for the end for ever.
+    """
+    match alert.state:
+        case State.PENDING:
+            return False
+        case State.FIRING:
+            is_new = alert.notified_at is None or now - alert.notified_at >= timedelta(seconds=repeat_s)
+            return is_new and not is_silenced
+        case State.RESOLVED:
+            return alert.notified_at is not None
+
+
+# ---- looks
+
+Observed = Mapping[str, Mapping[Labels, float] | None]
+"""For which series each rule holds, with their values. None: it is not known now."""
+
+
+class Look(NamedTuple):
+    """What a look has changed: alerts as they are now, and ids of those that are forgotten."""
+
+    alerts: list[ActiveAlert]
+    forgotten: list[int]
+
+
+def looked(
+    before: Iterable[ActiveAlert],
+    source: str,
+    rules: Mapping[str, ActiveRule],
+    observed: Observed,
+    *,
+    now: datetime,
+    keep_firing_s: float,
+    job: str,
+) -> Look:
+    """The active alerts after a look. Those of other sources than this one, and of rules that are gone, are over."""
+    alerts, forgotten = [], []
+    known = set()
+    for alert in before:
+        rule, series = rules.get(alert.rule), observed.get(alert.rule)
+        is_over = alert.source != source or rule is None
+        if not is_over:
+            known.add(alert.key)
+            if series is None:
+                continue
+        value = None if is_over or series is None else series.get(frozenset(alert.labels.items()))
+        after = advanced(
+            alert if value is None or rule is None else _with(alert, rule, value, job),
+            holds=value is not None,
+            now=now,
+            for_s=rule.for_s if rule else 0.0,
+            keep_firing_s=0.0 if is_over else keep_firing_s,
+        )
+        if after is None:
+            forgotten.append(alert.id)
+        else:
+            alerts.append(after)
+    for name, rule in rules.items():
+        for labels, value in (observed.get(name) or {}).items():
+            if (name, labels) in known:
+                continue
+            new = ActiveAlert(
+                source=source,
+                rule=name,
+                labels=dict(sorted(labels)),
+                severity=rule.severity,
+                summary="",
+                action=rule.action,
+                state=State.PENDING,
+                value=value,
+                since=now,
+                seen_at=now,
+            )
+            first = advanced(_with(new, rule, value, job), holds=True, now=now, for_s=rule.for_s, keep_firing_s=0.0)
+            assert first is not None
+            alerts.append(first)
+    return Look(alerts, forgotten)
+
+
+def _with(alert: ActiveAlert, rule: ActiveRule, value: float, job: str) -> ActiveAlert:
+    return replace(
+        alert,
+        value=value,
+        severity=rule.severity,
+        summary=told(rule.summary, {**alert.labels, "job": job}, value),
+        action=rule.action,
+    )
+
+
+# ---- silences
+
+RULE: Final = "rule"
+_SHORT: Final = {"group": GROUP, "topic": TOPIC}
+"""What people write for labels."""
+_MATCHERS_MAX: Final = 20
+_MATCHER_LENGTH_MAX: Final = 500
+
+
+def check_matchers(matchers: Sequence[str]) -> list[str]:
+    """The matchers of a silence with labels as alerts have them. Raises MisuseError."""
+    if not 1 <= len(matchers) <= _MATCHERS_MAX:
+        raise MisuseError(
+            f"a silence needs 1 to {_MATCHERS_MAX} matchers, such as {RULE}=TxmsgGroupBehind or group=shop"
+        )
+    found = []
+    for matcher in matchers:
+        label, sign, pattern = matcher.partition("=")
+        if not sign or not label or not pattern or len(matcher) > _MATCHER_LENGTH_MAX or not matcher.isprintable():
+            raise MisuseError(
+                f"{shown(matcher)} does not say which alerts: give LABEL=PATTERN of at most {_MATCHER_LENGTH_MAX} "
+                f"characters, such as {RULE}=TxmsgGroupBehind or group=shop*"
+            )
+        found.append(f"{_SHORT.get(label, label)}={pattern}")
+    return found
+
+
+def fits(matchers: Sequence[str], rule: str, labels: Mapping[str, str]) -> bool:
+    """Whether a silence is about an alert: all its matchers fit. `*` and `?` stand for any characters, and for one."""
+    values = {**labels, RULE: rule}
+    return all(
+        fnmatchcase(values.get(label, ""), pattern) for label, _, pattern in (each.partition("=") for each in matchers)
+    )

@@ -1,0 +1,296 @@
+"""Every statement on alerts: their state, silences, notifications, and which broker looks at the database.
+
+All times are the database's. The caller owns the connection and the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from txmsg.broker.alerts.states import ActiveAlert, State
+from txmsg.broker.store.connect import Connection
+from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
+from txmsg.errors import MisuseError
+
+DATABASE: Final = "database"
+"""The source of alerts that any broker may look at."""
+SILENCES_MAX: Final = 1000
+WAITING_MAX: Final = 1000
+"""Notifications of a receiver that may wait; the oldest are dropped."""
+_HISTORY_S: Final = 30 * 86_400.0
+_HISTORY_MAX: Final = 10_000
+_GIVEN_UP_S: Final = 86_400.0
+"""How long a notification is tried."""
+
+_COLUMNS: Final = (
+    "id, source, rule, labels, severity, summary, action, state, value, since, seen_at, fired_at, resolved_at, "
+    "notified_at"
+)
+
+
+_FIELDS: Final = tuple(each.name for each in fields(ActiveAlert))
+
+
+class Silence(NamedTuple):
+    """Alerts that nobody is to be told of."""
+
+    id: int
+    matchers: Sequence[str]
+    reason: str
+    created_by: str
+    created_at: datetime
+    until: datetime
+
+
+class Notification(NamedTuple):
+    """What a receiver is to be told."""
+
+    id: int
+    receiver: str
+    content: dict[str, Any]
+    created_at: datetime
+    attempts: int
+
+
+class Waiting(NamedTuple):
+    """What is not delivered to a receiver."""
+
+    receiver: str
+    waiting: int
+    attempts: int
+    """Of the one that is next."""
+    last_error: str | None
+
+
+# ---- looks
+
+
+async def claim_round(conn: Connection, broker_id: str, interval_s: float) -> int | None:
+    """The number of a look at the database that is this broker's; None: another one has looked within the interval."""
+    cursor = await scalar_cursor(conn).execute(
+        """
+        update txmsg.alert_round set round = round + 1, begun_at = now(), broker_id = %(broker)s
+         where begun_at <= now() - make_interval(secs => %(interval_s)s) or begun_at > now() + interval '1 minute'
+        returning round
+        """,
+        {"broker": broker_id, "interval_s": interval_s},
+    )
+    found: int | None = await cursor.fetchone()
+    return found
+
+
+async def is_current(conn: Connection, number: int) -> bool:
+    """Whether no other broker has begun a look since; none does until the transaction ends."""
+    cursor = await scalar_cursor(conn).execute("select round from txmsg.alert_round for share")
+    return bool(await cursor.fetchone() == number)
+
+
+async def clock(conn: Connection) -> datetime:
+    """The database's time now, not that of the transaction's beginning, which may have waited for locks."""
+    cursor = await scalar_cursor(conn).execute("select clock_timestamp()")
+    now = await cursor.fetchone()
+    assert isinstance(now, datetime)
+    return now
+
+
+async def active(conn: Connection, sources: Sequence[str]) -> list[ActiveAlert]:
+    """Pending and firing alerts of these sources, locked: their broker alone changes them, but it may have two."""
+    cursor = await plain_cursor(conn).execute(
+        f"select {_COLUMNS} from txmsg.alert where source = any(%s) and state <> 'resolved' order by id for update",
+        (list(sources),),
+    )
+    return [_alert(row) for row in await cursor.fetchall()]
+
+
+async def sources_left(conn: Connection) -> list[str]:
+    """Brokers that have active alerts and are not alive: nobody else looks at these."""
+    cursor = await scalar_cursor(conn).execute(
+        """
+        select distinct a.source from txmsg.alert a
+         where a.state <> 'resolved' and a.source <> %(database)s and not exists (
+               select from txmsg.broker b where b.id = a.source and b.state <> 'dead' and b.expires_at >= now())
+        """,
+        {"database": DATABASE},
+    )
+    return await cursor.fetchall()
+
+
+async def write(conn: Connection, alerts: Sequence[ActiveAlert], forgotten: Sequence[int]) -> list[ActiveAlert]:
+    """Stores alerts as they are now, new ones too, and forgets some; the stored ones with their ids."""
+    if forgotten:
+        await conn.execute("delete from txmsg.alert where id = any(%s)", (list(forgotten),))
+    stored = []
+    for alert in alerts:
+        values = {name: getattr(alert, name) for name in _FIELDS}
+        values |= {"labels": Jsonb(dict(alert.labels)), "state": alert.state.value}
+        cursor = await scalar_cursor(conn).execute(_UPDATE if alert.id else _INSERT, values)
+        alert_id = await cursor.fetchone()
+        assert alert_id is not None  # it is locked
+        stored.append(replace(alert, id=alert_id))
+    return stored
+
+
+_INSERT = """
+    insert into txmsg.alert (source, rule, labels, severity, summary, action, state, value, since, seen_at, fired_at,
+                             resolved_at, notified_at)
+    values (%(source)s, %(rule)s, %(labels)s, %(severity)s, %(summary)s, %(action)s, %(state)s, %(value)s, %(since)s,
+            %(seen_at)s, %(fired_at)s, %(resolved_at)s, %(notified_at)s)
+    returning id
+"""
+_UPDATE = """
+    update txmsg.alert
+       set severity = %(severity)s, summary = %(summary)s, action = %(action)s, state = %(state)s, value = %(value)s,
+           seen_at = %(seen_at)s, fired_at = %(fired_at)s, resolved_at = %(resolved_at)s, notified_at = %(notified_at)s
+     where id = %(id)s
+    returning id
+"""
+
+
+async def forget_old(conn: Connection) -> None:
+    """Deletes what is over for long: resolved alerts, silences, and notifications that were tried in vain."""
+    await conn.execute(
+        """
+        delete from txmsg.alert
+         where state = 'resolved' and (
+               resolved_at < now() - make_interval(secs => %(history_s)s)
+               or resolved_at < (select resolved_at from txmsg.alert where state = 'resolved'
+                                  order by resolved_at desc offset %(history)s limit 1))
+        """,
+        {"history_s": _HISTORY_S, "history": _HISTORY_MAX},
+    )
+    await conn.execute("delete from txmsg.alert_silence where until < now() - make_interval(secs => %s)", (_HISTORY_S,))
+    await conn.execute(
+        """
+        delete from txmsg.alert_notification n
+         where created_at < now() - make_interval(secs => %(given_up_s)s)
+            or n.id <= (select o.id from txmsg.alert_notification o where o.receiver = n.receiver
+                         order by o.id desc offset %(waiting)s limit 1)
+        """,
+        {"given_up_s": _GIVEN_UP_S, "waiting": WAITING_MAX},
+    )
+
+
+# ---- for people
+
+
+async def listed(conn: Connection) -> list[ActiveAlert]:
+    """Firing and pending alerts, the newest first."""
+    cursor = await plain_cursor(conn).execute(
+        f"select {_COLUMNS} from txmsg.alert where state <> 'resolved' order by state, since desc, id desc limit 10000"
+    )
+    return [_alert(row) for row in await cursor.fetchall()]
+
+
+async def history(conn: Connection, limit: int) -> list[ActiveAlert]:
+    """Alerts that are over, the last one first."""
+    cursor = await plain_cursor(conn).execute(
+        f"select {_COLUMNS} from txmsg.alert where state = 'resolved' order by resolved_at desc, id desc limit %s",
+        (limit,),
+    )
+    return [_alert(row) for row in await cursor.fetchall()]
+
+
+def _alert(row: Sequence[Any]) -> ActiveAlert:
+    values = dict(zip(_COLUMNS.split(", "), row, strict=True))
+    return ActiveAlert(**{**values, "state": State(values["state"])})
+
+
+# ---- silences
+
+
+async def silences(conn: Connection) -> list[Silence]:
+    """Those that hold now, the next to end first."""
+    async with conn.cursor(row_factory=class_row(Silence)) as cursor:
+        await cursor.execute(
+            "select id, matchers, reason, created_by, created_at, until from txmsg.alert_silence "
+            "where until > clock_timestamp() order by until, id"
+        )
+        return await cursor.fetchall()
+
+
+async def silence(conn: Connection, matchers: Sequence[str], *, for_s: float, reason: str, created_by: str) -> Silence:
+    """Adds one, from now on. Raises MisuseError if there are too many."""
+    async with conn.cursor(row_factory=class_row(Silence)) as cursor:
+        await cursor.execute(
+            """
+            insert into txmsg.alert_silence (matchers, reason, created_by, until)
+            select %(matchers)s, %(reason)s, %(by)s, now() + make_interval(secs => %(for_s)s)
+             where (select count(*) from txmsg.alert_silence where until > now()) < %(max)s
+            returning id, matchers, reason, created_by, created_at, until
+            """,
+            {"matchers": list(matchers), "reason": reason, "by": created_by, "for_s": for_s, "max": SILENCES_MAX},
+        )
+        found = await cursor.fetchone()
+    if found is None:
+        raise MisuseError(f"there are {SILENCES_MAX} silences: end some with `txmsg alert unsilence`")
+    return found
+
+
+async def unsilence(conn: Connection, silence_id: int) -> bool:
+    """Ends a silence; whether it held."""
+    cursor = await plain_cursor(conn).execute(
+        "update txmsg.alert_silence set until = now() where id = %s and until > now()", (silence_id,)
+    )
+    return cursor.rowcount == 1
+
+
+# ---- notifications
+
+
+async def add_notification(conn: Connection, receiver: str, content: dict[str, Any]) -> None:
+    """Has a receiver told, after all that it is to be told before."""
+    await conn.execute(
+        "insert into txmsg.alert_notification (receiver, content) values (%s, %s)", (receiver, Jsonb(content))
+    )
+
+
+async def claim_notification(conn: Connection, receiver: str, lease_s: float) -> Notification | None:
+    """The next one for a receiver, if it is due: this broker's for lease_s. The later ones wait for it."""
+    async with conn.cursor(row_factory=class_row(Notification)) as cursor:
+        await cursor.execute(
+            """
+            update txmsg.alert_notification
+               set attempts = attempts + 1, next_try_at = now() + make_interval(secs => %(lease_s)s)
+             where id = (select min(id) from txmsg.alert_notification where receiver = %(receiver)s)
+                   and next_try_at <= now()
+            returning id, receiver, content, created_at, attempts
+            """,
+            {"receiver": receiver, "lease_s": lease_s},
+        )
+        return await cursor.fetchone()
+
+
+async def delivered(conn: Connection, notification_id: int) -> None:
+    """The receiver was told."""
+    await conn.execute("delete from txmsg.alert_notification where id = %s", (notification_id,))
+
+
+async def failed(conn: Connection, notification_id: int, error: str, again_s: float) -> None:
+    """The receiver was not told, as far as is known: it is tried again after again_s."""
+    await conn.execute(
+        """
+        update txmsg.alert_notification
+           set last_error = %(error)s, next_try_at = now() + make_interval(secs => %(again_s)s)
+         where id = %(id)s
+        """,
+        {"id": notification_id, "error": error, "again_s": again_s},
+    )
+
+
+async def waiting(conn: Connection) -> list[Waiting]:
+    """What is not delivered, by receiver."""
+    async with conn.cursor(row_factory=class_row(Waiting)) as cursor:
+        await cursor.execute(
+            """
+            select receiver, count(*) as waiting, (array_agg(attempts order by id))[1] as attempts,
+                   (array_agg(last_error order by id))[1] as last_error
+              from txmsg.alert_notification group by receiver order by receiver
+            """
+        )
+        return await cursor.fetchall()
