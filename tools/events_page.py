@@ -36,6 +36,7 @@ AREAS = {
     "message": "Messages of a MetaQ log",
     "metrics": "Metrics",
     "mirror": "Tailers",
+    "console": "The console for operators",
     "page": "Live pages",
     "process": "Forked processes",
     "retention": "Messages dropped by retention",

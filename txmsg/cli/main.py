@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "cert": "Make certificates for development and tests.",
     "cluster": "Look at the brokers of a database, and take one out for maintenance.",
     "config": "Explain settings, look at their values, and change them while brokers run.",
+    "console": "Show brokers, topics, groups, dead letters and settings in a browser.",
     "db": "Look after a Notify database: upgrade, current, check.",
     "dead-letter": "Look at messages that a group could not process, deliver them again, or purge them.",
     "demo": "Play an example with real processes and crashes.",
@@ -39,7 +40,13 @@ COMMANDS: Final = {
 }
 """Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""
 
-_EXTRAS: Final = {"google_crc32c": "metaq", "numpy": "metaq", "prometheus_client": "broker", "pyarrow": "metaq"}
+_EXTRAS: Final = {
+    "google_crc32c": "metaq",
+    "jinja2": "console",
+    "numpy": "metaq",
+    "prometheus_client": "broker",
+    "pyarrow": "metaq",
+}
 """What brings a package that the command can do without."""
 
 

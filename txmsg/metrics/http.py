@@ -218,7 +218,7 @@ def _request_of(head: bytes) -> _Request | Page:
     if values.get("content-length", "0") != "0" or "transfer-encoding" in values:
         return Page(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"a request has no body\n")
     hosts = [value.strip() for name, _, value in fields if name.lower() == "host"]
-    if len(hosts) != 1 or not _is_loopback(_without_port(hosts[0])):
+    if len(hosts) != 1 or not is_loopback(_without_port(hosts[0])):
         return Page(
             HTTPStatus.MISDIRECTED_REQUEST, b"ask for localhost or 127.0.0.1: the Host of the request is another\n"
         )
@@ -252,7 +252,7 @@ def check_loopback(listen: str) -> str:
 
 def _loopback(listen: str) -> tuple[str, int]:
     host, port = host_and_port(listen)
-    if not _is_loopback(host):
+    if not is_loopback(host):
         raise MisuseError(
             f"--http-listen {listen}: metrics are served without authentication, and so on this machine only: give "
             f"127.0.0.1:{port}, and let a scraper on this machine, or a proxy that authenticates, read it there"
@@ -260,7 +260,8 @@ def _loopback(listen: str) -> tuple[str, int]:
     return "127.0.0.1" if host == _NAME else host, port
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host, as it stands in an address, is this machine and reached by nobody else."""
     if host == _NAME:
         return True
     try:

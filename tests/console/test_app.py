@@ -1,0 +1,199 @@
+"""The console without a browser and without a broker: texts, security, and pages that say why they show nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from string import Formatter
+
+import httpx2
+import pytest
+
+import txmsg.console
+from txmsg.console import app as console_app
+from txmsg.console.app import Console, all_renderers, new_app
+from txmsg.console.database import Database
+from txmsg.console.operations import Operations
+from txmsg.console.pages import ACTIONS, VIEWS
+from txmsg.console.sections import SECTIONS
+from txmsg.console.security import check_listen
+from txmsg.console.texts import language_of, texts
+from txmsg.console.views import Live
+from txmsg.console.watch import Watch
+from txmsg.errors import MisuseError
+
+_PACKAGE = Path(txmsg.console.__file__).parent
+_TEMPLATES = {path.name: path.read_text() for path in (_PACKAGE / "templates").glob("*.html")}
+_NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx2.AsyncClient]:
+    """A console whose broker is away, asked by its own pages."""
+    watch = Watch(Database("notify", [_NOBODY]))
+    watch.trouble = "no broker answers here"
+    console = Console(
+        watches={"notify": watch}, logs={}, operations=Operations(), live=Live(), renderers=all_renderers()
+    )
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=new_app(console)), base_url="http://127.0.0.1:7790"
+    ) as asking:
+        yield asking
+    await watch.database.close()
+
+
+# ---- texts
+
+
+def test_both_languages_have_the_same_texts_with_the_same_gaps() -> None:
+    english, chinese = texts("en"), texts("zh")
+    assert english.keys() == chinese.keys()
+
+    def gaps(text: str) -> set[str]:
+        return {name for _, name, _, _ in Formatter().parse(text) if name}
+
+    assert {key: gaps(text) for key, text in english.items()} == {key: gaps(text) for key, text in chinese.items()}
+    assert all(text.strip() for text in (*english.values(), *chinese.values()))
+
+
+def test_every_text_that_templates_and_pages_name_is_there() -> None:
+    code = [path.read_text() for path in (_PACKAGE / "pages").glob("*.py")]
+    named = {
+        key for text in (*_TEMPLATES.values(), *code) for key in re.findall(r"""\bt\(["']([\w.]+)["'][,)]""", text)
+    }
+    assert len(named) > 60
+    assert named <= texts("en").keys()
+    assert {f"nav.{section.key}" for section in SECTIONS} <= texts("en").keys()
+
+
+@pytest.mark.parametrize(
+    ("accepted", "language"),
+    [
+        ("", "en"),
+        ("zh-CN,zh;q=0.9,en;q=0.8", "zh"),
+        ("de-DE,en;q=0.7,zh;q=0.3", "en"),
+        ("fr;q=x,*", "en"),
+        ("zh", "zh"),
+    ],
+)
+def test_the_language_is_what_the_browser_prefers_of_both(accepted: str, language: str) -> None:
+    assert language_of(accepted) == language
+
+
+# ---- templates
+
+
+def test_templates_have_no_script_no_style_and_nothing_unescaped() -> None:
+    for name, text in _TEMPLATES.items():
+        assert not re.search(r"<script(?![^>]*\bsrc=)|\sstyle=|\son\w+=|javascript:|hx-on|\|\s*safe\b", text), name
+        assert not re.search(r'(?:src|href)="https?:', text), name
+
+
+def test_what_others_have_made_is_as_npm_has_it() -> None:
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (_PACKAGE / "assets").glob("*/*.js")}
+    assert found == {
+        "htmx.min.js": "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717",
+        "idiomorph.min.js": "4cbd535caf7663a51eda9bce6595371c384fc430d54b8d414e29a61167f19f96",
+    }  # htmx.org 2.0.11, idiomorph 0.8.0: both 0BSD
+    for directory in ("htmx", "idiomorph"):
+        assert "Zero-Clause BSD" in (_PACKAGE / "assets" / directory / "LICENSE").read_text()
+
+
+# ---- security
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7790", "[::]:7790", "10.0.0.1:7790", "example.org:7790"])
+def test_it_listens_on_this_machine_only(listen: str) -> None:
+    with pytest.raises(MisuseError, match="ssh -L"):
+        check_listen(listen)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:7790", "127.0.0.1.evil.example", "10.0.0.1:7790", ""])
+async def test_a_foreign_host_reads_nothing(client: httpx2.AsyncClient, host: str) -> None:
+    answer = await client.get("/notify", headers={"Host": host})
+    assert answer.status_code == 421
+    assert "notify" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:7791"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1:7790"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/notify/brokers/b/drain", "/preferences", "/operations/1/stop"])
+async def test_a_foreign_page_changes_nothing(client: httpx2.AsyncClient, headers: dict[str, str], path: str) -> None:
+    answer = await client.post(path, headers=headers, data={"theme": "dark"})
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+async def test_foreign_pages_may_link_here_but_load_nothing(client: httpx2.AsyncClient) -> None:
+    foreign = {"Sec-Fetch-Site": "cross-site"}
+    assert (await client.get("/notify", headers=foreign | {"Sec-Fetch-Mode": "no-cors"})).status_code == 403
+    assert (await client.get("/notify", headers=foreign | {"Sec-Fetch-Mode": "navigate"})).status_code == 503
+
+
+@pytest.mark.parametrize("path", ["/notify", "/assets/console.js", "/nowhere", "/notify/brokers/b/drain"])
+async def test_every_answer_forbids_foreign_scripts_and_frames(client: httpx2.AsyncClient, path: str) -> None:
+    answer = await client.get(path)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_every_action_is_refused_unless_posted_from_here() -> None:
+    assert ACTIONS
+    assert all("{" in action.path for action in ACTIONS)
+    assert not {action.path for action in ACTIONS} & {view.path for view in VIEWS}
+
+
+# ---- pages
+
+
+@pytest.mark.parametrize("path", sorted({view.path for view in VIEWS if "{" not in view.path}))
+async def test_a_page_says_that_no_broker_answers(client: httpx2.AsyncClient, path: str) -> None:
+    answer = await client.get(f"/notify{path}")
+    assert answer.status_code in {200, 503}
+    assert "No broker of notify answers." in answer.text
+    assert "no broker answers here" in answer.text
+
+
+async def test_an_action_says_what_failed(client: httpx2.AsyncClient) -> None:
+    answer = await client.get("/notify/brokers/b/drain")
+    assert "Nothing was done" in answer.text
+    assert "<form hx-post" not in answer.text
+
+
+async def test_theme_and_language_are_kept_and_lead_back_to_this_console_only(client: httpx2.AsyncClient) -> None:
+    own = {"Sec-Fetch-Site": "same-origin"}
+    answer = await client.post("/preferences", headers=own, data={"language": "zh", "back": "/notify/brokers"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/notify/brokers")
+    await client.post("/preferences", headers=own, data={"theme": "dark"})
+    page = (await client.get("/notify")).text
+    assert '<html lang="zh" data-theme="dark">' in page
+    assert "总览" in page
+    for back in ("//evil.example", "https://evil.example", "/\\evil.example"):
+        answer = await client.post("/preferences", headers=own, data={"theme": "dark", "back": back})
+        assert answer.headers["location"] == "/"
+
+
+async def test_a_form_that_is_too_large_is_refused(client: httpx2.AsyncClient) -> None:
+    body = b"x" * (console_app.FORM_SIZE_BYTES_MAX + 1)
+    answer = await client.post("/notify/brokers/b/drain", headers={"Sec-Fetch-Site": "same-origin"}, content=body)
+    assert answer.status_code == 413
+
+
+async def test_what_is_not_there_is_404(client: httpx2.AsyncClient) -> None:
+    for path in ("/other", "/notify/nothing", "/operations/7"):
+        assert (await client.get(path)).status_code == 404

@@ -1,0 +1,84 @@
+"""The console in a browser, with a real broker: pages live, actions ask first, a broker that dies is told."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.console.conftest import LAPTOP, WAIT_MS, Look, Shown
+
+PHONE, WALL = (390, 844), (1920, 1080)
+
+expect.set_options(timeout=WAIT_MS)
+
+
+def test_a_broker_that_dies_is_told_with_the_age_of_what_is_shown_and_comes_back(look: Look, shown: Shown) -> None:
+    page = look("/notify/brokers")
+    expect(page.locator(".pill")).to_have_text("Live")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    shown.broker.kill()
+    expect(page.locator("#away")).to_contain_text("No broker of notify answers.")
+    expect(page.locator("#away")).to_contain_text("Shown is the state of")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    shown.broker.start()
+    expect(page.locator(".pill")).to_have_text("Live")
+    expect(page.locator("#away")).to_have_count(0)
+
+
+def test_an_action_says_what_it_will_do_and_tells_what_came_of_it(look: Look, shown: Shown) -> None:
+    page = look("/notify/brokers")
+    page.locator("tbody tr", has_text="active").locator("a").click()
+    page.wait_for_url("**/notify/brokers/*")
+    page.wait_for_selector("html[data-ready]")
+    page.get_by_role("button", name="Drain…").click()
+    dialog = page.locator("#dialog")
+    expect(dialog).to_contain_text("It hands over its queues")
+    expect(dialog).to_contain_text("other active brokers (0)")
+    dialog.get_by_role("button", name="Drain", exact=True).click()
+    expect(dialog).to_contain_text("no other broker is active")  # the broker's own rule, in its words
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_be_hidden()
+    expect(page.locator(".badge").first).to_have_text("active")
+
+
+def test_the_keyboard_leads_everywhere(look: Look) -> None:
+    page = look("/notify")
+    page.keyboard.press("g")
+    page.keyboard.press("b")
+    page.wait_for_url("**/notify/brokers")
+    page.wait_for_selector("html[data-ready]")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/notify/brokers/*")
+    page.wait_for_selector("html[data-ready]")
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#help")).to_be_hidden()
+
+
+def test_theme_and_language_are_switched(look: Look) -> None:
+    page = look("/notify/brokers", locale="zh-CN")
+    expect(page.locator("h1")).to_have_text("Broker")
+    expect(page.locator(".pill")).to_have_text("实时")
+    page.get_by_role("button", name="EN").click()
+    expect(page.locator("h1")).to_have_text("Brokers")
+    page.get_by_role("button", name="Dark theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == "rgb(15, 15, 18)"
+
+
+@pytest.mark.parametrize("size", [PHONE, LAPTOP, WALL])
+def test_nothing_is_wider_than_the_window(look: Look, size: tuple[int, int]) -> None:
+    page = look("/notify", size=size)
+    expect(page.locator(".tile")).to_have_count(6)
+    for link in _links(page):
+        page.goto(link)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size[0], link
+
+
+def _links(page: Page) -> list[str]:
+    links: list[str] = page.eval_on_selector_all("a[data-key]", "links => links.map(each => each.href)")
+    assert links
+    return links

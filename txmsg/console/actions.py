@@ -1,0 +1,53 @@
+"""What changes something: a GET says what it would do and asks, a POST does it.
+
+The dialog is the same for all: a title, sentences that say what will happen, perhaps fields, and a button. If a field
+changes, it is asked for again with the values so far, so the sentences may depend on them (a dry run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from txmsg.console.look import Look
+from txmsg.console.operations import Operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """Something to fill in. kind: text, number, checkbox, select (of `choices`), area or hidden."""
+
+    name: str
+    label: str = ""
+    value: str = ""
+    kind: str = "text"
+    help: str = ""
+    choices: Sequence[tuple[str, str]] = ()
+    """Values and what is shown of them."""
+    is_required: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """What is asked before anything is done."""
+
+    title: str
+    says: Sequence[str]
+    """What will happen, a sentence or two each, with figures."""
+    button: str
+    """The verb on the button."""
+    is_danger: bool = False
+    """It cannot be undone."""
+    fields: Sequence[Field] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """Something to do in one database."""
+
+    path: str
+    """Below the database, with parameters: /brokers/{broker}/drain."""
+    confirm: Callable[[Look], Awaitable[Confirmation]]
+    """`look.values`: the fields so far. Raises the errors of errors.py, which the dialog then shows instead."""
+    perform: Callable[[Look], Awaitable[str | Operation]]
+    """`look.values`: the fields. What was done, in a sentence; or what has begun, if it takes long."""

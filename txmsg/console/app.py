@@ -1,0 +1,241 @@
+"""The HTTP application: pages with their live parts, actions, operations, preferences, assets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from txmsg.console.actions import Action
+from txmsg.console.look import Look
+from txmsg.console.operations import Operation, Operations
+from txmsg.console.pages import ACTIONS, VIEWS
+from txmsg.console.pages.databases import DATABASES
+from txmsg.console.render import Renderer
+from txmsg.console.sections import SECTIONS
+from txmsg.console.security import Guard
+from txmsg.console.texts import LANGUAGES, language_of
+from txmsg.console.views import STREAMS_MAX, Live, Reading, View, read
+from txmsg.console.watch import Watch
+from txmsg.errors import TxmsgError
+from txmsg.page.page import ASSETS as PAGE_ASSETS
+
+_ASSETS: Final = Path(__file__).parent / "assets"
+_THEMES: Final = ("system", "light", "dark")
+FORM_SIZE_BYTES_MAX: Final = 1024 * 1024
+_COOKIE_S: Final = 365 * 86_400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Console:
+    """What all requests share."""
+
+    watches: Mapping[str, Watch]
+    logs: Mapping[str, str]
+    operations: Operations
+    live: Live
+    renderers: Mapping[str, Renderer]
+
+
+def new_app(console: Console) -> Starlette:
+    """The application, to be served."""
+    api = _Api(console)
+    paths = {view.path for view in VIEWS}
+    routes: list[Route | Mount] = [
+        Route("/", api.home),
+        Route("/preferences", api.prefer, methods=["POST"]),
+        Route("/operations/{number:int}", api.operation),
+        Route("/operations/{number:int}/stop", api.stop_operation, methods=["POST"]),
+        Mount("/assets", StaticFiles(directory=_ASSETS)),
+        Mount("/uplot", StaticFiles(directory=PAGE_ASSETS / "uplot")),
+    ]
+    # Actions first: /brokers/{broker}/drain is no page.
+    routes += [
+        Route("/{database}" + action.path, api.acting(action), methods=["GET", "POST"])
+        for action in ACTIONS
+        if action.path not in paths
+    ]
+    routes += [Route("/{database}" + view.path, api.showing(view)) for view in VIEWS]
+    return Starlette(
+        routes=routes, middleware=[Middleware(Guard)], exception_handlers={HTTPStatus.NOT_FOUND.value: api.not_found}
+    )
+
+
+Handler = Callable[[Request], Any]
+
+
+class _Api:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        has_view = {view.path for view in VIEWS}
+        self._sections = [section for section in SECTIONS if section.path in has_view]
+
+    # ---- pages
+
+    async def home(self, request: Request) -> Response:
+        names = list(self._console.watches)
+        if len(names) == 1:
+            return RedirectResponse(f"/{quote(names[0])}", HTTPStatus.FOUND)
+        return await self._show(DATABASES, request, self._look(request, names[0], dict(request.query_params)))
+
+    def showing(self, view: View) -> Handler:
+        """The handler of a page."""
+
+        async def show(request: Request) -> Response:
+            look = self._named(request, dict(request.query_params))
+            return self._missing(request) if look is None else await self._show(view, request, look)
+
+        return show
+
+    async def not_found(self, request: Request, _: Exception) -> Response:
+        return self._missing(request)
+
+    async def _show(self, view: View, request: Request, look: Look) -> Response:
+        def render_part(reading: Reading) -> str:
+            template = view.template if reading.error is None else "trouble.html"
+            return look.renderer.block(template, "live", self._values(request, look, view.section, reading))
+
+        if "text/event-stream" in request.headers.get("accept", ""):
+            live = self._console.live
+            if live.streams >= STREAMS_MAX:
+                return PlainTextResponse("too many browsers look\n", HTTPStatus.SERVICE_UNAVAILABLE)
+            key = f"{look.renderer.language} {request.url.path}?{request.url.query}"
+            return StreamingResponse(
+                live.events(key, view, look, render_part),
+                media_type="text/event-stream",
+                headers={"X-Accel-Buffering": "no"},
+            )
+        reading = await read(view, look)
+        template = view.template if reading.error is None else "trouble.html"
+        values = self._values(request, look, view.section, reading)
+        return HTMLResponse(look.renderer.page(template, values), reading.status)
+
+    def _missing(self, request: Request) -> Response:
+        look = self._look(request, next(iter(self._console.watches)), {})
+        values = self._values(request, look, "", Reading({}))
+        return HTMLResponse(look.renderer.page("missing.html", values), HTTPStatus.NOT_FOUND)
+
+    def _values(self, request: Request, look: Look, section: str, reading: Reading) -> dict[str, Any]:
+        theme = request.cookies.get("txmsg-theme", "")
+        return {
+            "look": look,
+            "url": look.url,
+            "watch": look.watch,
+            "sections": self._sections,
+            "section": section,
+            "theme": theme if theme in _THEMES else "system",
+            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "running": sum(not each.is_over for each in self._console.operations.all()),
+            "error": reading.error,
+            **reading.values,
+        }
+
+    # ---- actions and operations
+
+    def acting(self, action: Action) -> Handler:
+        """The handler of an action: GET asks, POST does it."""
+
+        async def act(request: Request) -> Response:
+            posted = request.method == "POST"
+            values = await _form(request) if posted else dict(request.query_params)
+            if values is None:
+                return PlainTextResponse("the form is too large\n", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            look = self._named(request, values)
+            if look is None:
+                return self._missing(request)
+            try:
+                if posted:
+                    return self._done(look, await action.perform(look))
+                confirmation, error = await action.confirm(look), None
+            except TxmsgError as exc:
+                confirmation, error = None, exc
+            dialog = {"confirmation": confirmation, "error": error, "action": request.url.path}
+            return HTMLResponse(look.renderer.page("dialog.html", dialog))
+
+        return act
+
+    def _done(self, look: Look, result: str | Operation) -> Response:
+        if isinstance(result, Operation):
+            return HTMLResponse(look.renderer.page("operation.html", {"operation": result}))
+        return _nothing({"txmsg:done": {"text": result}})
+
+    async def operation(self, request: Request) -> Response:
+        operation = self._console.operations.find(request.path_params["number"])
+        if operation is None:
+            return self._missing(request)
+        return HTMLResponse(self._renderer(request).page("operation.html", {"operation": operation}))
+
+    async def stop_operation(self, request: Request) -> Response:
+        operation = self._console.operations.find(request.path_params["number"])
+        if operation is None:
+            return self._missing(request)
+        operation.stop()
+        return HTMLResponse(self._renderer(request).page("operation.html", {"operation": operation}))
+
+    # ---- preferences
+
+    async def prefer(self, request: Request) -> Response:
+        """Keeps theme and language in cookies, and goes back."""
+        values = await _form(request) or {}
+        back = values.get("back", "/")
+        if not back.startswith("/") or back.startswith(("//", "/\\")):
+            back = "/"
+        response = RedirectResponse(back, HTTPStatus.SEE_OTHER)
+        for name, allowed in (("theme", _THEMES), ("language", tuple(LANGUAGES))):
+            if values.get(name) in allowed:
+                response.set_cookie(f"txmsg-{name}", values[name], max_age=_COOKIE_S, httponly=True, samesite="strict")
+        return response
+
+    # ---- requests
+
+    def _renderer(self, request: Request) -> Renderer:
+        chosen = request.cookies.get("txmsg-language", "")
+        accepted = language_of(request.headers.get("accept-language", ""))
+        return self._console.renderers[chosen if chosen in LANGUAGES else accepted]
+
+    def _named(self, request: Request, values: Mapping[str, str]) -> Look | None:
+        name = request.path_params["database"]
+        return self._look(request, name, values) if name in self._console.watches else None
+
+    def _look(self, request: Request, database: str, values: Mapping[str, str]) -> Look:
+        console = self._console
+        return Look(
+            watch=console.watches[database],
+            watches=console.watches,
+            operations=console.operations,
+            logs=console.logs,
+            renderer=self._renderer(request),
+            path={name: str(value) for name, value in request.path_params.items()},
+            values=values,
+        )
+
+
+async def _form(request: Request) -> dict[str, str] | None:
+    """What a form posted; None if that is too large. Of a name that comes twice the last value holds."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > FORM_SIZE_BYTES_MAX:
+            return None
+    return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+
+
+def _nothing(events: Mapping[str, object]) -> Response:
+    """No content, and events for the page."""
+    return Response(status_code=HTTPStatus.NO_CONTENT, headers={"HX-Trigger": json.dumps(events)})
+
+
+def all_renderers() -> dict[str, Renderer]:
+    """One for each language."""
+    return {language: Renderer(language) for language in LANGUAGES}

@@ -1,0 +1,90 @@
+"""A Notify database as the console reaches it: by its brokers, each call within a bound of time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from txmsg.errors import BrokerUnavailable
+from txmsg.wire.channel import Channel
+from txmsg.wire.method import Method, ReplyT, RequestT
+
+T = TypeVar("T")
+
+ATTEMPT_S_MAX: Final = 2.5
+"""For the answer of one broker; then the next one is asked."""
+CALL_S_MAX: Final = 8.0
+"""For a call, by whichever broker."""
+_THREADS: Final = 8
+_CHANNELS_MAX: Final = 64
+
+
+class Database:
+    """Calls to its brokers: those at `addresses`, and those that these have named. Belongs to one loop."""
+
+    def __init__(self, name: str, addresses: Sequence[str]) -> None:
+        self.name = name
+        self._given = list(addresses)
+        self._others: list[str] = []
+        self._last = self._given[0]
+        self._channels: dict[str, Channel] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="txmsg-console")
+        self._loop = asyncio.get_running_loop()
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """Brokers that are alive: they are asked when no given one answers."""
+        self._others = [each for each in addresses if each not in self._given][: _CHANNELS_MAX // 2]
+
+    async def ask(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """The reply of the first broker that answers. Raises the errors of errors.py."""
+        deadline = self._loop.time() + CALL_S_MAX
+        failed: BrokerUnavailable | None = None
+        for address in dict.fromkeys((self._last, *self._given, *self._others)):
+            left_s = deadline - self._loop.time()
+            if left_s <= 0:
+                break
+            try:
+                reply = await self.ask_at(address, method, request, timeout_s=min(ATTEMPT_S_MAX, left_s))
+            except BrokerUnavailable as exc:
+                failed = exc
+            else:
+                self._last = address
+                return reply
+        assert failed is not None
+        raise failed
+
+    async def ask_at(
+        self, address: str, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float = ATTEMPT_S_MAX
+    ) -> ReplyT:
+        """The reply of one broker."""
+        if address not in self._channels:
+            if len(self._channels) >= _CHANNELS_MAX:  # addresses of brokers that are long gone
+                oldest = next(iter(self._channels))
+                await self._channels.pop(oldest).close()
+            self._channels[address] = Channel(address)
+        return await self._channels[address].call(method, request, timeout_s=timeout_s)
+
+    def ask_from_thread(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """The same for a thread, as the administration takes it. The loop must not stop meanwhile."""
+        call = asyncio.run_coroutine_threadsafe(self.ask(method, request), self._loop)
+        try:
+            return call.result(CALL_S_MAX + 1)
+        except TimeoutError as exc:
+            call.cancel()
+            raise BrokerUnavailable(f"no broker of {self.name} answered within {CALL_S_MAX:g} s") from exc
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns, which blocks: on a thread, and not waited for longer than a call may take."""
+        try:
+            async with asyncio.timeout(CALL_S_MAX):
+                return await self._loop.run_in_executor(self._threads, work)
+        except TimeoutError as exc:
+            raise BrokerUnavailable(f"no broker of {self.name} answered within {CALL_S_MAX:g} s") from exc
+
+    async def close(self) -> None:
+        """Calls under way fail. Closing twice is fine."""
+        for channel in self._channels.values():
+            await channel.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,71 @@
+"""A request as pages see it: which database, which language, what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+
+from txmsg.administration.cluster import ClusterAdministration
+from txmsg.administration.notify import NotifyAdministration
+from txmsg.administration.settings import SettingsAdministration
+from txmsg.console.operations import Operations
+from txmsg.console.render import Renderer
+from txmsg.console.watch import Snapshot, Watch
+from txmsg.errors import BrokerUnavailable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What the functions of pages and actions get. Calls to brokers are bounded; they raise the errors of errors.py."""
+
+    watch: Watch
+    """Of the database that the path names."""
+    watches: Mapping[str, Watch]
+    """All databases, by name."""
+    operations: Operations
+    logs: Mapping[str, str] = field(default_factory=dict)
+    """MetaQ logs by name: their directories or addresses."""
+    renderer: Renderer
+    path: Mapping[str, str]
+    """The parameters in the path."""
+    values: Mapping[str, str]
+    """The query, or what a form posted."""
+
+    def t(self, key: str, /, **values: object) -> str:
+        """A text in the language of the browser."""
+        return self.renderer.text(key, **values)
+
+    @property
+    def database(self) -> str:
+        """The name of the database."""
+        return self.watch.name
+
+    def url(self, path: str, /, **query: object) -> str:
+        """The address of a page of this database; `path` is quoted. Of the query, None and "" are left out."""
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        return f"/{quote(self.database)}{quote(path)}" + (f"?{urlencode(given)}" if given else "")
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest one. Raises BrokerUnavailable while there is none."""
+        if self.watch.snapshot is None:
+            raise BrokerUnavailable(self.watch.trouble or self.t("state.waiting"))
+        return self.watch.snapshot
+
+    # ---- calls: each `work` is called on a thread
+
+    async def notify(self, work: Callable[[NotifyAdministration], T]) -> T:
+        """Asks the administration of groups and dead letters."""
+        return await self.watch.database.run(lambda: work(NotifyAdministration(self.watch.database.ask_from_thread)))
+
+    async def cluster(self, work: Callable[[ClusterAdministration], T]) -> T:
+        """Asks the administration of brokers."""
+        return await self.watch.database.run(lambda: work(ClusterAdministration(self.watch.database.ask_from_thread)))
+
+    async def settings(self, work: Callable[[SettingsAdministration], T]) -> T:
+        """Asks the administration of settings."""
+        return await self.watch.database.run(lambda: work(SettingsAdministration(self.watch.database.ask_from_thread)))

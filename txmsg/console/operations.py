@@ -1,0 +1,96 @@
+"""What takes longer than a request: it goes on in the console, shows how far it is, and can be stopped."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from txmsg.errors import MisuseError, TxmsgError
+from txmsg.logs import EventLog
+
+_log = EventLog(__name__)
+
+RUNNING_MAX: Final = 4
+_KEPT_MAX: Final = 50
+
+
+@dataclass(slots=True, kw_only=True)
+class Operation:
+    """One of them. state: running, stopping, stopped, done or failed."""
+
+    id: int
+    title: str
+    database: str
+    total: int
+    done: int = 0
+    state: str = "running"
+    error: str = ""
+    began_at: float = field(default_factory=time.monotonic)
+    took_s: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing happens any more."""
+        return self.state not in {"running", "stopping"}
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has run."""
+        return time.monotonic() - self.began_at if self.took_s is None else self.took_s
+
+    def stop(self) -> None:
+        """Ends it after the step under way. What is done stays done."""
+        if self.state == "running":
+            self.state = "stopping"
+
+
+class Operations:
+    """All of a console; finished ones are kept until there are many."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._by_id: dict[int, Operation] = {}
+
+    def all(self) -> list[Operation]:
+        """The newest first."""
+        return list(reversed(self._by_id.values()))
+
+    def find(self, number: int) -> Operation | None:
+        """One by its id; None if it is not kept."""
+        return self._by_id.get(number)
+
+    def start(self, title: str, *, database: str, total: int, steps: Callable[[], Iterator[int]]) -> Operation:
+        """Begins `steps` on a thread: each step tells how many more are done. Raises MisuseError while too many run."""
+        if sum(not each.is_over for each in self._by_id.values()) >= RUNNING_MAX:
+            raise MisuseError(f"{RUNNING_MAX} operations are running: wait until one has ended, or stop one")
+        operation = Operation(id=next(self._numbers), title=title, database=database, total=total)
+        self._by_id[operation.id] = operation
+        while len(self._by_id) > _KEPT_MAX:
+            del self._by_id[next(number for number, each in self._by_id.items() if each.is_over)]
+        threading.Thread(target=_run, args=(operation, steps), name="txmsg-operation", daemon=True).start()
+        return operation
+
+    def stop(self) -> None:
+        """Stops all, as a console does that ends."""
+        for each in self._by_id.values():
+            each.stop()
+
+
+def _run(operation: Operation, steps: Callable[[], Iterator[int]]) -> None:
+    try:
+        for done in steps():
+            operation.done += done
+            if operation.state == "stopping":
+                break
+        operation.state = "stopped" if operation.state == "stopping" else "done"
+    except TxmsgError as exc:
+        operation.state, operation.error = "failed", str(exc)
+    except Exception as exc:  # noqa: BLE001 - the root of a thread
+        _log.exception("console.operation_failed", "an operation failed: %(title)s", title=operation.title)
+        operation.state, operation.error = "failed", f"{type(exc).__name__}: {exc}"
+    finally:
+        operation.took_s = time.monotonic() - operation.began_at

@@ -1,0 +1,15 @@
+"""The pages, in the order of the navigation: each module has VIEWS and ACTIONS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from txmsg.console.actions import Action
+from txmsg.console.pages import brokers, operations, overview
+from txmsg.console.views import View
+
+_MODULES: Final = (overview, brokers, operations)
+
+VIEWS: Final[Sequence[View]] = tuple(view for module in _MODULES for view in module.VIEWS)
+ACTIONS: Final[Sequence[Action]] = tuple(action for module in _MODULES for action in module.ACTIONS)

@@ -1,0 +1,87 @@
+"""The brokers of a Notify database: what each does, which queues it delivers; drain and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from txmsg.administration.cluster import BrokerSummary
+from txmsg.console.actions import Action, Confirmation
+from txmsg.console.look import Look
+from txmsg.console.pages.overview import broker_row
+from txmsg.console.views import View
+from txmsg.errors import MisuseError
+
+_LEASES_MAX: Final = 500
+
+
+async def _read(look: Look) -> Mapping[str, Any]:
+    snapshot = look.snapshot
+    return {"snapshot": snapshot, "brokers": [broker_row(snapshot, each.id) for each in snapshot.cluster.brokers]}
+
+
+async def _read_one(look: Look) -> Mapping[str, Any]:
+    broker = _broker(look)
+    state = await look.cluster(lambda cluster: cluster.show(with_queues=True))
+    leases = [each for each in state.leases or () if broker.id in {each.broker, each.wanted_by}]
+    return {
+        "row": broker_row(look.snapshot, broker.id),
+        "leases": leases[:_LEASES_MAX],
+        "lease_count": len(leases),
+        "bounds": sorted(
+            (labels[0], value)
+            for (name, labels), value in look.snapshot.series.get(broker.id, {}).items()
+            if name == "txmsg_bound_used_ratio"
+        ),
+    }
+
+
+def _broker(look: Look) -> BrokerSummary:
+    found = look.snapshot.broker(look.path["broker"])
+    if found is None:
+        raise MisuseError(look.t("brokers.unknown", broker=look.path["broker"]))
+    return found
+
+
+async def _confirm_drain(look: Look) -> Confirmation:
+    broker = _broker(look)
+    others = [each for each in look.snapshot.cluster.brokers if each.state == "active" and each.id != broker.id]
+    return Confirmation(
+        title=look.t("brokers.drain_title", broker=broker.id),
+        says=[
+            look.t("brokers.drain_says", queues=broker.queues, others=len(others)),
+            look.t("brokers.drain_says_clients"),
+        ],
+        button=look.t("brokers.drain"),
+    )
+
+
+async def _drain(look: Look) -> str:
+    broker = look.path["broker"]
+    left = await look.cluster(lambda cluster: cluster.drain(broker))
+    return look.t("brokers.drained", broker=broker, queues=left)
+
+
+async def _confirm_resume(look: Look) -> Confirmation:
+    broker = _broker(look)
+    return Confirmation(
+        title=look.t("brokers.resume_title", broker=broker.id),
+        says=[look.t("brokers.resume_says")],
+        button=look.t("brokers.resume"),
+    )
+
+
+async def _resume(look: Look) -> str:
+    broker = look.path["broker"]
+    await look.cluster(lambda cluster: cluster.resume(broker))
+    return look.t("brokers.resumed", broker=broker)
+
+
+VIEWS: Final = (
+    View(path="/brokers", section="brokers", template="brokers.html", read=_read),
+    View(path="/brokers/{broker}", section="brokers", template="broker.html", read=_read_one, every_s=2.0),
+)
+ACTIONS: Final = (
+    Action(path="/brokers/{broker}/drain", confirm=_confirm_drain, perform=_drain),
+    Action(path="/brokers/{broker}/resume", confirm=_confirm_resume, perform=_resume),
+)

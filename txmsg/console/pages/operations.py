@@ -1,0 +1,17 @@
+"""Operations of this console: what runs, and what has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from txmsg.console.look import Look
+from txmsg.console.views import View
+
+
+async def _read(look: Look) -> Mapping[str, Any]:
+    return {"operations": look.operations.all()}
+
+
+VIEWS: Final = (View(path="/operations", section="operations", template="operations.html", read=_read, every_s=0.5),)
+ACTIONS: Final = ()

@@ -1,0 +1,163 @@
+"""One Notify database at a glance: rates, what waits, and what needs an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from txmsg.console.look import Look
+from txmsg.console.views import View
+from txmsg.console.watch import Snapshot, Watch
+
+_ROWS: Final = 8
+_STEP_S: Final = 5
+"""Of time lines: a line of 15 minutes has 180 points."""
+_FIGURES_OLD_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A figure with its time line. name: `overview.NAME` is its text."""
+
+    name: str
+    is_rate: bool
+    value: float | None
+    starts_at: int
+    """Seconds since 1970, of the first point."""
+    points: str
+    """The values, with commas; nothing for what is not known."""
+    path: str
+    """Of the page that says more; empty: none does."""
+    is_bad: bool = False
+    note: float | None = None
+    """`overview.NAME_note` is its text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that an operator should know. `overview.found_NAME` is its text."""
+
+    name: str
+    values: Mapping[str, object]
+    path: str
+    is_bad: bool
+
+
+async def _read(look: Look) -> Mapping[str, Any]:
+    snapshot = look.snapshot
+    lags = snapshot.each("txmsg_group_lag_messages")
+    seconds = snapshot.each("txmsg_group_lag_seconds")
+    retrying = snapshot.each("txmsg_group_retrying_messages")
+    dead = snapshot.each("txmsg_group_dead_letters")
+    behind = sorted(lags, key=lambda of: (-lags[of], -dead.get(of, 0), of))[:_ROWS]
+    rates = snapshot.each_rate("txmsg_topic_messages_total")
+    totals = snapshot.each("txmsg_topic_messages_total")
+    busiest = sorted(totals, key=lambda of: (-rates.get(of, 0), -totals[of], of))[:_ROWS]
+    return {
+        "snapshot": snapshot,
+        "lines": lines(look.watch),
+        "findings": findings(snapshot),
+        "brokers": [broker_row(snapshot, each.id) for each in snapshot.cluster.brokers],
+        "groups": [
+            {
+                "group": of[0],
+                "topic": of[1],
+                "lag": lags[of],
+                "seconds": seconds.get(of),
+                "retrying": retrying.get(of, 0),
+                "dead": dead.get(of, 0),
+            }
+            for of in behind
+        ],
+        "group_count": len({group for group, _ in lags}),
+        "topics": [{"topic": of[0], "rate": rates.get(of), "total": totals[of]} for of in busiest],
+        "topic_count": len(totals),
+    }
+
+
+def broker_row(snapshot: Snapshot, broker: str) -> dict[str, Any]:
+    """A broker as tables show it."""
+    return {
+        "broker": snapshot.broker(broker),
+        "silent": snapshot.silent.get(broker, ""),
+        "stored": snapshot.rate_of(broker, "txmsg_stored_messages_total"),
+        "delivered": snapshot.rate_of(broker, "txmsg_delivered_messages_total"),
+        "cpu": snapshot.rate_of(broker, "txmsg_process_cpu_seconds_total"),
+        "memory": snapshot.value_of(broker, "txmsg_process_resident_bytes"),
+        "connections": snapshot.value_of(broker, "txmsg_connections"),
+        "clients": snapshot.value_of(broker, "txmsg_attached_clients"),
+        "groups": snapshot.value_of(broker, "txmsg_delivery_groups"),
+        "errors": snapshot.rate_of(broker, "txmsg_call_errors_total"),
+    }
+
+
+def lines(watch: Watch) -> Sequence[Line]:
+    """The figures on top. Of a watch that has a snapshot."""
+    snapshot = watch.snapshot
+    assert snapshot is not None
+    now = watch.history[-1].values
+
+    def line(name: str, path: str, *, is_rate: bool = False, is_bad: bool = False, note: float | None = None) -> Line:
+        starts_at, points = _points(watch, name)
+        return Line(
+            name=name,
+            is_rate=is_rate,
+            value=now.get(name),
+            starts_at=starts_at,
+            points=points,
+            path=path,
+            is_bad=is_bad,
+            note=note,
+        )
+
+    parked = snapshot.total("txmsg_halves", "parked")
+    return (
+        line("stored", "/topics", is_rate=True),
+        line("delivered", "/groups", is_rate=True),
+        line("in_doubt", "/halves", is_bad=parked > 0, note=parked or None),
+        line("lag", "/groups", note=snapshot.greatest("txmsg_group_lag_seconds") or None),
+        line("dead", "/dead-letters", is_bad=now.get("dead", 0) > 0),
+        line("errors", "/brokers", is_rate=True, is_bad=now.get("errors", 0) > 0),
+    )
+
+
+def _points(watch: Watch, name: str) -> tuple[int, str]:
+    """The last quarter of an hour in steps: of each the last value."""
+    by_step = {int(point.at) // _STEP_S: point.values.get(name) for point in watch.history}
+    first, last = min(by_step), max(by_step)
+    value: float | None = None
+    points = []
+    for step in range(first, last + 1):
+        value = by_step.get(step, value)  # while nobody looks it is polled rarely
+        points.append("" if value is None else f"{value:.4g}")
+    return first * _STEP_S, ",".join(points)
+
+
+def findings(snapshot: Snapshot) -> Sequence[Finding]:
+    """What needs an operator, the worst first."""
+    found: list[Finding] = []
+
+    def add(name: str, path: str, count: float, *, is_bad: bool, **values: object) -> None:
+        if count:
+            found.append(Finding(name=name, values={"count": int(count), **values}, path=path, is_bad=is_bad))
+
+    brokers = snapshot.cluster.brokers
+    alive = [each for each in brokers if each.state != "dead"]
+    dead = [each.id for each in brokers if each.state == "dead"]
+    add("no_queue_owner", "/brokers", snapshot.cluster.queues_unassigned, is_bad=True)
+    add("silent", "/brokers", len(snapshot.silent), is_bad=True, names=", ".join(snapshot.silent))
+    add("parked", "/halves", snapshot.total("txmsg_halves", "parked"), is_bad=True)
+    add("dead_letters", "/dead-letters", snapshot.total("txmsg_group_dead_letters"), is_bad=True)
+    add("paused", "/groups", snapshot.total("txmsg_delivery_paused_groups"), is_bad=True)
+    add("dead_brokers", "/brokers", len(dead), is_bad=False, names=", ".join(dead))
+    draining = [each.id for each in alive if each.state == "draining"]
+    add("draining", "/brokers", len(draining), is_bad=False, names=", ".join(draining))
+    add("releases", "/brokers", len({each.release for each in alive}) > 1, is_bad=False)
+    age_s = snapshot.greatest("txmsg_database_figures_age_seconds")
+    add("old_figures", "/brokers", age_s > _FIGURES_OLD_S, is_bad=False, seconds=int(age_s))
+    return found
+
+
+VIEWS: Final = (View(path="", section="overview", template="overview.html", read=_read),)
+ACTIONS: Final = ()

@@ -1,0 +1,74 @@
+"""HTML from templates. Every value is text: it is escaped, and what does not print is written as an escape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from txmsg.console import shown
+from txmsg.console.texts import LANGUAGES, texts
+from txmsg.errors import printable
+
+
+def _printable(value: object) -> object:
+    """Names, keys and bodies are others' words, and may hold signs that turn the direction of writing."""
+    return printable(value, lines=True) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+class Renderer:
+    """Templates in one language."""
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+        self._texts = texts(language)
+        self._environment = Environment(
+            loader=PackageLoader("txmsg.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=_printable,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters.update(
+            number=shown.number,
+            short=shown.short,
+            size=shown.size,
+            percent=shown.percent,
+            duration=partial(shown.duration, language=language),
+            moment=shown.moment,
+            ago=partial(shown.ago, language=language),
+        )
+        self._environment.globals.update(t=self.text, language=language, languages=LANGUAGES)
+        # Not imported by each page: a block that is rendered alone does not import.
+        self._environment.globals["parts"] = self._environment.get_template("parts.html").module
+
+    def text(self, key: str, /, **values: object) -> str:
+        """A text of the catalogue, filled in. KeyError for what it does not have."""
+        text = self._texts[key]
+        return text.format(**values) if values else text
+
+    def has_text(self, key: str) -> bool:
+        """Whether the catalogue has it."""
+        return key in self._texts
+
+    def page(self, template: str, values: Mapping[str, Any]) -> str:
+        """A document."""
+        return self._environment.get_template(template).render(values)
+
+    def block(self, template: str, block: str, values: Mapping[str, Any]) -> str:
+        """One block of it."""
+        found = self._environment.get_template(template)
+        for name in (template, *_parents(self._environment, template)):
+            blocks = self._environment.get_template(name).blocks
+            if block in blocks:
+                return "".join(blocks[block](found.new_context(dict(values))))
+        raise KeyError(f"{template} has no block {block}")
+
+
+def _parents(environment: Environment, template: str) -> list[str]:
+    """Every page extends the layout alone."""
+    return [] if template == "layout.html" else ["layout.html"]

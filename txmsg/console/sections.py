@@ -1,0 +1,34 @@
+"""The sections of the console: what the navigation lists, and the keys that lead there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """An entry of the navigation: `nav.KEY` is its text; `g` and then `letter` leads to it."""
+
+    key: str
+    path: str
+    """Below the database."""
+    letter: str
+    heading: str
+    """`nav.HEADING` stands above the first entry that has it; empty: none does."""
+
+
+SECTIONS: Final = (
+    Section("overview", "", "o", ""),
+    Section("topics", "/topics", "t", "messages"),
+    Section("groups", "/groups", "g", "messages"),
+    Section("dead_letters", "/dead-letters", "d", "messages"),
+    Section("halves", "/halves", "h", "messages"),
+    Section("find", "/messages", "m", "messages"),
+    Section("brokers", "/brokers", "b", "system"),
+    Section("mirrors", "/mirrors", "l", "system"),
+    Section("settings", "/settings", "s", "system"),
+    Section("alerts", "/alerts", "a", "system"),
+    Section("audit", "/audit", "u", "system"),
+    Section("operations", "/operations", "p", "system"),
+)

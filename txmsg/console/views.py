@@ -1,0 +1,122 @@
+"""What a page is: a function that reads, and a template. Its live part is the block `live`.
+
+A browser gets the document, and then that block as server-sent events: at each poll of the database, or every
+`every_s`. All browsers that look at the same page in the same language share the reading and the rendering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from txmsg.console.look import Look
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, UnknownGroup, UnknownTopic
+
+STREAMS_MAX: Final = 200
+_TICK_S_MAX: Final = 1.5
+"""Also without a poll: ages go on while a broker is away."""
+_KEPT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A page of one database."""
+
+    path: str
+    """Below the database, with parameters: /brokers/{broker}."""
+    section: str
+    """The key of its entry in the navigation."""
+    template: str
+    """It extends layout.html, and has a block `live`; what must not be refreshed stands in the block `still`."""
+    read: Callable[[Look], Awaitable[Mapping[str, Any]]]
+    """What the template shows. Raises the errors of errors.py, which the page then shows instead."""
+    every_s: float | None = None
+    """Between two readings for a live page. None: at each poll of the database, for what only shows its snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a view found: values for its template, or why there are none."""
+
+    values: Mapping[str, Any]
+    error: TxmsgError | None = None
+
+    @property
+    def status(self) -> HTTPStatus:
+        """Of the answer."""
+        match self.error:
+            case None:
+                return HTTPStatus.OK
+            case UnknownGroup() | UnknownTopic():
+                return HTTPStatus.NOT_FOUND
+            case BrokerUnavailable() | OutcomeUnknown():
+                return HTTPStatus.SERVICE_UNAVAILABLE
+            case MisuseError():
+                return HTTPStatus.BAD_REQUEST
+            case _:
+                return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+async def read(view: View, look: Look) -> Reading:
+    """What a view shows now."""
+    look.watch.look()
+    if look.watch.snapshot is None and not look.watch.trouble:
+        await look.watch.polled(_TICK_S_MAX)  # the first one, just after the start
+    try:
+        return Reading(await view.read(look))
+    except TxmsgError as exc:
+        return Reading({}, exc)
+
+
+class Live:
+    """The live parts of all pages that are looked at."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.closing = asyncio.Event()
+        self._rendered: dict[str, tuple[float, asyncio.Task[str]]] = {}
+
+    async def events(self, key: str, view: View, look: Look, render: Callable[[Reading], str]) -> AsyncIterator[bytes]:
+        """Server-sent events: `part` with HTML whenever it has changed, else `same`. Who has the same key shares it."""
+        self.streams += 1
+        last: str | None = None
+        try:
+            yield b"retry: 1000\n\n"
+            while not self.closing.is_set():
+                html = await self._shared(key, view, look, render)
+                yield b"event: same\ndata:\n\n" if html == last else _event("part", html)
+                last = html
+                await self._pause(view, look)
+        finally:
+            self.streams -= 1
+
+    async def _shared(self, key: str, view: View, look: Look, render: Callable[[Reading], str]) -> str:
+        now = time.monotonic()
+        found = self._rendered.get(key)
+        if found is None or now - found[0] >= (view.every_s or _TICK_S_MAX / 3) / 2:
+            self._rendered = {of: each for of, each in self._rendered.items() if now - each[0] < _KEPT_S}
+
+            async def make() -> str:
+                return render(await read(view, look))
+
+            found = self._rendered[key] = (now, asyncio.create_task(make()))
+        return await asyncio.shield(found[1])
+
+    async def _pause(self, view: View, look: Look) -> None:
+        if view.every_s is None:
+            await look.watch.polled(_TICK_S_MAX)
+            return
+        try:
+            async with asyncio.timeout(view.every_s):
+                await self.closing.wait()
+        except TimeoutError:
+            return
+
+
+def _event(name: str, data: str) -> bytes:
+    lines = "".join(f"data: {line}\n" for line in data.split("\n"))
+    return f"event: {name}\n{lines}\n".encode()

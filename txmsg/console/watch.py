@@ -1,0 +1,278 @@
+"""Polls the brokers of one Notify database, and keeps the last quarter of an hour. Knows no page.
+
+One task polls for all browsers: each second while one looks, else rarely, so that time lines have no hole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from txmsg.administration.cluster import (
+    BrokerFigures,
+    BrokerSummary,
+    ClusterState,
+    Series,
+    broker_figures,
+    cluster_state,
+)
+from txmsg.console.database import Database
+from txmsg.errors import TxmsgError
+from txmsg.logs import EventLog
+from txmsg.metrics.catalogue import CATALOGUE, Kind, Scope
+from txmsg.wire.v1 import cluster_pb2 as pb
+from txmsg.wire.v1.cluster_rpc import Cluster
+
+_log = EventLog(__name__)
+
+POLL_S: Final = 1.0
+IDLE_POLL_S: Final = 10.0
+LOOKED_S: Final = 10.0
+"""For so long after a page was asked for it is taken to be looked at."""
+DATABASE_POLL_S: Final = 5.0
+"""Between two looks at the figures of the database, which brokers do not read more often either."""
+HISTORY_S: Final = 15 * 60.0
+_POINTS_MAX: Final = 1000
+_BROKERS_MAX: Final = 50
+"""Of which figures are polled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What was known at a moment. Rates are per second, since the snapshot before."""
+
+    taken_at: float
+    """By the monotonic clock."""
+    at: float
+    """Seconds since 1970."""
+    cluster: ClusterState
+    series: Mapping[str, Series]
+    """The figures of each broker by its id, without those of the database."""
+    silent: Mapping[str, str]
+    """Why active brokers told no figures, by their ids."""
+    rates: Mapping[str, Series]
+    """Of the counters of each broker."""
+    database: Series
+    database_rates: Series
+    database_taken_at: float
+
+    def total(self, name: str, *labels: str) -> float:
+        """The sum of a metric over all brokers and series; labels: only series with these values, in any place."""
+        return _total(self._of(name), name, labels)
+
+    def rate(self, name: str, *labels: str) -> float:
+        """The rate of a counter, of all brokers together."""
+        series = [self.database_rates] if CATALOGUE[name].scope is Scope.DATABASE else list(self.rates.values())
+        return _total(series, name, labels)
+
+    def rate_of(self, broker: str, name: str, *labels: str) -> float | None:
+        """The same of one broker; None if it is not known."""
+        return _total([self.rates[broker]], name, labels) if broker in self.rates else None
+
+    def value_of(self, broker: str, name: str, *labels: str) -> float | None:
+        """The value of a metric of one broker; None if it is not known."""
+        return _total([self.series[broker]], name, labels) if broker in self.series else None
+
+    def greatest(self, name: str) -> float:
+        """The greatest value among the series of a metric."""
+        return max((value for each in self._of(name) for (of, _), value in each.items() if of == name), default=0.0)
+
+    def each(self, name: str) -> dict[tuple[str, ...], float]:
+        """The values of a metric of the database by its labels."""
+        return {labels: value for (of, labels), value in self.database.items() if of == name}
+
+    def each_rate(self, name: str) -> dict[tuple[str, ...], float]:
+        """The rates of a counter of the database by its labels."""
+        return {labels: value for (of, labels), value in self.database_rates.items() if of == name}
+
+    def broker(self, broker: str) -> BrokerSummary | None:
+        """A broker by its id."""
+        return next((each for each in self.cluster.brokers if each.id == broker), None)
+
+    def _of(self, name: str) -> Sequence[Series]:
+        return [self.database] if CATALOGUE[name].scope is Scope.DATABASE else list(self.series.values())
+
+
+def _total(series: Sequence[Series], name: str, labels: Sequence[str]) -> float:
+    return sum(
+        value for each in series for (of, found), value in each.items() if of == name and set(labels) <= set(found)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What time lines show of a moment."""
+
+    at: float
+    """Seconds since 1970."""
+    values: Mapping[str, float]
+
+
+class Watch:
+    """The newest snapshot of a database, and the history. `run` belongs into a task of its own."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.snapshot: Snapshot | None = None
+        self.trouble = ""
+        """Why the last poll failed; empty if it did not."""
+        self.history: deque[Point] = deque(maxlen=_POINTS_MAX)
+        self._looked_at = -LOOKED_S
+        self._looked = asyncio.Event()
+        self._polled = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """Of the database."""
+        return self.database.name
+
+    def age_s(self) -> float | None:
+        """Of the snapshot; None without one."""
+        return None if self.snapshot is None else time.monotonic() - self.snapshot.taken_at
+
+    def look(self) -> None:
+        """Somebody looks: for a while it is polled each second."""
+        self._looked_at = time.monotonic()
+        self._looked.set()
+
+    async def polled(self, timeout_s: float) -> None:
+        """Waits for the end of the poll under way, or the next one."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._polled.wait()
+        except TimeoutError:
+            return
+
+    async def run(self) -> None:
+        """Polls until cancelled."""
+        while True:
+            begun_at = time.monotonic()
+            try:
+                self.snapshot = await self._poll()
+                self.trouble = ""
+                self._remember(self.snapshot)
+            except TxmsgError as exc:
+                if not self.trouble:
+                    _log.warning(
+                        "console.unreadable",
+                        "%(database)s cannot be read: %(error)s",
+                        database=self.name,
+                        error=str(exc),
+                    )
+                self.trouble = str(exc)
+            except Exception:  # noqa: BLE001 - the root of a task: one odd answer must not end it
+                _log.exception(
+                    "console.failed", "the answer of a broker of %(database)s cannot be read", database=self.name
+                )
+                self.trouble = "an answer of the broker could not be read; the console's log says why"
+            self._polled.set()
+            self._polled = asyncio.Event()
+            await self._pause(begun_at)
+
+    async def _pause(self, begun_at: float) -> None:
+        took_s = time.monotonic() - begun_at
+        if time.monotonic() - self._looked_at < LOOKED_S:
+            await asyncio.sleep(max(POLL_S - took_s, took_s, 0.1))  # a slow database is not asked half of the time
+            return
+        self._looked.clear()
+        try:
+            async with asyncio.timeout(IDLE_POLL_S):
+                await self._looked.wait()
+        except TimeoutError:
+            return
+
+    async def _poll(self) -> Snapshot:
+        before = self.snapshot
+        cluster = cluster_state(await self.database.ask(Cluster.show, pb.ShowClusterRequest()), with_queues=False)
+        alive = [each for each in cluster.brokers if each.state != "dead"]
+        self.database.learn([each.address for each in alive])
+        wants_database = before is None or time.monotonic() - before.database_taken_at >= DATABASE_POLL_S
+        found = await asyncio.gather(
+            *(
+                self._figures(each, with_database=wants_database and place == 0)
+                for place, each in enumerate(alive[:_BROKERS_MAX])
+            )
+        )
+        silent = {each.id: why for each, why in zip(alive, found, strict=False) if isinstance(why, str)}
+        told = [each for each in found if isinstance(each, BrokerFigures)]
+        now = time.monotonic()
+        series = {each.broker: _scoped(each.series, Scope.PROCESS) for each in told}
+        rates = {
+            broker: _rates(before.series[broker], values, now - before.taken_at)
+            for broker, values in series.items()
+            if before is not None and broker in before.series
+        }
+        database = next((values for each in told if (values := _scoped(each.series, Scope.DATABASE))), None)
+        if database is None:
+            old, old_rates, old_at = (
+                ({}, {}, -DATABASE_POLL_S)
+                if before is None
+                else (before.database, before.database_rates, before.database_taken_at)
+            )
+            database, database_rates, database_taken_at = old, old_rates, old_at
+        elif before is None or not before.database:
+            database_rates, database_taken_at = {}, now
+        else:
+            database_rates, database_taken_at = (
+                _rates(before.database, database, now - before.database_taken_at),
+                now,
+            )
+        return Snapshot(
+            taken_at=now,
+            at=time.time(),
+            cluster=cluster,
+            series=series,
+            silent=silent,
+            rates=rates,
+            database=database,
+            database_rates=database_rates,
+            database_taken_at=database_taken_at,
+        )
+
+    async def _figures(self, broker: BrokerSummary, *, with_database: bool) -> BrokerFigures | str:
+        request = pb.FiguresRequest(with_database=with_database)
+        try:
+            return broker_figures(await self.database.ask_at(broker.address, Cluster.figures, request))
+        except TxmsgError as exc:
+            return str(exc)
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        self.history.append(Point(at=snapshot.at, values=_values(snapshot)))
+        while self.history[0].at < snapshot.at - HISTORY_S:
+            self.history.popleft()
+
+
+def _values(snapshot: Snapshot) -> dict[str, float]:
+    """What time lines show. What has no rate yet is left out."""
+    values = {
+        "halves": snapshot.total("txmsg_halves"),
+        "in_doubt": snapshot.total("txmsg_halves", "in_doubt") + snapshot.total("txmsg_halves", "parked"),
+        "lag": snapshot.total("txmsg_group_lag_messages"),
+        "retrying": snapshot.total("txmsg_group_retrying_messages"),
+        "dead": snapshot.total("txmsg_group_dead_letters"),
+    }
+    if snapshot.rates:
+        values |= {
+            "stored": snapshot.rate("txmsg_stored_messages_total"),
+            "delivered": snapshot.rate("txmsg_delivered_messages_total"),
+            "errors": snapshot.rate("txmsg_item_errors_total") + snapshot.rate("txmsg_call_errors_total"),
+        }
+    return values
+
+
+def _scoped(series: Series, scope: Scope) -> Series:
+    """What the catalogue says of this scope. A broker of a newer release may tell what it does not have."""
+    return {key: value for key, value in series.items() if key[0] in CATALOGUE and CATALOGUE[key[0]].scope is scope}
+
+
+def _rates(before: Series, after: Series, seconds: float) -> Series:
+    """Of counters. One that fell began at 0 again."""
+    return {
+        key: (value - before[key] if value >= before[key] else value) / max(seconds, 1e-3)
+        for key, value in after.items()
+        if CATALOGUE[key[0]].kind is Kind.COUNTER and key in before
+    }
