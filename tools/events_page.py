@@ -30,6 +30,7 @@ AREAS = {
     "half": "Half messages",
     "handler": "Handlers of consumers",
     "inbox": "Handlers with exactly-once effects",
+    "journal": "Journals of topics",
     "listener": "CheckMessageListeners of applications",
     "log": "Files of a MetaQ log",
     "member": "Consumers of a MetaQ log",

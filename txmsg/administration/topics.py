@@ -33,6 +33,8 @@ class TopicSettings:
     durability: str
     unread: str
     send_rate_max: float | None
+    journal_since: datetime | None
+    """When its journal was switched on; None: it is off."""
     created_at: datetime | None
 
 
@@ -105,6 +107,7 @@ class TopicChange:
     durability: str | None = None
     unread: str | None = None
     send_rate_max: float | None = None
+    journal: bool | None = None
 
 
 class TopicAdministration:
@@ -170,5 +173,6 @@ def _settings(settings: pb.TopicSettings) -> TopicSettings:
         durability=settings.durability,
         unread=settings.unread,
         send_rate_max=settings.send_rate_max or None,
+        journal_since=moment(settings.journal_since_us),
         created_at=moment(settings.created_at_us),
     )

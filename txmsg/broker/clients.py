@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from txmsg.broker.journal import Journal
 from txmsg.checker.ports import DueHalf
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import TransactionId, TransactionState
@@ -37,8 +38,9 @@ class AttachedClient:
 class AttachedClients:
     """The clients attached to this broker. Implements checker.Clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal | None = None) -> None:
         self._clients: set[AttachedClient] = set()
+        self._journal = journal or Journal()
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -71,8 +73,19 @@ class AttachedClients:
         future = client.asked.get(half.transaction_id)
         if future is None:
             future = client.asked[half.transaction_id] = asyncio.get_running_loop().create_future()
+        answer = "no answer"
         try:
             client.send_check(half)
-            return await future
+            state = await future
+            answer = state.name
+            return state
         finally:
             client.asked.pop(half.transaction_id, None)
+            self._journal.note_check(
+                half.message.topic,
+                half.transaction_id,
+                group=half.group,
+                by=client.client_id,
+                attempt=half.checks,
+                answer=answer,
+            )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from txmsg.broker.journal import ENTRIES_MAX
 from txmsg.broker.store import figures as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import open_segment
@@ -159,6 +160,9 @@ def _put_delivery(figures: Figures, broker: Broker) -> None:
     figures.put("txmsg_delivery_in_flight_messages", sum(feed.window.in_flight_count for feed in state.busy_feeds()))
     figures.put("txmsg_delivery_memory_bytes", state.memory.size_bytes)
     figures.put_bound("delivery_memory", state.memory.size_bytes, state.memory.size_bytes_max)
+    figures.put("txmsg_journal_entries_total", broker.journal_writer.written)
+    figures.put("txmsg_journal_lost_entries_total", broker.journal.lost)
+    figures.put_bound("journal", broker.journal.waiting, ENTRIES_MAX)
 
 
 def _put_storage(figures: Figures, broker: Broker) -> None:

@@ -27,6 +27,7 @@ from txmsg.broker.cluster import Leases, Membership, Notices, OwnQueues, Registr
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.figures import DatabaseFigures, figures_of, unready
+from txmsg.broker.journal import Journal, JournalWriter
 from txmsg.broker.levels import Writers
 from txmsg.broker.retention import Retention
 from txmsg.broker.scheduler import Scheduler
@@ -118,14 +119,18 @@ class Broker:
             schema_revision=migrate.REVISIONS[-1],
             heartbeat_s=config.delivery.heartbeat_s,
         )
-        self.delivery = Delivery(pool, self.membership, config.delivery, topics=DeliveryTopics(self.topics))
+        self.journal = Journal()
+        self.journal_writer = JournalWriter(pool, self.journal)
+        self.delivery = Delivery(
+            pool, self.membership, config.delivery, topics=DeliveryTopics(self.topics), journal=self.journal
+        )
         self.notices = Notices(
             config.storage,
             pool,
             {
                 "leases": lambda _: self.membership.look_soon(),
                 "brokers": lambda _: self.membership.look_soon(),
-                "topics": lambda _: self.topics.look_soon(),
+                "topics": lambda _: self._topics_changed(),
                 "groups": lambda _: self.delivery.look_soon(),
                 "checks": lambda _: self.check_policies.look_soon(),
                 SETTINGS_NOTICE: lambda _: self.settings.look_soon(),
@@ -151,7 +156,7 @@ class Broker:
         self.writers.on_due(self.scheduler.note)
         pool.incarnation.on_end(self.scheduler.forget)
         # check-backs
-        self.clients = clients = AttachedClients()
+        self.clients = clients = AttachedClients(self.journal)
         halves = Halves(pool)
         self.checks = CheckLoop(
             halves,
@@ -219,6 +224,10 @@ class Broker:
         self.delivery.use(config.delivery)
         self.alerting.use(config)
 
+    def _topics_changed(self) -> None:
+        self.topics.look_soon()
+        self.journal_writer.look_soon()
+
     def _on_ends(self, ends: Mapping[int, int]) -> None:
         """Queues (by id) now end before these offsets."""
         self.delivery.wake(ends)
@@ -239,6 +248,7 @@ class Broker:
             "notices": self.notices.run(),
             "figures": self.database_figures.run(),
             "alerts": self.alerting.run(),
+            "journal": self.journal_writer.run(),
         }
 
     async def figures(self, with_database: bool = True) -> Figures:
@@ -298,6 +308,7 @@ class Broker:
         await self.server.stop(self.config.stop_timeout_s)
         self.writers.close()
         await asyncio.wait([writing], timeout=max(deadline - loop.time(), _WRITE_S_MIN))
+        await self.journal_writer.close(_WRITE_S_MIN)
 
 
 def stop_s_max(config: BrokerConfig) -> float:

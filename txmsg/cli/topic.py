@@ -117,6 +117,11 @@ def show(*, name: str, broker: str, as_json: bool) -> None:
 @click.option(
     "--send-rate", type=click.FloatRange(0), help="Messages per second that each broker accepts; 0: unlimited."
 )
+@click.option(
+    "--journal",
+    type=click.Choice(["on", "off"]),
+    help="Keep each delivery, acknowledgement and check for `txmsg message trace`.",
+)
 @broker_option
 @json_option
 def alter(
@@ -130,6 +135,7 @@ def alter(
     durability: str | None,
     unread: str | None,
     send_rate: float | None,
+    journal: str | None,
     broker: str,
     as_json: bool,
 ) -> None:
@@ -146,6 +152,7 @@ def alter(
         durability=durability,
         unread=unread,
         send_rate_max=send_rate,
+        journal=None if journal is None else journal == "on",
     )
     if change == TopicChange():
         raise click.UsageError("name what to change, such as --queues")

@@ -173,6 +173,8 @@ _DELIVERY: Final = (
     _gauge("txmsg_delivery_waiting_receives", "calls", "Receives that wait for messages."),
     _gauge("txmsg_delivery_in_flight_messages", "messages", "Messages given to consumers and not settled; no retries."),
     _gauge("txmsg_delivery_memory_bytes", "bytes", "Memory of messages held ready."),
+    _counter("txmsg_journal_entries_total", "entries", "Entries written into journals of topics, runs of messages."),
+    _counter("txmsg_journal_lost_entries_total", "entries", "Entries of journals that could not be kept."),
 )
 _GROUPS: Final = (
     _counter(
@@ -362,6 +364,7 @@ BOUNDS: Final = {
         "writer_replicated_items": "what waits that a standby must confirm",
         "writer_replicated_bytes": "its bytes",
         "delivery_memory": "memory of messages held ready; above it only queues with nothing ready are read",
+        "journal": "entries of journals that wait to be written; further ones are lost, and counted",
         "checks_in_flight": "check-backs under way; further ones stay due",
         "sessions_delivery": "sessions of the pool in use",
         "sessions_administration": "sessions of the pool for administration in use",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from txmsg.broker.api.dead_letters import failure_of
+from txmsg.broker.store.journal import EntryRow
 from txmsg.broker.store.messages import EndedRow, FoundRow, GroupRow, Messages
 from txmsg.errors import ProtocolError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, parse_id, us_of_datetime
@@ -37,12 +38,23 @@ class MessagesApi:
                     pb.MirrorTrace(mirror=mirror.name, log=mirror.log, mirrored=mirror.is_mirrored)
                     for mirror in await self._messages.mirrors_of(*place)
                 )
+            entries = await self._messages.journal_of(
+                row.transaction_id,
+                row.n,
+                queue_id=row.queue_id,
+                queue_offset=row.queue_offset,
+                since=row.half_stored_at or row.stored_at,
+            )
+            traced.journal.CopyFrom(_journal(row.journal_since, entries))
             reply.messages.append(traced)
         if request.id and not rows:
             transaction_id, _ = parse_id(request.id)
             ended = await self._messages.ended(transaction_id)
             if ended is not None:
-                reply.ended.CopyFrom(_ended(ended))
+                entries = await self._messages.journal_of(
+                    transaction_id, 0, queue_id=None, queue_offset=None, since=ended.half_stored_at
+                )
+                reply.ended.CopyFrom(_ended(ended, entries))
         return reply
 
     async def _rows(
@@ -110,7 +122,7 @@ def _group(row: GroupRow) -> pb.GroupTrace:
     )
 
 
-def _ended(row: EndedRow) -> pb.EndedTransaction:
+def _ended(row: EndedRow, entries: Sequence[EntryRow]) -> pb.EndedTransaction:
     return pb.EndedTransaction(
         at_us=us_of_datetime(row.at),
         taken_back=row.committed,
@@ -118,4 +130,25 @@ def _ended(row: EndedRow) -> pb.EndedTransaction:
         half_stored_at_us=_us(row.half_stored_at),
         producer_group=row.producer_group or "",
         decided_by=_decision(row.decided_by),
+        journal=_journal(row.journal_since, entries),
+    )
+
+
+def _journal(since: datetime | None, entries: Sequence[EntryRow]) -> pb.Journal:
+    return pb.Journal(
+        since_us=_us(since),
+        entries=[
+            pb.JournalEntry(
+                seq=entry.seq,
+                at_us=us_of_datetime(entry.at),
+                event=entry.event.upper(),
+                group=entry.group_name or "",
+                by=entry.actor or "",
+                attempt=entry.attempt or 0,
+                detail=entry.detail or "",
+                until_us=_us(entry.until),
+                count=entry.entries or 0,
+            )
+            for entry in entries
+        ],
     )

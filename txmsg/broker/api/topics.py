@@ -15,6 +15,7 @@ _CHANGES = (
     "durability",
     "unread",
     "send_rate_max",
+    "journal",
 )
 
 
@@ -66,6 +67,7 @@ def _topic(row: TopicSettingsRow) -> pb.TopicSettings:
         durability=row.durability,
         unread=row.unread,
         send_rate_max=row.send_rate_max or 0,
+        journal_since_us=us_of_datetime(row.journal_since) if row.journal_since else 0,
         created_at_us=us_of_datetime(row.created_at),
         version=row.version,
     )

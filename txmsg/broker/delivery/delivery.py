@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import repeat
 
 from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.config import DeliveryConfig
@@ -22,6 +24,7 @@ from txmsg.broker.delivery.reader import Reader
 from txmsg.broker.delivery.state import State
 from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Refusal, Subscription, Topics
 from txmsg.broker.delivery.writer import ProgressWriter
+from txmsg.broker.journal import Event, Journal
 from txmsg.broker.store.connect import Pool
 from txmsg.errors import BrokerUnavailable
 from txmsg.logs import EventLog
@@ -44,11 +47,19 @@ class Delivery:
     away.
     """
 
-    def __init__(self, pool: Pool, membership: Membership, config: DeliveryConfig, *, topics: Topics) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        membership: Membership,
+        config: DeliveryConfig,
+        *,
+        topics: Topics,
+        journal: Journal | None = None,
+    ) -> None:
         membership.holder = self
         pool.incarnation.on_end(self._forget)
         self._membership = membership
-        self._state = State(pool, membership.leases, config)
+        self._state = State(pool, membership.leases, config, journal)
         self.writer = ProgressWriter(self._state, membership)
         self._loader = Loader(self._state, membership, self.writer, topics)
         self.maintenance = Maintenance(self._state, self.writer, self._loader, topics)
@@ -335,8 +346,19 @@ class Delivery:
         if batches:
             given = sum(len(batch.rows) for batch in batches)
             self._state.counts.delivered += given
+            if self._state.journal.queues:
+                _journal_delivered(self._state.journal, group, client_id, batches)
             group.members.given(client_id, given, token=self._token, now=now, visibility_timeout_s=visibility_timeout_s)
         for topic in wants:
             for feed in group.topics[topic]:
                 self._state.read_soon(feed)
         return batches
+
+
+def _journal_delivered(journal: Journal, group: Group, client_id: str, batches: Sequence[MessageBatch]) -> None:
+    for batch in batches:
+        offsets: defaultdict[int, list[int]] = defaultdict(list)
+        for offset, attempt in zip(batch.receipt.offsets, batch.attempts or repeat(1), strict=False):
+            offsets[attempt].append(offset)
+        for attempt, taken in offsets.items():
+            journal.note(Event.DELIVERED, batch.receipt.queue_id, taken, group.name, by=client_id, attempt=attempt)

@@ -15,6 +15,7 @@ from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import DeliveryCounts, MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import EXPIRED, Failure, Window
+from txmsg.broker.journal import Event, Journal
 from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryKey, RetryRow, Row, size_bytes_of
 from txmsg.message import QueueId, QueueNumber
 from txmsg.wire.tags import TagExpression
@@ -102,6 +103,8 @@ class Group:
     """Called whenever a feed may have become busy."""
     counts: DeliveryCounts = field(default_factory=DeliveryCounts)
     """Of all groups of the broker."""
+    journal: Journal = field(default_factory=Journal)
+    """The broker's."""
     _waiting: dict[asyncio.Future[None], Mapping[str, TagExpression]] = field(default_factory=dict)
     _turn: int = 0
 
@@ -243,6 +246,9 @@ class Group:
                 retries, _ = self.retries.take_back(feed.queue_id, token, others)
                 self.retries.leave(retries)
                 self.members.returned(len(first) + len(retries))
+                if self.journal.queues:
+                    offsets = [*first, *(key.offset for key in retries)]
+                    self.journal.note(Event.RETURNED, feed.queue_id, offsets, self.name)
                 touched.append(feed)
         return touched
 
@@ -330,10 +336,14 @@ class Group:
     def _ack(self, client_id: str, feed: Feed, receipt: Receipt, now: float, expired: list[Receipt]) -> None:
         ready_count = feed.window.ready_count
         late = feed.window.ack(receipt.token, receipt.offsets)
+        if feed.queue_id in self.journal.queues:
+            done_first = set(receipt.offsets).difference(late)
+            self.journal.note(Event.ACKNOWLEDGED, feed.queue_id, done_first, self.name, by=client_id, attempt=1)
         if feed.window.ready_count > ready_count:  # the next messages of their keys
             self.wake((feed.topic,), feed.window.ready_count - ready_count)
         if late:
             retried, late = self.retries.take_back(feed.queue_id, receipt.token, late)
+            self._journal_retried(Event.ACKNOWLEDGED, retried, by=client_id)
             self.retries.settled(retried, None)
         if late:
             expired.append(receipt._replace(offsets=late))
@@ -359,14 +369,32 @@ class Group:
             self.counts.expired += count
         else:
             self.counts.refused += count
+        if self.journal.queues:
+            event = Event.EXPIRED if client_id is None else Event.REFUSED
+            for feed, failed in offsets.items():
+                self.journal.note(
+                    event, feed.queue_id, failed, self.name, by=client_id, attempt=1, detail=failure.error
+                )
+            self._journal_retried(event, retried, by=client_id, detail=failure.error)
         if self.members.failed(client_id, count, failure.error, token=token, now=now):
             for feed, failed in offsets.items():
                 feed.window.unread(failed)
+                self.journal.note(Event.RETURNED, feed.queue_id, failed, self.name)
+            self._journal_retried(Event.RETURNED, retried)
             self.retries.leave(retried)
         else:
             for feed, failed in offsets.items():
                 feed.window.fail(failed, failure)
             self.retries.settled(retried, failure)
+
+    def _journal_retried(
+        self, event: Event, retried: Sequence[RetryKey], *, by: str | None = None, detail: str | None = None
+    ) -> None:
+        """Notes what has happened to these retries, which are still in memory."""
+        if self.journal.queues:
+            for key in retried:
+                attempt = self.retries.attempt(key)
+                self.journal.note(event, key.queue_id, [key.offset], self.name, by=by, attempt=attempt, detail=detail)
 
     # ---- waiting
 

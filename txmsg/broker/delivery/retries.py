@@ -48,6 +48,10 @@ class Retries:
         """Whether no retry is in memory."""
         return not self._attempts
 
+    def attempt(self, key: RetryKey) -> int:
+        """Which delivery that is, or will be, of a retry in memory."""
+        return self._attempts[key]
+
     def known(self) -> list[RetryKey]:
         """(queue id, offset) of all retries in memory."""
         return list(self._attempts)

@@ -20,6 +20,7 @@ from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.handover import OrderedInFlight, ordered_in_flight
 from txmsg.broker.delivery.values import DeliveryCounts
 from txmsg.broker.delivery.window import Memory
+from txmsg.broker.journal import Journal
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable
@@ -85,8 +86,9 @@ class Settlements:
 class State:
     """What this broker delivers, under its leases."""
 
-    def __init__(self, pool: Pool, leases: Leases, config: DeliveryConfig) -> None:
+    def __init__(self, pool: Pool, leases: Leases, config: DeliveryConfig, journal: Journal | None = None) -> None:
         self._pool = pool
+        self.journal = journal or Journal()
         self.leases = leases
         self.monotonic = leases.monotonic
         self.config = config
@@ -201,6 +203,7 @@ class State:
             self.loaded_count += 1
             group.on_busy = partial(self.busy.add, group)
             group.counts = self.counts
+            group.journal = self.journal
         group.add(topics, feeds)
         for topic in topics:
             self.groups_of[topic].add(group)

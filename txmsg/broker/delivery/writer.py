@@ -16,6 +16,7 @@ from txmsg.broker.delivery.handover import MARGIN_S, has_unsettled
 from txmsg.broker.delivery.retries import Outcome
 from txmsg.broker.delivery.state import State
 from txmsg.broker.delivery.window import BEHIND, Failure
+from txmsg.broker.journal import Event, Journal
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store import retries as retries_store
@@ -126,6 +127,8 @@ class ProgressWriter:
             failed += sum(outcome.failure is not None for outcome in outcomes.values())
             self._state.counts.retries += failed - dead
             self._state.counts.dead_letters += dead
+            if self._state.journal.queues:
+                _journal_outcomes(self._state.journal, group, failing, outcomes)
             for feed, failures in failing:
                 feed.window.stored(failures)
                 self._state.read_soon(feed)
@@ -185,6 +188,30 @@ async def _write_progress(conn: Connection, leases: Leases, feeds: Sequence[Feed
         else:
             stale.append(feed)
     return stale
+
+
+def _journal_outcomes(
+    journal: Journal,
+    group: Group,
+    failing: Sequence[tuple[Feed, Mapping[int, Failure]]],
+    outcomes: Mapping[RetryKey, Outcome],
+) -> None:
+    """Notes which failures are retried, and when, and which are dead letters."""
+    for feed, failures in failing:
+        for offset, failure in failures.items():
+            _journal_outcome(journal, group, RetryKey(feed.queue_id, offset), 1, failure)
+    for key, (attempt, failure_of_retry, _) in outcomes.items():
+        if failure_of_retry is not None:
+            _journal_outcome(journal, group, key, attempt, failure_of_retry)
+
+
+def _journal_outcome(journal: Journal, group: Group, key: RetryKey, attempt: int, failure: Failure) -> None:
+    if failure is BEHIND:
+        journal.note(Event.RETRY, key.queue_id, [key.offset], group.name, detail=failure.error)
+    elif (delay_s := group.settings.backoff.delay_s(attempt, failure.delay_s)) is None:
+        journal.note(Event.DEAD, key.queue_id, [key.offset], group.name, attempt=attempt)
+    else:
+        journal.note(Event.RETRY, key.queue_id, [key.offset], group.name, delay_s=delay_s)
 
 
 def _clean_error(error: str) -> str:

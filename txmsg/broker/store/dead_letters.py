@@ -226,10 +226,22 @@ _CHOSEN_ARE_GONE = """
      where (d.group_id, d.queue_id, d.queue_offset) = (c.group_id, c.queue_id, c.queue_offset)
        and (c.before is null or c.before < 16 * 1024 * 1024)"""
 
+# What an operator has done with dead letters, where their topics have a journal.
+_JOURNALED = """
+journaled as (
+    insert into txmsg.journal (segment, at, event, queue, first_offset, last_offset, group_name, actor)
+    select s.id, now(), {event}, g.queue_id, g.queue_offset, g.queue_offset, c.name, 'operator'
+      from gone g
+      join txmsg.queue q on q.id = g.queue_id
+      join txmsg.topic t on t.id = q.topic_id and t.journal_since is not null
+      join txmsg.consumer_group c on c.id = g.group_id
+      join txmsg.segment s on s.state = 'open'
+)"""
+
 _REDRIVE = f"""
 {_CHOSEN}, gone as ({_CHOSEN_ARE_GONE}
     returning d.*
-), top as (
+), {_JOURNALED.format(event="'redriven'")}, top as (
     select g.group_id, g.queue_id, max(g.generation) as generation from gone g group by g.group_id, g.queue_id
 ), held as materialized (  -- in the order in which brokers write cursors
     select c.group_id, c.queue_id from txmsg.cursor c
@@ -279,7 +291,12 @@ update txmsg.retry r set due_at = now()
                       and f.queue_offset < k.queue_offset)
 """
 
-_PURGE = f"{_CHOSEN} {_CHOSEN_ARE_GONE} returning d.group_id, d.queue_id, d.ordering_key, d.blocks_key"
+_PURGE = f"""
+{_CHOSEN}, gone as ({_CHOSEN_ARE_GONE}
+    returning d.*
+), {_JOURNALED.format(event="'purged'")}
+select g.group_id, g.queue_id, g.ordering_key, g.blocks_key from gone g
+"""
 
 RELEASE = """
 update txmsg.retry r set due_at = now()

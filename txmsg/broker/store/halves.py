@@ -111,11 +111,7 @@ class Halves:
     async def park(self, transaction_ids: Sequence[TransactionId], reason: ParkReason) -> None:
         """See `HalfStore.park`."""
         async with session(self._pool) as connection:
-            await connection.execute(
-                "update txmsg.half_message set next_check_at = null, parked_reason = %s "
-                "where transaction_id = any(%s) and n = 0",
-                (reason.value, list(transaction_ids)),
-            )
+            await connection.execute(_PARK, {"reason": reason.value, "ids": list(transaction_ids)})
 
     async def park_abandoned(
         self, *, overdue_s: float, groups: Sequence[str] | None, except_groups: Sequence[str], limit: int
@@ -132,7 +128,8 @@ class Halves:
                     "limit": limit,
                 },
             )
-            return cursor.rowcount
+            ((parked,),) = await cursor.fetchall()
+            return int(parked)
 
     async def resume(self, *, transaction_id: UUID | None = None, group: str = "") -> int:
         """Restarts the checks of what is parked, at once: of one transaction, or of a group. How many they were.
@@ -145,9 +142,10 @@ class Halves:
                 cursor = await connection.execute(
                     _RESUME, {"transaction_id": transaction_id, "group": group, "limit": _RESUME_BATCH}
                 )
-            if not cursor.rowcount:
+                ((count,),) = await cursor.fetchall()
+            if not count:
                 return resumed
-            resumed += cursor.rowcount
+            resumed += count
 
     async def list(
         self,
@@ -230,7 +228,28 @@ select c.transaction_id, p.group_name, p.fence_id, c.checks,
   left join txmsg.topic t on t.id = q.topic_id
 """
 
-_PARK_ABANDONED = """
+# After `changed`: the halves that an operator or a check loop has changed, noted where their topics have a journal.
+_JOURNALED = """
+journaled as (
+    insert into txmsg.journal (segment, at, event, transaction_id, n, group_name, actor, detail)
+    select s.id, now(), {event}, c.transaction_id, 0, p.group_name, {actor}, c.parked_reason
+      from changed c
+      join txmsg.queue q on q.id = c.queue
+      join txmsg.topic t on t.id = q.topic_id and t.journal_since is not null
+      join txmsg.producer p on p.id = c.producer
+      join txmsg.segment s on s.state = 'open'
+)
+select count(*) from changed
+"""
+
+_PARK = f"""
+with changed as (
+    update txmsg.half_message h set next_check_at = null, parked_reason = %(reason)s
+     where h.transaction_id = any(%(ids)s) and h.n = 0
+    returning h.transaction_id, h.queue, h.producer, h.parked_reason
+), {_JOURNALED.format(event="'parked'", actor="null")}"""
+
+_PARK_ABANDONED = f"""
 with abandoned as materialized (
     select h.transaction_id
       from txmsg.half_message h join txmsg.producer p on p.id = h.producer
@@ -240,15 +259,16 @@ with abandoned as materialized (
      order by h.next_check_at
      limit %(limit)s
        for update of h skip locked
-)
-update txmsg.half_message h set next_check_at = null, parked_reason = %(reason)s
-  from abandoned where h.transaction_id = abandoned.transaction_id and h.n = 0
-"""
+), changed as (
+    update txmsg.half_message h set next_check_at = null, parked_reason = %(reason)s
+      from abandoned where h.transaction_id = abandoned.transaction_id and h.n = 0
+    returning h.transaction_id, h.queue, h.producer, h.parked_reason
+), {_JOURNALED.format(event="'parked'", actor="null")}"""
 
 _RESUME_BATCH = 1000
 
 # Locks in the order of the ids, as a batch does that decides some of them meanwhile, and waits for it.
-_RESUME = """
+_RESUME = f"""
 with parked as materialized (
     select h.transaction_id
       from txmsg.half_message h join txmsg.producer p on p.id = h.producer
@@ -258,10 +278,11 @@ with parked as materialized (
      order by h.transaction_id
      limit %(limit)s
        for update of h
-)
-update txmsg.half_message h set next_check_at = now(), checks = 0, parked_reason = null
-  from parked where h.transaction_id = parked.transaction_id and h.n = 0
-"""
+), changed as (
+    update txmsg.half_message h set next_check_at = now(), checks = 0, parked_reason = null
+      from parked where h.transaction_id = parked.transaction_id and h.n = 0
+    returning h.transaction_id, h.queue, h.producer, h.parked_reason
+), {_JOURNALED.format(event="'resumed'", actor="'operator'")}"""
 
 _LIST = """
 with found as materialized (

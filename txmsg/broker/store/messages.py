@@ -11,7 +11,10 @@ from uuid import UUID
 from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.journal import EntryRow, entries_of
 from txmsg.message import Offset, QueueId, QueueNumber
+
+_ENTRIES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,7 @@ class FoundRow:
     checks: int | None
     next_check_at: datetime | None
     parked_reason: str | None
+    journal_since: datetime | None
     more: bool
 
 
@@ -81,6 +85,7 @@ class EndedRow:
     half_stored_at: datetime | None
     producer_group: str | None
     decided_by: int | None
+    journal_since: datetime | None
 
 
 class Messages:
@@ -123,6 +128,20 @@ class Messages:
             await cursor.execute(_MIRRORS, {"queue_id": queue_id, "queue_offset": queue_offset})
             return await cursor.fetchall()
 
+    async def journal_of(
+        self, transaction_id: UUID, n: int, *, queue_id: int | None, queue_offset: int | None, since: datetime | None
+    ) -> Sequence[EntryRow]:
+        """What the journal has on a message; see `entries_of`."""
+        return await entries_of(
+            self._pool,
+            transaction_id,
+            n,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            since=since,
+            limit=_ENTRIES_MAX,
+        )
+
     async def ended(self, transaction_id: UUID) -> EndedRow | None:
         """How a transaction ended that has no messages any more, as long as that is remembered."""
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(EndedRow)) as cursor:
@@ -147,7 +166,7 @@ select s.state, s.transaction_id, s.n, t.name as topic, q.number, q.id as queue_
        s.decided_by, s.key, s.tag, s.ordering_key, case when %(with_bodies)s then s.headers end as headers,
        case when %(with_bodies)s then s.body else '' end as body, octet_length(s.body) as size_bytes, s.born_at,
        s.half_stored_at, s.stored_at, s.deliver_at, p.group_name as producer_group, s.checks, s.next_check_at,
-       s.parked_reason, s.more
+       s.parked_reason, t.journal_since, s.more
   from sized s
   join txmsg.queue q on q.id = s.queue
   join txmsg.topic t on t.id = q.topic_id
@@ -247,7 +266,8 @@ select m.name, coalesce(m.log, '') as log, coalesce(p.next_offset > %(queue_offs
 """
 
 _ENDED = """
-select r.at, r.committed, t.name as topic, r.half_stored_at, p.group_name as producer_group, r.decided_by
+select r.at, r.committed, t.name as topic, r.half_stored_at, p.group_name as producer_group, r.decided_by,
+       t.journal_since
   from txmsg.segment s
  cross join lateral (
        select r.* from txmsg.rolled_back r where r.segment = s.id and r.transaction_id = %(id)s) r

@@ -17,7 +17,7 @@ from psycopg.rows import class_row
 from txmsg.broker.store.connect import Connection
 from txmsg.message import Offset, QueueNumber
 
-PARTITIONS = {"message": "message", "memory": "message", "rolled_back": "rolled_back"}
+PARTITIONS = {"message": "message", "memory": "message", "rolled_back": "rolled_back", "journal": "journal"}
 """What segment N consists of, such as memory_N, and the table that each is a partition of."""
 
 _DETACH_WAIT_S = 5.0
@@ -114,6 +114,7 @@ async def segments(conn: Connection) -> list[SegmentRow]:
                    coalesce(pg_total_relation_size(to_regclass(format('txmsg.message_%s', s.id))), 0)
                        + coalesce(pg_total_relation_size(to_regclass(format('txmsg.memory_%s', s.id))), 0)
                        + coalesce(pg_total_relation_size(to_regclass(format('txmsg.rolled_back_%s', s.id))), 0)
+                       + coalesce(pg_total_relation_size(to_regclass(format('txmsg.journal_%s', s.id))), 0)
                        as size_bytes
               from txmsg.segment s where s.state <> 'ahead' order by s.id
             """

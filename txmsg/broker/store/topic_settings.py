@@ -41,6 +41,8 @@ class TopicSettingsRow:
     durability: str
     unread: str
     send_rate_max: float | None
+    journal_since: datetime | None
+    """None: it has no journal."""
     created_at: datetime
     version: int
     settled_in_s: float
@@ -59,6 +61,7 @@ class TopicChange:
     durability: str | None = None
     unread: str | None = None
     send_rate_max: float | None = None
+    journal: bool | None = None
 
 
 class TopicSummaryRow(NamedTuple):
@@ -155,6 +158,7 @@ class TopicSettings:
                     "durability": wanted.durability,
                     "unread": wanted.unread,
                     "send_rate_max": wanted.send_rate_max,
+                    "journal": (topic.journal_since is not None) if change.journal is None else change.journal,
                     "sends_elsewhere": _where_it_sends(wanted) != _where_it_sends(topic),
                 },
             )
@@ -358,7 +362,7 @@ async def _not_entered(conn: AsyncConnection, ids: Sequence[QueueId]) -> tuple[i
 _SELECT = """
 select id, name, queue_count, coalesce(write_queues, queue_count) as write_queues,
        coalesce(read_queues, queue_count) as read_queues, ordered_queues,
-       permission, durability, unread, send_rate_max, created_at, version,
+       permission, durability, unread, send_rate_max, journal_since, created_at, version,
        greatest(0, %(settled)s::float8 - extract(epoch from now() - write_changed_at))::float8 as settled_in_s
   from txmsg.topic
 """
@@ -378,7 +382,8 @@ _ALTER = """
 update txmsg.topic
    set queue_count = %(queue_count)s, write_queues = %(write_queues)s, read_queues = %(read_queues)s,
        ordered_queues = %(ordered_queues)s, permission = %(permission)s, durability = %(durability)s,
-       unread = %(unread)s, send_rate_max = %(send_rate_max)s, version = version + 1,
+       unread = %(unread)s, send_rate_max = %(send_rate_max)s,
+       journal_since = case when %(journal)s then coalesce(journal_since, now()) end, version = version + 1,
        write_changed_at = case when %(sends_elsewhere)s then now() else write_changed_at end
  where id = %(id)s
 """

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TopicSettings(_message.Message):
-    __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max", "created_at_us", "version")
+    __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max", "created_at_us", "version", "journal_since_us")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class TopicSettings(_message.Message):
     SEND_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_SINCE_US_FIELD_NUMBER: _ClassVar[int]
     name: str
     queues: int
     write_queues: int
@@ -30,7 +31,8 @@ class TopicSettings(_message.Message):
     send_rate_max: float
     created_at_us: int
     version: int
-    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ..., created_at_us: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    journal_since_us: int
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ..., created_at_us: _Optional[int] = ..., version: _Optional[int] = ..., journal_since_us: _Optional[int] = ...) -> None: ...
 
 class ListTopicSettingsRequest(_message.Message):
     __slots__ = ("limit", "after", "contains")
@@ -103,7 +105,7 @@ class ShowTopicReply(_message.Message):
     def __init__(self, topic: _Optional[_Union[TopicSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[TopicQueue, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TopicGroup, _Mapping]]] = ..., halves: _Optional[int] = ..., scheduled: _Optional[int] = ...) -> None: ...
 
 class AlterTopicRequest(_message.Message):
-    __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max")
+    __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max", "journal")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +115,7 @@ class AlterTopicRequest(_message.Message):
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     UNREAD_FIELD_NUMBER: _ClassVar[int]
     SEND_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_FIELD_NUMBER: _ClassVar[int]
     name: str
     queues: int
     write_queues: int
@@ -122,7 +125,8 @@ class AlterTopicRequest(_message.Message):
     durability: str
     unread: str
     send_rate_max: float
-    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ...) -> None: ...
+    journal: bool
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ..., journal: bool = ...) -> None: ...
 
 class AlterTopicReply(_message.Message):
     __slots__ = ("topic",)

@@ -16,6 +16,7 @@ _PARTS = (
     "topics",
     "halves",
     "messages",
+    "journal",
     "memory",
     "segments",
     "levels",

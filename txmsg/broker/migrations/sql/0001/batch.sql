@@ -58,7 +58,8 @@ declare
     v_open boolean;
     v_known boolean;
     v_policies boolean;  -- whether some producer's first check has a time of its own
-    v_levels boolean;  -- whether some topic is not simply sync
+    v_special boolean;  -- whether some topic is not simply sync, or has a journal
+    v_journaled int[];  -- of the queues touched, those with a journal
     v_delayed boolean := cardinality(p_plain_deliver_at) > 0;
     v_memory int[];  -- of the queues touched, those in memory
     v_memory_open int;  -- null as long as no queue is in memory: then nothing is looked for there
@@ -100,8 +101,8 @@ begin
            and (select count(*) from txmsg.producer p where p.id = any(p_half_producer))
                = (select count(distinct u.id) from unnest(p_half_producer) u(id)),
            exists (select from txmsg.check_policy c where c.first_check_s is not null),
-           exists (select from txmsg.topic t where t.durability <> 'sync')
-      into v_open, v_known, v_policies, v_levels;
+           exists (select from txmsg.topic t where t.durability <> 'sync' or t.journal_since is not null)
+      into v_open, v_known, v_policies, v_special;
     if not v_open then
         raise exception 'segment % is not open', p_segment using errcode = 'TX001';
     elsif not v_known then
@@ -144,8 +145,11 @@ begin
     end if;
 
     -- Looked at once more under the locks of queues, which a topic's change to memory takes. Halves alone take none.
-    if v_levels or v_queues is not null then
+    if v_special or v_queues is not null then
         v_memory := txmsg.set_level(v_queues || p_half_queue);
+    end if;
+    if v_special then
+        v_journaled := txmsg.journaled(v_queues || p_half_queue);
     end if;
     v_memory_open := case when v_memory is not null then -p_segment end;
     v_memory_previous := case when v_memory is not null then -p_previous end;
@@ -215,11 +219,17 @@ begin
             delete from txmsg.half_message h where h.transaction_id = any(v_done) and not h.decided;
             return query select 'resolved', unnest(v_done), null::int, null::bigint;
         end if;
+        if v_journaled is not null then
+            perform txmsg.journal_halves(p_segment, v_journaled, p_half_id);
+        end if;
     end if;
 
     if cardinality(p_decided_by) > 0 then
         select array_agg(e.id) filter (where e.by = 2), array_agg(e.id) filter (where e.by = 3)
           into v_by_check, v_by_person from unnest(p_commit || p_rollback, p_decided_by) e(id, by);
+    end if;
+    if v_journaled is not null and cardinality(v_commit || v_rollback) > 0 then
+        perform txmsg.journal_outcomes(p_segment, v_journaled, v_commit, v_rollback, v_by_check, v_by_person);
     end if;
 
     -- ---- rollbacks: before the commits, which may have waited for them

@@ -5,7 +5,7 @@ create view txmsg.catalogue as
     with relation as (
         select c.oid, c.relname, c.relkind, c.relpersistence from pg_class c
          where c.relnamespace = 'txmsg'::regnamespace and not c.relispartition and c.relname !~ '^revision|^catalogue'
-           and c.relname !~ '^(message|memory|rolled_back)_\d+')
+           and c.relname !~ '^(message|memory|rolled_back|journal)_\d+')
     select case r.relkind when 'i' then 'index' when 'I' then 'index' when 'S' then 'sequence' when 'v' then 'view'
                           else 'table' end as kind,
            r.relname::text as name,

@@ -13,7 +13,7 @@ begin
         return v_id;
     end if;
     select coalesce(max(id), 0) + 1 into v_id from txmsg.segment;
-    foreach v_root in array array['message', 'rolled_back'] loop
+    foreach v_root in array array['message', 'rolled_back', 'journal'] loop
         execute format('create table txmsg.%1$I (like txmsg.%2$I including all)', v_root || '_' || v_id, v_root);
         execute format('alter table txmsg.%1$I add constraint of_segment check (segment = %2$s)',
                        v_root || '_' || v_id, v_id);

@@ -21,9 +21,13 @@ create table txmsg.topic (
     -- Rises with each change, so that brokers see it.
     version bigint not null default 0,
     -- When brokers were last told to send elsewhere: what they must not write to any more is touched only later.
-    write_changed_at timestamptz not null default now()
+    write_changed_at timestamptz not null default now(),
+    -- Since when what happens to its messages is journaled; null: it is not.
+    journal_since timestamptz
 );
 create index topic_durability on txmsg.topic (durability) where durability <> 'sync';
+-- What batches look for first: topics with which they have more to do than with others.
+create index topic_special on txmsg.topic (id) where durability <> 'sync' or journal_since is not null;
 
 create table txmsg.queue (
     id int generated always as identity primary key,

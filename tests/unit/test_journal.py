@@ -1,0 +1,86 @@
+"""What a broker notes for the journal, and what it does when it cannot keep it."""
+
+from __future__ import annotations
+
+import pytest
+
+from txmsg.broker.journal import Event, Journal
+from txmsg.message import new_transaction_id
+
+NOW = 100.0
+
+
+def journal(entries_max: int = 100) -> Journal:
+    """The journal of a broker where topic t, with queue 1, has one."""
+    noted = Journal(entries_max=entries_max, monotonic=lambda: NOW)
+    noted.queues, noted.topics = frozenset({1}), frozenset({"t"})
+    return noted
+
+
+def test_only_topics_with_a_journal_are_noted() -> None:
+    noted = journal()
+    noted.note(Event.DELIVERED, 2, [0], "mail")
+    noted.note_check("other", new_transaction_id(), group="shop", by="c", attempt=1, answer="COMMIT")
+    assert noted.waiting == 0
+    noted.note(Event.DELIVERED, 1, [0], "mail")
+    noted.note_check("t", new_transaction_id(), group="shop", by="c", attempt=1, answer="COMMIT")
+    assert [entry.event for entry in noted.take(10)] == ["delivered", "check"]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "runs"),
+    [
+        ([], []),
+        ([7], [(7, 7)]),
+        ([5, 3, 4], [(3, 5)]),
+        ([1, 2, 4, 6, 7], [(1, 2), (4, 4), (6, 7)]),
+        (range(1025), [(0, 1023), (1024, 1024)]),
+    ],
+)
+def test_consecutive_offsets_are_one_entry(offsets: list[int], runs: list[tuple[int, int]]) -> None:
+    noted = journal()
+    noted.note(Event.ACKNOWLEDGED, 1, offsets, "mail")
+    assert [(entry.first_offset, entry.last_offset) for entry in noted.take(10)] == runs
+
+
+def test_beyond_the_bound_entries_are_counted_and_the_count_is_told_once_it_is_written() -> None:
+    noted = journal(entries_max=2)
+    noted.note(Event.DELIVERED, 1, [1, 3, 5, 7, 9], "mail")
+    assert (noted.waiting, noted.lost) == (2, 3)
+    taken = noted.take(10)
+    assert [(entry.event, entry.first_offset, entry.entries) for entry in taken] == [
+        ("delivered", 1, None),
+        ("delivered", 3, None),
+        ("lost", None, 3),
+    ]
+    noted.put_back(taken)  # the database was away
+    assert noted.take(10) == taken
+    noted.told(taken)
+    assert noted.take(10) == []
+    assert noted.lost == 3
+
+
+def test_what_is_put_back_comes_first_again() -> None:
+    noted = journal()
+    noted.note(Event.DELIVERED, 1, [1, 3, 5], "mail")
+    first = noted.take(2)
+    noted.put_back(first)
+    assert [entry.first_offset for entry in noted.take(10)] == [1, 3, 5]
+
+
+def test_what_waits_when_the_database_goes_back_is_lost_and_nothing_is_noted_until_topics_are_read() -> None:
+    noted = journal()
+    noted.note(Event.DELIVERED, 1, [1], "mail")
+    noted.forget()
+    noted.note(Event.DELIVERED, 1, [2], "mail")
+    assert [(entry.event, entry.entries) for entry in noted.take(10)] == [("lost", 1)]
+
+
+def test_texts_of_others_are_stored_as_the_database_can_have_them() -> None:
+    noted = journal()
+    noted.note(Event.REFUSED, 1, [1], "mail", by="a\0b", detail="\ud800" + "x" * 5000)
+    (entry,) = noted.take(1)
+    assert entry.actor == "a\\0b"
+    assert entry.detail is not None
+    assert entry.detail.startswith("?x")
+    assert len(entry.detail) == 2000

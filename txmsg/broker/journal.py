@@ -1,0 +1,221 @@
+"""The journal of topics that have one: what a broker does with their messages, for people who ask later.
+
+Parts note what they do, in memory; a task of its own writes it a few times per second, many entries in one statement.
+So nothing waits for the journal, and nothing fails with it. What a broker has noted and not written when it dies is
+lost: the last quarter of a second.
+
+What is sent and decided is not noted here: the batch that stores it journals it, too (journal.sql).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from typing import Final
+
+import psycopg
+
+from txmsg.broker.periodic import repeat
+from txmsg.broker.store import journal as store
+from txmsg.broker.store.connect import Pool
+from txmsg.broker.store.journal import RUN_MAX, Entry
+from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
+from txmsg.message import TransactionId
+
+_log = EventLog(__name__)
+
+ENTRIES_MAX: Final = 20_000
+"""Entries that wait to be written. More are not kept, but counted."""
+_ENTRIES_PER_STATEMENT: Final = 2000
+_TEXT_LENGTH_MAX: Final = 2000
+_WRITE_S: Final = 0.25
+_LOOK_S: Final = 5.0
+
+
+class Event(StrEnum):
+    """What a broker notes. On disk, as JournalEntry.Event of messages.proto says."""
+
+    CHECK = "check"
+    DELIVERED = "delivered"
+    RETURNED = "returned"
+    ACKNOWLEDGED = "acknowledged"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+    RETRY = "retry"
+    DEAD = "dead"
+    LOST = "lost"
+
+
+class Journal:
+    """What one broker has noted and not yet written. Knows no database. Noting never waits, and never fails."""
+
+    def __init__(self, *, entries_max: int = ENTRIES_MAX, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.queues: frozenset[int] = frozenset()
+        """The queues, by id, of topics that have a journal. Empty, as it mostly is, nothing is noted."""
+        self.topics: frozenset[str] = frozenset()
+        """These topics."""
+        self.lost = 0
+        """Entries that were not kept, since the broker started."""
+        self._entries_max = entries_max
+        self._monotonic = monotonic
+        self._waiting: deque[Entry] = deque()
+        self._untold = 0
+
+    @property
+    def waiting(self) -> int:
+        """Entries that wait to be written."""
+        return len(self._waiting)
+
+    def note(
+        self,
+        event: Event,
+        queue_id: int,
+        offsets: Iterable[int],
+        group: str,
+        *,
+        by: str | None = None,
+        attempt: int | None = None,
+        detail: str | None = None,
+        delay_s: float | None = None,
+    ) -> None:
+        """The same has happened to all of these messages in a group now. delay_s: until they are due again."""
+        if queue_id in self.queues:
+            now, by, detail = self._monotonic(), _text(by), _text(detail)
+            for first, last in _runs(offsets):
+                self._add(Entry(now, event, queue_id, first, last, None, group, by, attempt, detail, delay_s))
+
+    def note_check(
+        self, topic: str, transaction_id: TransactionId, *, group: str, by: str, attempt: int, answer: str
+    ) -> None:
+        """A client was asked for the outcome of a transaction, and this is what it answered."""
+        if topic in self.topics:
+            of = (None, None, None, transaction_id, group, _text(by), attempt, _text(answer))
+            self._add(Entry(self._monotonic(), Event.CHECK, *of))
+
+    def _add(self, entry: Entry) -> None:
+        if len(self._waiting) < self._entries_max:
+            self._waiting.append(entry)
+        else:
+            self.lose(1)
+
+    # ---- for the writer
+
+    def take(self, count: int) -> list[Entry]:
+        """Removes the oldest `count` entries. The last one may say how many were lost, until `told`."""
+        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), count))]
+        if self._untold:
+            taken.append(Entry(self._monotonic(), Event.LOST, entries=self._untold))
+        return taken
+
+    def told(self, entries: list[Entry]) -> None:
+        """These are on disk."""
+        self._untold -= entries[-1].entries or 0
+
+    def put_back(self, entries: list[Entry]) -> None:
+        """These could not be written now."""
+        self._waiting.extendleft(entry for entry in reversed(entries) if entry.event is not Event.LOST)
+
+    def lose(self, count: int) -> None:
+        """So many entries are not kept. The next ones that are written say it."""
+        if count and not self._untold:
+            _log.warning(
+                "journal.lost",
+                "entries of the journal are lost: `txmsg message trace` says so of the messages of this time",
+            )
+        self.lost += count
+        self._untold += count
+
+    def forget(self) -> None:
+        """Ids of queues may be those of others by now: what waits is lost."""
+        self.lose(len(self._waiting))
+        self._waiting.clear()
+        self.queues, self.topics = frozenset(), frozenset()
+
+
+class JournalWriter:
+    """Writes the journal of one broker, and learns which topics have one."""
+
+    def __init__(self, pool: Pool, journal: Journal) -> None:
+        self.written = 0
+        """Entries written since the broker started."""
+        self._pool = pool
+        self._journal = journal
+        self._soon = asyncio.Event()
+        self._writing = asyncio.Lock()
+        pool.incarnation.on_end(self._forget)
+
+    async def write_once(self) -> None:
+        """Writes what waits. Raises BrokerUnavailable; what was not written then still waits."""
+        async with self._writing:
+            while entries := self._journal.take(_ENTRIES_PER_STATEMENT):
+                try:
+                    await store.write(self._pool, entries, now=time.monotonic())
+                except BrokerUnavailable:
+                    self._journal.put_back(entries)
+                    raise
+                except psycopg.DatabaseError:
+                    # Tried again, they would be refused again, and nothing would be written after them.
+                    _log.exception(
+                        "journal.refused", "%(entries)d entries of the journal are refused", entries=len(entries)
+                    )
+                    self._journal.lose(sum(entry.event is not Event.LOST for entry in entries))
+                    return
+                self._journal.told(entries)
+                self.written += len(entries)
+
+    async def look_once(self) -> None:
+        """Reads which topics have a journal."""
+        found = await store.journaled(self._pool)
+        self._journal.queues = frozenset(queue_id for _, queue_id in found)
+        self._journal.topics = frozenset(topic for topic, _ in found)
+
+    def look_soon(self) -> None:
+        """A topic was changed: looks at once."""
+        self._soon.set()
+
+    async def run(self) -> None:
+        """Looks and writes until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(repeat("reading which topics have a journal", self.look_once, _LOOK_S, soon=self._soon))
+            tasks.create_task(repeat("writing the journal", self.write_once, _WRITE_S))
+
+    async def close(self, timeout_s: float) -> None:
+        """Writes what waits, if that takes no longer than this."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.write_once()
+        except (BrokerUnavailable, TimeoutError) as exc:
+            _log.warning(
+                "journal.unwritten",
+                "%(entries)d entries of the journal were not written: %(error)s",
+                entries=self._journal.waiting,
+                error=exc or "no answer in time",
+            )
+
+    def _forget(self, _: str) -> None:
+        """The database has gone back."""
+        self._journal.forget()
+        self.look_soon()
+
+
+def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Consecutive offsets as (first, last), RUN_MAX of them at most."""
+    run: list[int] = []
+    for offset in sorted(offsets):
+        if run and (offset != run[1] + 1 or offset - run[0] >= RUN_MAX):
+            yield run[0], run[1]
+            run = []
+        run = [run[0] if run else offset, offset]
+    if run:
+        yield run[0], run[1]
+
+
+def _text(text: str | None) -> str | None:
+    """A text of others as PostgreSQL can store it, and cut."""
+    if text is None:
+        return None
+    return text[:_TEXT_LENGTH_MAX].replace("\0", "\\0").encode("utf-8", "replace").decode()

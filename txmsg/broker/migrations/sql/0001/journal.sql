@@ -1,0 +1,62 @@
+-- The journal: what happens to messages of topics that have one, and no other table keeps. For people only: nothing
+-- depends on it.
+
+-- In partitions of the segments of messages: an entry is written into the segment that is open, so it is kept at least
+-- as long as the message is that it tells of, and goes with later ones. Indexes are partial, as each entry has one of
+-- both keys.
+create sequence txmsg.journal_seq;
+create table txmsg.journal (
+    segment int not null,
+    -- Orders entries of one moment. `at` is of this server's clock.
+    seq bigint not null default nextval('txmsg.journal_seq'),
+    at timestamptz not null,
+    -- As JournalEntry.Event of messages.proto says, in lower case.
+    event text collate "C" not null,
+    -- Of a message that may not be in its queue yet, or of a transaction (n 0).
+    transaction_id uuid,
+    n smallint,
+    -- Of messages in their queue: consecutive offsets, at most 1024, to which the same happened at once.
+    queue int,
+    first_offset bigint,
+    last_offset bigint,
+    group_name text collate "C",
+    -- Which client or broker did it; of an outcome: client, check or person.
+    actor text collate "C",
+    attempt int,
+    detail text collate "C",
+    until timestamptz,
+    -- Of lost: how many entries.
+    entries bigint
+) partition by list (segment);
+create index journal_transaction on txmsg.journal (transaction_id) where transaction_id is not null;
+create index journal_offset on txmsg.journal (queue, first_offset) where first_offset is not null;
+create index journal_lost on txmsg.journal (at) where event = 'lost';
+
+-- Those of the queues that have a journal; null: none.
+create function txmsg.journaled(p_queues int[]) returns int[] language sql stable as $$
+    select array_agg(q.id) from txmsg.queue q join txmsg.topic t on t.id = q.topic_id
+     where t.journal_since is not null and q.id = any(p_queues)
+$$;
+
+-- Notes the half messages that this transaction has stored, of those named, in these queues.
+create function txmsg.journal_halves(p_segment int, p_queues int[], p_ids uuid[]) returns void language sql as $$
+    insert into txmsg.journal (segment, at, event, transaction_id, n, group_name)
+    select p_segment, h.stored_at, 'half', h.transaction_id, h.n, p.group_name
+      from txmsg.half_message h join txmsg.producer p on p.id = h.producer
+     where h.transaction_id = any(p_ids) and h.queue = any(p_queues) and h.stored_at = now()
+     order by h.transaction_id, h.n
+$$;
+
+-- Notes the outcomes of transactions that are undecided, before their rows go. The caller holds the locks of the queues.
+create function txmsg.journal_outcomes(
+    p_segment int, p_queues int[], p_commit uuid[], p_rollback uuid[], p_by_check uuid[], p_by_person uuid[]
+) returns void language sql as $$
+    insert into txmsg.journal (segment, at, event, transaction_id, n, actor, until)
+    select p_segment, clock_timestamp(), case when h.transaction_id = any(p_commit) then 'commit' else 'rollback' end,
+           h.transaction_id, h.n,
+           case when h.transaction_id = any(p_by_check) then 'check'
+                when h.transaction_id = any(p_by_person) then 'person' else 'client' end, h.deliver_at
+      from txmsg.half_message h
+     where h.transaction_id = any(p_commit || p_rollback) and h.queue = any(p_queues) and not h.decided
+     order by h.transaction_id, h.n
+$$;

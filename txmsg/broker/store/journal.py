@@ -1,0 +1,124 @@
+"""Every statement on the journal of topics, but those of batches (journal.sql). See txmsg/broker/journal.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from txmsg.broker.store.connect import Pool, session
+from txmsg.message import TransactionId
+
+RUN_MAX = 1024
+"""Consecutive offsets in one entry."""
+
+
+class Entry(NamedTuple):
+    """What is written. at: by the broker's monotonic clock, from which the database computes a time of its own."""
+
+    at: float
+    event: str
+    queue_id: int | None = None
+    first_offset: int | None = None
+    last_offset: int | None = None
+    transaction_id: TransactionId | None = None
+    group: str | None = None
+    actor: str | None = None
+    attempt: int | None = None
+    detail: str | None = None
+    delay_s: float | None = None
+    entries: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRow:
+    """An entry as an operator is shown it."""
+
+    seq: int
+    at: datetime
+    event: str
+    group_name: str | None
+    actor: str | None
+    attempt: int | None
+    detail: str | None
+    until: datetime | None
+    entries: int | None
+
+
+async def journaled(pool: Pool) -> Sequence[tuple[str, int]]:
+    """The topics that have a journal, each with the ids of its queues."""
+    async with session(pool) as connection:
+        cursor = await connection.execute(
+            "select t.name, q.id from txmsg.topic t join txmsg.queue q on q.topic_id = t.id "
+            "where t.journal_since is not null"
+        )
+        return await cursor.fetchall()
+
+
+async def write(pool: Pool, entries: Sequence[Entry], *, now: float) -> None:
+    """Writes entries, in this order, into the open segment."""
+    ages_s, *columns = (list(column) for column in zip(*entries, strict=True))
+    async with session(pool) as connection:
+        await connection.execute(_WRITE, [[now - at for at in ages_s], *columns])
+
+
+async def entries_of(
+    pool: Pool,
+    transaction_id: UUID,
+    n: int,
+    *,
+    queue_id: int | None,
+    queue_offset: int | None,
+    since: datetime | None,
+    limit: int,
+) -> Sequence[EntryRow]:
+    """What the journal has on a message, and on its transaction's checks, in order.
+
+    queue_id, queue_offset: where it is, if it is in its queue. since: from then on what was lost of any message.
+    """
+    given = {
+        "id": transaction_id,
+        "n": n,
+        "queue": queue_id,
+        "offset": queue_offset,
+        "since": since,
+        "limit": limit,
+    }
+    async with session(pool) as connection, connection.cursor(row_factory=class_row(EntryRow)) as cursor:
+        await cursor.execute(_OF_MESSAGE, given)
+        return await cursor.fetchall()
+
+
+_WRITE = """
+insert into txmsg.journal (segment, at, event, queue, first_offset, last_offset, transaction_id, n, group_name, actor,
+                           attempt, detail, until, entries)
+select s.id, now() - make_interval(secs => e.age_s), e.event, e.queue, e.first_offset, e.last_offset, e.transaction_id,
+       case when e.transaction_id is not null then 0 end, e.group_name, e.actor, e.attempt, e.detail,
+       now() + make_interval(secs => e.delay_s - e.age_s), e.entries
+  from unnest(%s::float8[], %s::text[], %s::int[], %s::bigint[], %s::bigint[], %s::uuid[], %s::text[], %s::text[],
+              %s::int[], %s::text[], %s::float8[], %s::bigint[]) with ordinality
+       as e(age_s, event, queue, first_offset, last_offset, transaction_id, group_name, actor, attempt, detail, delay_s,
+            entries, place)
+  join txmsg.segment s on s.state = 'open'
+ order by e.place
+"""
+
+# Checks are of the transaction, on its first message.
+_OF_MESSAGE = f"""
+select j.seq, j.at, j.event, j.group_name, j.actor, j.attempt, j.detail, j.until, j.entries from (
+    select j.* from txmsg.journal j
+     where j.transaction_id = %(id)s
+       and (j.n = %(n)s or j.event in ('check', 'parked', 'resumed'))
+    union all
+    select j.* from txmsg.journal j
+     where j.queue = %(queue)s and j.first_offset between %(offset)s::bigint - {RUN_MAX - 1} and %(offset)s
+       and j.last_offset >= %(offset)s
+    union all
+    select j.* from txmsg.journal j where j.event = 'lost' and j.at >= %(since)s) j
+ order by j.at, j.seq
+ limit %(limit)s
+"""
