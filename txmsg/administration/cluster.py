@@ -56,9 +56,10 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFigures:
-    """What one broker exports, without histograms."""
+    """What one broker exports, without histograms. now_s: by its clock, since 1970."""
 
     broker: str
+    now_s: float
     series: Series
 
 
@@ -124,5 +125,7 @@ def cluster_state(reply: pb.ShowClusterReply, *, with_queues: bool) -> ClusterSt
 def broker_figures(reply: pb.FiguresReply) -> BrokerFigures:
     """What a broker says of itself."""
     return BrokerFigures(
-        broker=reply.broker, series={(each.name, tuple(each.labels)): each.value for each in reply.figures}
+        broker=reply.broker,
+        now_s=reply.now_us / 1_000_000,
+        series={(each.name, tuple(each.labels)): each.value for each in reply.figures},
     )

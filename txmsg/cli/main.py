@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "db": "Look after a Notify database: upgrade, current, check.",
     "dead-letter": "Look at messages that a group could not process, deliver them again, or purge them.",
     "demo": "Play an example with real processes and crashes.",
+    "doctor": "Look at a running set, and say what is wrong or risky, and what mends it.",
     "fence": "Look after the fence of a business database: purge, id, renew-id.",
     "group": "Look at consumer groups, change their settings, replay, delete them.",
     "half": "Look at half messages, have them checked again, or decide by hand.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from txmsg.broker.cluster import Registry
-from txmsg.message import us_of_datetime
+from txmsg.message import now_us, us_of_datetime
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures
 from txmsg.wire.v1 import cluster_pb2 as pb
@@ -65,6 +65,7 @@ class ClusterApi:
         figures = await self._read(request.with_database)
         return pb.FiguresReply(
             broker=self._broker,
+            now_us=now_us(),
             figures=[
                 pb.Figure(name=metric.name, labels=labels, value=value)
                 for metric, values in figures.series()

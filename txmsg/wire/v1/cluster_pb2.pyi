@@ -101,9 +101,11 @@ class Figure(_message.Message):
     def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., value: _Optional[float] = ...) -> None: ...
 
 class FiguresReply(_message.Message):
-    __slots__ = ("broker", "figures")
+    __slots__ = ("broker", "figures", "now_us")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    NOW_US_FIELD_NUMBER: _ClassVar[int]
     broker: str
     figures: _containers.RepeatedCompositeFieldContainer[Figure]
-    def __init__(self, broker: _Optional[str] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...
+    now_us: int
+    def __init__(self, broker: _Optional[str] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., now_us: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,234 @@
+"""Each check of brokers finds its cause, planted in a real set."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import PostgresServer
+from txmsg import Message, Producer
+from txmsg.cli.connections import asker
+from txmsg.cli.main import main
+from txmsg.doctor import brokers
+from txmsg.doctor.brokers import CHECKS, Answer, Cluster
+from txmsg.doctor.finding import Check, Finding, Severity, examine
+
+
+@pytest.fixture(scope="module")
+def url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
+    name = f"{notify_template}_doctor"
+    yield postgres.create_database(name, template=notify_template)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def broker(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    log = tmp_path_factory.mktemp("doctor") / "broker.log"
+    with BrokerProcess(url, "--id", "well", "--first-check-s", "3600", log=log) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(broker: BrokerProcess) -> Cluster:
+    """What a set says that is well."""
+    with Producer(broker.address, group="shop") as producer:
+        producer.send(Message("paid", b"1"))
+    return brokers.asked(asker, broker.address)
+
+
+@pytest.fixture
+def session(url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+        yield connection
+
+
+Session = psycopg.Connection[tuple[object, ...]]
+
+
+def found_by(check: Check[Cluster], cluster: Cluster) -> list[Finding]:
+    assert check in CHECKS
+    return list(check(cluster))
+
+
+def with_broker(cluster: Cluster, **changes: str) -> Cluster:
+    """The set with another broker, that differs from the one that is there."""
+    [answer] = cluster.answers
+    other = dataclasses.replace(answer.broker, **{"id": "other", **changes})  # type: ignore[arg-type]
+    answers = [answer] if other.state == "dead" else [answer, dataclasses.replace(answer, broker=other)]
+    state = dataclasses.replace(cluster.state, brokers=[answer.broker, other])
+    return dataclasses.replace(cluster, state=state, answers=answers)
+
+
+def with_figures(cluster: Cluster, metric: str, *labels: str, value: float) -> Cluster:
+    """The set, of which a figure has another value."""
+    assert metric in {name for name, _ in cluster.figures.series} | {"txmsg_group_lag_seconds"}
+    figures = dataclasses.replace(cluster.figures, series={(metric, labels): value})
+    answers = [dataclasses.replace(each, figures=figures) for each in cluster.answers]
+    return dataclasses.replace(cluster, figures=figures, answers=answers)
+
+
+def test_a_set_that_is_well_has_no_findings(broker: BrokerProcess, cluster: Cluster) -> None:
+    assert cluster.answers[0].figures is not None
+    assert list(brokers.look(asker, broker.address)) == []
+
+
+def test_a_broker_that_is_not_there_is_the_only_finding() -> None:
+    [found] = brokers.look(asker, "127.0.0.1:1")
+    assert (found.check, found.severity) == ("broker-reachable", Severity.PROBLEM)
+
+
+def test_a_broker_that_does_not_answer_at_its_address_is_found(
+    broker: BrokerProcess, session: Session, cluster: Cluster
+) -> None:
+    session.execute(
+        "insert into txmsg.broker (id, address, state, release, schema_revision, expires_at) "
+        "select 'away', '127.0.0.1:1', 'active', release, schema_revision, now() + interval '1 hour' from txmsg.broker"
+    )
+    try:
+        found = list(examine((brokers.broker_addresses,), lambda: nullcontext(brokers.asked(asker, broker.address))))
+    finally:
+        session.execute("delete from txmsg.broker where id = 'away'")
+    assert [each.what.partition(":")[0] for each in found] == ["broker away does not answer at 127.0.0.1"]
+    assert found_by(brokers.broker_addresses, cluster) == []
+
+
+def test_two_brokers_at_one_address_are_found(cluster: Cluster) -> None:
+    [found] = found_by(brokers.broker_addresses, with_broker(cluster))
+    assert found.what == f"well answers at {cluster.answers[0].broker.address}, the address of broker other"
+
+
+def test_brokers_of_two_releases_are_found(cluster: Cluster) -> None:
+    assert found_by(brokers.releases, cluster) == []
+    [found] = found_by(brokers.releases, with_broker(cluster, release="9.9"))
+    assert "9.9: other" in found.what
+    [answer] = cluster.answers
+    newer = dataclasses.replace(answer, broker=dataclasses.replace(answer.broker, release="9.9"))
+    [found] = found_by(brokers.releases, dataclasses.replace(cluster, answers=[newer]))
+    assert found.what.endswith("the brokers of 9.9")
+
+
+def test_a_broker_whose_clock_is_off_is_found(cluster: Cluster) -> None:
+    assert found_by(brokers.broker_clocks, cluster) == []
+    [answer] = cluster.answers
+    assert answer.figures is not None
+    late = dataclasses.replace(answer.figures, now_s=answer.figures.now_s - 90)
+    off: Answer = dataclasses.replace(answer, figures=late)
+    [found] = found_by(brokers.broker_clocks, dataclasses.replace(cluster, answers=[off]))
+    assert "s behind that of this machine" in found.what
+
+
+def test_drained_and_dead_brokers_are_found(cluster: Cluster) -> None:
+    assert found_by(brokers.broker_states, cluster) == []
+    [found] = found_by(brokers.broker_states, with_broker(cluster, state="draining"))
+    assert "txmsg cluster resume other" in found.fix
+    [found] = found_by(brokers.broker_states, with_broker(cluster, state="dead", address="gone:7700"))
+    assert found.what.startswith("broker other at gone:7700 has died")
+    assert found_by(brokers.broker_states, with_broker(cluster, state="dead")) == []  # another has its address
+
+
+def test_queues_that_nobody_delivers_are_found(cluster: Cluster) -> None:
+    assert found_by(brokers.undelivered_queues, cluster) == []
+    state = dataclasses.replace(cluster.state, queues_unassigned=2)
+    [found] = found_by(brokers.undelivered_queues, dataclasses.replace(cluster, state=state))
+    assert found.severity is Severity.PROBLEM
+
+
+def test_a_bound_that_is_near_is_found(cluster: Cluster) -> None:
+    assert found_by(brokers.bounds, cluster) == []
+    near = with_figures(cluster, "txmsg_bound_used_ratio", "connections", value=0.91)
+    [found] = found_by(brokers.bounds, near)
+    assert found.what == "connections of broker well is 91% full"
+
+
+def test_undecided_transactions_are_found(cluster: Cluster) -> None:
+    assert found_by(brokers.undecided_transactions, cluster) == []
+    [found] = found_by(brokers.undecided_transactions, with_figures(cluster, "txmsg_halves", "parked", value=2))
+    assert found.what == "2 transactions are parked"
+    old = with_figures(cluster, "txmsg_half_oldest_seconds", "in_doubt", value=700)
+    [found] = found_by(brokers.undecided_transactions, old)
+    assert found.what == "a transaction has been undecided for 700 s, though it was checked"
+
+
+def test_a_group_that_is_behind_is_found(cluster: Cluster) -> None:
+    assert found_by(brokers.lag, cluster) == []
+    [found] = found_by(brokers.lag, with_figures(cluster, "txmsg_group_lag_seconds", "sms", "paid", value=400))
+    assert found.what == "group sms is 400 s behind in topic paid"
+
+
+def test_a_group_without_a_consumer_and_its_dead_letters_are_found(
+    broker: BrokerProcess, session: Session, cluster: Cluster
+) -> None:
+    assert found_by(brokers.unread_groups, cluster) == []
+    assert found_by(brokers.dead_letters, cluster) == []
+    session.execute("insert into txmsg.consumer_group (name) values ('sms')")
+    session.execute(
+        "insert into txmsg.cursor (group_id, queue_id, next_offset, epoch) "
+        "select g.id, q.id, 0, 1 from txmsg.consumer_group g, txmsg.queue q"
+    )
+    session.execute(
+        "insert into txmsg.dead_letter (group_id, queue_id, queue_offset, attempts, transaction_id, n, body, born_at, "
+        "stored_at) select group_id, queue_id, 0, 1, gen_random_uuid(), 0, '', now(), now() from txmsg.cursor limit 1"
+    )
+    try:
+        [unread] = found_by(brokers.unread_groups, cluster)
+        [dead] = found_by(brokers.dead_letters, cluster)
+    finally:
+        session.execute("delete from txmsg.consumer_group")
+    assert unread.what == "1 messages wait for group sms, and it has no consumer"
+    assert dead.what == "group sms has 1 dead letters"
+
+
+def test_a_topic_to_which_nobody_sends_is_found(broker: BrokerProcess, session: Session, cluster: Cluster) -> None:
+    assert found_by(brokers.unused_topics, cluster) == []
+    said = CliRunner().invoke(main, ["topic", "create", "payed", "--broker", broker.address])
+    assert said.exit_code == 0, said.output
+    session.execute("insert into txmsg.consumer_group (name) values ('misspelt')")
+    session.execute(
+        "insert into txmsg.cursor (group_id, queue_id, next_offset, epoch) select g.id, q.id, 0, 1 "
+        "from txmsg.consumer_group g, txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = 'payed'"
+    )
+    try:
+        assert found_by(brokers.unused_topics, cluster) == []  # it is new: its producer may come
+        session.execute("update txmsg.topic set created_at = now() - interval '1 day' where name = 'payed'")
+        [found] = found_by(brokers.unused_topics, cluster)
+    finally:
+        session.execute("delete from txmsg.consumer_group")
+    assert found.what == "group misspelt reads topic payed, to which nobody has ever sent"
+
+
+# ---- the command
+
+
+def test_the_command_asks_a_broker_that_the_database_knows(broker: BrokerProcess, url: str, cluster: Cluster) -> None:
+    assert cluster.state.brokers
+    done = CliRunner().invoke(main, ["doctor", "--storage", url, "--json"])
+    found = json.loads(done.stdout)["findings"]
+    assert {each["check"] for each in found} <= {  # of the server, which other tests use
+        *("database-settings", "durability", "connections", "replication-slots", "failover-slots", "data-disk"),
+        "dead-rows",
+    }
+    assert all(each.keys() == {"check", "severity", "what", "why", "fix"} for each in found)
+    assert done.exit_code == int(any(each["severity"] == "problem" for each in found))
+
+
+def test_the_command_says_what_to_do_and_ends_with_1_on_a_problem(tmp_path: Path) -> None:
+    missing = tmp_path / "log"
+    done = CliRunner().invoke(main, ["doctor", "--broker", "127.0.0.1:1", "--log", str(missing)])
+    assert done.exit_code == 1
+    assert "PROBLEM  broker-reachable: no answer from a broker at 127.0.0.1:1" in done.stdout
+    assert f"PROBLEM  log-opens: the log {missing} cannot be opened" in done.stdout
+    assert done.stdout.endswith("2 problems, 0 warnings\n")
+
+
+def test_the_command_says_when_nothing_is_wrong(broker: BrokerProcess, cluster: Cluster) -> None:
+    assert cluster.state.brokers
+    done = CliRunner().invoke(main, ["doctor", "--broker", broker.address])
+    assert (done.stdout, done.exit_code) == ("nothing is wrong\n", 0)

@@ -1,0 +1,209 @@
+"""Each check of the database finds its cause, planted in a real one, and nothing in one that is well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from tests.conftest import PostgresServer
+from tests.waiting import until
+from txmsg.doctor import database
+from txmsg.doctor.finding import Check, Finding, Severity, examine
+
+
+def found_by(check: Check[database.Database], url: str) -> list[Finding]:
+    return list(examine((check,), lambda: database._session(url)))
+
+
+@pytest.fixture
+def session(notify_url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
+        yield connection
+
+
+Session = psycopg.Connection[tuple[object, ...]]
+
+
+@pytest.mark.usefixtures("fsync")
+def test_a_database_that_is_well_has_no_findings_but_that_no_broker_runs(notify_url: str) -> None:
+    # Not those of the server or the machine, which other tests use meanwhile.
+    others = {"connections", "data-disk", "replication-slots", "failover-slots", "durability"}
+    found = {each.check: each for each in database.look(notify_url) if each.check not in others}
+    assert found.keys() == {"live-broker"}
+    assert found["live-broker"].severity is Severity.PROBLEM
+
+
+def test_a_database_without_tables_is_the_only_finding(database_url: str) -> None:
+    [found] = database.look(database_url)
+    assert (found.check, found.severity) == ("database-reachable", Severity.PROBLEM)
+    assert "txmsg db upgrade" in found.fix
+
+
+def test_a_database_that_is_not_there_is_the_only_finding() -> None:
+    [found] = database.look("postgresql://nobody@127.0.0.1:1/none")
+    assert (found.check, found.severity) == ("database-reachable", Severity.PROBLEM)
+    assert "127.0.0.1" in found.what
+
+
+def test_a_live_broker_is_seen(notify_url: str, session: Session) -> None:
+    assert database.address_of_a_broker(notify_url) is None
+    session.execute(
+        "insert into txmsg.broker (id, address, state, release, schema_revision, expires_at) "
+        "values ('b', 'host:7700', 'active', '1', '0001', now() + interval '1 hour')"
+    )
+    assert found_by(database.live_broker, notify_url) == []
+    assert database.address_of_a_broker(notify_url) == "host:7700"
+    session.execute("update txmsg.broker set state = 'draining'")
+    assert [each.check for each in found_by(database.live_broker, notify_url)] == ["live-broker"]
+
+
+def test_a_missing_index_is_found(notify_url: str, session: Session) -> None:
+    session.execute("drop index txmsg.retry_due")
+    found = [each.what for each in found_by(database.database_settings, notify_url) if "schema" in each.what]
+    assert len(found) == 1
+    assert "retry_due" in found[0]
+
+
+def test_an_invalid_index_is_found(notify_url: str, session: Session) -> None:
+    assert found_by(database.invalid_indexes, notify_url) == []
+    session.execute("update pg_index set indisvalid = false where indexrelid = 'txmsg.retry_due'::regclass")
+    [found] = found_by(database.invalid_indexes, notify_url)
+    assert found.what == "index retry_due is invalid"
+    assert "reindex index concurrently txmsg.retry_due" in found.fix
+
+
+@contextmanager
+def server_setting(session: Session, name: str, value: str) -> Iterator[None]:
+    """A setting of this worker's server, until the block ends."""
+
+    def becomes(expected: str) -> None:
+        session.execute("select pg_reload_conf()")
+        until(lambda: session.execute("select current_setting(%s)", [name]).fetchone() == (expected,))
+
+    [before] = session.execute("select current_setting(%s)", [name]).fetchone() or ("",)
+    session.execute(f"alter system set {name} = {value}".encode())
+    try:
+        becomes(value)
+        yield
+    finally:
+        session.execute(f"alter system reset {name}".encode())
+        becomes(str(before))
+
+
+@pytest.mark.parametrize(
+    ("setting", "check"), [("full_page_writes", database.durability), ("autovacuum", database.autovacuum)]
+)
+def test_a_dangerous_setting_of_the_server_is_found(
+    setting: str, check: Check[database.Database], notify_url: str, session: Session
+) -> None:
+    expected = f"{setting} is off"
+    assert expected not in {each.what for each in found_by(check, notify_url)}
+    with server_setting(session, setting, "off"):
+        found = {each.what: each.severity for each in found_by(check, notify_url)}
+    assert found[expected] is Severity.PROBLEM
+
+
+def test_few_free_connections_are_found(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_CONNECTIONS_SHARE", 0.001)
+    [found] = found_by(database.connections, notify_url)
+    assert "connections are used" in found.what
+
+
+@contextmanager
+def slot(session: Session, name: str) -> Iterator[None]:
+    session.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+    yield
+    session.execute("select pg_drop_replication_slot(%s)", [name])
+
+
+def test_a_slot_of_ours_that_nobody_reads_is_found(notify_url: str, session: Session) -> None:
+    name = f"txmsg_doctor_{time.monotonic_ns()}"
+    with slot(session, name):
+        found = [each for each in found_by(database.replication_slots, notify_url) if name in each.what]
+    assert any(each.what.startswith(f"nothing reads slot {name}, which keeps") for each in found)
+    assert [each for each in found_by(database.replication_slots, notify_url) if name in each.what] == []
+
+
+def test_a_slot_of_others_that_keeps_much_is_found(
+    notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"other_{time.monotonic_ns()}"
+    with slot(session, name):
+        assert [each for each in found_by(database.replication_slots, notify_url) if name in each.what] == []
+        monkeypatch.setattr(database, "_SLOT_BYTES_MAX", -1)
+        [found] = [each for each in found_by(database.replication_slots, notify_url) if name in each.what]
+    assert f"select pg_drop_replication_slot('{name}')" in found.fix
+
+
+def test_an_old_transaction_is_found(notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_OPEN_S_MAX", 0)
+    with session.transaction():
+        session.execute("select 1")
+        [found] = found_by(database.long_transactions, notify_url)
+        assert found.what.startswith(f"process {session.info.backend_pid} (user")
+        assert "idle in transaction" in found.what
+        assert f"pg_terminate_backend({session.info.backend_pid})" in found.fix
+    assert found_by(database.long_transactions, notify_url) == []
+
+
+def test_dead_rows_are_found(notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_DEAD_ROWS_MAX", 50)
+    assert found_by(database.dead_rows, notify_url) == []
+    session.execute("create table txmsg.much as select generate_series(1, 100) as n")
+    session.execute("delete from txmsg.much")
+    session.execute("select pg_stat_force_next_flush()")
+    [found] = found_by(database.dead_rows, notify_url)
+    assert found.what == "table much has 100 dead rows, and 0 live ones"
+
+
+def test_old_transaction_ids_are_found(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found_by(database.transaction_ids, notify_url) == []
+    monkeypatch.setattr(database, "_AGE_MAX", 1)
+    [found] = found_by(database.transaction_ids, notify_url)
+    assert found.severity is Severity.PROBLEM
+
+
+def test_a_clock_that_is_off_is_found(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found_by(database.database_clock, notify_url) == []
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 60)
+    [found] = found_by(database.database_clock, notify_url)
+    assert found.what == "the clock of the database is 60.0 s ahead of that of this machine"
+
+
+def test_a_slow_answer_is_no_clock_that_is_off() -> None:
+    assert list(database.different_clock("b", now=104.5, begun=100, ended=105)) == []
+
+
+def test_the_disk_of_a_server_on_this_machine_is_looked_at(
+    notify_url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+
+    def free_space(directory: object, what: str, _: str) -> Iterator[Finding]:
+        looked_at.append(what)
+        yield from ()
+
+    monkeypatch.setattr(database, "free_space", free_space)
+    assert found_by(database.data_disk, notify_url) == []
+    assert looked_at == (["the database"] if type(postgres).__name__ == "EmbeddedPostgres" else looked_at)
+
+
+def test_a_mirror_without_a_slot_and_a_stopped_queue_are_found(notify_url: str, session: Session) -> None:
+    assert found_by(database.mirrors, notify_url) == []
+    session.execute("insert into txmsg.mirror (name, include, exclude) values ('m', '{*}', '{}')")
+    session.execute("insert into txmsg.topic (name, queue_count, ordered_queues) values ('t', 1, 1)")
+    session.execute("insert into txmsg.queue (topic_id, number) select id, 0 from txmsg.topic")
+    session.execute(
+        "insert into txmsg.mirror_queue (mirror, queue, next_offset, stopped) select 'm', id, 0, 'it differs' "
+        "from txmsg.queue"
+    )
+    found = {each.what for each in found_by(database.mirrors, notify_url)}
+    assert found == {
+        "mirror m has no replication slot",
+        "mirror m has stopped at topic t queue 0: it differs",
+    }

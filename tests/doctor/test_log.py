@@ -1,0 +1,25 @@
+"""Each check of a log finds its cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from txmsg.doctor import log
+from txmsg.doctor.finding import Severity
+from txmsg.metaq.store.log import Log
+
+
+def test_a_log_that_is_well_has_no_findings(tmp_path: Path) -> None:
+    with Log(tmp_path):
+        pass
+    assert [each for each in log.look(str(tmp_path)) if each.check != "log-disk"] == []
+
+
+def test_what_is_no_log_is_the_only_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "_ANSWER_S_MAX", 0.2)
+    [found] = log.look(str(tmp_path / "none"))
+    assert (found.check, found.severity) == ("log-opens", Severity.PROBLEM)
+    [found] = log.look("127.0.0.1:1")
+    assert (found.check, found.severity) == ("log-opens", Severity.PROBLEM)

@@ -1,0 +1,74 @@
+"""`txmsg doctor`: what is wrong or risky in a running set. The checks are those of txmsg.doctor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+from click.core import ParameterSource
+
+from txmsg.cli.connections import asker, broker_option
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.options import json_option
+from txmsg.doctor import brokers, database
+from txmsg.doctor.finding import Finding, Severity
+from txmsg.errors import printable
+
+
+@click.command(
+    epilog=f"{EXAMPLE_FORMAT}\n"
+    "  txmsg doctor\n"
+    "  txmsg doctor --storage postgresql://notify@db/notify --log /var/lib/metaq --json\n\n"
+    "Changes nothing. Exit status 1 if there is a problem; warnings alone are 0. docs/operations.md lists the checks."
+)
+@click.option(
+    "--storage",
+    metavar="URL",
+    envvar="TXMSG_STORAGE",
+    show_envvar=True,
+    help="The Notify database, whose server, tables, slots and mirrors are checked, too.",
+)
+@broker_option
+@click.option("--log", metavar="LOG", help="A MetaQ log to check, too: its directory, or the address of its server.")
+@json_option
+@click.pass_context
+def doctor(context: click.Context, *, storage: str | None, broker: str, log: str | None, as_json: bool) -> None:
+    """Look at a running set from outside, and say what is wrong or risky, and which command mends it.
+
+    Without --broker, a broker that the database knows is asked.
+    """
+    is_default = context.get_parameter_source("broker") is ParameterSource.DEFAULT
+    found = list(_look(storage, None if is_default and storage else broker, log))
+    if as_json:
+        click.echo(json.dumps({"findings": [{**asdict(each), "severity": each.severity.value} for each in found]}))
+    else:
+        _print(found)
+    if any(each.severity is Severity.PROBLEM for each in found):
+        raise SystemExit(1)
+
+
+def _look(storage: str | None, broker: str | None, log: str | None) -> Iterator[Finding]:
+    if storage is not None:
+        found = list(database.look(storage))
+        yield from found
+        if broker is None and not any(each.check == database.REACHABLE for each in found):
+            broker = database.address_of_a_broker(storage)  # None: the database's checks have told it
+    if broker is not None:
+        yield from brokers.look(asker, broker)
+    if log is not None:
+        from txmsg.doctor import log as logs  # with txmsg[metaq] only
+
+        yield from logs.look(log)
+
+
+def _print(found: list[Finding]) -> None:
+    for each in found:
+        colour = "red" if each.severity is Severity.PROBLEM else "yellow"
+        click.secho(f"{each.severity.value.upper():8}", fg=colour, nl=False)
+        click.echo(f" {each.check}: {printable(each.what)}")
+        click.echo(f"         {printable(each.why)}")
+        click.echo(f"         to do: {printable(each.fix)}\n")
+    problems = sum(each.severity is Severity.PROBLEM for each in found)
+    click.echo(f"{problems} problems, {len(found) - problems} warnings" if found else "nothing is wrong")

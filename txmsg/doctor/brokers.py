@@ -1,0 +1,264 @@
+"""Checks of brokers, and of what they tell of groups, topics and half messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from typing import Final
+
+from txmsg.administration import Ask, GroupSummary
+from txmsg.administration.cluster import BrokerFigures, BrokerSummary, ClusterAdministration, ClusterState
+from txmsg.administration.notify import NotifyAdministration
+from txmsg.administration.topics import TopicAdministration
+from txmsg.doctor import groups
+from txmsg.doctor.database import different_clock
+from txmsg.doctor.finding import Check, Finding, examine, on_one_line, problem, warning
+from txmsg.errors import TxmsgError
+from txmsg.metrics.catalogue import CATALOGUE, GROUP, TOPIC
+
+_LAG_S_MAX: Final = 300
+_IN_DOUBT_S_MAX: Final = 600
+_BOUND_SHARE: Final = 0.8
+_NEW: Final = timedelta(hours=1)
+_TOPICS_MAX: Final = 1000
+_CALLS_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a broker that is alive said when it was called at its own address, or why it did not."""
+
+    broker: BrokerSummary
+    figures: BrokerFigures | None
+    error: str
+    begun: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The brokers of a database, as the first one tells of them and as each answers. figures: those of the database."""
+
+    ask_at: Callable[[str], Ask]
+    ask: Ask
+    state: ClusterState
+    answers: Sequence[Answer]
+    figures: BrokerFigures
+
+    def values(self, metric: str, **where: str) -> Iterator[tuple[Mapping[str, str], float]]:
+        """The series of a metric of the database, by labels."""
+        yield from _values(self.figures, metric, where)
+
+    def groups(self) -> list[GroupSummary]:
+        """The consumer groups."""
+        return groups.all_groups(NotifyAdministration(self.ask))
+
+
+def look(ask_at: Callable[[str], Ask], address: str) -> Iterator[Finding]:
+    """Everything that is wrong with the brokers of a database, of which one is at this address."""
+    try:
+        cluster = asked(ask_at, address)
+    except TxmsgError as exc:
+        found = problem(
+            on_one_line(exc),
+            why="what only brokers know is not checked, and clients that are given this address do not start",
+            fix="start `txmsg broker`, or name another one with --broker",
+        )
+        yield replace(found, check="broker-reachable")
+    else:
+        yield from examine(CHECKS, lambda: nullcontext(cluster))
+
+
+def asked(ask_at: Callable[[str], Ask], address: str) -> Cluster:
+    """What the broker at this address says, and each of those that it knows at its own."""
+    ask = ask_at(address)
+    state = ClusterAdministration(ask).show()
+
+    def answer(broker: BrokerSummary) -> Answer:
+        begun, figures, error = time.time(), None, ""
+        try:
+            figures = ClusterAdministration(ask_at(broker.address)).figures(with_database=False)
+        except TxmsgError as exc:
+            error = on_one_line(exc)
+        return Answer(broker=broker, figures=figures, error=error, begun=begun, ended=time.time())
+
+    with ThreadPoolExecutor(_CALLS_MAX) as threads:
+        answers = list(threads.map(answer, (broker for broker in state.brokers if broker.state != "dead")))
+    figures = ClusterAdministration(ask).figures(with_database=True)
+    return Cluster(ask_at=ask_at, ask=ask, state=state, answers=answers, figures=figures)
+
+
+def broker_addresses(cluster: Cluster) -> Iterator[Finding]:
+    """Every broker answers at the address that clients are told."""
+    for answer in cluster.answers:
+        if answer.figures is None:
+            yield problem(
+                f"broker {answer.broker.id} does not answer at {answer.broker.address}: {answer.error}",
+                why="consumers poll every broker: what this one delivers does not reach clients that are where this "
+                "machine is",
+                fix="start it, open the port, or give it the address that clients reach with --advertise HOST:PORT",
+            )
+        elif answer.figures.broker != answer.broker.id:
+            yield problem(
+                f"{answer.figures.broker} answers at {answer.broker.address}, the address of broker {answer.broker.id}",
+                why="clients take one for the other: what the first one delivers reaches nobody",
+                fix="give each broker an address of its own with --advertise HOST:PORT",
+            )
+
+
+def releases(cluster: Cluster) -> Iterator[Finding]:
+    """All brokers are of one release, and this command, too."""
+    by_release: dict[str, list[str]] = {}
+    for answer in cluster.answers:
+        by_release.setdefault(answer.broker.release, []).append(answer.broker.id)
+    if len(by_release) > 1:
+        told = "; ".join(f"{release}: {', '.join(ids)}" for release, ids in sorted(by_release.items()))
+        yield warning(
+            f"brokers are of several releases ({told})",
+            why="two releases side by side are for the time of an upgrade",
+            fix="finish it: `txmsg cluster drain BROKER`, install, restart, one after the other",
+        )
+    own = version("txmsg")
+    if by_release and own not in by_release:
+        yield warning(
+            f"this command is of release {own}, the brokers of {', '.join(sorted(by_release))}",
+            why="it may look for what they do not have, and miss what they have",
+            fix="run `txmsg doctor` of their release",
+        )
+
+
+def broker_clocks(cluster: Cluster) -> Iterator[Finding]:
+    """The clocks of brokers and of this machine are equal."""
+    for answer in cluster.answers:
+        if answer.figures is not None:
+            yield from different_clock(f"broker {answer.broker.id}", answer.figures.now_s, answer.begun, answer.ended)
+
+
+def broker_states(cluster: Cluster) -> Iterator[Finding]:
+    """Brokers deliver: none is drained, and none has died without another in its place."""
+    alive = {answer.broker.address for answer in cluster.answers}
+    for broker in cluster.state.brokers:
+        if broker.state == "draining":
+            yield warning(
+                f"broker {broker.id} is drained",
+                why="it delivers nothing and accepts no messages",
+                fix=f"`txmsg cluster resume {broker.id}`, unless somebody works on it",
+            )
+        elif broker.state == "dead" and broker.address not in alive:
+            yield warning(
+                f"broker {broker.id} at {broker.address} has died, and there is none at its address now",
+                why="the others do its work, and one fewer may fail",
+                fix="look at its log, and start it again",
+            )
+
+
+def undelivered_queues(cluster: Cluster) -> Iterator[Finding]:
+    """A broker delivers each queue."""
+    if cluster.state.queues_unassigned:
+        yield problem(
+            f"no broker delivers {cluster.state.queues_unassigned} of {cluster.state.queues} queues",
+            why="their messages wait; after a broker has joined or died, this passes within seconds",
+            fix="`txmsg cluster show --by-queue`; if it does not pass, the logs of the brokers say why",
+        )
+
+
+def bounds(cluster: Cluster) -> Iterator[Finding]:
+    """Nothing that is bounded in a broker is nearly full."""
+    for answer in cluster.answers:
+        if answer.figures is None:
+            continue
+        for labels, share in _values(answer.figures, "txmsg_bound_used_ratio", {}):
+            if share > _BOUND_SHARE:
+                yield warning(
+                    f"{labels['bound']} of broker {answer.broker.id} is {share:.0%} full",
+                    why="at the bound, more waits or is refused (docs/limits.md)",
+                    fix="find what is slow, or add brokers; `txmsg config explain broker` lists the bounds",
+                )
+
+
+def undecided_transactions(cluster: Cluster) -> Iterator[Finding]:
+    """No transaction is parked, and none stays undecided though it was checked."""
+    for _, count in cluster.values("txmsg_halves", state="parked"):
+        if count:
+            yield warning(
+                f"{count:.0f} transactions are parked",
+                why="nobody could say whether they committed: their messages wait for an operator",
+                fix="`txmsg half list --parked`; then `txmsg half resume`, `commit` or `rollback`",
+            )
+    for _, oldest_s in cluster.values("txmsg_half_oldest_seconds", state="in_doubt"):
+        if oldest_s > _IN_DOUBT_S_MAX:
+            yield warning(
+                f"a transaction has been undecided for {oldest_s:.0f} s, though it was checked",
+                why="its messages wait, and later ones of their ordering keys do",
+                fix="`txmsg half list`: is a client of its producer group running, and does its check listener answer?",
+            )
+
+
+def lag(cluster: Cluster) -> Iterator[Finding]:
+    """No group is minutes behind."""
+    for labels, lag_s in cluster.values("txmsg_group_lag_seconds"):
+        if lag_s > _LAG_S_MAX:
+            yield warning(
+                f"group {labels[GROUP]} is {lag_s:.0f} s behind in topic {labels[TOPIC]}",
+                why="its consumers see messages late",
+                fix=f"`txmsg group show {labels[GROUP]}`; more concurrency or processes, if its consumers run",
+            )
+
+
+def unread_groups(cluster: Cluster) -> Iterator[Finding]:
+    """Each group for which messages wait has a consumer."""
+
+    def members(group: GroupSummary) -> int:
+        asked = (
+            NotifyAdministration(cluster.ask_at(answer.broker.address)) for answer in cluster.answers if answer.figures
+        )
+        return sum(len(administration.show_group(group.group).members) for administration in asked)
+
+    yield from groups.unread(cluster.groups(), members, of_log="")
+
+
+def dead_letters(cluster: Cluster) -> Iterator[Finding]:
+    """No group has dead letters."""
+    yield from groups.dead(cluster.groups(), of_log="")
+
+
+def unused_topics(cluster: Cluster) -> Iterator[Finding]:
+    """Each topic that a group reads has had a message."""
+    read = {lag.topic: group.group for group in cluster.groups() for lag in group.topics}
+    for topic in TopicAdministration(cluster.ask).list(_TOPICS_MAX).topics:
+        name, created_at = topic.settings.topic, topic.settings.created_at
+        is_new = created_at is None or created_at > datetime.now(UTC) - _NEW
+        if name in read and not topic.entered and not is_new:
+            yield warning(
+                f"group {read[name]} reads topic {name}, to which nobody has ever sent",
+                why="perhaps its name is misspelt, here or in the producer",
+                fix=f"`txmsg topic list`; then `txmsg group delete {read[name]}` and `txmsg topic delete {name}`",
+            )
+
+
+def _values(figures: BrokerFigures, metric: str, where: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str], float]]:
+    names = CATALOGUE[metric].labels
+    for (name, values), value in figures.series.items():
+        labels = dict(zip(names, values, strict=True)) if name == metric else {}
+        if name == metric and where.items() <= labels.items():
+            yield labels, value
+
+
+CHECKS: Final[tuple[Check[Cluster], ...]] = (
+    broker_addresses,
+    releases,
+    broker_clocks,
+    broker_states,
+    undelivered_queues,
+    bounds,
+    undecided_transactions,
+    lag,
+    unread_groups,
+    dead_letters,
+    unused_topics,
+)

@@ -1,0 +1,26 @@
+"""Free space of a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import disk_usage
+from typing import Final
+
+from txmsg.doctor.finding import Finding, problem, warning
+
+_WARNING_SHARE: Final = 0.15
+_PROBLEM_SHARE: Final = 0.05
+
+
+def free_space(directory: Path, what: str, fix: str) -> Iterator[Finding]:
+    """Whether the disk of a directory is nearly full."""
+    usage = disk_usage(directory)
+    share = usage.free / usage.total
+    if share < _WARNING_SHARE:
+        found = problem if share < _PROBLEM_SHARE else warning
+        yield found(
+            f"the disk of {what} ({directory}) has {share:.0%} free, {usage.free / 1024**3:.1f} GiB",
+            why="on a full disk nothing is stored: sends fail",
+            fix=fix,
+        )

@@ -1,0 +1,88 @@
+"""Checks of a MetaQ log, in a directory or at its server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from txmsg.administration import GroupSummary
+from txmsg.administration.log import LogAdministration
+from txmsg.doctor import groups
+from txmsg.doctor.disk import free_space
+from txmsg.doctor.finding import Check, Finding, examine, problem
+from txmsg.errors import TxmsgError
+from txmsg.metaq.access import LogAccess
+from txmsg.metaq.location import open_log
+
+_ANSWER_S_MAX: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A log, and where it is."""
+
+    where: str
+    access: LogAccess
+
+    def groups(self) -> list[GroupSummary]:
+        """Its groups."""
+        return groups.all_groups(LogAdministration(self.access))
+
+    @property
+    def option(self) -> str:
+        """What names this log on a command line."""
+        return f" --log {self.where}"
+
+
+def look(where: str) -> Iterator[Finding]:
+    """Everything that is wrong with the log. The first thing only, where the others need it."""
+
+    @contextmanager
+    def opened() -> Iterator[Opened]:
+        with open_log(where, timeout_s=_ANSWER_S_MAX) as access:
+            yield Opened(where, access)
+
+    found = list(examine(FIRST, lambda: nullcontext(where)))
+    yield from found
+    if not found:
+        yield from examine(CHECKS, opened)
+
+
+def log_opens(where: str) -> Iterator[Finding]:
+    """The log can be read."""
+    try:
+        with open_log(where, timeout_s=_ANSWER_S_MAX) as access:
+            access.topics()
+    except TxmsgError as exc:
+        yield problem(
+            f"the log {where} cannot be opened: {exc}",
+            why="nobody can read it",
+            fix="`txmsg metaq check DIRECTORY` says what is damaged; at a server, look at its log",
+        )
+
+
+def log_disk(log: Opened) -> Iterator[Finding]:
+    """The disk of the log has room. Only seen where the log is a directory."""
+    if Path(log.where).is_dir():
+        yield from free_space(
+            Path(log.where),
+            "the log",
+            "give it a larger disk, or keep less: --retention and --retention-size of `txmsg metaq serve`",
+        )
+
+
+def unread_log_groups(log: Opened) -> Iterator[Finding]:
+    """Each group for which messages wait has a member."""
+    yield from groups.unread(log.groups(), lambda group: group.members or 0, log.option)
+
+
+def log_dead_letters(log: Opened) -> Iterator[Finding]:
+    """No group has dead letters."""
+    yield from groups.dead(log.groups(), log.option)
+
+
+FIRST: Final[tuple[Check[str], ...]] = (log_opens,)
+CHECKS: Final[tuple[Check[Opened], ...]] = (log_disk, unread_log_groups, log_dead_letters)
