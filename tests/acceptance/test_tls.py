@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
 from tests.metaq.servers import MetaQProcess
-from tests.waiting import until_async
+from tests.ports import own_port
+from tests.waiting import until, until_async
 from txmsg import AsyncConsumer, AsyncProducer, BrokerUnavailable, Consumer, Message, Producer, ReceivedMessage
 from txmsg.cli.main import main
 from txmsg.metaq import open_log
@@ -128,3 +129,29 @@ def test_a_client_whose_files_would_be_others_is_refused(name: str, tmp_path: Pa
     assert result.exit_code == 1
     assert f"--client {name!r} cannot be the name of its files" in result.output
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "broker-1.internal:7700"])
+@pytest.mark.parametrize("command", [["broker"], ["metaq", "serve", "--data-dir", "log"]])
+def test_a_server_that_strangers_reach_needs_certificates_of_clients(
+    listen: str, command: Sequence[str], certificates: Path
+) -> None:
+    own = ["--tls-cert", str(certificates / "server.pem"), "--tls-key", str(certificates / "server.key")]
+    for tls in ([], own):
+        result = CliRunner().invoke(main, [*command, "--listen", listen, *tls])
+        assert result.exit_code == 1
+        assert f"--listen {listen} is reached from other machines" in result.output
+        assert "--tls-client-ca" in result.output
+        assert "--insecure" in result.output
+
+
+def test_a_server_that_strangers_reach_starts_with_certificates_or_when_it_is_told_to(
+    options: Sequence[str], tmp_path: Path
+) -> None:
+    address = f"0.0.0.0:{own_port()}"
+    log = tmp_path / "metaq.log"
+    with MetaQProcess(tmp_path / "log", *options, log=log, address=address):
+        pass
+    assert "strangers" not in log.read_text()
+    with MetaQProcess(tmp_path / "log", "--insecure", log=log, address=address):
+        until(lambda: "strangers who reach 0.0.0.0" in log.read_text())

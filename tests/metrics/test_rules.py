@@ -61,6 +61,7 @@ FIRES = {
         "0+10x60",
     ),
     "TxmsgLogGroupBehind": (f"txmsg_log_group_lag_seconds{{{_PAIR}}}", "301x60", "299x60"),
+    "TxmsgCertificateExpires": ("txmsg_tls_certificate_remaining_seconds", "1209599x60", "1209600x60"),
     "TxmsgPageStale": ("txmsg_page_figures_age_seconds", "61x60", "60x60"),
 }
 """Of each alert: other series, a series, and values of the latter with which it fires, and with which it does not."""

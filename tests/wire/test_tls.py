@@ -224,6 +224,20 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, stranger: Aut
         client_context(5)  # type: ignore[arg-type]
 
 
+def test_a_certificate_that_expires_soon_is_warned_of_once_a_day(
+    authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    fine = authority.server()
+    fine.renew()
+    assert fine.remaining_s() > 86400 * 300
+    assert not caplog.messages
+    soon = ServerTls(*Authority(tmp_path / "soon").issue("127.0.0.1", valid_s=5 * 86400))
+    for _ in range(3):
+        soon.renew()
+    [message] = caplog.messages
+    assert "expires in 5.0 days" in message
+
+
 def test_old_versions_of_tls_are_refused(authority: Authority) -> None:
     for context in (client_context(True), client_context(authority.file), authority.server().context):
         assert context is not None

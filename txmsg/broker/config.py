@@ -19,7 +19,13 @@ from txmsg.errors import MisuseError, shown
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
 from txmsg.metrics.http import check_loopback
 from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
-from txmsg.settings.common import TlsConfig, http_listen_setting, log_format_setting, log_level_setting
+from txmsg.settings.common import (
+    TlsConfig,
+    http_listen_setting,
+    insecure_setting,
+    log_format_setting,
+    log_level_setting,
+)
 from txmsg.wire.address import check_address
 
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -58,6 +64,7 @@ class BrokerConfig:
     http_listen: str = http_listen_setting()
     tls: TlsConfig = field(default_factory=TlsConfig)
     """TLS of `listen`."""
+    insecure: bool = insecure_setting()
     broker_id: str = setting(
         "",
         "Name of this broker, unique in its database.",
@@ -296,6 +303,7 @@ class BrokerConfig:
 
     def _check_identity(self) -> None:
         """The addresses and the id by which others know this broker."""
+        self.tls.check_listen(self.listen, insecure=self.insecure)
         if self.http_listen:
             check_loopback(self.http_listen)
         if self.advertise:

@@ -14,8 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from txmsg.errors import MisuseError
-from txmsg.metrics.http import is_loopback
-from txmsg.wire.address import check_address, host_and_port
+from txmsg.wire.address import check_address, host_and_port, is_loopback
 
 _FILES: Final = ("/assets/", "/uplot/")
 _SAFE: Final = {"GET", "HEAD"}

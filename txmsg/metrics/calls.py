@@ -17,3 +17,5 @@ def put_calls(figures: Figures, server: Server) -> None:
     figures.put_each("txmsg_call_errors_total", ERROR, {**dict.fromkeys(CODES, 0), **server.calls_failed})
     figures.put("txmsg_network_received_bytes_total", server.traffic.received_bytes)
     figures.put("txmsg_network_sent_bytes_total", server.traffic.sent_bytes)
+    if server.tls is not None:
+        figures.put("txmsg_tls_certificate_remaining_seconds", server.tls.remaining_s())

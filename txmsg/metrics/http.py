@@ -13,18 +13,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
 from txmsg.errors import MisuseError, printable
 from txmsg.logs import EventLog
 from txmsg.metrics.figures import Figures
-from txmsg.wire.address import check_address, host_and_port
+from txmsg.wire.address import LOCALHOST, check_address, host_and_port, is_loopback
 
 _log = EventLog(__name__)
 
 TEXT: Final = "text/plain; charset=utf-8"
-_NAME = "localhost"
 
 
 class Page(NamedTuple):
@@ -257,17 +255,7 @@ def _loopback(listen: str) -> tuple[str, int]:
             f"--http-listen {listen}: metrics are served without authentication, and so on this machine only: give "
             f"127.0.0.1:{port}, and let a scraper on this machine, or a proxy that authenticates, read it there"
         )
-    return "127.0.0.1" if host == _NAME else host, port
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host, as it stands in an address, is this machine and reached by nobody else."""
-    if host == _NAME:
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return "127.0.0.1" if host == LOCALHOST else host, port
 
 
 def _without_port(host: str) -> str:

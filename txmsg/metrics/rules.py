@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final
 
 from txmsg.metrics.catalogue import ERROR, GROUP, TOPIC
+from txmsg.wire.tls import EXPIRES_SOON_S
 
 
 class Severity(Enum):
@@ -326,6 +327,14 @@ ALERTS: Final = (
         300,
         f"{_OF_PAIR} of a log is {{{{ $value | humanizeDuration }}}} behind",
         "Is a member of it running (`txmsg group list --log`)? Then add members, or queues.",
+    ),
+    Alert(
+        "TxmsgCertificateExpires",
+        _WARNING,
+        Level(metric="txmsg_tls_certificate_remaining_seconds", threshold=EXPIRES_SOON_S, sign="<"),
+        300,
+        "the certificate of {{ $labels.instance }} expires in {{ $value | humanizeDuration }}",
+        "Renew it: the process reads the file again by itself. Clients refuse one that has expired.",
     ),
     Alert(
         "TxmsgPageStale",

@@ -8,6 +8,7 @@ from pathlib import Path
 from txmsg.errors import MisuseError
 from txmsg.logs import LOG_FORMATS, LOG_LEVELS
 from txmsg.settings.catalogue import Kind, setting
+from txmsg.wire.address import UNIX, host_and_port, is_loopback
 from txmsg.wire.tls import ServerTls
 
 
@@ -36,9 +37,28 @@ class TlsConfig:
             raise MisuseError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
         self.of_server()  # a mistake is told before anything starts
 
+    def check_listen(self, listen: str, *, insecure: bool) -> None:
+        """Raises MisuseError for an address that strangers can reach and where nobody would ask who they are."""
+        if listen.startswith(UNIX) or self.client_ca is not None or insecure or is_loopback(host_and_port(listen)[0]):
+            return
+        raise MisuseError(
+            f"--listen {listen} is reached from other machines, and whoever reaches it may read and change everything: "
+            "give --tls-cert, --tls-key and --tls-client-ca, so that only clients with a certificate get in (`txmsg "
+            "cert dev` makes some to try), or --insecure where the network itself keeps strangers away"
+        )
+
     def of_server(self) -> ServerTls | None:
         """What these files make; None without. Raises MisuseError if one cannot be used."""
         return None if self.cert is None or self.key is None else ServerTls(self.cert, self.key, self.client_ca)
+
+
+def insecure_setting() -> bool:
+    """Of the field `insecure`: see `TlsConfig.check_listen`."""
+    return setting(
+        False,
+        "Listens where other machines reach it though clients need no certificate: for networks without strangers.",
+        option="--insecure",
+    )
 
 
 def http_listen_setting() -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 
 from txmsg.errors import InvalidName, shown
 
-__all__ = ["PORT_MAX", "UNIX", "check_address", "host_and_port"]
+__all__ = ["PORT_MAX", "UNIX", "check_address", "host_and_port", "is_loopback"]
 
 PORT_MAX = 65535
+LOCALHOST = "localhost"
 UNIX = "unix:"
 """What an address begins with that is a socket file on this machine."""
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([0-9]{1,5})\Z")
@@ -18,6 +20,14 @@ def host_and_port(address: str) -> tuple[str, int]:
     """What HOST:PORT names; the brackets of an IPv6 address are not of the host."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches this host: by its name, no other one counts as such, for it may change."""
+    try:
+        return host == LOCALHOST or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_address(what: str, text: object) -> str:

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, Overloaded, ProtocolError, TxmsgError
 from txmsg.logs import EventLog
-from txmsg.wire.address import UNIX, host_and_port
+from txmsg.wire.address import UNIX, host_and_port, is_loopback
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import Connection, Partial, Traffic
 from txmsg.wire.data import pieces_of, split
@@ -44,6 +44,7 @@ _BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 _BACKLOG = 1024
 _PORTS_TRIED = 10
 _SAY_AGAIN_S = 60.0
+_SAY_OPEN_AGAIN_S = 3600.0
 
 Handler = Callable[..., Awaitable[Any]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
@@ -129,7 +130,11 @@ class Server:
         tls: ServerTls | None = None,
     ) -> None:
         self.limits = limits
-        self._tls = tls
+        self.tls = tls
+        self._address = ""
+        self._is_open = False
+        """Whether other machines reach it, and clients need no certificate."""
+        self._say_open_at = 0.0
         self.connections_max = connections_max
         self.arriving_bytes = 0
         """Of requests that have not come whole, in all connections."""
@@ -168,11 +173,12 @@ class Server:
                 ) from exc
             return listen
         host, _, port = listen.rpartition(":")
+        self._is_open = not is_loopback(host_and_port(listen)[0]) and (self.tls is None or not self.tls.asks_clients)
         try:
             for sock in _bound(*host_and_port(listen)):
                 self._listeners.append(
                     await loop.create_server(
-                        lambda: ServerConnection(self, self._tls), sock=sock, backlog=_BACKLOG, start_serving=False
+                        lambda: ServerConnection(self, self.tls), sock=sock, backlog=_BACKLOG, start_serving=False
                     )
                 )
         except (OSError, UnicodeError) as exc:
@@ -181,7 +187,8 @@ class Server:
                 "not an address of this machine: look with `ss -ltnp`, or give another --listen HOST:PORT (port 0: a "
                 "free one)"
             ) from exc
-        return f"{host}:{self._listeners[0].sockets[0].getsockname()[1]}"
+        self._address = f"{host}:{self._listeners[0].sockets[0].getsockname()[1]}"
+        return self._address
 
     async def start(self) -> None:
         """Takes connections from now on."""
@@ -236,8 +243,16 @@ class Server:
         now = loop.time()
         for connection in list(self.connections):
             connection.look(now)
-        if self._tls is not None:
-            self._tls.renew()
+        if self.tls is not None:
+            self.tls.renew()
+        if self._is_open and now >= self._say_open_at:
+            self._say_open_at = now + _SAY_OPEN_AGAIN_S
+            _log.warning(
+                "server.insecure",
+                "strangers who reach %(address)s may read and change everything: it listens beyond this machine, and "
+                "clients need no certificate (--insecure)",
+                address=self._address,
+            )
         self._look_at_files(now)
 
     def _look_at_files(self, now: float) -> None:

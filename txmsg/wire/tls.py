@@ -6,8 +6,10 @@ socket and no frames. Contexts are Python's; those that are made here require TL
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +29,8 @@ CERT_VARIABLE: Final = "TXMSG_TLS_CLIENT_CERT"
 """File with the certificate of this client, where servers want one, and with its key unless that has its own file."""
 KEY_VARIABLE: Final = "TXMSG_TLS_CLIENT_KEY"
 
+EXPIRES_SOON_S: Final = 14 * 86400.0
+_WARN_AGAIN_S: Final = 86400.0
 _READ_SIZE_BYTES: Final = 256 * 1024
 _ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
 """A fatal one, of TLS 1.2: "protocol version"."""
@@ -157,13 +161,31 @@ class ServerTls:
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
         self._state = self._look()
+        self._warned_at = -math.inf
         self.context = self._load()
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients need a certificate."""
+        return self._client_ca is not None
+
+    def remaining_s(self) -> float:
+        """For how long the certificate is valid still."""
+        return self._expires_at - time.time()
 
     def renew(self) -> None:
         """Reads the files again if they have changed. Connections go on; new ones get the new certificate.
 
-        One that cannot be used is logged once, and the one before stays.
+        One that cannot be used is logged once, and the one before stays. One that expires soon is, once a day.
         """
+        if self.remaining_s() < EXPIRES_SOON_S and time.monotonic() - self._warned_at >= _WARN_AGAIN_S:
+            self._warned_at = time.monotonic()
+            _log.warning(
+                "tls.certificate_expires",
+                "the certificate %(path)s expires in %(days).1f days: renew it, the file is read again by itself",
+                path=self._certificate,
+                days=self.remaining_s() / 86400,
+            )
         state = self._look()
         if state == self._state:
             return
@@ -195,13 +217,21 @@ class ServerTls:
         context = _strict(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         context.num_tickets = 0  # nobody resumes a session
         _load_pair(context, self._certificate, self._key, f"{self._certificate} and {self._key}")
+        expires_at = _expires_at(self._certificate)
         if self._client_ca is not None:
             try:
                 context.load_verify_locations(self._client_ca)
             except (OSError, ssl.SSLError) as exc:
                 raise MisuseError(f"{self._client_ca} is not a file with certificates (PEM): {exc}") from exc
             context.verify_mode = ssl.CERT_REQUIRED
+        self._expires_at = expires_at
         return context
+
+
+def _expires_at(certificate: Path) -> float:
+    from cryptography import x509  # not of clients
+
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
 
 
 def _strict(context: ssl.SSLContext) -> ssl.SSLContext:

@@ -8,7 +8,13 @@ from pathlib import Path
 from txmsg.metaq.store.log import LogConfig
 from txmsg.metrics.http import check_loopback
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
-from txmsg.settings.common import TlsConfig, http_listen_setting, log_format_setting, log_level_setting
+from txmsg.settings.common import (
+    TlsConfig,
+    http_listen_setting,
+    insecure_setting,
+    log_format_setting,
+    log_level_setting,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,7 @@ class MetaQConfig:
     http_listen: str = http_listen_setting()
     tls: TlsConfig = field(default_factory=TlsConfig)
     """TLS of `listen`."""
+    insecure: bool = insecure_setting()
     log_level: str = log_level_setting()
     log_format: str = log_format_setting()
     log: LogConfig = field(default_factory=LogConfig)
@@ -69,5 +76,6 @@ class MetaQConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        self.tls.check_listen(self.listen, insecure=self.insecure)
         if self.http_listen:
             check_loopback(self.http_listen)
