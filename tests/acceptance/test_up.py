@@ -12,13 +12,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from tests.metrics.scraping import got
 from tests.ports import own_port
 from tests.waiting import until
+from txmsg.cli.main import main
 from txmsg.client import Producer
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message
@@ -39,6 +43,7 @@ class Up:
     broker: str
     metaq: str
     storage: str
+    ready: dict[str, str]
 
     def parts(self) -> dict[str, psutil.Process]:
         """Its processes, by the command that each runs; PostgreSQL's belong to nobody."""
@@ -58,8 +63,9 @@ class Up:
 @contextmanager
 def up_in(root: Path) -> Iterator[Up]:
     """Runs until it is ready; killed in the end, if it is still there."""
-    broker, metaq = (f"127.0.0.1:{own_port()}" for _ in range(2))  # which nobody is given when they are free again
-    options = ["--data-dir", str(root), "--listen", broker, "--metaq-listen", metaq, "--json"]
+    # Nobody is given these ports when they are free again. The last comes last: it is the first of three.
+    broker, metaq, http = (f"127.0.0.1:{own_port()}" for _ in range(3))
+    options = ["--data-dir", str(root), "--listen", broker, "--metaq-listen", metaq, "--http-listen", http, "--json"]
     process = subprocess.Popen(
         [sys.executable, "-m", "txmsg.cli.main", "up", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -69,7 +75,7 @@ def up_in(root: Path) -> Iterator[Up]:
             selector.register(process.stdout, selectors.EVENT_READ)
             assert selector.select(_START_S_MAX), "it is not ready in time"
         ready = json.loads(process.stdout.readline())
-        yield Up(process, root, ready["broker"], ready["metaq"], ready["storage"])
+        yield Up(process, root, ready["broker"], ready["metaq"], ready["storage"], ready)
     finally:
         if process.poll() is None:
             process.kill()
@@ -101,6 +107,10 @@ def test_a_message_goes_through_and_ctrl_c_leaves_nothing(tmp_path: Path) -> Non
     with up_in(tmp_path) as up:
         parts = up.parts()
         assert sorted(parts) == ["broker", "metaq", "tailer"]
+        for name in parts:
+            address = up.ready[f"{name}_http"]
+            assert got(address, "/livez") == (HTTPStatus.OK, "ok\n")
+            assert f'process="{name}"' in got(address, "/metrics")[1]
         _send(up, 10)
         assert sorted(_received(up, 10)) == [str(number).encode() for number in range(10)]
         assert verify(up.storage, tmp_path / "metaq").is_equal
@@ -124,3 +134,10 @@ def test_a_part_that_dies_is_named_and_takes_the_others_with_it_in_order(tmp_pat
         assert _received(up, 1) == [b"0"]
         up.process.kill()
         up.require_nothing_left(parts)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "127.0.0.1:65534", "0.0.0.0:9700"])
+def test_an_address_at_which_not_all_parts_can_be_asked_is_refused_at_once(address: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["up", "--data-dir", str(tmp_path / "data"), "--http-listen", address])
+    assert (result.exit_code, f"--http-listen {address}" in result.output) == (1, True), result.output
+    assert not (tmp_path / "data").exists()

@@ -17,13 +17,17 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
 from txmsg.cli.settings import config_option
 from txmsg.embedded import EmbeddedPostgres, default_data_dir
+from txmsg.errors import MisuseError
+from txmsg.metrics.http import check_loopback
 from txmsg.runtime.child import Child, ChildFailed
 from txmsg.runtime.signals import signals_set
+from txmsg.wire.address import host_and_port
 
 WATCH_INTERVAL_S: Final = 0.1
 START_S_MAX: Final = 60.0
 STOP_S_MAX: Final = 30.0
 """For all parts together; then they are killed."""
+_PORT_MAX: Final = 65_535
 
 
 @click.command(
@@ -48,6 +52,13 @@ STOP_S_MAX: Final = 30.0
     help="Address of MetaQ. Port 0 picks a free port.",
 )
 @click.option(
+    "--http-listen",
+    metavar="HOST:PORT",
+    default="",
+    help="Address of the broker's /metrics, /livez and /readyz, on loopback. MetaQ's and the tailer's are at the next "
+    "two ports. Default: not served.",
+)
+@click.option(
     "--data-dir",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
@@ -55,14 +66,23 @@ STOP_S_MAX: Final = 30.0
 )
 @config_option
 @json_option
-def up(*, listen: str, metaq_listen: str, data_dir: Path | None, config: Path | None, as_json: bool) -> None:
+def up(
+    *,
+    listen: str,
+    metaq_listen: str,
+    http_listen: str,
+    data_dir: Path | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
     """Run a database, a broker, MetaQ and a tailer, for development."""
+    http = _http_addresses(http_listen) if http_listen else {}
     root = (data_dir or default_data_dir()).expanduser().resolve()
     stop = threading.Event()
     with EmbeddedPostgres(root / "pg") as postgres, signals_set(stop):
         storage = postgres.create_database("txmsg")
         migrate.upgrade(storage)
-        parts = _Parts(stop, () if config is None else ("--config", str(config)))
+        parts = _Parts(stop, () if config is None else ("--config", str(config)), http)
         problem: str | None = None
         try:
             parts.start("broker", "broker", "--storage", storage, "--listen", listen)
@@ -70,7 +90,8 @@ def up(*, listen: str, metaq_listen: str, data_dir: Path | None, config: Path | 
             facts = {name: parts.await_ready(name)["listening"] for name in ("broker", "metaq")}
             parts.start("tailer", "tailer", "run", "--storage", storage, "--metaq", facts["metaq"])
             parts.await_ready("tailer")
-            _print({**facts, "storage": storage, "log": str(root / "metaq")}, as_json=as_json)
+            facts |= {"storage": storage, "log": str(root / "metaq")}
+            _print(facts | {f"{name}_http": address for name, address in http.items()}, as_json=as_json)
             while True:
                 parts.watch()
         except ChildFailed as exc:
@@ -83,6 +104,15 @@ def up(*, listen: str, metaq_listen: str, data_dir: Path | None, config: Path | 
         raise click.ClickException(problem or slow)
 
 
+def _http_addresses(listen: str) -> dict[str, str]:
+    """The address of each part, from that of the broker. Raises MisuseError."""
+    _, port = host_and_port(check_loopback(listen))
+    if port == 0 or port + 2 > _PORT_MAX:
+        raise MisuseError(f"--http-listen {listen}: three ports are used from this one on, so give one such as 9700")
+    host = listen.rpartition(":")[0]
+    return {name: f"{host}:{port + n}" for n, name in enumerate(("broker", "metaq", "tailer"))}
+
+
 class _Stopped(Exception):
     """A signal ends all parts."""
 
@@ -90,12 +120,15 @@ class _Stopped(Exception):
 class _Parts:
     """The servers: `txmsg` commands in processes of their own, which run until one ends or `stop` is set."""
 
-    def __init__(self, stop: threading.Event, options: Sequence[str]) -> None:
+    def __init__(self, stop: threading.Event, options: Sequence[str], http: Mapping[str, str]) -> None:
         self._stop = stop
         self._options = options
+        self._http = http
         self._children: dict[str, Child] = {}
 
     def start(self, name: str, *command: str) -> None:
+        if name in self._http:
+            command = (*command, "--http-listen", self._http[name])
         self._children[name] = Child(
             name,
             ["txmsg.runtime.child", "txmsg.cli.main", *command, *self._options, "--log-level", "warning", "--json"],
@@ -133,6 +166,6 @@ def _print(facts: Mapping[str, str], *, as_json: bool) -> None:
         click.echo(json.dumps(facts))
     else:
         for name, value in facts.items():
-            click.echo(f"{name:8} {value}")
+            click.echo(f"{name:11} {value}")
         click.echo("ready; Ctrl-C stops all of them")
     sys.stdout.flush()
