@@ -47,6 +47,7 @@ AREAS = {
     "spark": "The Spark source and sink",
     "tls": "TLS",
     "topic": "Topics",
+    "tracing": "Traces",
     "transaction": "Transactions of producers",
     "write": "Batches that a broker writes",
 }

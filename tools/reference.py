@@ -10,7 +10,8 @@ from itertools import pairwise
 from types import ModuleType
 
 MODULES = (
-    *("txmsg", "txmsg.client", "txmsg.tables", "txmsg.message", "txmsg.metaq", "txmsg.metrics", "txmsg.logs"),
+    *("txmsg", "txmsg.client", "txmsg.tables", "txmsg.message", "txmsg.metaq", "txmsg.metrics", "txmsg.tracing"),
+    "txmsg.logs",
     *("txmsg.checker.fence", "txmsg.embedded", "txmsg.spark", "txmsg.testing"),
 )
 """What an application may import from; a name stands at the first module that has it in `__all__`."""

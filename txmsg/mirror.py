@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from txmsg.binlog import table
 from txmsg.binlog.comparing import Compared, Divergence, compare
@@ -21,15 +21,21 @@ from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
 
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
+
 _SETTINGS_S = 10.0
 _PUT_BACK_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 
-def open_sink(where: str) -> LogSink:
-    """The log in a directory, made when missing, or at an address. Raises LogBusy when another process writes it."""
+def open_sink(where: str, tracing: Tracing | None = None) -> LogSink:
+    """The log in a directory, made when missing, or at an address. Raises LogBusy when another process writes it.
+
+    tracing: traces the appends that have traced messages.
+    """
     log = open_log(where, append=True)
     try:
-        return LogSink(log, where)
+        return LogSink(log, where, tracing)
     except BaseException:  # as while a server is away: this is tried again and again
         log.close()
         raise
@@ -38,8 +44,9 @@ def open_sink(where: str) -> LogSink:
 class LogSink:
     """A `Sink` over a log in a directory or at an address. Closing it closes the log."""
 
-    def __init__(self, log: LogAccess, name: str) -> None:
+    def __init__(self, log: LogAccess, name: str, tracing: Tracing | None = None) -> None:
         self._log = log
+        self._tracing = tracing
         self.name = name
         self.generation = log.identity().generation
         self._compressions: dict[str, Compression] = {}
@@ -76,12 +83,20 @@ class LogSink:
                 begin = batch.end_offset
 
     def append(self, batches: Sequence[Batch]) -> None:
-        self._append(
-            [
-                Append(topic, number, _payload(rows, self._compression_of(topic)), base_offset, is_mirrored=True)
-                for topic, number, base_offset, rows in batches
-            ]
-        )
+        with self._traced(batches):
+            self._append(
+                [
+                    Append(topic, number, _payload(rows, self._compression_of(topic)), base_offset, is_mirrored=True)
+                    for topic, number, base_offset, rows in batches
+                ]
+            )
+
+    def _traced(self, batches: Sequence[Batch]) -> AbstractContextManager[object]:
+        if self._tracing is None:
+            return nullcontext()
+        headers = (row.headers for batch in batches for row in batch.rows)
+        count = sum(len(batch.rows) for batch in batches)
+        return self._tracing.mirroring({batch.topic for batch in batches}, count, headers)
 
     def _append(self, appends: Sequence[Append]) -> None:
         """On disk on return. At an address another tailer may come between, which was paused and has lost its turn."""

@@ -10,6 +10,7 @@ from txmsg.errors import MisuseError, shown
 from txmsg.metrics.http import check_loopback
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
 from txmsg.settings.common import http_listen_setting, log_format_setting, log_level_setting
+from txmsg.settings.tracing import tracing_setting
 
 ALL_TOPICS: Final = ("*",)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,29}\Z")
@@ -73,6 +74,7 @@ class TailerConfig:
         shown="those of the existing mirror, else none",
     )
     http_listen: str = http_listen_setting()
+    tracing: bool = tracing_setting("appends that have traced messages")
     log_level: str = log_level_setting()
     log_format: str = log_format_setting()
     refill_size_bytes: int = setting(

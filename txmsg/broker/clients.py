@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from txmsg.broker.journal import Journal
 from txmsg.checker.ports import DueHalf
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import TransactionId, TransactionState
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
 
 
 @dataclass(slots=True, eq=False)
@@ -36,9 +40,10 @@ class AttachedClient:
 
 
 class AttachedClients:
-    """The clients attached to this broker. Implements checker.Clients."""
+    """The clients attached to this broker. Implements checker.Clients. tracing: traces what they are asked."""
 
-    def __init__(self, journal: Journal | None = None) -> None:
+    def __init__(self, journal: Journal | None = None, *, tracing: Tracing | None = None) -> None:
+        self._tracing = tracing
         self._clients: set[AttachedClient] = set()
         self._journal = journal or Journal()
 
@@ -62,6 +67,16 @@ class AttachedClients:
 
     async def ask(self, half: DueHalf) -> TransactionState:
         """Asks a client that can answer, chosen at random. Raises BrokerUnavailable if there is none."""
+        if self._tracing is None:
+            return await self._ask(half)
+        with self._tracing.checking(half.group, half.message, half.checks) as span:
+            if span is None:
+                return await self._ask(half)
+            state = await self._ask(replace(half, trace=span.traceparent))
+            span.answered(state)
+            return state
+
+    async def _ask(self, half: DueHalf) -> TransactionState:
         able = [
             client for client in self._clients if client.producer_group == half.group and half.fence_id in client.fences
         ]

@@ -26,6 +26,7 @@ from txmsg.settings.common import (
     log_format_setting,
     log_level_setting,
 )
+from txmsg.settings.tracing import tracing_setting
 from txmsg.wire.address import check_address
 
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -65,6 +66,7 @@ class BrokerConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)
     """TLS of `listen`."""
     insecure: bool = insecure_setting()
+    tracing: bool = tracing_setting("check-backs")
     broker_id: str = setting(
         "",
         "Name of this broker, unique in its database.",

@@ -54,6 +54,7 @@ from txmsg.logs import EventLog, set_log_level
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.settings.live import Given
+from txmsg.settings.tracing import tracing_of_process
 from txmsg.wire.server import CLOSING_S_MAX, Server, connections_allowed
 from txmsg.wire.v1 import cluster_rpc, dead_letters_rpc, groups_rpc, messages_rpc, settings_rpc, topics_rpc, txmsg_rpc
 
@@ -156,7 +157,8 @@ class Broker:
         self.writers.on_due(self.scheduler.note)
         pool.incarnation.on_end(self.scheduler.forget)
         # check-backs
-        self.clients = clients = AttachedClients(self.journal)
+        tracing = tracing_of_process() if config.tracing else None
+        self.clients = clients = AttachedClients(self.journal, tracing=tracing)
         halves = Halves(pool)
         self.checks = CheckLoop(
             halves,

@@ -42,6 +42,8 @@ class DueHalf:
     """Seconds it was due before it was claimed, by the database's clock."""
     message: ReceivedMessage
     """The first (n = 0) of its messages, for the listener. queue and offset are None."""
+    trace: str = ""
+    """The traceparent of the check's span, if it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from txmsg.metrics.http import Probes, serving_on_thread
 from txmsg.mirror import fork_log, open_sink
 from txmsg.runtime.signals import call_on_hangup_by_thread
 from txmsg.settings.live import Given
+from txmsg.settings.tracing import tracing_of_process
 from txmsg.verifier.compare import verify as compare
 
 _log = EventLog(__name__)
@@ -115,7 +116,8 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
         else:
             click.echo(state.value)
 
-    running = Tailer(made, lambda: open_sink(made.metaq), on_state=tell, on_progress=_metrics())
+    tracing = tracing_of_process() if made.tracing else None
+    running = Tailer(made, lambda: open_sink(made.metaq, tracing), on_state=tell, on_progress=_metrics())
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: running.stop())
 

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from txmsg.client.attach import Presence
@@ -30,6 +31,9 @@ from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.runtime.start import Start, start_to_wire
 from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1.txmsg_pb2 import Subscription
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
 
@@ -65,6 +69,7 @@ class AsyncConsumer(AsyncLifecycle):
     tls: True to verify the brokers' certificates by the authorities that the system trusts, the path of a file with
     authorities (PEM), or an ssl.SSLContext; False for none. By default the environment says it: TXMSG_TLS_CA.
     hooks: for tests, which can also set them later.
+    tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace the handlers.
 
     A handler that returns acknowledges the message. One that raises refuses it: it comes again after the group's
     back-off, in the end it becomes a dead letter, with the error's text.
@@ -82,9 +87,15 @@ class AsyncConsumer(AsyncLifecycle):
         broadcast: bool | str = False,
         tls: TlsChoice = None,
         hooks: ConsumerHooks | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         super().__init__(
-            group, concurrency=concurrency, close_timeout_s=close_timeout_s, start=start, broadcast=broadcast
+            group,
+            concurrency=concurrency,
+            close_timeout_s=close_timeout_s,
+            start=start,
+            broadcast=broadcast,
+            tracing=tracing,
         )
         self._addresses = shards_of(brokers)
         self._tls = client_context(tls) or False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -25,6 +25,7 @@ from txmsg.client.late_async import AsyncLateTransaction
 from txmsg.client.options import check_listener_of, shards_of
 from txmsg.client.sender import Sender
 from txmsg.client.shards import Shards, find_shards
+from txmsg.client.traced import sending, telling
 from txmsg.errors import MisuseError, OutcomeUnknown
 from txmsg.forks import renew_in_children
 from txmsg.message import (
@@ -41,6 +42,9 @@ from txmsg.message import (
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
 from txmsg.wire.tls import TlsChoice, client_context
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
 
 TIMEOUT_S_MAX = 24 * 3600.0
 
@@ -60,6 +64,7 @@ class AsyncProducer:
     tls: True to verify the brokers' certificates by the authorities that the system trusts, the path of a file with
     authorities (PEM), or an ssl.SSLContext; False for none. By default the environment says it: TXMSG_TLS_CA.
     hooks: for tests, which can also set them later.
+    tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace what it does.
 
     The first call connects, and attaches for check-backs. A service calls `start` (or uses `async with`) when it
     begins, so that transactions which an earlier process left undecided are answered at once.
@@ -74,6 +79,7 @@ class AsyncProducer:
         timeout_s: Seconds = 10.0,
         tls: TlsChoice = None,
         hooks: ProducerHooks | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._addresses = shards_of(brokers)
         self._tls = client_context(tls) or False
@@ -82,6 +88,7 @@ class AsyncProducer:
         self._fence = _fence_of(self.check_listener)
         self.timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
         self.hooks = hooks or ProducerHooks()
+        self.tracing = tracing
         self._renew()
         renew_in_children(self)
 
@@ -159,6 +166,7 @@ class AsyncProducer:
                 client_id=self._client_id,
                 fence_id=fence_id,
                 listener=self.check_listener,
+                tracing=self.tracing,
             )
             self._presences.append(asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
         self._senders = senders
@@ -191,8 +199,11 @@ class AsyncProducer:
         transaction_id = new_transaction_id()
         sender = self._sender_here() or await self._started()
         waiter = sender.new_waiter()
-        sender.plain.offer(SendEntry(transaction_id.bytes, messages, waiter))
-        await waiter
+        with sending(self.tracing, "send", messages, self.group) as trace:
+            sender.plain.offer(SendEntry(transaction_id.bytes, messages if trace is None else trace.messages, waiter))
+            await waiter
+            if trace is not None:
+                trace.stored(transaction_id.bytes)
         return [message_id(transaction_id, n) for n in range(len(messages))]
 
     async def recall(self, message_id: MessageId) -> bool:
@@ -225,10 +236,16 @@ class AsyncProducer:
         sender = self._sender_here() or await self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter = sender.new_waiter()
-        entry = (FreshEntry if transaction_id is None else SendEntry)(id_bytes, messages_of(messages), waiter)
-        sender.halves.offer(entry)
-        shard = await waiter  # first: the entry may get another id on its way
-        half = Half(entry.transaction_id, shard)
+        messages = messages_of(messages)
+        with sending(self.tracing, "half", messages, self.group) as trace:
+            entry = (FreshEntry if transaction_id is None else SendEntry)(
+                id_bytes, messages if trace is None else trace.messages, waiter
+            )
+            sender.halves.offer(entry)
+            shard = await waiter  # first: the entry may get another id on its way
+            if trace is not None:
+                trace.stored(entry.transaction_id)
+        half = Half(entry.transaction_id, shard, trace)
         self.hooks.after_half(half)
         return half
 
@@ -242,16 +259,18 @@ class AsyncProducer:
         self.hooks.before_end(half, state)
         sender = self._sender_here() or await self._started()
         waiter = sender.new_waiter()
-        sender.end(check_half(half).shard, EndEntry(half.id_bytes, state, waiter))
-        if timeout_s is None:
-            await waiter
-            return
-        wait_s = in_seconds(timeout_s)
-        try:
-            async with asyncio.timeout(wait_s):
+        entry = EndEntry(check_half(half).id_bytes, state, waiter)
+        with telling(half, state):
+            sender.end(half.shard, entry)
+            if timeout_s is None:
                 await waiter
-        except TimeoutError as exc:
-            raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
+                return
+            wait_s = in_seconds(timeout_s)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await waiter
+            except TimeoutError as exc:
+                raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but does not wait: for a caller that is being cancelled. To be called on the loop."""
@@ -260,7 +279,9 @@ class AsyncProducer:
 
     def _end_soon(self, half: Half, state: TransactionState) -> None:
         if self._sender is not None:
-            self._sender.end(half.shard, EndEntry(half.id_bytes, state, None))
+            entry = EndEntry(half.id_bytes, state, None)
+            with telling(half, state):
+                self._sender.end(half.shard, entry)
 
     @property
     def _sender_started(self) -> Sender | Shards:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.asker import Asker
@@ -18,6 +20,9 @@ from txmsg.message import TransactionState
 from txmsg.wire.channel import Stream
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Hello
 from txmsg.wire.v1.txmsg_rpc import Notify
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
 
@@ -37,7 +42,7 @@ _WIRE_STATES = {
 class Presence:
     """Keeps a stream to every broker that is known. `run` never ends by itself: cancel it.
 
-    listener: answers check-backs; without one none are asked.
+    listener: answers check-backs; without one none are asked. tracing: traces the answers.
     """
 
     def __init__(
@@ -48,8 +53,11 @@ class Presence:
         group: str = "",
         fence_id: bytes = b"",
         listener: CheckMessageListener | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._brokers = brokers
+        self._group = group
+        self._tracing = tracing
         self._hello = Hello(
             client_id=client_id,
             producer_group=group,
@@ -121,7 +129,11 @@ class Presence:
     async def _answer(self, asker: Asker, check: Check, answers: asyncio.Queue[CheckAnswer]) -> None:
         async with self._slots:
             message = checked(check)
-            state = await asker.ask(message)
+            tracing = self._tracing
+            with nullcontext() if tracing is None else tracing.answering(self._group, message, check.trace) as span:
+                state = await asker.ask(message)
+                if span is not None:
+                    span.answered(state)
         _log.info(
             "check.answered",
             "check %(attempt)d of transaction %(transaction_id)s: %(answer)s",

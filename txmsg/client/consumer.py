@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.hooks import ConsumerHooks
@@ -11,6 +12,9 @@ from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.start import Start
 from txmsg.wire.tls import TlsChoice
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
 
 
 class Consumer(Lifecycle[AsyncConsumer]):
@@ -31,6 +35,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
         broadcast: bool | str = False,
         tls: TlsChoice = None,
         hooks: ConsumerHooks | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         super().__init__(
             AsyncConsumer(
@@ -43,6 +48,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
                 broadcast=broadcast,
                 tls=tls,
                 hooks=hooks,
+                tracing=tracing,
             )
         )
         self.hooks = self._core.hooks

@@ -20,6 +20,7 @@ from txmsg.client.guard import SessionGuard, keep_loaded
 from txmsg.client.half import Half
 from txmsg.client.halves import Halves
 from txmsg.client.outcome_log import OUTCOME_WAIT_S, log_untold
+from txmsg.client.traced import local_transaction
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionState
@@ -33,7 +34,8 @@ def run(producer: Halves, messages: Sequence[Message], work: Callable[[], R]) ->
     """Half messages, then `work`, which owns its transaction, then the outcome."""
     half = producer.half(messages)
     try:
-        result = work()
+        with local_transaction(half):
+            result = work()
     except BaseException as exc:
         tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
         raise
@@ -53,17 +55,18 @@ def run_in_session(
     half = producer.half(messages)
     guard: SessionGuard | None = None
     try:
-        with factory() as session:
-            keep_loaded(sync_session_of(session), owner)
-            guard = watch = SessionGuard(sync_session_of(session), owner=owner)
-            with watch:
-                if producer.fence is not None:
-                    producer.fence.write(session, half.transaction_id)
-                    watch.own_row = producer.fence.own_row(half.transaction_id)
-                result = work(session)
-                in_session(session, lambda _: watch.end_work())
-                session.commit()
-                watch.check_committed()
+        with local_transaction(half):
+            with factory() as session:
+                keep_loaded(sync_session_of(session), owner)
+                guard = watch = SessionGuard(sync_session_of(session), owner=owner)
+                with watch:
+                    if producer.fence is not None:
+                        producer.fence.write(session, half.transaction_id)
+                        watch.own_row = producer.fence.own_row(half.transaction_id)
+                    result = work(session)
+                    in_session(session, lambda _: watch.end_work())
+                    session.commit()
+                    watch.check_committed()
     except BaseException as exc:
         state = TransactionState.UNKNOWN
         if producer.fence is not None and _was_not_sent(guard, exc):

@@ -18,6 +18,7 @@ from txmsg.client.guard import SessionGuard, keep_loaded
 from txmsg.client.half import Half
 from txmsg.client.halves_async import AsyncHalves
 from txmsg.client.outcome_log import OUTCOME_WAIT_S, log_untold
+from txmsg.client.traced import local_transaction
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionState
@@ -31,7 +32,8 @@ async def run(producer: AsyncHalves, messages: Sequence[Message], work: Callable
     """Half messages, then `work`, which owns its transaction, then the outcome."""
     half = await producer.half(messages)
     try:
-        result = await work()
+        with local_transaction(half):
+            result = await work()
     except BaseException as exc:
         await tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
         raise
@@ -51,17 +53,18 @@ async def run_in_session(
     half = await producer.half(messages)
     guard: SessionGuard | None = None
     try:
-        async with factory() as session:
-            keep_loaded(sync_session_of(session), owner)
-            guard = watch = SessionGuard(sync_session_of(session), owner=owner)
-            with watch:
-                if producer.fence is not None:
-                    await producer.fence.write(session, half.transaction_id)
-                    watch.own_row = producer.fence.own_row(half.transaction_id)
-                result = await work(session)
-                await in_session_async(session, lambda _: watch.end_work())
-                await session.commit()
-                watch.check_committed()
+        with local_transaction(half):
+            async with factory() as session:
+                keep_loaded(sync_session_of(session), owner)
+                guard = watch = SessionGuard(sync_session_of(session), owner=owner)
+                with watch:
+                    if producer.fence is not None:
+                        await producer.fence.write(session, half.transaction_id)
+                        watch.own_row = producer.fence.own_row(half.transaction_id)
+                    result = await work(session)
+                    await in_session_async(session, lambda _: watch.end_work())
+                    await session.commit()
+                    watch.check_committed()
     except BaseException as exc:
         state = TransactionState.UNKNOWN
         if producer.fence is not None and _was_not_sent(guard, exc):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from txmsg.errors import MisuseError, shown
 from txmsg.message import TransactionId
+
+if TYPE_CHECKING:
+    from txmsg.tracing.sending import Sending
 
 
 class Half(NamedTuple):
@@ -18,6 +21,8 @@ class Half(NamedTuple):
 
     id_bytes: bytes
     shard: bytes
+    trace: Sending | None = None
+    """What the spans of the transaction are made with; None if the producer does not trace."""
 
     @property
     def transaction_id(self) -> TransactionId:

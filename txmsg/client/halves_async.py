@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from txmsg.checker.fence import AsyncFence
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.half import Half
 from txmsg.message import Message, TransactionId, TransactionState
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
 
 
 class AsyncHalves(Protocol):
@@ -18,6 +21,8 @@ class AsyncHalves(Protocol):
     def check_listener(self) -> CheckMessageListener | None: ...
     @property
     def fence(self) -> AsyncFence | None: ...
+    @property
+    def tracing(self) -> Tracing | None: ...
     async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
     async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
     def end_soon(self, half: Half, state: TransactionState) -> None: ...

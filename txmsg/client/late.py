@@ -9,6 +9,7 @@ back; nothing has been sent by then. Without messages it merely commits.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +21,7 @@ from txmsg.client.flow import tell
 from txmsg.client.guard import SessionGuard, check_session
 from txmsg.client.halves import Halves
 from txmsg.client.sent import Sent
+from txmsg.client.traced import NOT_TRACED, transaction
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.logs import EventLog
 from txmsg.message import (
@@ -52,6 +54,7 @@ class LateTransaction:
         self._sync_session = sync_session_of(session)
         self._sent = Sent()
         self._guard = SessionGuard(self._sync_session, owner=_OWNER, savepoints=self._sent)
+        self._span: AbstractContextManager[object] = NOT_TRACED
         self._open = False
         self._used = False
 
@@ -79,12 +82,22 @@ class LateTransaction:
                 "session.begin_nested()"
             )
         self._guard.__enter__()
+        self._span = transaction(self._producer.tracing)
+        self._span.__enter__()
         self._open = self._used = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            self._end(value)
+        except BaseException as exc:
+            self._span.__exit__(type(exc), exc, exc.__traceback__)
+            raise
+        self._span.__exit__(kind, value, trace)
+
+    def _end(self, value: BaseException | None) -> None:
         try:
             try:
                 if value is None:

@@ -7,6 +7,7 @@ back; nothing has been sent by then. Without messages it merely commits.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +19,7 @@ from txmsg.client.flow_async import tell
 from txmsg.client.guard import SessionGuard, check_session
 from txmsg.client.halves_async import AsyncHalves
 from txmsg.client.sent import Sent
+from txmsg.client.traced import NOT_TRACED, transaction
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.logs import EventLog
 from txmsg.message import (
@@ -50,6 +52,7 @@ class AsyncLateTransaction:
         self._sync_session = sync_session_of(session)
         self._sent = Sent()
         self._guard = SessionGuard(self._sync_session, owner=_OWNER, savepoints=self._sent)
+        self._span: AbstractContextManager[object] = NOT_TRACED
         self._open = False
         self._used = False
 
@@ -77,12 +80,22 @@ class AsyncLateTransaction:
                 "session.begin_nested()"
             )
         self._guard.__enter__()
+        self._span = transaction(self._producer.tracing)
+        self._span.__enter__()
         self._open = self._used = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            await self._end(value)
+        except BaseException as exc:
+            self._span.__exit__(type(exc), exc, exc.__traceback__)
+            raise
+        self._span.__exit__(kind, value, trace)
+
+    async def _end(self, value: BaseException | None) -> None:
         try:
             try:
                 if value is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy.orm import Session
 
@@ -21,6 +21,7 @@ from txmsg.client.hooks import ProducerHooks
 from txmsg.client.late import LateTransaction
 from txmsg.client.sender import half_unavailable
 from txmsg.client.thread_lane import ThreadWaiter
+from txmsg.client.traced import sending, telling
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.forks import check_fork_was_told, renew_in_children
 from txmsg.message import (
@@ -37,6 +38,9 @@ from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.process import LoopThread, shared_loop
 from txmsg.wire.tls import TlsChoice
 
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
+
 _GRACE_S = 5.0
 
 
@@ -50,6 +54,7 @@ class Producer:
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
     tls: see AsyncProducer.
     hooks: for tests, which can also set them later.
+    tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace what it does.
 
     Not for signal handlers: the thread that a signal interrupts may hold a lock that the call waits for. Have the
     handler set an event, and a thread send.
@@ -68,9 +73,16 @@ class Producer:
         timeout_s: Seconds = 10.0,
         tls: TlsChoice = None,
         hooks: ProducerHooks | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._core = AsyncProducer(
-            brokers, group=group, check_listener=check_listener, timeout_s=timeout_s, tls=tls, hooks=hooks
+            brokers,
+            group=group,
+            check_listener=check_listener,
+            timeout_s=timeout_s,
+            tls=tls,
+            hooks=hooks,
+            tracing=tracing,
         )
         self.hooks = self._core.hooks
         self._fence = _fence_of(self._core.check_listener)
@@ -96,6 +108,11 @@ class Producer:
     def check_listener(self) -> CheckMessageListener | None:
         """What answers check-backs."""
         return self._core.check_listener
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """What traces it, if it is traced."""
+        return self._core.tracing
 
     @property
     def fence(self) -> Fence | None:
@@ -172,7 +189,11 @@ class Producer:
         transaction_id = new_transaction_id()
         self._started()
         waiter: ThreadWaiter[SendEntry] = ThreadWaiter()
-        self._core._sender_started.plain.send(SendEntry(transaction_id.bytes, messages, waiter), waiter, self._wait_s)
+        with sending(self.tracing, "send", messages, self.group) as trace:
+            entry = SendEntry(transaction_id.bytes, messages if trace is None else trace.messages, waiter)
+            self._core._sender_started.plain.send(entry, waiter, self._wait_s)
+            if trace is not None:
+                trace.stored(transaction_id.bytes)
         return [message_id(transaction_id, n) for n in range(len(messages))]
 
     def recall(self, message_id: MessageId) -> bool:
@@ -209,12 +230,18 @@ class Producer:
         self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter: ThreadWaiter[SendEntry] = ThreadWaiter()
-        entry = (FreshEntry if transaction_id is None else SendEntry)(id_bytes, messages_of(messages), waiter)
-        try:
-            shard = self._core._sender_started.halves.send(entry, waiter, self._wait_s)
-        except OutcomeUnknown as exc:
-            raise half_unavailable(exc) from exc
-        half = Half(entry.transaction_id, shard)
+        messages = messages_of(messages)
+        with sending(self.tracing, "half", messages, self.group) as trace:
+            entry = (FreshEntry if transaction_id is None else SendEntry)(
+                id_bytes, messages if trace is None else trace.messages, waiter
+            )
+            try:
+                shard = self._core._sender_started.halves.send(entry, waiter, self._wait_s)
+            except OutcomeUnknown as exc:
+                raise half_unavailable(exc) from exc
+            if trace is not None:
+                trace.stored(entry.transaction_id)
+        half = Half(entry.transaction_id, shard, trace)
         self.hooks.after_half(half)
         return half
 
@@ -229,12 +256,13 @@ class Producer:
         thread = self._started()
         waiter: ThreadWaiter[EndEntry] = ThreadWaiter()
         entry = EndEntry(check_half(half).id_bytes, state, waiter)
-        try:
-            wait_s = self._wait_s if timeout_s is None else in_seconds(timeout_s)
-            self._core._sender_started.end_by_thread(half.shard, entry, waiter, wait_s)
-        except (OutcomeUnknown, KeyboardInterrupt):
-            thread.post(entry.forsake)
-            raise
+        with telling(half, state):
+            try:
+                wait_s = self._wait_s if timeout_s is None else in_seconds(timeout_s)
+                self._core._sender_started.end_by_thread(half.shard, entry, waiter, wait_s)
+            except (OutcomeUnknown, KeyboardInterrupt):
+                thread.post(entry.forsake)
+                raise
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but does not wait: for a caller that is being torn down."""

@@ -9,7 +9,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from uuid import uuid4
 
 from txmsg.consumer.subscriptions import Subscriptions
@@ -21,6 +21,9 @@ from txmsg.runtime.process import LoopThread, shared_loop
 from txmsg.runtime.signals import signals_set
 from txmsg.runtime.start import Start, check_group_start
 from txmsg.runtime.user_function import in_handler
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
 
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
 C = TypeVar("C", bound="AsyncLifecycle")
@@ -48,6 +51,7 @@ class AsyncLifecycle(ABC):
         close_timeout_s: Seconds,
         start: Start | None,
         broadcast: bool | str,
+        tracing: Tracing | None = None,
     ) -> None:
         self.group = check_name("consumer group", group)
         """The consumer group; of a broadcasting member, the one that it is by itself."""
@@ -57,7 +61,8 @@ class AsyncLifecycle(ABC):
         self._concurrency = _check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
         self.close_timeout_s = check_seconds("close_timeout_s", close_timeout_s, least_s=0, most_s=CLOSE_TIMEOUT_S_MAX)
         """How long `close` waits for handlers."""
-        self._subscriptions = Subscriptions(self.group)
+        self._tracing = tracing
+        self._subscriptions = Subscriptions(self.group, tracing)
         self._is_lone = broadcast is True
         self._is_copy = False
         self._begin()

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.user_function import UserFunction, text_of
 from txmsg.wire.tags import TagExpression, parse_tags
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
 
@@ -57,10 +61,14 @@ class Handler:
 
 
 class Subscriptions:
-    """The topics of a consumer of a group, each with its tags and at most one handler."""
+    """The topics of a consumer of a group, each with its tags and at most one handler.
 
-    def __init__(self, group: str) -> None:
+    tracing: traces the handlers.
+    """
+
+    def __init__(self, group: str, tracing: Tracing | None = None) -> None:
         self._group = group
+        self._around = None if tracing is None else partial(tracing.processing, group)
         self._is_closed = False
         self.tags: dict[str, str] = {}
         """Of each topic, as they were given."""
@@ -84,7 +92,7 @@ class Subscriptions:
                 raise MisuseError(f"group {self._group} has a handler for topic {topic!r} already: one per consumer")
             self._require_open(topic)
             call = handler.bound(self._group) if isinstance(handler, GroupHandler) else handler
-            function = UserFunction(f"the handler of topic {topic!r}", call, "message")
+            function = UserFunction(f"the handler of topic {topic!r}", call, "message", around=self._around)
             self.handlers[topic] = Handler(self._group, topic, function)
             return handler
 

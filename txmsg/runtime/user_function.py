@@ -12,6 +12,7 @@ import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from typing import Any
 
 from txmsg.errors import MisuseError, shown
@@ -21,12 +22,23 @@ in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_hand
 
 
 class UserFunction:
-    """A function of one argument, `def` or `async def`. Raises MisuseError for what cannot be called like that."""
+    """A function of one argument, `def` or `async def`. Raises MisuseError for what cannot be called like that.
 
-    __slots__ = ("_function", "_name", "is_coroutine")
+    around: gives for an argument what `on_loop` and `on_thread` enter for the time of the call.
+    """
 
-    def __init__(self, what: str, function: object, parameter: str) -> None:
+    __slots__ = ("_around", "_function", "_name", "is_coroutine")
+
+    def __init__(
+        self,
+        what: str,
+        function: object,
+        parameter: str,
+        *,
+        around: Callable[[Any], AbstractContextManager[object]] | None = None,
+    ) -> None:
         self._function = check_takes(what, function, parameter)
+        self._around = around
         self._name = name_of(function)
         bodies = (function, type(self._function).__call__)
         self.is_coroutine = any(inspect.iscoroutinefunction(body) for body in bodies)
@@ -45,10 +57,21 @@ class UserFunction:
 
     def on_loop(self, argument: object) -> Coroutine[Any, Any, Any]:
         """The same of a coroutine function."""
-        return self._awaited(self._function(argument))
+        return self._awaited(self._function(argument)) if self._around is None else self._on_loop_within(argument)
+
+    async def _on_loop_within(self, argument: object) -> Any:
+        assert self._around is not None
+        with self._around(argument):
+            return await self._awaited(self._function(argument))
 
     def on_thread(self, argument: object, loop: asyncio.AbstractEventLoop) -> Any:
         """The same of a plain function, called on a thread; an awaitable that it returns is awaited on the loop."""
+        if self._around is None:
+            return self._on_thread(argument, loop)
+        with self._around(argument):
+            return self._on_thread(argument, loop)
+
+    def _on_thread(self, argument: object, loop: asyncio.AbstractEventLoop) -> Any:
         result = self._call(argument)
         if inspect.isawaitable(result):
             return asyncio.run_coroutine_threadsafe(self._awaited(result), loop).result()

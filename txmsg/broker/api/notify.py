@@ -394,4 +394,5 @@ def _check(half: DueHalf, shard: bytes) -> pb.Check:
         headers=pack_headers(message.headers),
         born_at_us=message.born_at_us,
         stored_at_us=message.stored_at_us,
+        trace=half.trace,
     )

@@ -12,7 +12,8 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
@@ -21,7 +22,7 @@ from txmsg.metaq.access import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.fetcher import Fetcher, Missing, check_missing
 from txmsg.metaq.consumer.lane import Lane
-from txmsg.metaq.consumer.polls import PolledBatch, Polls
+from txmsg.metaq.consumer.polls import PolledBatch, Polls, packed_headers_of
 from txmsg.metaq.consumer.retries import backoff_of
 from txmsg.metaq.consumer.workers import LaneWorkers
 from txmsg.metaq.group.assignment import Strategy, averaged
@@ -31,6 +32,9 @@ from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.start import Start, check_start
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import check_takes
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
 
@@ -56,6 +60,7 @@ class AsyncLogConsumer(AsyncLifecycle):
     missing: what becomes of a queue whose next offset is not kept any more: go on at the "earliest" that is (default),
     at the "latest", or stand still with an "error". What was missed is counted, and logged.
     close_timeout_s: how long `close` waits for handlers.
+    tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace the handlers, or the polls that gave something.
 
     Push: a handler for each topic. One that raises has its message come again after the group's back-off
     (retry_delays_s: 1 s 5 s 10 s 30 s 1 m ... 2 h), by %RETRY%GROUP and so after later ones; after retries_max it goes
@@ -78,9 +83,15 @@ class AsyncLogConsumer(AsyncLifecycle):
         missing: Missing = "earliest",
         retries_max: int = RETRIES_MAX,
         retry_delays_s: Sequence[Seconds] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         super().__init__(
-            group, concurrency=concurrency, close_timeout_s=close_timeout_s, start=start, broadcast=broadcast
+            group,
+            concurrency=concurrency,
+            close_timeout_s=close_timeout_s,
+            start=start,
+            broadcast=broadcast,
+            tracing=tracing,
         )
         self._where = log
         self._is_passing = broadcast is True
@@ -233,7 +244,12 @@ class AsyncLogConsumer(AsyncLifecycle):
         What the last poll gave counts as done with: queues that it came from may go to other members now. Offsets are
         stored by `commit` only. Raises OffsetOutOfRange with missing="error", and CorruptLog.
         """
-        return await self._pulled().poll(in_seconds(timeout_s), count_max)
+        begun_at_ns = time.time_ns()
+        batches = await self._pulled().poll(in_seconds(timeout_s), count_max)
+        if self._tracing is not None and batches:
+            topics = {batch.topic for batch in batches}
+            self._tracing.received(self.group, topics, partial(packed_headers_of, batches), begun_at_ns)
+        return batches
 
     async def commit(self) -> None:
         """Stores that everything that was polled so far is done with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.errors import MisuseError
@@ -17,6 +17,9 @@ from txmsg.runtime.backoff import RETRIES_MAX
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.process import LoopThread
 from txmsg.runtime.start import Start
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
 
 
 class LogConsumer(Lifecycle[AsyncLogConsumer]):
@@ -39,6 +42,7 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
         missing: Missing = "earliest",
         retries_max: int = RETRIES_MAX,
         retry_delays_s: Sequence[Seconds] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         super().__init__(
             AsyncLogConsumer(
@@ -53,6 +57,7 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
                 missing=missing,
                 retries_max=retries_max,
                 retry_delays_s=retry_delays_s,
+                tracing=tracing,
             )
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -45,6 +45,11 @@ class PolledBatch:
     def messages(self) -> Iterator[ReceivedMessage]:
         """The messages one by one."""
         return self.batch.messages(self.wanted)
+
+
+def packed_headers_of(batches: Sequence[PolledBatch]) -> list[bytes | None]:
+    """The headers of all messages, as they are stored."""
+    return [packed for batch in batches for packed in batch.to_arrow()["headers"].to_pylist()]
 
 
 class Polls:

@@ -253,7 +253,7 @@ class ClientFrame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., check_answer: _Optional[_Union[CheckAnswer, _Mapping]] = ...) -> None: ...
 
 class Check(_message.Message):
-    __slots__ = ("shard", "attempt", "transaction_id", "topic", "body", "key", "tag", "headers", "born_at_us", "stored_at_us")
+    __slots__ = ("shard", "attempt", "transaction_id", "topic", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "trace")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +264,7 @@ class Check(_message.Message):
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     shard: bytes
     attempt: int
     transaction_id: bytes
@@ -274,7 +275,8 @@ class Check(_message.Message):
     headers: bytes
     born_at_us: int
     stored_at_us: int
-    def __init__(self, shard: _Optional[bytes] = ..., attempt: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., body: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ...) -> None: ...
+    trace: str
+    def __init__(self, shard: _Optional[bytes] = ..., attempt: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., body: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class RouteChanged(_message.Message):
     __slots__ = ("brokers", "this", "draining", "shard", "is_cut_off")

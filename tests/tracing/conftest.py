@@ -1,0 +1,128 @@
+"""Spans that are kept in memory, and a broker in this process, whose spans are kept with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from queue import SimpleQueue
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext
+
+from tests.conftest import PostgresServer
+from tests.waiting import until
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.server import serve
+from txmsg.checker.loop import CheckLoopConfig
+from txmsg.settings.live import Given
+from txmsg.tracing import Tracing
+
+_START_S_MAX = 60.0
+
+
+class Spans:
+    """What was recorded since the test began. `provider` is the global one: it can be set once in a process."""
+
+    def __init__(self, provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
+        self.provider = provider
+        self._exporter = exporter
+        self.tracing = Tracing(provider)
+
+    def all(self) -> Sequence[ReadableSpan]:
+        """Those that have ended, in the order of their ends."""
+        return self._exporter.get_finished_spans()
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        """Those of this name."""
+        return [span for span in self.all() if span.name == name]
+
+    def one(self, name: str) -> ReadableSpan:
+        """The only one of this name."""
+        [span] = self.named(name)
+        return span
+
+    def wait(self, name: str, count: int = 1) -> list[ReadableSpan]:
+        """As soon as there are so many of this name."""
+        until(lambda: len(self.named(name)) >= count, why=f"{name!r} is not {count} times in {self.names()}")
+        return self.named(name)
+
+    def names(self) -> list[str]:
+        """The names of all."""
+        return [span.name for span in self.all()]
+
+
+def context_of(span: ReadableSpan) -> SpanContext:
+    """Its context."""
+    context: SpanContext | None = span.context
+    assert context is not None
+    return context
+
+
+def attributes_of(span: ReadableSpan) -> Mapping[str, object]:
+    """What it says."""
+    assert span.attributes is not None
+    return span.attributes
+
+
+def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
+    """Whether one is the parent of the other, in one trace."""
+    return (
+        span.parent is not None
+        and span.parent.span_id == context_of(parent).span_id
+        and context_of(span).trace_id == context_of(parent).trace_id
+    )
+
+
+@pytest.fixture(scope="session")
+def _recorded() -> tuple[TracerProvider, InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return provider, exporter
+
+
+@pytest.fixture
+def spans(_recorded: tuple[TracerProvider, InMemorySpanExporter]) -> Spans:
+    """What is recorded from now on."""
+    provider, exporter = _recorded
+    exporter.clear()
+    return Spans(provider, exporter)
+
+
+@pytest.fixture(scope="session")
+def traced_broker(
+    _recorded: tuple[TracerProvider, InMemorySpanExporter], postgres: PostgresServer, notify_template: str
+) -> Iterator[str]:
+    """The address of a broker with --tracing, on a thread of this process."""
+    name = f"tracing_{os.getpid()}"
+    config = BrokerConfig(
+        storage=postgres.create_database(name, template=notify_template),
+        listen="127.0.0.1:0",
+        tracing=True,
+        first_check_s=0.2,
+        check_interval_s=20.0,
+        check_loop=CheckLoopConfig(poll_interval_s=0.1, sweep_interval_s=0.1),
+        stop_timeout_s=2.0,
+    )
+    told: SimpleQueue[str] = SimpleQueue()
+    stops: SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = SimpleQueue()
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        stops.put((asyncio.get_running_loop(), stop))
+        await serve(Given(config), told.put, stop)
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    loop, stop = stops.get(timeout=_START_S_MAX)
+    yield told.get(timeout=_START_S_MAX)
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    postgres.drop_database(name)

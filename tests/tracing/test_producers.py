@@ -1,0 +1,301 @@
+"""Spans of producers and of the handlers of what they send; `def` here, `async def` in test_one_request.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from tests.ports import own_port
+from tests.tracing.conftest import Spans, attributes_of, context_of, is_child
+from txmsg import (
+    AsyncProducer,
+    BrokerUnavailable,
+    Consumer,
+    FenceCheckListener,
+    InvalidMessage,
+    Message,
+    Producer,
+    ReceivedMessage,
+    TransactionState,
+    create_tables,
+    transactional_message,
+)
+from txmsg.message import HEADERS_SIZE_BYTES_MAX
+from txmsg.tracing import Tracing
+
+_UNSAMPLED = TracerProvider(sampler=ParentBased(ALWAYS_OFF))
+_OTHERS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Seen:
+    """What handlers have got, and the context in which they ran."""
+
+    def __init__(self) -> None:
+        self._seen: SimpleQueue[tuple[ReceivedMessage, SpanContext]] = SimpleQueue()
+
+    def note(self, message: ReceivedMessage) -> None:
+        self._seen.put((message, trace.get_current_span().get_span_context()))
+
+    def next(self) -> tuple[ReceivedMessage, SpanContext]:
+        return self._seen.get(timeout=60)
+
+
+@contextmanager
+def consuming(address: str, topic: str, tracing: Tracing | None) -> Iterator[Seen]:
+    seen = Seen()
+    consumer = Consumer(address, group="g", tracing=tracing)
+    consumer.subscribe(topic)(seen.note)
+    with consumer:
+        yield seen
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[sessionmaker[Session]]:
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    create_tables(engine)
+    yield sessionmaker(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def producer(spans: Spans, traced_broker: str, sessions: sessionmaker[Session]) -> Iterator[Producer]:
+    listener = FenceCheckListener(sessions.kw["bind"])
+    with Producer(traced_broker, group="shop", check_listener=listener, tracing=spans.tracing) as producer:
+        yield producer
+
+
+def request_of(spans: Spans) -> trace.Tracer:
+    return spans.provider.get_tracer("test")
+
+
+def test_local_transaction_and_outcome_stand_beneath_the_half_message(
+    spans: Spans, producer: Producer, sessions: sessionmaker[Session]
+) -> None:
+    @transactional_message(producer, topic="order.placed", session=sessions)
+    def place(session: Session, order_id: int) -> SpanContext:
+        session.execute(text("select 1"))
+        return trace.get_current_span().get_span_context()
+
+    with request_of(spans).start_as_current_span("request"):
+        within = place(order_id=42)
+
+    request, half, local, commit = (
+        spans.one(name) for name in ("request", "half order.placed", "local transaction", "commit order.placed")
+    )
+    assert is_child(half, request)
+    assert is_child(local, half)
+    assert is_child(commit, half)
+    assert within.span_id == context_of(local).span_id
+    assert (local.kind, commit.kind) == (SpanKind.INTERNAL, SpanKind.CLIENT)
+    assert attributes_of(commit)["messaging.operation.type"] == "settle"
+    assert attributes_of(commit)["messaging.txmsg.outcome"] == "commit"
+    assert not trace.get_current_span().get_span_context().is_valid, "what was current before is current again"
+
+
+def test_what_raises_is_an_error_of_the_local_transaction_and_rolled_back(
+    spans: Spans, producer: Producer, sessions: sessionmaker[Session]
+) -> None:
+    @transactional_message(producer, topic="order.refused", session=sessions)
+    def place(session: Session, order_id: int) -> None:
+        raise LookupError(f"no article {order_id}")
+
+    with pytest.raises(LookupError):
+        place(order_id=42)
+
+    local = spans.one("local transaction")
+    assert local.status.status_code is StatusCode.ERROR
+    assert attributes_of(local)["error.type"] == "LookupError"
+    assert is_child(spans.one("rollback order.refused"), spans.one("half order.refused"))
+    assert spans.one("half order.refused").status.status_code is StatusCode.UNSET
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_the_late_flow_sends_its_half_messages_within_the_local_transaction(
+    spans: Spans, producer: Producer, sessions: sessionmaker[Session], raises: bool
+) -> None:
+    with sessions() as session:
+        try:
+            with producer.transaction(session) as tx:
+                tx.send(Message("order.paid", b"{}"))
+                if raises:
+                    raise LookupError
+        except LookupError:
+            assert spans.one("local transaction").status.status_code is StatusCode.ERROR
+            assert spans.named("half order.paid") == []
+            return
+
+    local, half = spans.one("local transaction"), spans.one("half order.paid")
+    assert is_child(half, local)
+    assert is_child(spans.one("commit order.paid"), half)
+
+
+def test_several_messages_are_one_span_that_all_of_them_carry(spans: Spans, traced_broker: str) -> None:
+    with (
+        Producer(traced_broker, group="shop", tracing=spans.tracing) as producer,
+        consuming(traced_broker, "several.a", spans.tracing) as seen,
+    ):
+        producer.send_many([Message("several.a", b"1"), Message("several.a", b"2", headers={"x": "y"})])
+        found = {message.body: message for message, _ in (seen.next(), seen.next())}
+        [first, second] = spans.wait("process several.a", 2)
+
+    send = spans.one("send several.a")
+    assert send.kind is SpanKind.PRODUCER
+    assert attributes_of(send)["messaging.batch.message_count"] == 2
+    assert "messaging.message.id" not in attributes_of(send)
+    assert is_child(first, send)
+    assert is_child(second, send)
+    assert found[b"2"].headers["x"] == "y"
+
+
+async def test_a_message_of_an_async_producer_carries_its_span(spans: Spans, traced_broker: str) -> None:
+    async with AsyncProducer(traced_broker, group="shop", tracing=spans.tracing) as producer:
+        message_id = await producer.send(Message("async.sent", b""))
+        half = await producer.half([Message("async.half", b""), Message("async.other", b"")])
+        await producer.end(half, TransactionState.ROLLBACK)
+
+    assert attributes_of(spans.one("send async.sent"))["messaging.message.id"] == message_id
+    several = spans.one("half")
+    assert "messaging.destination.name" not in attributes_of(several)
+    assert is_child(spans.one("rollback"), several)
+
+
+def test_a_context_of_the_application_stays_and_is_linked(spans: Spans, traced_broker: str) -> None:
+    with (
+        Producer(traced_broker, group="shop", tracing=spans.tracing) as producer,
+        consuming(traced_broker, "others", spans.tracing) as seen,
+    ):
+        producer.send(Message("others", b"", headers={"traceparent": _OTHERS, "tracestate": "vendor=1"}))
+        message, _ = seen.next()
+        [process] = spans.wait("process others")
+
+    send = spans.one("send others")
+    assert send.kind is SpanKind.CLIENT
+    assert [f"{link.context.span_id:x}" for link in send.links] == ["b7ad6b7169203331"]
+    assert message.headers == {"traceparent": _OTHERS, "tracestate": "vendor=1"}
+    assert f"{context_of(process).trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+    assert context_of(process).trace_state.get("vendor") == "1"
+
+
+def test_a_message_without_room_for_a_context_is_sent_without_one(spans: Spans, traced_broker: str) -> None:
+    full = {"x": "y" * (HEADERS_SIZE_BYTES_MAX - 1)}
+    with (
+        Producer(traced_broker, group="shop", tracing=spans.tracing) as producer,
+        consuming(traced_broker, "full", spans.tracing) as seen,
+    ):
+        producer.send(Message("full", b"", headers=full))
+        message, _ = seen.next()
+
+    assert message.headers == full
+    assert spans.one("send full").status.status_code is StatusCode.UNSET
+
+
+def test_a_send_that_fails_says_why(spans: Spans) -> None:
+    producer = Producer(f"127.0.0.1:{own_port()}", group="shop", timeout_s=0.2, tracing=spans.tracing)
+    with producer:
+        with pytest.raises(BrokerUnavailable):
+            producer.send(Message("away", b""))
+        with pytest.raises(InvalidMessage):
+            producer.send_many(["not a message"])  # type: ignore[list-item]
+
+    failed = spans.one("send away")
+    assert failed.status.status_code is StatusCode.ERROR
+    assert attributes_of(failed)["error.type"] == "txmsg.errors.BrokerUnavailable"
+    assert [event.name for event in failed.events] == ["exception"]
+
+
+# ---- what is not sampled
+
+
+def test_what_is_not_sampled_carries_nothing_and_is_handled_unsampled(spans: Spans, traced_broker: str) -> None:
+    with (
+        Producer(traced_broker, group="shop", tracing=Tracing(_UNSAMPLED)) as producer,
+        consuming(traced_broker, "unsampled", spans.tracing) as seen,
+    ):
+        producer.send(Message("unsampled", b""))
+        message, context = seen.next()
+
+    assert message.headers == {}
+    assert context.is_valid
+    assert not context.trace_flags.sampled
+    assert f"{context.trace_id:032x}" == message.transaction_id.hex
+    assert spans.all() == ()
+
+
+def test_beneath_an_unsampled_span_nothing_is_begun(
+    spans: Spans, producer: Producer, sessions: sessionmaker[Session]
+) -> None:
+    @transactional_message(producer, topic="order.unsampled", session=sessions)
+    def place(session: Session, order_id: int) -> SpanContext:
+        return trace.get_current_span().get_span_context()
+
+    with _UNSAMPLED.get_tracer("test").start_as_current_span("request") as request:
+        within = place(order_id=42)
+
+    assert within == request.get_span_context()
+    assert spans.all() == ()
+
+
+def test_the_local_transaction_of_an_unsampled_half_message_is_unsampled(
+    spans: Spans, traced_broker: str, sessions: sessionmaker[Session]
+) -> None:
+    listener = FenceCheckListener(sessions.kw["bind"])
+    with Producer(traced_broker, group="shop", check_listener=listener, tracing=Tracing(_UNSAMPLED)) as producer:
+
+        @transactional_message(producer, topic="order.unsampled", session=sessions)
+        def place(session: Session, order_id: int) -> SpanContext:
+            return trace.get_current_span().get_span_context()
+
+        within = place(order_id=42)
+
+    assert within.is_valid
+    assert not within.trace_flags.sampled
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_a_consumer_may_begin_a_trace_for_what_carries_none(spans: Spans, traced_broker: str) -> None:
+    with (
+        Producer(traced_broker, group="shop") as producer,
+        consuming(traced_broker, "untraced", Tracing(spans.provider, starts_traces=True)) as seen,
+    ):
+        producer.send(Message("untraced", b""))
+        seen.next()
+        [process] = spans.wait("process untraced")
+
+    assert process.parent is None
+    assert list(process.links) == []
+
+
+def test_a_consumer_may_keep_to_traces_of_its_own(spans: Spans, traced_broker: str) -> None:
+    with (
+        Producer(traced_broker, group="shop", tracing=spans.tracing) as producer,
+        consuming(traced_broker, "linked", Tracing(spans.provider, joins_senders=False)) as seen,
+    ):
+        producer.send(Message("linked", b""))
+        seen.next()
+        [process] = spans.wait("process linked")
+
+    send = spans.one("send linked")
+    assert process.parent is None
+    assert context_of(process).trace_id != context_of(send).trace_id
+    assert [link.context.span_id for link in process.links] == [context_of(send).span_id]
+
+
+def test_without_tracing_nothing_is_recorded_and_nothing_is_carried(spans: Spans, traced_broker: str) -> None:
+    with Producer(traced_broker, group="shop") as producer, consuming(traced_broker, "off", None) as seen:
+        with request_of(spans).start_as_current_span("request"):
+            producer.send(Message("off", b""))
+        message, context = seen.next()
+
+    assert message.headers == {}
+    assert not context.is_valid
+    assert spans.names() == ["request"]

@@ -1,0 +1,42 @@
+"""OpenTelemetry is imported by those who trace, and by nobody else; who lacks it is told what to install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_WITHOUT = "import sys; sys.modules['opentelemetry'] = None\n"
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:
+    done = run(f"{_WITHOUT}import txmsg.broker.server, txmsg.cli.tailer, txmsg.client\nprint('imported')")
+
+    assert done.stdout == "imported\n", done.stderr
+
+
+def test_without_opentelemetry_the_error_names_what_to_install() -> None:
+    done = run(f"{_WITHOUT}import txmsg.tracing")
+
+    assert "pip install 'txmsg[otel]'" in done.stderr.splitlines()[-1]
+
+
+def test_a_server_without_opentelemetry_refuses_the_option() -> None:
+    done = run(
+        f"{_WITHOUT}from txmsg.cli.main import main\nsys.argv = ['txmsg', 'tailer', 'run', '--tracing', "
+        "'--storage', 'postgresql://localhost/x', '--metaq', '/nowhere']\nmain()"
+    )
+
+    assert done.returncode != 0
+    assert "--tracing cannot be used: txmsg.tracing needs OpenTelemetry's API: pip install 'txmsg[otel]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_without_an_sdk_warns_that_there_are_no_spans() -> None:
+    done = run("from txmsg.settings.tracing import tracing_of_process\nprint(tracing_of_process())")
+
+    assert "opentelemetry-instrument" in done.stderr
+    assert "Tracing" in done.stdout

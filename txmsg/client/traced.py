@@ -1,0 +1,38 @@
+"""What a client does within spans, if it was given a `Tracing`. Without one nothing of tracing is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+from txmsg.client.half import Half
+from txmsg.message import Message, TransactionState
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
+    from txmsg.tracing.sending import Sending
+
+NOT_TRACED = nullcontext()
+
+
+def sending(
+    tracing: Tracing | None, operation: Literal["send", "half"], messages: Sequence[Message], group: str
+) -> AbstractContextManager[Sending | None]:
+    """A call that stores messages. What it gives has the messages to be sent instead."""
+    return NOT_TRACED if tracing is None else tracing.sending(operation, messages, group)
+
+
+def transaction(tracing: Tracing | None) -> AbstractContextManager[Any]:
+    """A local transaction whose messages are sent in it."""
+    return NOT_TRACED if tracing is None else tracing.transaction()
+
+
+def local_transaction(half: Half) -> AbstractContextManager[Any]:
+    """The local transaction of messages that are stored."""
+    return NOT_TRACED if half.trace is None else half.trace.local_transaction()
+
+
+def telling(half: Half, state: TransactionState) -> AbstractContextManager[Any]:
+    """A call that tells the broker an outcome."""
+    return NOT_TRACED if half.trace is None else half.trace.telling(state)

@@ -1,0 +1,39 @@
+"""The setting of servers that trace, and what it switches on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txmsg.errors import MisuseError
+from txmsg.logs import EventLog
+from txmsg.settings.catalogue import setting
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
+
+_log = EventLog(__name__)
+
+
+def tracing_setting(what: str) -> bool:
+    """Of the field `tracing`: whether a server traces `what` it does."""
+    return setting(
+        False,
+        f"Trace {what} by OpenTelemetry, whose SDK is set up by `opentelemetry-instrument`.",
+        option="--tracing",
+    )
+
+
+def tracing_of_process() -> Tracing:
+    """For a server whose setting `tracing` is on. Raises MisuseError without OpenTelemetry."""
+    try:
+        from txmsg.tracing import Tracing
+        from txmsg.tracing.tracing import sdk_is_set_up
+    except ImportError as exc:
+        raise MisuseError(f"the option --tracing cannot be used: {exc}") from exc
+    if not sdk_is_set_up():
+        _log.warning(
+            "tracing.without_sdk",
+            "tracing is on, but no OpenTelemetry SDK is set up in this process, so there are no spans: start it by "
+            "`opentelemetry-instrument txmsg ...`, of the package opentelemetry-distro",
+        )
+    return Tracing()

@@ -1,0 +1,67 @@
+"""The trace context in the headers of messages, as W3C writes it: traceparent and tracestate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, get_current_span, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from txmsg.errors import MessageTooLarge
+from txmsg.message import Message
+from txmsg.wire.headers import unpack_headers
+
+TRACEPARENT = "traceparent"
+LINKS_MAX = 128
+"""Links of a span: the SDK's own default limit."""
+
+_W3C = TraceContextTextMapPropagator()
+_PACKED = TRACEPARENT.encode()
+
+
+def headers_of(span: Span) -> Mapping[str, str]:
+    """The headers that carry a span's context."""
+    headers: dict[str, str] = {}
+    _W3C.inject(headers, set_span_in_context(span, Context()))
+    return headers
+
+
+def context_of(headers: Mapping[str, str]) -> SpanContext | None:
+    """The context that headers carry, if they carry one that can be read."""
+    if TRACEPARENT not in headers:
+        return None
+    found = get_current_span(_W3C.extract(headers, Context())).get_span_context()
+    return found if found.is_valid else None
+
+
+def with_context(message: Message, headers: Mapping[str, str]) -> Message:
+    """The message with these headers; unchanged if it has a context of its own, or no room for another."""
+    if not isinstance(message, Message) or TRACEPARENT in message.headers:  # what is no Message, SendEntry refuses
+        return message
+    try:
+        return replace(message, headers={**message.headers, **headers})
+    except MessageTooLarge:
+        return message
+
+
+def beneath(context: SpanContext) -> Context:
+    """A context in which this one's span is the parent, and nothing else is known."""
+    return set_span_in_context(NonRecordingSpan(context), Context())
+
+
+def unsampled(id_bytes: bytes) -> Span:
+    """A span that records nothing, so that what instrumentations do beneath it is not recorded either.
+
+    Its trace id is the transaction id: in logs it says which one.
+    """
+    return NonRecordingSpan(SpanContext(int.from_bytes(id_bytes), int.from_bytes(id_bytes[8:]), is_remote=True))
+
+
+def links_of(packed: Iterable[bytes | None]) -> list[Link]:
+    """Links to those of these messages that carry a context, at most LINKS_MAX; by their headers as they are stored."""
+    carriers = (unpack_headers(each) for each in packed if each and _PACKED in each)
+    contexts = (context for headers in carriers if (context := context_of(headers)) is not None)
+    return [Link(context) for context in islice(contexts, LINKS_MAX)]

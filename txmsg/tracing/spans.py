@@ -1,0 +1,114 @@
+"""Spans as blocks, and what they say, by OpenTelemetry's conventions for messaging."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextvars import Token
+from types import TracebackType
+from typing import Self
+
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import Span, Status, StatusCode, set_span_in_context
+from opentelemetry.util.types import Attributes
+
+from txmsg.message import ReceivedMessage, TransactionState, message_id
+from txmsg.tracing.context import headers_of
+
+TRANSACTION_ID = "messaging.txmsg.transaction.id"
+OUTCOME = "messaging.txmsg.outcome"
+MESSAGE_ID = "messaging.message.id"
+MESSAGE_COUNT = "messaging.batch.message_count"
+
+
+class Block:
+    """A span for the time of a `with`. It ends there, with the error that the block raises, if it does.
+
+    is_current: whether what runs in the block belongs to the span. is_own: whether the span is ours to end.
+    """
+
+    __slots__ = ("_is_current", "_is_own", "_token", "span")
+
+    def __init__(self, span: Span, *, is_current: bool = False, is_own: bool = True) -> None:
+        self.span = span
+        self._is_current = is_current
+        self._is_own = is_own
+        self._token: Token[Context] | None = None
+
+    def __enter__(self) -> Self:
+        if self._is_current:
+            self._token = attach(set_span_in_context(self.span))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._token is not None:
+            detach(self._token)
+        if self._is_own:
+            end(self.span, error)
+
+    def answered(self, state: TransactionState) -> None:
+        """What a check came to."""
+        self.span.set_attribute(OUTCOME, state.value)
+
+    @property
+    def traceparent(self) -> str:
+        """The span's context, for another process; empty if nothing is recorded."""
+        return headers_of(self.span)["traceparent"] if self.span.is_recording() else ""
+
+
+def end(span: Span, error: BaseException | None) -> None:
+    """Ends a span, with the error if there is one."""
+    if error is not None and span.is_recording():
+        kind = type(error)
+        is_builtin = kind.__module__ == "builtins"
+        span.set_attribute("error.type", kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}")
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
+    span.end()
+
+
+def one_of(topics: Collection[str]) -> str | None:
+    """The topic, if it is one."""
+    return next(iter(topics)) if len(topics) == 1 else None
+
+
+def name_of(operation: str, topic: str | None) -> str:
+    """A span's name. topic: None where there are several."""
+    return operation if topic is None else f"{operation} {topic}"
+
+
+def attributes_of(
+    operation: str, topic: str | None, *, kind: str | None = None, count: int = 1
+) -> dict[str, str | int]:
+    """What all spans of messages have. kind: the operation's type, if the conventions know one."""
+    attributes: dict[str, str | int] = {"messaging.system": "txmsg", "messaging.operation.name": operation}
+    if kind is not None:
+        attributes["messaging.operation.type"] = kind
+    if topic is not None:
+        attributes["messaging.destination.name"] = topic
+    if count != 1:
+        attributes[MESSAGE_COUNT] = count
+    return attributes
+
+
+def attributes_of_received(group: str, message: ReceivedMessage) -> Attributes:
+    """What a handler's span has."""
+    return {
+        **attributes_of("process", message.topic, kind="process"),
+        "messaging.consumer.group.name": group,
+        "messaging.destination.partition.id": str(message.queue),
+        MESSAGE_ID: message.id,
+        TRANSACTION_ID: str(message.transaction_id),
+        "messaging.txmsg.message.offset": message.offset or 0,
+        "messaging.txmsg.message.delivery_attempt": message.attempt,
+    }
+
+
+def attributes_of_check(operation: str, group: str, message: ReceivedMessage, check: int) -> Attributes:
+    """What the spans of both ends of a check-back have. message: the first one of the transaction."""
+    return {
+        **attributes_of(operation, message.topic),
+        "messaging.txmsg.producer.group": group,
+        MESSAGE_ID: message_id(message.transaction_id, 0),
+        TRANSACTION_ID: str(message.transaction_id),
+        "messaging.txmsg.check.attempt": check,
+    }

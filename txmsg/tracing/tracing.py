@@ -1,0 +1,161 @@
+"""`Tracing`: makes the spans of those that it is given to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+from typing import Any, Literal
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    Link,
+    ProxyTracerProvider,
+    SpanKind,
+    TracerProvider,
+    get_tracer,
+    get_tracer_provider,
+)
+
+from txmsg.message import Message, ReceivedMessage
+from txmsg.tracing.context import beneath, context_of, links_of, unsampled
+from txmsg.tracing.sending import LOCAL_TRANSACTION, Sending
+from txmsg.tracing.spans import (
+    MESSAGE_COUNT,
+    Block,
+    attributes_of,
+    attributes_of_check,
+    attributes_of_received,
+    name_of,
+    one_of,
+)
+
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
+"""The version of the conventions that names and attributes follow."""
+
+
+class Tracing:
+    """Has OpenTelemetry trace what producers and consumers do that are given it: `Producer(..., tracing=Tracing())`.
+
+    tracer_provider: whose spans they are; default: the global one, which the application sets up, or
+    `opentelemetry-instrument`. How many are sampled is its business, too.
+    joins_senders: a handler's span is the child of the sender's, so one trace shows all that became of a message.
+    False: it begins a trace of its own, with a link to the sender's span; for what is handled days later, or replayed.
+    starts_traces: whether a handler's span begins a trace where the message carries none, because its sender has not
+    sampled it, or does not trace. By default such a message is handled untraced.
+
+    The methods are for producers and consumers.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        *,
+        joins_senders: bool = True,
+        starts_traces: bool = False,
+    ) -> None:
+        self._tracer = get_tracer("txmsg", version("txmsg"), tracer_provider, SCHEMA_URL)
+        self._joins_senders = joins_senders
+        self._starts_traces = starts_traces
+
+    # ---- producers
+
+    def sending(self, operation: Literal["send", "half"], messages: Sequence[Message], group: str) -> Sending:
+        """The time of a call that stores messages."""
+        return Sending(self._tracer, operation, messages, group)
+
+    def transaction(self) -> Block:
+        """The time of a transaction whose messages are sent in it."""
+        span = self._tracer.start_span(LOCAL_TRANSACTION, attributes={"messaging.system": "txmsg"})
+        return Block(span, is_current=True)
+
+    def answering(self, group: str, message: ReceivedMessage, traceparent: str) -> Block:
+        """The time in which a check listener is asked. traceparent: of the broker's span, if it traces."""
+        headers = {**message.headers, "traceparent": traceparent} if traceparent else message.headers
+        context = context_of(headers)
+        if context is None:
+            return Block(unsampled(message.id_bytes), is_current=True, is_own=False)
+        span = self._tracer.start_span(
+            name_of("answer", message.topic),
+            beneath(context),
+            kind=SpanKind.SERVER,
+            attributes=attributes_of_check("answer", group, message, message.attempt),
+        )
+        return Block(span, is_current=True)
+
+    # ---- consumers
+
+    def processing(self, group: str, message: ReceivedMessage) -> Block:
+        """The time of a handler."""
+        context = context_of(message.headers)
+        if context is None and not self._starts_traces:
+            return Block(unsampled(message.id_bytes), is_current=True, is_own=False)
+        span = self._tracer.start_span(
+            name_of("process", message.topic),
+            beneath(context) if context is not None and self._joins_senders else Context(),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes_of_received(group, message),
+            links=None if context is None else [Link(context)],
+        )
+        return Block(span, is_current=True)
+
+    def received(
+        self, group: str, topics: set[str], packed_headers: Callable[[], Sequence[bytes | None]], begun_at_ns: int
+    ) -> None:
+        """A poll by the application has given messages of these topics, with these headers; it began at that time."""
+        topic = one_of(topics)
+        span = self._tracer.start_span(
+            name_of("poll", topic),
+            kind=SpanKind.CLIENT,
+            attributes={
+                **attributes_of("poll", topic, kind="receive"),
+                "messaging.consumer.group.name": group,
+            },
+            start_time=begun_at_ns,
+        )
+        if span.is_recording():
+            found = packed_headers()
+            span.set_attribute(MESSAGE_COUNT, len(found))
+            for link in links_of(found):
+                span.add_link(link.context)
+        span.end()
+
+    # ---- servers
+
+    def checking(self, group: str, message: ReceivedMessage, check: int) -> AbstractContextManager[Block | None]:
+        """The time in which a broker waits for the answer of a check-back."""
+        context = context_of(message.headers)
+        if context is None:
+            return nullcontext()
+        span = self._tracer.start_span(
+            name_of("check", message.topic),
+            beneath(context),
+            kind=SpanKind.CLIENT,
+            attributes=attributes_of_check("check", group, message, check),
+        )
+        return Block(span)
+
+    def mirroring(
+        self, topics: set[str], count: int, packed_headers: Iterable[bytes | None]
+    ) -> AbstractContextManager[Any]:
+        """The time in which messages of several transactions are appended to a log: one span, if any is traced.
+
+        It is a child of the first one's span, so that it is sampled as that one is, and has links to all.
+        """
+        links = links_of(packed_headers)
+        if not links:
+            return nullcontext()
+        topic = one_of(topics)
+        span = self._tracer.start_span(
+            name_of("mirror", topic),
+            beneath(links[0].context),
+            kind=SpanKind.CLIENT,
+            attributes=attributes_of("mirror", topic, kind="send", count=count),
+            links=links,
+        )
+        return Block(span)
+
+
+def sdk_is_set_up() -> bool:
+    """Whether this process has a global tracer provider. Without one, spans of `Tracing()` are not recorded."""
+    return not isinstance(get_tracer_provider(), ProxyTracerProvider)
