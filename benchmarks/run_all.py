@@ -27,6 +27,7 @@ BENCHMARKS = (
     "failover",
     "two_brokers",
     "tls",
+    "observability",
     "metaq_append",
     "metaq_read",
     "metaq_over_wire",

@@ -18,6 +18,7 @@ SMALLEST = {
     "idle_consumers": ["--consumers", "150", "--seconds", "1"],
     "tailer": ["--rows", "1000", "--turns", "1", "--seconds", "0.3"],
     "capacity": ["--seconds", "0.5", "--clients", "10"],
+    "observability": ["--turns", "1", "--seconds", "0.5"],
     "peers": ["--waiting", "500", "--seconds", "1"],
 }
 """Those whose parts the others have, too; one of each would take longer than it tells."""

@@ -1,0 +1,211 @@
+"""What it costs to be watched: transactions and deliveries per second with traces, and with metrics, beside neither.
+
+Traces: producers and consumers have a Tracing, 1 % of all transactions are sampled, and their spans are exported in the
+background. Metrics: the broker has --http-listen and is scraped each second, as are the producer and the consumer by a
+ClientCollector. Each is measured by turns with a producer, a consumer and a broker that have nothing of it; all brokers
+are on databases of one PostgreSQL. Claims (docs/performance.md): >= 0.9 with traces, >= 0.97 with metrics.
+Exit status 1 if a message was lost or came twice, if nothing was recorded, or if nothing was scraped.
+
+    python -m benchmarks.observability [--quick] [--json] [--turns N] [--seconds S]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from prometheus_client import CollectorRegistry, generate_latest
+
+from benchmarks.load import CONCURRENCY, WAIT_S_MAX, Arrivals, run
+from benchmarks.surroundings import broker_process, fresh_database, parser_of, private_server, progress_of
+from benchmarks.turns import Compared, by_turns
+from txmsg.client import AsyncConsumer, AsyncProducer
+from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.metrics import ClientCollector
+from txmsg.metrics.collector import Counted
+from txmsg.tracing import Tracing
+
+TOPIC = "bench.watched"
+BODY = b"x" * 200
+CALLERS = 256
+SAMPLED = 0.01
+SCRAPE_S = 1.0
+
+
+class Counting(SpanExporter):
+    """Counts spans instead of sending them away."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.count += len(spans)
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        pass
+
+
+Watch = Callable[[Counted], asyncio.Task[None] | None]
+"""Begins to watch a client while it works."""
+
+
+def unwatched(_: Counted) -> None:
+    """Nothing does."""
+
+
+class Scraper:
+    """Reads the metrics of a broker and of a client each second."""
+
+    def __init__(self, address: str) -> None:
+        self._url = f"http://{address}/metrics"
+        self.count = 0
+
+    def __call__(self, client: Counted) -> asyncio.Task[None]:
+        registry = CollectorRegistry()
+        registry.register(ClientCollector(client))
+        return asyncio.create_task(self._run(registry))
+
+    async def _run(self, registry: CollectorRegistry) -> None:
+        while True:
+            await asyncio.to_thread(self._scrape)
+            assert generate_latest(registry)
+            await asyncio.sleep(SCRAPE_S)
+
+    def _scrape(self) -> None:
+        with urllib.request.urlopen(self._url, timeout=10) as reply:
+            self.count += reply.read().count(b"\ntxmsg_") > 0
+
+
+class Side:
+    """A broker, and how those are made and watched who use it."""
+
+    def __init__(self, address: str, *, tracing: Tracing | None = None, watch: Watch = unwatched) -> None:
+        self._address = address
+        self._tracing = tracing
+        self._watch = watch
+        self._sent = 0
+        self.arrivals = Arrivals()
+
+    def work(self, seconds: float) -> dict[str, float]:
+        """One turn: transactions for so long, then their delivery to one group."""
+        return {"send": run(self._send(seconds)), "deliver": run(self._deliver())}
+
+    async def _send(self, seconds: float) -> float:
+        loop = asyncio.get_running_loop()
+        message = Message(TOPIC, BODY)
+        sent = 0
+
+        async def call(producer: AsyncProducer, until: float) -> None:
+            nonlocal sent
+            while loop.time() < until:
+                half = await producer.half([message])
+                await producer.end(half, TransactionState.COMMIT)
+                sent += 1
+
+        async with AsyncProducer(self._address, group="bench", tracing=self._tracing) as producer:
+            watching = self._watch(producer)
+            began_at = loop.time()
+            await asyncio.gather(*(call(producer, began_at + seconds) for _ in range(CALLERS)))
+            took_s = loop.time() - began_at
+            if watching is not None:
+                watching.cancel()
+        self._sent += sent
+        return sent / took_s
+
+    async def _deliver(self) -> float:
+        count = self._sent - self.arrivals.count
+        consumer = AsyncConsumer(self._address, group="bench", concurrency=CONCURRENCY, tracing=self._tracing)
+
+        @consumer.subscribe(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            self.arrivals.note(message)
+
+        with self.arrivals.expect(count) as reached:
+            async with consumer, asyncio.timeout(WAIT_S_MAX):
+                watching = self._watch(consumer)
+                await reached.wait()
+                if watching is not None:
+                    watching.cancel()
+        return count / (self.arrivals.ended_at - self.arrivals.began_at)
+
+    @property
+    def wrong(self) -> int:
+        """Messages that did not come, or came again."""
+        return self._sent - self.arrivals.count + self.arrivals.repeated
+
+
+@contextmanager
+def tracing_sampled(spans: Counting) -> Iterator[Tracing]:
+    """A Tracing that samples as in production, and exports in the background."""
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(SAMPLED)))
+    provider.add_span_processor(BatchSpanProcessor(spans))
+    yield Tracing(provider)
+    provider.shutdown()
+
+
+def free_address() -> str:
+    """HOST:PORT where nothing listens at this moment."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+def main() -> int:
+    """Measures, prints, and checks that every message came once."""
+    parser = parser_of(__doc__, "fewer and shorter turns")
+    parser.add_argument("--turns", type=int, help="of each comparison (default: 12; quick: 6)")
+    parser.add_argument("--seconds", type=float, help="of transactions in each turn (default: 5; quick: 2)")
+    options = parser.parse_args()
+    turns = options.turns or (6 if options.quick else 12)
+    seconds = options.seconds or (2.0 if options.quick else 5.0)
+    spans, scraped_at = Counting(), free_address()
+    compared: dict[str, dict[str, Compared]] = {"traces": {}, "metrics": {}}
+    with (
+        private_server() as server,
+        broker_process(fresh_database(server, "plain")) as plain,
+        broker_process(fresh_database(server, "traced")) as traced,
+        broker_process(fresh_database(server, "scraped"), "--http-listen", scraped_at) as scraped,
+        tracing_sampled(spans) as tracing,
+        progress_of("observability", 2 * turns + 1) as step,
+    ):
+        scraper = Scraper(scraped_at)
+        without = Side(plain.address)
+        sides = {"traces": Side(traced.address, tracing=tracing), "metrics": Side(scraped.address, watch=scraper)}
+        for side in (without, *sides.values()):
+            side.work(0.5)  # warms plans and caches
+        step()
+        for _ in range(turns):
+            for name, side in sides.items():
+                by_turns(partial(side.work, seconds), partial(without.work, seconds), compared[name])
+                step()
+    wrong = sum(side.wrong for side in (without, *sides.values()))
+    for name, by_work in compared.items():
+        for work, each in by_work.items():
+            print(
+                f"{work:8s} with {name:8s} {each.rate:10,.0f}/s   without {each.reference:10,.0f}/s   "
+                f"ratio {each.ratio:.3f}"
+            )
+    print(f"{spans.count:,} spans exported, {scraper.count} scrapes; {wrong} messages lost or repeated")
+    if options.json:
+        figures = {
+            key: value
+            for name, by_work in compared.items()
+            for work, each in by_work.items()
+            for key, value in each.figures(f"{work}_{name}").items()
+        }
+        print(json.dumps({**figures, "spans": spans.count, "scrapes": scraper.count, "wrong": wrong}))
+    return 1 if wrong or not spans.count or not scraper.count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
