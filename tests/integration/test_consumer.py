@@ -95,6 +95,31 @@ async def test_async_handlers_run_side_by_side(broker: BrokerProcess) -> None:
             assert {await done.get() for _ in range(10)} == {b"%d" % i for i in range(10)}
 
 
+async def test_no_more_is_fetched_than_the_bytes_it_may_have(broker: BrokerProcess) -> None:
+    """One message always; here the next one is asked for when it is settled."""
+    running = most = 0
+    left = 20
+    done = asyncio.Event()
+    consumer = AsyncConsumer(broker.address, group="g", prefetch_bytes=1)
+
+    @consumer.subscribe("t")
+    async def handle(_: ReceivedMessage) -> None:
+        nonlocal running, most, left
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        left -= 1
+        if not left:
+            done.set()
+
+    async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
+        await producer.send_many([Message("t", b"xy")] * left)
+    async with consumer, asyncio.timeout(WAIT_S):
+        await done.wait()
+    assert most == 1
+
+
 def test_a_stop_lets_handlers_finish_and_acknowledges_them(broker: BrokerProcess, producer: Producer) -> None:
     began, go_on = threading.Event(), threading.Event()
     handled: list[bytes] = []

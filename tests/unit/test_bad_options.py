@@ -154,6 +154,7 @@ NUMBERS: Refused = {
         (consumer, "visibility_timeout_s", "a number of seconds from 1 to 43200", (0.5, "60", float("inf"))),
         (consumer, "close_timeout_s", "a number of seconds from 0 to 86400", (-1, None)),
         (consumer, "concurrency", "a whole number from 1 to 4096", (0, -1, 1.5, "3", None, True, 5000)),
+        (consumer, "prefetch_bytes", "a whole number from 1 to 1073741824", (0, -1, 1.5, "3", None, True, 2**31)),
     )
     for value, note in ((value, "") for value in values)
 }

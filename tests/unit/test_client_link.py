@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -47,6 +47,8 @@ class Broker:
         """Of each call that names its line: that, what was received, and how many messages are asked for."""
         self.numbers: list[int] = []
         """Of the same calls."""
+        self.asked: Callable[[int], object] = lambda size_bytes: None
+        """Called for each poll, with how many bytes it asks for."""
 
     def channel(self, address: str) -> Broker:
         return self
@@ -56,7 +58,9 @@ class Broker:
         if request.line:
             self.lines.append((request.line, request.received, request.max_messages))
             self.numbers.append(request.call)
-        if not request.max_messages:
+        if request.max_messages:
+            self.asked(request.max_bytes)
+        else:
             self.settling += 1
             await self.gate.wait()
             self.settling -= 1
@@ -81,13 +85,13 @@ class Broker:
         return pb.ReceiveReply()
 
 
-def columns(*offsets: int, attempt: int = 1) -> pb.DeliveredColumns:
+def columns(*offsets: int, attempt: int = 1, body: bytes = b"x") -> pb.DeliveredColumns:
     count = len(offsets)
     return pb.DeliveredColumns(
         topic="t",
         receipt=HAND.receipt(offsets),
         transaction_ids=bytes(16 * count),
-        body=[b"x"] * count,
+        body=[body] * count,
         born_at_us=[0] * count,
         stored_at_us=[0] * count,
         attempt=[attempt] * count,
@@ -127,6 +131,28 @@ async def test_what_came_of_one_queue_in_two_parts_is_held_in_both() -> None:
         assert all(link.holds(HAND, offset, now()) for offset in (5, 6, 8, 9))
         assert not link.holds(HAND, 7, now())
         assert not link.holds(HAND, 5, now() + 2 * VISIBILITY_TIMEOUT_S)
+
+
+async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_without_a_quarter_of_it() -> None:
+    broker = Broker()
+    broker.replies = [
+        pb.ReceiveReply(batches=[columns(8, body=b"x" * 20)]),
+        pb.ReceiveReply(batches=[columns(5, 6, body=b"x" * 30)]),
+    ]
+    broker.holds_polls = True
+    asked = asyncio.Queue[int]()
+    broker.asked = asked.put_nowait
+    polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=VISIBILITY_TIMEOUT_S)
+    link = Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None, out_size_bytes_max=100)
+    running = asyncio.create_task(link.run())
+    assert await asked.get() == 100
+    assert await asked.get() == 40
+    await until_async(lambda: link.out == 3)  # of 20 bytes left no more is asked for
+    link.ack(HAND, 5)
+    assert await asked.get() == 50
+    assert asked.empty()
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_the_broker_is_told_what_is_still_held_and_only_that() -> None:

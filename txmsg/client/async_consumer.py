@@ -18,10 +18,10 @@ from txmsg.client.counts import ConsumerCounts
 from txmsg.client.delivery import Delivery
 from txmsg.client.epochs import Epochs
 from txmsg.client.hooks import ConsumerHooks
-from txmsg.client.link import Hand, Link, Polling
+from txmsg.client.link import OUT_SIZE_BYTES_MAX, Hand, Link, Polling
 from txmsg.client.links import Links
 from txmsg.client.options import shards_of
-from txmsg.consumer.lifecycle import AsyncLifecycle
+from txmsg.consumer.lifecycle import AsyncLifecycle, check_count
 from txmsg.consumer.workers import Workers
 from txmsg.errors import InvalidMessage, shown
 from txmsg.logs import EventLog
@@ -39,6 +39,7 @@ _log = EventLog(__name__)
 
 WATCH_INTERVAL_S_MAX = 5.0
 VISIBILITY_TIMEOUT_S_MAX = 12 * 3600.0
+PREFETCH_BYTES_MAX = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class AsyncConsumer(AsyncLifecycle):
     may take longer than that: its message is left to it while the process lives, up to 12 hours.
     close_timeout_s: how long `close` waits for handlers. Per broker, twice `concurrency` messages are fetched ahead, or
     what the handlers do in a fifth of a second.
+    prefetch_bytes: total size of their bodies; one message may exceed it.
 
     start: where a group begins that is new to a topic: `Start.earliest()` (the default), `Start.latest()` or
     `Start.at(time)`. A group that was there before goes on where it was.
@@ -83,6 +85,7 @@ class AsyncConsumer(AsyncLifecycle):
         concurrency: int = 16,
         visibility_timeout_s: Seconds = 60.0,
         close_timeout_s: Seconds = 30.0,
+        prefetch_bytes: int = OUT_SIZE_BYTES_MAX,
         start: Start | None = None,
         broadcast: bool | str = False,
         tls: TlsChoice = None,
@@ -102,6 +105,7 @@ class AsyncConsumer(AsyncLifecycle):
         self._visibility_timeout_s = check_seconds(
             "visibility_timeout_s", visibility_timeout_s, least_s=1, most_s=VISIBILITY_TIMEOUT_S_MAX
         )
+        self._prefetch_bytes = check_count("prefetch_bytes", prefetch_bytes, most=PREFETCH_BYTES_MAX)
         self.hooks = hooks or ConsumerHooks()
 
     def _begin(self) -> None:
@@ -136,7 +140,15 @@ class AsyncConsumer(AsyncLifecycle):
         take = partial(self._take, Epochs())
 
         def new_link(address: str) -> Link:
-            return Link(brokers, address, polling, 2 * self._concurrency, take, counts=self._counts)
+            return Link(
+                brokers,
+                address,
+                polling,
+                2 * self._concurrency,
+                take,
+                out_size_bytes_max=self._prefetch_bytes,
+                counts=self._counts,
+            )
 
         links = Links(brokers, new_link, group=self.group)
         presence = Presence(brokers, client_id=polling.client_id)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.hooks import ConsumerHooks
+from txmsg.client.link import OUT_SIZE_BYTES_MAX
 from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds
@@ -31,6 +32,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
         concurrency: int = 16,
         visibility_timeout_s: Seconds = 60.0,
         close_timeout_s: Seconds = 30.0,
+        prefetch_bytes: int = OUT_SIZE_BYTES_MAX,
         start: Start | None = None,
         broadcast: bool | str = False,
         tls: TlsChoice = None,
@@ -44,6 +46,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
                 concurrency=concurrency,
                 visibility_timeout_s=visibility_timeout_s,
                 close_timeout_s=close_timeout_s,
+                prefetch_bytes=prefetch_bytes,
                 start=start,
                 broadcast=broadcast,
                 tls=tls,

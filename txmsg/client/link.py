@@ -13,6 +13,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from txmsg.client.channel import RETRYABLE, Brokers
@@ -39,11 +40,15 @@ AHEAD_S = 0.2
 """Messages are fetched ahead for as long as this: many for quick handlers, few for slow ones, who leave the others free
 to take them."""
 AHEAD_COUNT_MAX = 5000
+OUT_SIZE_BYTES_MAX = 64 * 1024 * 1024
+"""By default."""
 RENEWALS = 4
 """How often within a visibility timeout the broker is told what is still held: all but one of the calls may be lost."""
 HELD_COUNT_MAX = 1000
 """Receipts in such a call."""
 PACE_INTERVAL_S = 0.1
+
+_OFFSET, _BODY = attrgetter("offset"), attrgetter("body")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +82,8 @@ class Hand(NamedTuple):
 class _Held:
     """What is out of one hand, and until when the broker leaves it to us if it hears nothing more."""
 
-    offsets: set[int]
+    sizes: dict[int, int]
+    """Of bodies, in bytes, by offset."""
     until: float
 
 
@@ -85,7 +91,8 @@ class Link:
     """Polls one broker while `run` runs and `stop` has not been called.
 
     `take` gets what was delivered, and whoever took it calls `ack`, `refuse` or `drop` exactly once for each message.
-    out_min: messages that may be out at once, at least; more are when they are settled quickly.
+    out_min: messages that may be out at once, at least; more are when they are settled quickly. out_size_bytes_max: of
+    their bodies; one message more may be.
     """
 
     def __init__(
@@ -96,6 +103,7 @@ class Link:
         out_min: int,
         take: Callable[[Link, Hand, list[ReceivedMessage]], None],
         *,
+        out_size_bytes_max: int = OUT_SIZE_BYTES_MAX,
         counts: ConsumerCounts | None = None,
     ) -> None:
         self.address = address
@@ -105,6 +113,8 @@ class Link:
         self._out_min = self._out_max = out_min
         self._take = take
         self._out = 0
+        self._out_size_bytes = 0
+        self._out_size_bytes_max = out_size_bytes_max
         self._held: dict[Hand, _Held] = {}
         self._settled_count = 0
         self._paced_at = 0.0
@@ -143,15 +153,15 @@ class Link:
         self._out -= 1
         held = self._held.get(hand)
         if held is not None:
-            held.offsets.discard(offset)
-            if not held.offsets:
+            self._out_size_bytes -= held.sizes.pop(offset, 0)
+            if not held.sizes:
                 del self._held[hand]
         self._room.set()
 
     def holds(self, hand: Hand, offset: int, now: float) -> bool:
         """Whether the broker leaves this message to us still. Else somebody else is given it."""
         held = self._held.get(hand)
-        return held is not None and offset in held.offsets and now < held.until
+        return held is not None and offset in held.sizes and now < held.until
 
     def _settled(self, hand: Hand, offset: int) -> None:
         self._settled_count += 1
@@ -220,12 +230,12 @@ class Link:
         """Polls until `stop`. Broker failures are waited out."""
         while not self._stopping.is_set():
             self._set_pace()
-            room = self._out_max - self._out
-            if room < max(1, self._out_max // 4):
+            room, room_bytes = self._out_max - self._out, self._out_size_bytes_max - self._out_size_bytes
+            if room < max(1, self._out_max // 4) or room_bytes < max(1, self._out_size_bytes_max // 4):
                 self._room.clear()
                 await self._room.wait()
                 continue
-            reply = await self._next(room)
+            reply = await self._next(room, room_bytes)
             if reply is None:
                 await self._pause()
                 continue
@@ -238,7 +248,11 @@ class Link:
                 self._counts.received += len(messages) + len(unreadable)
                 until = asyncio.get_running_loop().time() + self._polling.visibility_timeout_s
                 # What came before from one queue and under one token came in this reply: a part are retries.
-                self._held.setdefault(hand, _Held(set(), until)).offsets.update(receipt.offset)
+                # Not from the columns: protobuf copies a body each time it is read.
+                sizes = dict.fromkeys(receipt.offset, 0)
+                sizes.update(zip(map(_OFFSET, messages), map(len, map(_BODY, messages)), strict=True))
+                self._held.setdefault(hand, _Held({}, until)).sizes.update(sizes)
+                self._out_size_bytes += sum(sizes.values())
                 for offset, error in unreadable.items():
                     self.refuse(hand, offset, str(error))
                 if messages:
@@ -258,7 +272,7 @@ class Link:
             ]
             for start in range(0, len(old), HELD_COUNT_MAX):
                 hands = old[start : start + HELD_COUNT_MAX]
-                receipts = [hand.receipt(sorted(self._held[hand].offsets)) for hand in hands if hand in self._held]
+                receipts = [hand.receipt(sorted(self._held[hand].sizes)) for hand in hands if hand in self._held]
                 if receipts and await self._settle(receipts):
                     for hand in hands:
                         if hand in self._held:
@@ -309,10 +323,10 @@ class Link:
             error=error,
         )
 
-    async def _next(self, room: int) -> ReceiveReply | None:
-        """Up to so many messages. None after a failure, and when `stop` was called."""
+    async def _next(self, room: int, room_bytes: int) -> ReceiveReply | None:
+        """Up to so many messages, of so many bytes. None after a failure, and when `stop` was called."""
         request = self._request()
-        request.max_messages = room
+        request.max_messages, request.max_bytes = room, room_bytes
         request.wait_ms = int(POLL_WAIT_S * 1000)
         self._name_line(request)
         self._is_in_doubt = True
@@ -400,9 +414,9 @@ class Link:
         late = lost = 0
         for receipt in expired:
             held = self._held.get(Hand(receipt.queue_id, receipt.token, receipt.epoch))
-            gone = held.offsets.intersection(receipt.offset) if held is not None else set[int]()
+            gone = held.sizes.keys() & receipt.offset if held is not None else set[int]()
             if held is not None:
-                held.offsets -= gone
+                self._out_size_bytes -= sum(map(held.sizes.pop, gone))
             lost += len(gone)
             late += len(receipt.offset) - len(gone)
         if late:

@@ -58,7 +58,7 @@ class AsyncLifecycle(ABC):
         if broadcast is not False:
             self.group = _broadcast_group_of(self.group, broadcast)
         self._start = check_group_start(start, default=Start.earliest() if broadcast is False else Start.latest())
-        self._concurrency = _check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
+        self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
         self.close_timeout_s = check_seconds("close_timeout_s", close_timeout_s, least_s=0, most_s=CLOSE_TIMEOUT_S_MAX)
         """How long `close` waits for handlers."""
         self._tracing = tracing
@@ -260,7 +260,7 @@ def _broadcast_group_of(group: str, instance: object) -> str:
     return check_name("consumer group", f"{group}%{check_name('broadcast instance', instance)}")
 
 
-def _check_count(name: str, value: object, *, most: int) -> int:
+def check_count(name: str, value: object, *, most: int) -> int:
     """`value` as a whole number from 1 on; else MisuseError."""
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
         return value

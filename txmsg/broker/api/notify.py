@@ -58,6 +58,7 @@ class DeliveryService(Protocol):
         visibility_timeout_s: float,
         start: Start | None = None,
         *,
+        max_bytes: int | None = None,
         line: Line | None = None,
         outlet: Outlet | None = None,
     ) -> Sequence[MessageBatch]:
@@ -242,6 +243,7 @@ class NotifyApi:
                 min(request.wait_ms / 1000, _WAIT_S_MAX),
                 visibility_timeout_s,
                 start_of_wire(request.start),
+                max_bytes=request.max_bytes or None,
                 line=line,
                 outlet=call.connection,
             )

@@ -92,10 +92,11 @@ class Delivery:
         visibility_timeout_s: float,
         start: Start | None = None,
         *,
+        max_bytes: int | None = None,
         line: Line | None = None,
         outlet: Outlet | None = None,
     ) -> list[MessageBatch]:
-        """Up to max_messages for a member of a group, or nothing after wait_s.
+        """Up to max_messages for a member of a group, or nothing after wait_s. At least one, whatever max_bytes is.
 
         A message that is neither settled nor renewed within visibility_timeout_s is retried. start: where the group
         starts in topics that are new to it. line: if the member says whether it got what was sent before. outlet:
@@ -113,7 +114,7 @@ class Delivery:
                 return []
             if line is not None and not loaded.members.is_latest(client_id, line):
                 return []
-            return self._take(loaded, client_id, wants, max_messages, visibility_timeout_s)
+            return self._take(loaded, client_id, wants, max_messages, max_bytes, visibility_timeout_s)
 
         batches = take()
         if not batches and wait_s > 0:
@@ -324,8 +325,14 @@ class Delivery:
         self.drop(why)
         self._state.ordered_in_flight.clear()
 
-    def _take(
-        self, group: Group, client_id: str, wants: Mapping[str, TagExpression], count: int, visibility_timeout_s: float
+    def _take(  # noqa: PLR0917 - as `receive`
+        self,
+        group: Group,
+        client_id: str,
+        wants: Mapping[str, TagExpression],
+        count: int,
+        size_bytes: int | None,
+        visibility_timeout_s: float,
     ) -> list[MessageBatch]:
         self._state.leases.require()
         if self._state.groups.get(group.name) is not group:
@@ -335,10 +342,11 @@ class Delivery:
         if not count:
             return []
         self._token += 1
+        size_bytes_max = self._state.config.reply_size_bytes_max
         batches = group.take(
             wants,
             count,
-            self._state.config.reply_size_bytes_max,
+            size_bytes_max if size_bytes is None else min(size_bytes, size_bytes_max),
             token=self._token,
             deadline=now + visibility_timeout_s,
             deadline_max=now + max(visibility_timeout_s, self._state.config.held_s_max),

@@ -147,7 +147,7 @@ class Refusal(_message.Message):
     def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held", "line", "received", "call")
+    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held", "line", "received", "call", "max_bytes")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +161,7 @@ class ReceiveRequest(_message.Message):
     LINE_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
@@ -174,7 +175,8 @@ class ReceiveRequest(_message.Message):
     line: int
     received: int
     call: int
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., line: _Optional[int] = ..., received: _Optional[int] = ..., call: _Optional[int] = ...) -> None: ...
+    max_bytes: int
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., line: _Optional[int] = ..., received: _Optional[int] = ..., call: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class DeliveredColumns(_message.Message):
     __slots__ = ("topic", "queue", "receipt", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt", "ordering_key", "generation")
