@@ -147,8 +147,12 @@ def test_a_half_is_traced_from_its_storing_to_its_queue_and_its_mirrors(
         [{"mirror": "m", "log": "/logs", "is_mirrored": is_there}] for is_there in (True, False)
     ]
     shown = said("message", "trace", transaction_id, "--broker", broker.address)
-    told = ("no group reads its queue yet", "mirror m: mirrored into /logs, at offset 0", "mirror m: not mirrored yet")
-    for each in told:
+    tail = f"txmsg metaq tail /logs order.placed --queue {first['queue']} --from 0 --limit 1"
+    for each in (
+        "no group reads its queue yet",
+        f"mirror m: mirrored; `{tail}` prints it",
+        "mirror m: not mirrored yet",
+    ):
         assert each in shown
 
 

@@ -20,10 +20,10 @@ def journal(entries_max: int = 100) -> Journal:
 def test_only_topics_with_a_journal_are_noted() -> None:
     noted = journal()
     noted.note(Event.DELIVERED, 2, [0], "mail")
-    noted.note_check("other", new_transaction_id(), group="shop", by="c", attempt=1, answer="COMMIT")
+    noted.note_check("other", new_transaction_id(), NOW, group="shop", by="c", attempt=1, answer="COMMIT")
     assert noted.waiting == 0
     noted.note(Event.DELIVERED, 1, [0], "mail")
-    noted.note_check("t", new_transaction_id(), group="shop", by="c", attempt=1, answer="COMMIT")
+    noted.note_check("t", new_transaction_id(), NOW, group="shop", by="c", attempt=1, answer="COMMIT")
     assert [entry.event for entry in noted.take(10)] == ["delivered", "check"]
 
 

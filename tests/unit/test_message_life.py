@@ -131,7 +131,7 @@ def test_entries_that_were_lost_are_told() -> None:
 def test_what_waits_is_told_with_its_time() -> None:
     delayed = life(stored(state=Found.SCHEDULED, deliver_at_us=us(3600), decided_by=Found.CLIENT))
     assert [(event.what, event.until) for event in delayed.events[1:]] == [
-        ("commit", NOON + timedelta(hours=1)),
+        ("commit", None),
         ("delayed", NOON + timedelta(hours=1)),
     ]
     assert delayed.offset is None

@@ -243,7 +243,7 @@ def _told_by_tables(life: MessageLife, journal: Sequence[LifeEvent]) -> Iterator
             yield LifeEvent(at=None, what="commit", by=life.decided_by)
         case "scheduled":
             if "commit" not in journaled:
-                yield LifeEvent(at=life.stored_at, what="commit", by=life.decided_by, until=life.deliver_at)
+                yield LifeEvent(at=life.stored_at, what="commit", by=life.decided_by)
             yield LifeEvent(at=life.stored_at, what="delayed", until=life.deliver_at)
         case "stored" | "dropped":
             yield LifeEvent(at=life.stored_at, what="stored", by=life.decided_by)

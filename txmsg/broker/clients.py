@@ -88,7 +88,7 @@ class AttachedClients:
         future = client.asked.get(half.transaction_id)
         if future is None:
             future = client.asked[half.transaction_id] = asyncio.get_running_loop().create_future()
-        answer = "no answer"
+        answer, asked_at = "no answer", self._journal.now()
         try:
             client.send_check(half)
             state = await future
@@ -99,6 +99,7 @@ class AttachedClients:
             self._journal.note_check(
                 half.message.topic,
                 half.transaction_id,
+                asked_at,
                 group=half.group,
                 by=client.client_id,
                 attempt=half.checks,

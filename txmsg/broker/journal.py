@@ -89,12 +89,16 @@ class Journal:
                 self._add(Entry(now, event, queue_id, first, last, None, group, by, attempt, detail, delay_s))
 
     def note_check(
-        self, topic: str, transaction_id: TransactionId, *, group: str, by: str, attempt: int, answer: str
+        self, topic: str, transaction_id: TransactionId, at: float, *, group: str, by: str, attempt: int, answer: str
     ) -> None:
-        """A client was asked for the outcome of a transaction, and this is what it answered."""
+        """A client was asked for the outcome of a transaction at this moment (of `now`), and has answered this."""
         if topic in self.topics:
             of = (None, None, None, transaction_id, group, _text(by), attempt, _text(answer))
-            self._add(Entry(self._monotonic(), Event.CHECK, *of))
+            self._add(Entry(at, Event.CHECK, *of))
+
+    def now(self) -> float:
+        """This moment, by the clock of entries."""
+        return self._monotonic()
 
     def _add(self, entry: Entry) -> None:
         if len(self._waiting) < self._entries_max:
@@ -153,7 +157,7 @@ class JournalWriter:
         async with self._writing:
             while entries := self._journal.take(_ENTRIES_PER_STATEMENT):
                 try:
-                    await store.write(self._pool, entries, now=time.monotonic())
+                    await store.write(self._pool, entries, self._journal.now)
                 except BrokerUnavailable:
                     self._journal.put_back(entries)
                     raise
@@ -180,8 +184,9 @@ class JournalWriter:
     async def run(self) -> None:
         """Looks and writes until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(repeat("reading which topics have a journal", self.look_once, _LOOK_S, soon=self._soon))
-            tasks.create_task(repeat("writing the journal", self.write_once, _WRITE_S))
+            looking = repeat("reading which topics have a journal", self.look_once, _LOOK_S, soon=self._soon)
+            tasks.create_task(looking, name="journal topics")
+            tasks.create_task(repeat("writing the journal", self.write_once, _WRITE_S), name="journal writer")
 
     async def close(self, timeout_s: float) -> None:
         """Writes what waits, if that takes no longer than this."""

@@ -40,7 +40,10 @@ def print_life(life: MessageLife) -> None:
     for group in life.groups:
         say(f" group {group.group}: {_state(group)}")
     for mirror in life.mirrors:
-        where = f"mirrored into {mirror.log}, at offset {life.offset}" if mirror.is_mirrored else "not mirrored yet"
+        where = "not mirrored yet"
+        if mirror.is_mirrored:
+            tail = f"txmsg metaq tail {mirror.log} {life.topic} --queue {life.queue} --from {life.offset} --limit 1"
+            where = f"mirrored; `{tail}` prints it"
         say(f" mirror {mirror.mirror}: {where}")
     for each in life.unknown:
         say(f" not known: {each}")
@@ -59,8 +62,10 @@ def _event(event: LifeEvent) -> str:
     if event.by is not None:
         text += f", by {event.by}"
     if event.until is not None:
-        text += f", until {event.until.isoformat(timespec='milliseconds')}"
-    return f"{text}: {event.detail}" if event.detail else text
+        text += f", due at {event.until.isoformat(timespec='milliseconds')}"
+    if event.detail:
+        text += ": " + event.detail.strip().replace("\n", "\n    ")
+    return text
 
 
 def _state(group: LifeInGroup) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -59,11 +59,12 @@ async def journaled(pool: Pool) -> Sequence[tuple[str, int]]:
         return await cursor.fetchall()
 
 
-async def write(pool: Pool, entries: Sequence[Entry], *, now: float) -> None:
-    """Writes entries, in this order, into the open segment."""
-    ages_s, *columns = (list(column) for column in zip(*entries, strict=True))
+async def write(pool: Pool, entries: Sequence[Entry], now: Callable[[], float]) -> None:
+    """Writes entries, in this order, into the open segment. now: the clock of `Entry.at`."""
+    times, *columns = (list(column) for column in zip(*entries, strict=True))
     async with session(pool) as connection:
-        await connection.execute(_WRITE, [[now - at for at in ages_s], *columns])
+        sent_at = now()  # only now: the pool may have been waited for
+        await connection.execute(_WRITE, [[sent_at - at for at in times], *columns])
 
 
 async def entries_of(
