@@ -27,6 +27,8 @@ _BOUND_SHARE: Final = 0.8
 _NEW: Final = timedelta(hours=1)
 _TOPICS_MAX: Final = 1000
 _CALLS_MAX: Final = 16
+_ASSIGNED_S_MAX: Final = 8.0
+_LOOK_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +160,16 @@ def broker_states(cluster: Cluster) -> Iterator[Finding]:
 
 
 def undelivered_queues(cluster: Cluster) -> Iterator[Finding]:
-    """A broker delivers each queue."""
-    if cluster.state.queues_unassigned:
+    """A broker delivers each queue, at the latest some seconds after it was made or its broker died."""
+    state, deadline = cluster.state, time.monotonic() + _ASSIGNED_S_MAX
+    while state.queues_unassigned and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        state = ClusterAdministration(cluster.ask).show()
+    if state.queues_unassigned:
         yield problem(
-            f"no broker delivers {cluster.state.queues_unassigned} of {cluster.state.queues} queues",
-            why="their messages wait; after a broker has joined or died, this passes within seconds",
-            fix="`txmsg cluster show --by-queue`; if it does not pass, the logs of the brokers say why",
+            f"no broker delivers {state.queues_unassigned} of {state.queues} queues",
+            why="their messages wait",
+            fix="`txmsg cluster show --by-queue` names them; the logs of the brokers say why they do not take them",
         )
 
 
