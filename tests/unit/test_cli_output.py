@@ -6,6 +6,7 @@ import pytest
 from rich.table import Table
 
 from txmsg.cli.output import first_line, print_table
+from txmsg.cli.up import with_name
 
 
 def test_a_table_shows_keys_and_errors_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,3 +24,8 @@ def test_of_an_error_a_row_has_what_was_raised() -> None:
         "",
         "",
     ]
+
+
+def test_a_line_of_json_in_the_log_of_a_part_stays_json() -> None:
+    assert with_name("broker", "2026-05-01 WARNING gone") == "broker   2026-05-01 WARNING gone"
+    assert with_name("broker", '{"event": "broker.gone"}') == '{"event": "broker.gone"}'

@@ -7,11 +7,11 @@ from functools import partial
 import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import json_option
+from txmsg.cli.options import json_option, log_format_option
 from txmsg.cli.output import print_address
 from txmsg.console.server import ConsoleConfig, serve
 from txmsg.errors import MisuseError
-from txmsg.logs import log_to_stderr
+from txmsg.logs import log_to_stderr, name_process
 from txmsg.runtime import loops
 from txmsg.runtime.signals import stop_on_signals
 from txmsg.wire.address import check_address
@@ -51,15 +51,19 @@ _RESERVED = {"assets", "uplot", "operations", "preferences"}
     show_default=True,
     help="Where browsers find it: an address of this machine only. Port 0 picks a free port.",
 )
+@log_format_option
 @json_option
-def console(*, brokers: tuple[str, ...], logs: tuple[str, ...], listen: str, as_json: bool) -> None:
+def console(
+    *, brokers: tuple[str, ...], logs: tuple[str, ...], listen: str, log_format: str | None, as_json: bool
+) -> None:
     """Show brokers, topics, groups, dead letters and settings in a browser, live, and act on them."""
     databases = {
         name: [check_address("--broker", each) for each in text.split(",")]
         for name, text in _named("--broker", brokers, "notify").items()
     }
     config = ConsoleConfig(databases=databases, logs=_named("--log", logs, "metaq"), listen=listen)
-    log_to_stderr("warning")
+    log_to_stderr("warning", log_format or "text")
+    name_process("console")
     loops.run(_serve(config, as_json=as_json))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from txmsg.errors import MisuseError
+from txmsg.logs import LOG_FORMATS
 from txmsg.runtime.durations import duration_in, seconds_in, size_in, time_in
 from txmsg.runtime.start import Start
 
@@ -90,6 +91,13 @@ page_option: Decorator = click.option(
     "--page", default="", metavar="NEXT", help="Next page, as named by the page before."
 )
 yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
+log_format_option: Decorator = click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    envvar="TXMSG_LOG_FORMAT",
+    show_envvar=True,
+    help="How the log is written to stderr: text, or one JSON object per line.  [default: text]",
+)
 storage_option: Decorator = click.option(
     "--storage",
     metavar="URL",

@@ -14,7 +14,7 @@ import click
 
 from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import json_option
+from txmsg.cli.options import json_option, log_format_option
 from txmsg.cli.settings import config_option
 from txmsg.embedded import EmbeddedPostgres, default_data_dir
 from txmsg.errors import MisuseError
@@ -65,6 +65,7 @@ _PORT_MAX: Final = 65_535
     help="Data directory: the database in DIR/pg, the log in DIR/metaq. Default: the user's data directory.",
 )
 @config_option
+@log_format_option
 @json_option
 def up(
     *,
@@ -73,6 +74,7 @@ def up(
     http_listen: str,
     data_dir: Path | None,
     config: Path | None,
+    log_format: str | None,
     as_json: bool,
 ) -> None:
     """Run a database, a broker, MetaQ and a tailer, for development."""
@@ -82,7 +84,9 @@ def up(
     with EmbeddedPostgres(root / "pg") as postgres, signals_set(stop):
         storage = postgres.create_database("txmsg")
         migrate.upgrade(storage)
-        parts = _Parts(stop, () if config is None else ("--config", str(config)), http)
+        given = {"--config": config, "--log-format": log_format}
+        options = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+        parts = _Parts(stop, options, http)
         problem: str | None = None
         try:
             parts.start("broker", "broker", "--storage", storage, "--listen", listen)
@@ -132,7 +136,7 @@ class _Parts:
         self._children[name] = Child(
             name,
             ["txmsg.runtime.child", "txmsg.cli.main", *command, *self._options, "--log-level", "warning", "--json"],
-            log=lambda line: click.echo(f"{name:8} {line}", err=True),
+            log=lambda line: click.echo(with_name(name, line), err=True),
             ready="",
         )
 
@@ -159,6 +163,11 @@ class _Parts:
         children = [self._children[name] for name in ("broker", "tailer", "metaq") if name in self._children]
         slow = [child.name for child in children if not child.stop(max(0.1, deadline - time.monotonic()))]
         return f"{', '.join(slow)} did not end within {STOP_S_MAX:g} s, and was killed" if slow else ""
+
+
+def with_name(name: str, line: str) -> str:
+    """A line of a part's log. One of JSON names its process itself, and is left as it is for programs."""
+    return line if line.startswith("{") else f"{name:8} {line}"
 
 
 def _print(facts: Mapping[str, str], *, as_json: bool) -> None:
