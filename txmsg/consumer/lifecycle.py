@@ -9,6 +9,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from uuid import uuid4
 
@@ -104,7 +105,8 @@ class AsyncLifecycle(ABC):
             )
         if self._loop is None:
             self._subscriptions.close(need_handlers=not self.pulls)
-            await self._open()
+            with nullcontext() if self._tracing is None else self._tracing.untraced():
+                await self._open()
             self._loop = asyncio.get_running_loop()
         return self
 

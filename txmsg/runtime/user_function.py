@@ -24,7 +24,7 @@ in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_hand
 class UserFunction:
     """A function of one argument, `def` or `async def`. Raises MisuseError for what cannot be called like that.
 
-    around: gives for an argument what `on_loop` and `on_thread` enter for the time of the call.
+    around: gives for an argument what `on_loop` and `on_thread` enter for the time of the call, or None.
     """
 
     __slots__ = ("_around", "_function", "_name", "is_coroutine")
@@ -35,7 +35,7 @@ class UserFunction:
         function: object,
         parameter: str,
         *,
-        around: Callable[[Any], AbstractContextManager[object]] | None = None,
+        around: Callable[[Any], AbstractContextManager[object] | None] | None = None,
     ) -> None:
         self._function = check_takes(what, function, parameter)
         self._around = around
@@ -57,18 +57,21 @@ class UserFunction:
 
     def on_loop(self, argument: object) -> Coroutine[Any, Any, Any]:
         """The same of a coroutine function."""
-        return self._awaited(self._function(argument)) if self._around is None else self._on_loop_within(argument)
+        block = None if self._around is None else self._around(argument)
+        if block is None:
+            return self._awaited(self._function(argument))
+        return self._on_loop_within(block, argument)
 
-    async def _on_loop_within(self, argument: object) -> Any:
-        assert self._around is not None
-        with self._around(argument):
+    async def _on_loop_within(self, block: AbstractContextManager[object], argument: object) -> Any:
+        with block:
             return await self._awaited(self._function(argument))
 
     def on_thread(self, argument: object, loop: asyncio.AbstractEventLoop) -> Any:
         """The same of a plain function, called on a thread; an awaitable that it returns is awaited on the loop."""
-        if self._around is None:
+        block = None if self._around is None else self._around(argument)
+        if block is None:
             return self._on_thread(argument, loop)
-        with self._around(argument):
+        with block:
             return self._on_thread(argument, loop)
 
     def _on_thread(self, argument: object, loop: asyncio.AbstractEventLoop) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -52,12 +53,9 @@ def beneath(context: SpanContext) -> Context:
     return set_span_in_context(NonRecordingSpan(context), Context())
 
 
-def unsampled(id_bytes: bytes) -> Span:
-    """A span that records nothing, so that what instrumentations do beneath it is not recorded either.
-
-    Its trace id is the transaction id: in logs it says which one.
-    """
-    return NonRecordingSpan(SpanContext(int.from_bytes(id_bytes), int.from_bytes(id_bytes[8:]), is_remote=True))
+def unsampled() -> Span:
+    """A span that records nothing, so that what instrumentations do beneath it is not recorded either."""
+    return NonRecordingSpan(SpanContext(random.getrandbits(128) | 1, random.getrandbits(64) | 1, is_remote=True))
 
 
 def links_of(packed: Iterable[bytes | None]) -> list[Link]:

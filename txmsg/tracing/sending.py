@@ -14,6 +14,9 @@ from txmsg.message import Message, TransactionState, message_id
 from txmsg.tracing.context import context_of, headers_of, with_context
 from txmsg.tracing.spans import MESSAGE_ID, OUTCOME, TRANSACTION_ID, Block, attributes_of, end, name_of, one_of
 
+LOCAL_TRANSACTION = "local transaction"
+_NOTHING = nullcontext()
+
 
 class Sending:
     """One call of a producer, for the time of a `with`; and for its transaction, what comes after it.
@@ -41,14 +44,14 @@ class Sending:
             self._is_traced = False
             self._span: Span = ambient
             return
-        own = [context for message in messages if (context := _own_context(message)) is not None]
+        own = _own_contexts(messages)
         attributes = attributes_of(operation, topic, kind="send", count=len(messages))
         attributes["messaging.txmsg.producer.group"] = group
         self._span = tracer.start_span(
             name_of(operation, topic),
             kind=SpanKind.CLIENT if len(own) == len(messages) else SpanKind.PRODUCER,
             attributes=attributes,
-            links=[Link(context) for context in own] or None,
+            links=own,
         )
         self._is_traced = self._span.is_recording()
         if self._is_traced:
@@ -76,7 +79,7 @@ class Sending:
     def local_transaction(self) -> AbstractContextManager[Any]:
         """The time of the local transaction. What instrumentations do in it stands beneath it."""
         if self._is_ambient:
-            return nullcontext()
+            return _NOTHING
         if not self._is_traced:
             return Block(self._span, is_current=True, is_own=False)
         return Block(
@@ -91,7 +94,7 @@ class Sending:
     def telling(self, state: TransactionState) -> AbstractContextManager[Any]:
         """The time in which the broker is told the outcome."""
         if not self._is_traced:
-            return nullcontext()
+            return _NOTHING
         attributes = attributes_of(state.value, self._topic, kind="settle", count=len(self.messages))
         return Block(
             self._tracer.start_span(
@@ -103,13 +106,14 @@ class Sending:
         )
 
 
-LOCAL_TRANSACTION = "local transaction"
-
-
 def _topic_of(messages: Sequence[Message]) -> str | None:
     """The topic of all, if they have one."""
+    if len(messages) == 1 and isinstance(messages[0], Message):
+        return messages[0].topic
     return one_of({message.topic for message in messages if isinstance(message, Message)})
 
 
-def _own_context(message: Message) -> Any:
-    return context_of(message.headers) if isinstance(message, Message) and message.headers else None
+def _own_contexts(messages: Sequence[Message]) -> list[Link]:
+    """Links to the contexts that the application has put into messages."""
+    headers = [message.headers for message in messages if isinstance(message, Message) and message.headers]
+    return [Link(context) for each in headers if (context := context_of(each)) is not None]

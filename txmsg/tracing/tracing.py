@@ -57,6 +57,11 @@ class Tracing:
         self._tracer = get_tracer("txmsg", version("txmsg"), tracer_provider, SCHEMA_URL)
         self._joins_senders = joins_senders
         self._starts_traces = starts_traces
+        self._nothing = unsampled()
+
+    def untraced(self) -> Block:
+        """What is begun in the block belongs to no trace, and begins none."""
+        return Block(self._nothing, is_current=True, is_own=False)
 
     # ---- producers
 
@@ -74,7 +79,7 @@ class Tracing:
         headers = {**message.headers, "traceparent": traceparent} if traceparent else message.headers
         context = context_of(headers)
         if context is None:
-            return Block(unsampled(message.id_bytes), is_current=True, is_own=False)
+            return self.untraced()
         span = self._tracer.start_span(
             name_of("answer", message.topic),
             beneath(context),
@@ -85,11 +90,11 @@ class Tracing:
 
     # ---- consumers
 
-    def processing(self, group: str, message: ReceivedMessage) -> Block:
-        """The time of a handler."""
-        context = context_of(message.headers)
+    def processing(self, group: str, message: ReceivedMessage) -> Block | None:
+        """The time of a handler, if its message is traced. Consumers run the others `untraced`, at no cost for each."""
+        context = context_of(message.headers) if message.headers else None
         if context is None and not self._starts_traces:
-            return Block(unsampled(message.id_bytes), is_current=True, is_own=False)
+            return None
         span = self._tracer.start_span(
             name_of("process", message.topic),
             beneath(context) if context is not None and self._joins_senders else Context(),
