@@ -130,8 +130,8 @@ def test_topics_are_listed_by_name_up_to_a_limit(broker: BrokerProcess) -> None:
     names = [each["topic"] for each in listed["topics"]]
     assert names == sorted(names)
     assert {"list.a", "list.b", "known"} <= set(names)
-    assert not listed["more"]
-    assert "only the first 1: raise --limit" in topic(broker, "list", "--limit", "1")
+    assert listed["next"] is None
+    assert "only the first 1: go on with --page known" in topic(broker, "list", "--limit", "1")
 
 
 # ---- neighbours

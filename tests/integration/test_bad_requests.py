@@ -145,9 +145,9 @@ def test_a_list_of_halves_is_cut_at_a_size_that_a_reply_can_carry_and_says_so(cl
         return pb.ListHalvesReply.FromString(ask(client, "Admin/ListHalves", request))
 
     reply = listed(with_bodies=True)
-    assert (len(reply.halves), reply.more) == (5, True)  # as many as begin within 16 MiB
+    assert (len(reply.halves), bool(reply.next)) == (5, True)  # as many as begin within 16 MiB
     assert {len(each.body) for each in reply.halves} == {BODY_SIZE_BYTES_MAX}
     reply = listed(limit=2)
-    assert (len(reply.halves), reply.more, reply.halves[0].body) == (2, True, b"")
+    assert (len(reply.halves), bool(reply.next), reply.halves[0].body) == (2, True, b"")
     reply = listed(limit=6)
-    assert (len(reply.halves), reply.more) == (6, False)
+    assert (len(reply.halves), bool(reply.next)) == (6, False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +68,12 @@ def test_groups_are_listed_and_shown_with_how_far_they_are_behind(broker: Broker
     group = shown(broker)
     assert (group["paused"], group["poisoned_key"], group["retries"], group["rate"]) == (False, "continue", None, None)
     assert len(group["members"]) == 1
+    with collecting(broker.address, "t", group="attached"):
+        clients = until(lambda: json_of("cluster", "clients", "--contains", "ATTACHED", *where)["clients"])
+        assert [(client["consumer_group"], client["pid"]) for client in clients] == [("attached", os.getpid())]
+        (member,) = until(lambda: shown(broker, "attached")["members"])
+        assert (member["host"], member["pid"]) == (socket.gethostname(), os.getpid())
+    assert json_of("cluster", "clients", "--contains", "no such", *where) == {"clients": [], "more": False}
     assert [each["queue"] for each in group["queues"]] == [0, 1, 2, 3]
     assert sum(each["end"] - each["next_offset"] for each in group["queues"]) == 5
     assert "collector" in said("group", "list", *where)

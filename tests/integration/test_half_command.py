@@ -26,6 +26,7 @@ def test_half_list_shows_what_waits_and_filters_by_group(broker: BrokerProcess) 
     assert "no half messages" in said("half", "list", "--broker", broker.address)
     first, second = store_half(broker), store_half(broker, group="other")
     assert listed(broker) == [first, second]
+    assert "no client can answer" in said("half", "list", "--broker", broker.address)
     assert listed(broker, "--group", "other") == [second]
     assert listed(broker, "--limit", "1") == [first]
     assert listed(broker, "--parked") == []
@@ -91,7 +92,7 @@ def test_a_transaction_of_many_messages_is_shown_and_asked_about_whole(start_bro
     where = ("--broker", broker.address)
     shown = json.loads(said("half", "show", transaction_id, *where, "--json"))
     assert [half["n"] for half in shown["halves"]] == list(range(250))
-    assert not shown["more"]
+    assert shown["next"] is None
     asked = said("half", "commit", transaction_id, *where, answer="y\n")
     assert "deliver 250 message(s) of shop to order.placed, for good?" in asked
 
@@ -102,13 +103,13 @@ def test_what_does_not_fit_one_reply_is_said_to_be_cut_off(monkeypatch: pytest.M
 
     def answer(broker: str, method: str, request: object) -> object:
         requests.append(request)
-        return pb.ListHalvesReply(halves=[half] * 2, more=True)
+        return pb.ListHalvesReply(halves=[half] * 2, next="1.x.1")
 
-    monkeypatch.setattr("txmsg.cli.half.ask_broker", answer)
+    monkeypatch.setattr("txmsg.cli.connections.ask_broker", answer)
     transaction_id = str(UUID(bytes=half.transaction_id))
     shown = CliRunner().invoke(main, ["half", "show", transaction_id])
     assert "only the first 2 of its messages are shown" in shown.stderr
-    assert json.loads(CliRunner().invoke(main, ["half", "show", transaction_id, "--json"]).stdout)["more"]
+    assert json.loads(CliRunner().invoke(main, ["half", "show", transaction_id, "--json"]).stdout)["next"]
     asked = CliRunner().invoke(main, ["half", "rollback", transaction_id], input="n\n")
     assert "drop more than 2 message(s) of g to t, for good?" in asked.output
     [*_, last] = requests
@@ -208,8 +209,12 @@ def test_decisions_and_lists_can_be_had_as_json(start_broker: StartBroker) -> No
     broker = start_broker("--first-check-s", "600")
     first, second = store_half(broker), store_half(broker)
     where = ("--broker", broker.address, "--json")
-    assert json.loads(said("half", "list", *where, "--limit", "1"))["more"]
-    assert not json.loads(said("half", "list", *where))["more"]
+    pages = [json.loads(said("half", "list", *where, "--limit", "1"))]
+    while pages[-1]["next"]:
+        pages.append(json.loads(said("half", "list", *where, "--limit", "1", "--page", pages[-1]["next"])))
+    ids = [half["transaction_id"] for page in pages for half in page["halves"]]
+    assert ids == [half["transaction_id"] for half in json.loads(said("half", "list", *where))["halves"]]
+    assert len(ids) > 1
     committed = json.loads(said("half", "commit", first, *where, answer="y\n"))
     assert committed == {"transaction_id": first, "outcome": "committed"}
     dropped = json.loads(said("half", "rollback", second, *where, "--yes"))

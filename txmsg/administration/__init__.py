@@ -88,12 +88,16 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member that is alive. silent_s: since it asked for messages."""
+    """A member that is alive. silent_s: since it asked for messages. since: attached to the broker that was asked."""
 
     id: str
     silent_s: float | None = None
     topics: Sequence[str] | None = None
     strategy: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    release: str | None = None
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,22 @@ class BrokerFigures:
     series: Series
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """A client as it said when it attached. A group is None if it produces, or consumes, nothing."""
+
+    id: str
+    producer_group: str | None
+    consumer_group: str | None
+    host: str
+    pid: int
+    release: str
+    since: datetime | None
+    answers_checks: bool
+    unanswered: int
+    """Checks since its last answer."""
+
+
 class ClusterAdministration:
     """What `txmsg cluster` does. Calls block. Raises the errors of errors.py."""
 
@@ -77,6 +93,28 @@ class ClusterAdministration:
     def drain(self, broker: str) -> int:
         """Has a broker hand its queues over and take no messages; how many queues it still delivers. Idempotent."""
         return self._ask(Cluster.drain, pb.DrainRequest(broker=broker)).queues
+
+    def clients(self, limit: int, *, contains: str = "") -> tuple[Sequence[Client], bool]:
+        """The clients attached to the broker that is asked, by group and host, and whether there are more.
+
+        contains: in group or host, whatever the case.
+        """
+        reply = self._ask(Cluster.clients, pb.ClientsRequest(limit=limit, contains=contains))
+        found = [
+            Client(
+                id=client.id,
+                producer_group=client.producer_group or None,
+                consumer_group=client.consumer_group or None,
+                host=client.host,
+                pid=client.pid,
+                release=client.release,
+                since=moment(client.since_us),
+                answers_checks=client.answers_checks,
+                unanswered=client.unanswered,
+            )
+            for client in reply.clients
+        ]
+        return found, reply.more
 
     def resume(self, broker: str) -> None:
         """Lets a draining broker work again. Idempotent."""

@@ -74,7 +74,17 @@ class NotifyAdministration:
             waiting=sum(queue.waiting for queue in reply.queues),
             retrying=sum(queue.retrying for queue in reply.queues),
             dead=sum(queue.dead for queue in reply.queues),
-            members=[GroupMember(id=member.client_id, silent_s=round(member.silent_s, 1)) for member in reply.members],
+            members=[
+                GroupMember(
+                    id=member.client_id,
+                    silent_s=round(member.silent_s, 1),
+                    host=member.host or None,
+                    pid=member.pid or None,
+                    release=member.release or None,
+                    since=moment(member.since_us),
+                )
+                for member in reply.members
+            ],
             queues=queues,
         )
 

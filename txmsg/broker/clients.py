@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -27,9 +28,19 @@ class AttachedClient:
     fences: frozenset[UUID | None]
     """Whose checks it can answer: the ids of fences that it can read; None, too, if it has a listener of its own."""
     send_check: Callable[[DueHalf], None]
+    consumer_group: str = ""
+    host: str = ""
+    pid: int = 0
+    release: str = ""
+    since: datetime = field(default_factory=lambda: datetime.now(UTC))
     unanswered: int = 0
     """How often it was asked since its last answer."""
     asked: dict[TransactionId, asyncio.Future[TransactionState]] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """Its consumer group, or else its producer group."""
+        return self.consumer_group or self.producer_group
 
     def answer(self, transaction_id: TransactionId, state: TransactionState) -> None:
         """Takes the answer of a check. Late and unsolicited answers are ignored."""
@@ -61,6 +72,17 @@ class AttachedClients:
             if not future.done():
                 future.set_exception(BrokerUnavailable(f"client {client.client_id} went away before it answered"))
 
+    def all(self) -> Sequence[AttachedClient]:
+        """All of them, by group, host and process."""
+        return sorted(self._clients, key=lambda client: (client.group, client.host, client.pid, client.client_id))
+
+    def able(self, group: str, fence_id: UUID | None) -> int:
+        """How many can answer a check of this producer group and fence."""
+        return len(self._able(group, fence_id))
+
+    def _able(self, group: str, fence_id: UUID | None) -> list[AttachedClient]:
+        return [client for client in self._clients if client.producer_group == group and fence_id in client.fences]
+
     def askable(self) -> Sequence[tuple[str, UUID | None]]:
         """(producer group, fence id) of all that can be asked now."""
         return list({(client.producer_group, fence) for client in self._clients for fence in client.fences})
@@ -77,9 +99,7 @@ class AttachedClients:
             return state
 
     async def _ask(self, half: DueHalf) -> TransactionState:
-        able = [
-            client for client in self._clients if client.producer_group == half.group and half.fence_id in client.fences
-        ]
+        able = self._able(half.group, half.fence_id)
         if not able:
             raise BrokerUnavailable(f"no client of group {half.group!r} is attached that can answer")
         fewest = min(client.unanswered for client in able)  # one that never answers is asked last

@@ -191,6 +191,7 @@ class Broker:
             self.delivery,
             Halves(admin_pool),
             groups,
+            clients,
             drops=self.retention.counts,
             on_resume=partial(self.checks.wake, sweep=True),
         )
@@ -198,11 +199,11 @@ class Broker:
             {
                 txmsg_rpc.Notify: self.api,
                 txmsg_rpc.Admin: admin,
-                cluster_rpc.Cluster: ClusterApi(Registry(admin_pool), config.broker_id, self.figures),
+                cluster_rpc.Cluster: ClusterApi(Registry(admin_pool), clients, config.broker_id, self.figures),
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
                 messages_rpc.Messages: MessagesApi(Messages(admin_pool)),
                 groups_rpc.Groups: GroupsApi(
-                    groups, RetryAdministration(admin_pool), self.delivery, self.check_policies
+                    groups, RetryAdministration(admin_pool), self.delivery, self.check_policies, clients
                 ),
                 settings_rpc.Settings: SettingsApi(self.settings),
                 topics_rpc.Topics: TopicsApi(TopicSettings(admin_pool)),

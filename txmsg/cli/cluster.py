@@ -70,6 +70,35 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
 
 
 @cluster.command(
+    short_help="List the attached producers and consumers.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster clients --contains mailer",
+)
+@click.option(
+    "--contains", default="", metavar="TEXT", help="Only if group or host contains this text, whatever the case."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Maximum number of clients."
+)
+@broker_option
+@json_option
+def clients(*, contains: str, limit: int, broker: str, as_json: bool) -> None:
+    """List the producers and consumers attached to a broker: group, host, process, release, and since when.
+
+    Clients attach to every broker.
+    """
+    found, more = _administration(broker).clients(limit, contains=contains)
+    if as_json:
+        click.echo(json_text({"clients": [asdict(client) for client in found], "more": more}))
+        return
+    if not found:
+        click.echo("no clients are attached" + (" that match" if contains else ""))
+        return
+    print_rows({name: value for name, value in asdict(client).items() if name != "id"} for client in found)
+    if more:
+        click.echo(f"only the first {limit}: raise --limit to see more", err=True)
+
+
+@cluster.command(
     short_help="Show what a broker exports as metrics.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster figures\n  txmsg cluster figures txmsg_halves txmsg_group_lag_messages",
 )

@@ -95,7 +95,8 @@ def show(*, name: str, administration: Administration, as_json: bool) -> None:
     for member in found.members:
         reads = f" reads {', '.join(member.topics)}, strategy {member.strategy}" if member.topics is not None else ""
         asked = f", asked {member.silent_s} s ago" if member.silent_s is not None else ""
-        say(f" member {member.id}{reads}{asked}")
+        runs = f" on {member.host}, process {member.pid}, {member.release}" if member.host is not None else ""
+        say(f" member {member.id}{runs}{reads}{asked}")
     _print_queues(found.queues)
 
 

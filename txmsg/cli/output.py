@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -57,14 +57,19 @@ def print_facts(facts: Mapping[str, object]) -> None:
     print_table(table)
 
 
+_IDS: Final = {"id": ("Message", 38), "transaction": ("Transaction", 36)}
+"""Columns of ids, which cannot be copied if they are cut short."""
+
+
 def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
     """Prints things of one kind as a table. Leaves out columns in which all values are None."""
     rows = list(rows)
     names = [name for name in (rows[0] if rows else ()) if any(row[name] is not None for row in rows)]
     table = Table(box=None)
     for name in names:
-        if name == "id":
-            table.add_column("Message", no_wrap=True, min_width=38)  # an id cut short cannot be copied
+        if name in _IDS:
+            title, width = _IDS[name]
+            table.add_column(title, no_wrap=True, min_width=width)
         else:
             table.add_column(name.replace("_", " ").capitalize())
     for row in rows:

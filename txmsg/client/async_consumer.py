@@ -151,7 +151,7 @@ class AsyncConsumer(AsyncLifecycle):
             )
 
         links = Links(brokers, new_link, group=self.group)
-        presence = Presence(brokers, client_id=polling.client_id)
+        presence = Presence(brokers, client_id=polling.client_id, consumer_group=self.group)
         return _Shard(brokers, links, asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
 
     async def _close(self) -> None:

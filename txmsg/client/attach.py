@@ -6,8 +6,11 @@ One stream per broker, opened again when it breaks. Knows no sessions and sends 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import socket
 from contextlib import nullcontext
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from txmsg.checker.listener import CheckMessageListener
@@ -51,6 +54,7 @@ class Presence:
         *,
         client_id: str,
         group: str = "",
+        consumer_group: str = "",
         fence_id: bytes = b"",
         listener: CheckMessageListener | None = None,
         tracing: Tracing | None = None,
@@ -63,6 +67,10 @@ class Presence:
             producer_group=group,
             fence_ids=[fence_id] if fence_id else [],
             checks_unfenced=listener is not None and not fence_id,
+            consumer_group=consumer_group,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            release=version("txmsg"),
         )
         self._slots = asyncio.Semaphore(CHECKS_MAX)
         self._asker = None if listener is None else Asker(listener, threads=CHECKS_MAX)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime
+from uuid import UUID
 
 from txmsg.broker.api.notify import DeliveryService
+from txmsg.broker.clients import AttachedClients
 from txmsg.broker.retention import DropCounts
 from txmsg.broker.service import NotifyService
 from txmsg.broker.store.batch import DecidedBy
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import HalfRow, Halves
 from txmsg.broker.store.topics import TopicRow
-from txmsg.errors import ProtocolError
-from txmsg.message import check_name, us_of_datetime
+from txmsg.errors import ProtocolError, shown
+from txmsg.logs import EventLog
+from txmsg.message import check_name, datetime_of_us, us_of_datetime
 from txmsg.wire.codec import ids_of_bytes, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
+_log = EventLog(__name__)
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
+_TOKEN = re.compile(r"(\d{1,17})\.([0-9a-f-]{36})\.(\d{1,5})")
 
 
 class AdminApi:
@@ -29,6 +35,7 @@ class AdminApi:
         delivery: DeliveryService,
         halves: Halves,
         groups: GroupAdministration,
+        clients: AttachedClients,
         *,
         drops: DropCounts,
         on_resume: Callable[[], None],
@@ -37,6 +44,7 @@ class AdminApi:
         self._delivery = delivery
         self._halves = halves
         self._groups = groups
+        self._clients = clients
         self._drops = drops
         self._on_resume = on_resume
 
@@ -53,12 +61,16 @@ class AdminApi:
             group=check_name("group", request.group) if request.group else "",
             parked_only=request.parked_only,
             transaction_id=ids[0] if ids else None,
+            after=_place(request.after) if request.after else None,
             limit=limit + 1,
             with_bodies=request.with_bodies,
             size_bytes_max=_LIST_SIZE_BYTES_MAX,
         )
         rows = found[:limit]
-        return pb.ListHalvesReply(halves=[_half(row) for row in rows], more=bool(rows) and rows[-1].more)
+        return pb.ListHalvesReply(
+            halves=[_half(row, self._clients.able(row.group_name, row.fence_id)) for row in rows],
+            next=_token(rows[-1]) if rows and rows[-1].more else "",
+        )
 
     async def resolve_half(self, request: pb.ResolveHalfRequest) -> pb.ResolveHalfReply:
         ids = slices_of_ids(request.transaction_id)
@@ -69,6 +81,13 @@ class AdminApi:
         )
         for error in problems.values():
             raise error
+        _log.info(
+            "half.decided_by_operator",
+            "transaction %(transaction_id)s: %(outcome)s by an operator: %(reason)s",
+            transaction_id=UUID(bytes=bytes(ids[0])),
+            outcome="committed" if request.commit else "rolled back",
+            reason=request.reason or "no reason given",
+        )
         return pb.ResolveHalfReply()
 
     async def resume_halves(self, request: pb.ResumeHalvesRequest) -> pb.ResumeHalvesReply:
@@ -109,7 +128,18 @@ def _us(moment: datetime | None) -> int:
     return 0 if moment is None else us_of_datetime(moment)
 
 
-def _half(row: HalfRow) -> pb.Half:
+def _token(row: HalfRow) -> str:
+    return f"{us_of_datetime(row.stored_at)}.{row.transaction_id}.{row.n}"
+
+
+def _place(token: str) -> tuple[datetime, UUID, int]:
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise ProtocolError(f"{shown(token)} is not a page of half messages: give the last value of `next`")
+    return datetime_of_us(int(found[1])), UUID(found[2]), int(found[3])
+
+
+def _half(row: HalfRow, clients: int) -> pb.Half:
     return pb.Half(
         transaction_id=row.transaction_id.bytes,
         n=row.n,
@@ -129,4 +159,5 @@ def _half(row: HalfRow) -> pb.Half:
         decided=row.decided,
         held_back_by=row.held_back_by.bytes if row.held_back_by else b"",
         deliver_at_us=_us(row.deliver_at),
+        clients=clients,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from txmsg.broker.clients import AttachedClients
 from txmsg.broker.cluster import Registry
 from txmsg.message import now_us, us_of_datetime
 from txmsg.metrics.counts import Histogram
@@ -17,8 +18,9 @@ Read = Callable[[bool], Awaitable[Figures]]
 class ClusterApi:
     """The service Cluster. broker: the id of the one that `read` reads."""
 
-    def __init__(self, registry: Registry, broker: str, read: Read) -> None:
+    def __init__(self, registry: Registry, clients: AttachedClients, broker: str, read: Read) -> None:
         self._registry = registry
+        self._clients = clients
         self._broker = broker
         self._read = read
 
@@ -52,6 +54,27 @@ class ClusterApi:
                 )
                 for lease in state.leases or ()
             ],
+        )
+
+    async def clients(self, request: pb.ClientsRequest) -> pb.ClientsReply:
+        limit, contains = min(request.limit or 1000, 10_000), request.contains.lower()
+        found = [client for client in self._clients.all() if contains in f"{client.group} {client.host}".lower()]
+        return pb.ClientsReply(
+            clients=[
+                pb.Client(
+                    id=client.client_id,
+                    producer_group=client.producer_group,
+                    consumer_group=client.consumer_group,
+                    host=client.host,
+                    pid=client.pid,
+                    release=client.release,
+                    since_us=us_of_datetime(client.since),
+                    answers_checks=bool(client.fences),
+                    unanswered=client.unanswered,
+                )
+                for client in found[:limit]
+            ],
+            more=len(found) > limit,
         )
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainReply:

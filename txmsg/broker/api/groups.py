@@ -9,6 +9,7 @@ from typing import Protocol
 from txmsg.administration import CheckChange, GroupChange
 from txmsg.broker.api.dead_letters import failure_of
 from txmsg.broker.check_policies import GroupChecks
+from txmsg.broker.clients import AttachedClients
 from txmsg.broker.store.check_policies import CheckPolicyRow
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.broker.store.group_administration import GroupAdministration, GroupQueueRow
@@ -38,8 +39,14 @@ class GroupsApi:
     """The service Groups."""
 
     def __init__(
-        self, groups: GroupAdministration, retries: RetryAdministration, presence: Presence, checks: GroupChecks
+        self,
+        groups: GroupAdministration,
+        retries: RetryAdministration,
+        presence: Presence,
+        checks: GroupChecks,
+        clients: AttachedClients,
     ) -> None:
+        self._clients = clients
         self._groups = groups
         self._retries = retries
         self._checks = checks
@@ -103,14 +110,22 @@ class GroupsApi:
             settings=_settings(group),
             created_at_us=us_of_datetime(created_at),
             queues=[_queue(queue) for queue in queues],
-            members=[
-                pb.GroupMember(client_id=client_id, silent_s=silent_s)
-                for client_id, silent_s in self._presence.members_of(name)
-            ],
+            members=self._members(name),
             paused=paused_s is not None,
             paused_s=paused_s or 0.0,
             last_error=last_error,
         )
+
+    def _members(self, group: str) -> Sequence[pb.GroupMember]:
+        attached = {client.client_id: client for client in self._clients.all()}
+        members = []
+        for client_id, silent_s in self._presence.members_of(group):
+            member = pb.GroupMember(client_id=client_id, silent_s=silent_s)
+            if (client := attached.get(client_id)) is not None:
+                member.host, member.pid, member.release = client.host, client.pid, client.release
+                member.since_us = us_of_datetime(client.since)
+            members.append(member)
+        return members
 
     async def alter(self, request: pb.AlterGroupRequest) -> pb.AlterGroupReply:
         change = GroupChange(

@@ -265,6 +265,10 @@ class NotifyApi:
                 [*(UUID(bytes=fence_id) for fence_id in hello.fence_ids), *([None] if hello.checks_unfenced else [])]
             ),
             send_check=outgoing.put_nowait,
+            consumer_group=hello.consumer_group,
+            host=hello.host[:_CLIENT_ID_LENGTH_MAX],
+            pid=hello.pid,
+            release=hello.release[:_CLIENT_ID_LENGTH_MAX],
         )
         self._clients.attach(client)
         reading = asyncio.create_task(self._read(client, call))
@@ -309,6 +313,8 @@ class NotifyApi:
             raise ProtocolError("a client that attaches says Hello first")
         if first.hello.producer_group:
             check_name("group", first.hello.producer_group)
+        if first.hello.consumer_group:
+            check_name("group", first.hello.consumer_group)
         _check_client_id(first.hello.client_id)
         if len(first.hello.fence_ids) > _FENCES_MAX:
             raise ProtocolError(f"a client reads at most {_FENCES_MAX} fences, not {len(first.hello.fence_ids)}")

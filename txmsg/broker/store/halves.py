@@ -153,11 +153,14 @@ class Halves:
         group: str,
         parked_only: bool,
         transaction_id: UUID | None,
+        after: tuple[datetime, UUID, int] | None = None,
         limit: int,
         with_bodies: bool,
         size_bytes_max: int,
     ) -> Sequence[HalfRow]:
         """What waits to be decided, or to enter its queue; the longest first. group "" means all.
+
+        after: only those behind this place, of time stored, transaction and number in it.
 
         As many as begin within size_bytes_max of bodies and headers. `more` of a row: it is not the last one.
         """
@@ -168,6 +171,7 @@ class Halves:
                     "group": group,
                     "parked": parked_only,
                     "transaction_id": transaction_id,
+                    **dict(zip(("after_at", "after_id", "after_n"), after or (None, None, None), strict=True)),
                     "limit": limit,
                     "with_bodies": with_bodies,
                     "size_bytes_max": size_bytes_max,
@@ -297,6 +301,8 @@ with found as materialized (
      where (%(group)s = '' or p.group_name = %(group)s)
        and (not %(parked)s or h.parked_reason is not null)
        and (%(transaction_id)s::uuid is null or h.transaction_id = %(transaction_id)s::uuid)
+       and (%(after_at)s::timestamptz is null
+            or (h.stored_at, h.transaction_id, h.n) > (%(after_at)s::timestamptz, %(after_id)s::uuid, %(after_n)s::int))
      order by h.stored_at, h.transaction_id, h.n
      limit %(limit)s
 ), sized as (

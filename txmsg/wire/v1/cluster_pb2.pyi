@@ -109,3 +109,41 @@ class FiguresReply(_message.Message):
     figures: _containers.RepeatedCompositeFieldContainer[Figure]
     now_us: int
     def __init__(self, broker: _Optional[str] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., now_us: _Optional[int] = ...) -> None: ...
+
+class ClientsRequest(_message.Message):
+    __slots__ = ("limit", "contains")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CONTAINS_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    contains: str
+    def __init__(self, limit: _Optional[int] = ..., contains: _Optional[str] = ...) -> None: ...
+
+class Client(_message.Message):
+    __slots__ = ("id", "producer_group", "consumer_group", "host", "pid", "release", "since_us", "answers_checks", "unanswered")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_US_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_CHECKS_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    producer_group: str
+    consumer_group: str
+    host: str
+    pid: int
+    release: str
+    since_us: int
+    answers_checks: bool
+    unanswered: int
+    def __init__(self, id: _Optional[str] = ..., producer_group: _Optional[str] = ..., consumer_group: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., release: _Optional[str] = ..., since_us: _Optional[int] = ..., answers_checks: bool = ..., unanswered: _Optional[int] = ...) -> None: ...
+
+class ClientsReply(_message.Message):
+    __slots__ = ("clients", "more")
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    clients: _containers.RepeatedCompositeFieldContainer[Client]
+    more: bool
+    def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ..., more: bool = ...) -> None: ...

@@ -15,3 +15,5 @@ class Cluster:
     resume = Method("Cluster/Resume", pb.ResumeRequest, pb.ResumeReply)
     # What the broker that answers exports as metrics now. Histograms are left out.
     figures = Method("Cluster/Figures", pb.FiguresRequest, pb.FiguresReply)
+    # The clients attached to the broker that answers; clients attach to every broker.
+    clients = Method("Cluster/Clients", pb.ClientsRequest, pb.ClientsReply)

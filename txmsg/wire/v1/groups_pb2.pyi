@@ -140,12 +140,20 @@ class GroupQueue(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., next_offset: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., waiting: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ..., seeking: bool = ...) -> None: ...
 
 class GroupMember(_message.Message):
-    __slots__ = ("client_id", "silent_s")
+    __slots__ = ("client_id", "silent_s", "host", "pid", "release", "since_us")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_US_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     silent_s: float
-    def __init__(self, client_id: _Optional[str] = ..., silent_s: _Optional[float] = ...) -> None: ...
+    host: str
+    pid: int
+    release: str
+    since_us: int
+    def __init__(self, client_id: _Optional[str] = ..., silent_s: _Optional[float] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., release: _Optional[str] = ..., since_us: _Optional[int] = ...) -> None: ...
 
 class ShowGroupRequest(_message.Message):
     __slots__ = ("group",)

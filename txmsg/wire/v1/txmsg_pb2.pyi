@@ -219,16 +219,24 @@ class ReceiveReply(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[DeliveredColumns, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("client_id", "producer_group", "fence_ids", "checks_unfenced")
+    __slots__ = ("client_id", "producer_group", "fence_ids", "checks_unfenced", "consumer_group", "host", "pid", "release")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
     FENCE_IDS_FIELD_NUMBER: _ClassVar[int]
     CHECKS_UNFENCED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     producer_group: str
     fence_ids: _containers.RepeatedScalarFieldContainer[bytes]
     checks_unfenced: bool
-    def __init__(self, client_id: _Optional[str] = ..., producer_group: _Optional[str] = ..., fence_ids: _Optional[_Iterable[bytes]] = ..., checks_unfenced: bool = ...) -> None: ...
+    consumer_group: str
+    host: str
+    pid: int
+    release: str
+    def __init__(self, client_id: _Optional[str] = ..., producer_group: _Optional[str] = ..., fence_ids: _Optional[_Iterable[bytes]] = ..., checks_unfenced: bool = ..., consumer_group: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., release: _Optional[str] = ...) -> None: ...
 
 class CheckAnswer(_message.Message):
     __slots__ = ("transaction_id", "state")
@@ -333,21 +341,23 @@ class HeldReply(_message.Message):
     def __init__(self, held: _Optional[bytes] = ...) -> None: ...
 
 class ListHalvesRequest(_message.Message):
-    __slots__ = ("group", "parked_only", "transaction_id", "limit", "with_bodies")
+    __slots__ = ("group", "parked_only", "transaction_id", "limit", "with_bodies", "after")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARKED_ONLY_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     WITH_BODIES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     group: str
     parked_only: bool
     transaction_id: bytes
     limit: int
     with_bodies: bool
-    def __init__(self, group: _Optional[str] = ..., parked_only: bool = ..., transaction_id: _Optional[bytes] = ..., limit: _Optional[int] = ..., with_bodies: bool = ...) -> None: ...
+    after: str
+    def __init__(self, group: _Optional[str] = ..., parked_only: bool = ..., transaction_id: _Optional[bytes] = ..., limit: _Optional[int] = ..., with_bodies: bool = ..., after: _Optional[str] = ...) -> None: ...
 
 class Half(_message.Message):
-    __slots__ = ("transaction_id", "n", "topic", "group", "fence_id", "key", "tag", "headers", "body", "born_at_us", "stored_at_us", "next_check_at_us", "checks", "parked_reason", "ordering_key", "decided", "held_back_by", "deliver_at_us")
+    __slots__ = ("transaction_id", "n", "topic", "group", "fence_id", "key", "tag", "headers", "body", "born_at_us", "stored_at_us", "next_check_at_us", "checks", "parked_reason", "ordering_key", "decided", "held_back_by", "deliver_at_us", "clients")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -366,6 +376,7 @@ class Half(_message.Message):
     DECIDED_FIELD_NUMBER: _ClassVar[int]
     HELD_BACK_BY_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AT_US_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
     transaction_id: bytes
     n: int
     topic: str
@@ -384,23 +395,26 @@ class Half(_message.Message):
     decided: bool
     held_back_by: bytes
     deliver_at_us: int
-    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., checks: _Optional[int] = ..., parked_reason: _Optional[str] = ..., ordering_key: _Optional[str] = ..., decided: bool = ..., held_back_by: _Optional[bytes] = ..., deliver_at_us: _Optional[int] = ...) -> None: ...
+    clients: int
+    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., checks: _Optional[int] = ..., parked_reason: _Optional[str] = ..., ordering_key: _Optional[str] = ..., decided: bool = ..., held_back_by: _Optional[bytes] = ..., deliver_at_us: _Optional[int] = ..., clients: _Optional[int] = ...) -> None: ...
 
 class ListHalvesReply(_message.Message):
-    __slots__ = ("halves", "more")
+    __slots__ = ("halves", "next")
     HALVES_FIELD_NUMBER: _ClassVar[int]
-    MORE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     halves: _containers.RepeatedCompositeFieldContainer[Half]
-    more: bool
-    def __init__(self, halves: _Optional[_Iterable[_Union[Half, _Mapping]]] = ..., more: bool = ...) -> None: ...
+    next: str
+    def __init__(self, halves: _Optional[_Iterable[_Union[Half, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class ResolveHalfRequest(_message.Message):
-    __slots__ = ("transaction_id", "commit")
+    __slots__ = ("transaction_id", "commit", "reason")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     transaction_id: bytes
     commit: bool
-    def __init__(self, transaction_id: _Optional[bytes] = ..., commit: bool = ...) -> None: ...
+    reason: str
+    def __init__(self, transaction_id: _Optional[bytes] = ..., commit: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ResolveHalfReply(_message.Message):
     __slots__ = ()
