@@ -154,7 +154,6 @@ async def test_every_answer_forbids_foreign_scripts_and_frames(client: httpx2.As
 
 def test_every_action_is_refused_unless_posted_from_here() -> None:
     assert ACTIONS
-    assert all("{" in action.path for action in ACTIONS)
     assert not {action.path for action in ACTIONS} & {view.path for view in VIEWS}
 
 

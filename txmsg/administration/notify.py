@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 from uuid import UUID
@@ -182,6 +182,13 @@ class NotifyAdministration:
                 "that were rolled back are found by id only"
             )
         return lives_of(reply, which)
+
+    def message_content(self, id: str) -> tuple[Mapping[str, str], bytes] | None:
+        """Headers and body of a message (UUID.NUMBER); None if it is only a retry or dead letter any more, or gone."""
+        request = messages_pb2.FindMessagesRequest(id=id, limit=1, with_bodies=True)
+        for found in self._ask(Messages.find, request).messages:
+            return unpack_headers(found.headers), found.body
+        return None
 
 
 def _is_id(text: str) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
 from txmsg.administration.cluster import ClusterAdministration
+from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.settings import SettingsAdministration
-from txmsg.console.operations import Operations
+from txmsg.administration.topics import TopicAdministration
+from txmsg.console.operations import Operation, Operations
 from txmsg.console.render import Renderer
 from txmsg.console.watch import Snapshot, Watch
 from txmsg.errors import BrokerUnavailable
@@ -65,6 +67,19 @@ class Look:
     async def cluster(self, work: Callable[[ClusterAdministration], T]) -> T:
         """Asks the administration of brokers."""
         return await self.watch.database.run(lambda: work(ClusterAdministration(self.watch.database.ask_from_thread)))
+
+    async def topics(self, work: Callable[[TopicAdministration], T]) -> T:
+        """Asks the administration of topics."""
+        return await self.watch.database.run(lambda: work(TopicAdministration(self.watch.database.ask_from_thread)))
+
+    async def halves(self, work: Callable[[HalfAdministration], T]) -> T:
+        """Asks the administration of half messages."""
+        return await self.watch.database.run(lambda: work(HalfAdministration(self.watch.database.ask_from_thread)))
+
+    def start(self, title: str, total: int, steps: Callable[[NotifyAdministration], Iterator[int]]) -> Operation:
+        """Begins what takes longer than a request. Raises MisuseError while too many run."""
+        administration = NotifyAdministration(self.watch.database.ask_from_thread)
+        return self.operations.start(title, database=self.database, total=total, steps=lambda: steps(administration))
 
     async def settings(self, work: Callable[[SettingsAdministration], T]) -> T:
         """Asks the administration of settings."""

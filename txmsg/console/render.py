@@ -44,7 +44,8 @@ class Renderer:
         )
         self._environment.globals.update(t=self.text, language=language, languages=LANGUAGES)
         # Not imported by each page: a block that is rendered alone does not import.
-        self._environment.globals["parts"] = self._environment.get_template("parts.html").module
+        for name in ("parts", "lists"):
+            self._environment.globals[name] = self._environment.get_template(f"{name}.html").module
 
     def text(self, key: str, /, **values: object) -> str:
         """A text of the catalogue, filled in. KeyError for what it does not have."""

@@ -6,10 +6,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from txmsg.console.actions import Action
-from txmsg.console.pages import brokers, operations, overview
+from txmsg.console.pages import (
+    brokers,
+    dead_letters,
+    groups,
+    halves,
+    messages,
+    operations,
+    overview,
+    topics,
+)
 from txmsg.console.views import View
 
-_MODULES: Final = (overview, brokers, operations)
+_MODULES: Final = (overview, topics, groups, dead_letters, halves, messages, brokers, operations)
 
 VIEWS: Final[Sequence[View]] = tuple(view for module in _MODULES for view in module.VIEWS)
 ACTIONS: Final[Sequence[Action]] = tuple(action for module in _MODULES for action in module.ACTIONS)

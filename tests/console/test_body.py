@@ -1,0 +1,38 @@
+"""How bodies are shown: JSON, text or hexadecimal, cut where they are long."""
+
+from __future__ import annotations
+
+import pytest
+
+from txmsg.console.body import HEX_SIZE_BYTES_MAX, SHOWN_SIZE_BYTES_MAX, shown_body
+
+
+@pytest.mark.parametrize(
+    ("body", "form", "shown"),
+    [
+        (b'{"a":[1]}', "json", '{\n  "a": [\n    1\n  ]\n}'),
+        ("日本".encode(), "text", "日本"),
+        (b"", "text", ""),
+        (b"\xff\x00A", "hex", f"000000  {'ff 00 41':<47}  ..A"),
+        (b"[" * 60_000, "text", "[" * 60_000),  # too deep for a parser
+    ],
+)
+def test_a_body_is_shown_as_what_it_is(body: bytes, form: str, shown: str) -> None:
+    found = shown_body(body)
+    assert (found.form, found.text, found.is_cut, found.size_bytes) == (form, shown, False, len(body))
+
+
+def test_a_body_is_shown_in_the_form_that_is_asked_for_if_it_has_it() -> None:
+    assert shown_body(b"{}", "text").text == "{}"
+    assert shown_body(b"{}", "hex").text.endswith("{}")
+    assert shown_body(b"\xff", "json").form == "hex"
+    assert shown_body(b"\xff", "text").text == "\ufffd"
+
+
+def test_of_a_long_body_only_the_beginning_is_shown() -> None:
+    text = shown_body("é".encode() * SHOWN_SIZE_BYTES_MAX)
+    assert (text.form, len(text.text), text.is_cut) == ("text", SHOWN_SIZE_BYTES_MAX // 2, True)
+    binary = shown_body(b"\xff" * (HEX_SIZE_BYTES_MAX + 1), "hex")
+    assert (len(binary.text.splitlines()), binary.is_cut) == (HEX_SIZE_BYTES_MAX // 16, True)
+    nested = b"[" * 300 + b"]" * 300  # indented it would be much longer
+    assert shown_body(nested * 1).form in {"json", "text"}

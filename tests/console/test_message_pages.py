@@ -1,0 +1,213 @@
+"""The pages of topics, groups, dead letters, transactions in doubt and messages, with a real broker and a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import httpx2
+import pytest
+from markupsafe import escape
+from playwright.sync_api import expect
+
+from tests.console.conftest import WAIT_MS, Look, Shown
+from tests.integration.cli_harness import json_of, store_half
+from tests.integration.client_harness import collecting
+from tests.integration.test_dead_letter_command import bury, processed
+from tests.waiting import until
+from txmsg.client import Producer
+from txmsg.message import Message
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e{{ 7*7 }}"
+OWN = {"Sec-Fetch-Site": "same-origin"}
+
+expect.set_options(timeout=WAIT_MS)
+
+
+@pytest.fixture
+def client(shown: Shown) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=f"{shown.url}/notify", headers=OWN, timeout=60, follow_redirects=True) as asking:
+        yield asking
+
+
+def page(client: httpx2.Client, path: str, **query: str) -> str:
+    """A page that is shown, with no text of others as HTML."""
+    answer = client.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    assert "<img src=x" not in answer.text
+    return answer.text
+
+
+def dialog(client: httpx2.Client, path: str, **query: str) -> str:
+    """What an action asks, which has a button."""
+    text = page(client, path, **query)
+    assert "hx-post" in text, text
+    return text
+
+
+def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, shown: Shown) -> None:
+    assert "It accepts messages at once" in dialog(client, "/new/topic")
+    for name in ("page.one", "page.two"):
+        answer = client.post("/new/topic", data={"topic": name, "queues": "2"})
+        assert answer.status_code == 204
+        assert f"Topic {name} created, with 2 queues" in answer.headers["hx-trigger"]
+    found = page(client, "/topics", q="PAGE.o")
+    assert "page.one" in found
+    assert "page.two" not in found
+    assert "No group reads it yet." in page(client, "/topics/page.one")
+    asked = dialog(client, "/topics/page.one/alter")
+    assert "The number of queues can only grow" in asked
+    settings = {"queues": "4", "write_queues": "2", "read_queues": "2", "ordered_queues": "2", "send_rate_max": ""}
+    settings |= {"permission": "none", "durability": "sync", "unread": "keep"}
+    asked = dialog(client, "/topics/page.one/alter", **settings)
+    assert "Queues: 2 → 4" in asked
+    assert "Permission: rw → none" in asked
+    assert "Unread" not in asked.split('class="fields"')[0]
+    client.post("/topics/page.one/alter", data=settings)
+    topic = json_of("topic", "show", "page.one", "--broker", shown.broker.address)
+    assert (topic["queues"], topic["read_queues"], topic["permission"]) == (4, 4, "none")
+    shown.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")
+    assert "It is deleted with 0 messages in 4 queues, for good." in dialog(client, "/topics/page.one/delete")
+    client.post("/topics/page.one/delete", data={})
+    assert client.get("/topics/page.one").status_code == 404
+    refused = client.post("/topics/page.two/delete", data={}).text
+    assert "Nothing was done" in refused
+    assert "still accepts messages" in refused
+    assert "is not a number" in client.post("/new/topic", data={"topic": "x", "queues": "many"}).text
+
+
+def test_a_group_is_sought_stopped_and_started(client: httpx2.Client, shown: Shown) -> None:
+    processed(shown.broker, *(Message("page.read", b"%d" % n) for n in range(6)), group="page-readers")
+    with collecting(shown.broker.address, "page.read", group="page-readers"):
+        text = until(lambda: found if "No member" not in (found := page(client, "/groups/page-readers")) else None)
+        assert "page.read" in text
+    assert "page-readers" in page(client, "/groups", q="PAGE-R")
+    assert "page-readers" not in page(client, "/groups", q="nothing like it")
+    asked = dialog(client, "/groups/page-readers/seek")
+    assert "Type a position to see how many" in asked
+    asked = dialog(client, "/groups/page-readers/seek", topic="page.read", to="earliest", queue="")
+    assert "Skips up to 0 messages that it has not processed, and delivers 6 again, in 4 queues." in asked
+    wrong = page(client, "/groups/page-readers/seek", topic="page.read", to="soon", queue="")
+    assert "is not a valid start position" in wrong
+    client.post("/groups/page-readers/seek", data={"topic": "page.read", "to": "earliest", "queue": ""})
+    group = ("group", "show", "page-readers", "--broker", shown.broker.address)
+    assert json_of(*group)["waiting"] == 6
+    assert "messages wait, and new ones with them" in dialog(client, "/groups/page-readers/stop")
+    client.post("/groups/page-readers/stop", data={})
+    assert json_of(*group)["stopped"]
+    assert "Start delivery" in page(client, "/groups/page-readers")
+    client.post("/groups/page-readers/start", data={})
+    assert not json_of(*group)["stopped"]
+    client.post(
+        "/groups/page-readers/alter", data={"rate": "5", "retries": "2", "delays": "1s 5s", "poisoned_key": "park"}
+    )
+    found = json_of(*group)
+    assert (found["rate"], found["retries"], found["retry_delays"], found["poisoned_key"]) == (
+        5,
+        2,
+        ["1s", "5s"],
+        "park",
+    )
+    assert "soon is not a duration" in client.post("/groups/page-readers/alter", data={"delays": "soon"}).text
+    assert "6 messages waiting, 0 in retry" in dialog(client, "/groups/page-readers/delete")
+    assert client.get("/groups/nobody").status_code == 404
+
+
+def test_retries_are_listed_delivered_now_and_skipped(client: httpx2.Client, shown: Shown) -> None:
+    sent = processed(shown.broker, *(Message("page.retry", b"%d" % n, key=HOSTILE) for n in range(3)), group="retriers")
+    shown.execute(
+        "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, key, body, "
+        "born_at, stored_at, last_error) select g.id, m.queue, m.queue_offset, 1, now() + interval '1 h', "
+        "m.transaction_id, m.n, m.key, m.body, m.born_at, m.stored_at, '<img src=x>' "
+        "from txmsg.message m, txmsg.consumer_group g, txmsg.queue q, txmsg.topic t "
+        "where g.name = 'retriers' and q.id = m.queue and t.id = q.topic_id and t.name = 'page.retry'"
+    )
+    text = page(client, "/groups/retriers")
+    assert all(id_ in text for id_ in sent)
+    assert str(escape("<img src=x>")) in text
+    assert "3 retries are delivered now" in dialog(client, "/groups/retriers/retry")
+    assert f"{sent[0]} is not delivered to retriers again" in dialog(client, "/groups/retriers/skip", id=sent[0])
+    assert "Messages skipped: 1" in client.post("/groups/retriers/skip", data={"id": sent[0]}).headers["hx-trigger"]
+    assert sent[0] not in page(client, "/groups/retriers")
+    retried = client.post("/groups/retriers/retry", data={"id": sent[1]}).headers["hx-trigger"]
+    assert "Retries delivered now: 1" in retried
+    assert "of 2" in client.post("/groups/retriers/retry", data={}).text  # an operation, with progress
+
+
+def test_dead_letters_are_filtered_looked_at_and_redriven_in_the_browser(
+    client: httpx2.Client, shown: Shown, look: Look
+) -> None:
+    body = b'{"sign": "<img src=x>"}'
+    sent = processed(
+        shown.broker,
+        *(Message("page.dead", body, key=HOSTILE, headers={HOSTILE: HOSTILE}) for _ in range(3)),
+        group="page-mourners",
+    )
+    bury(shown.storage, sent[:2], group="page-mourners", error=f"no route {HOSTILE}")
+    bury(shown.storage, sent[2:], group="page-mourners", error="another")
+    text = page(client, "/dead-letters", group="page-mourners")
+    assert all(id_ in text for id_ in sent)
+    assert "Filter, to redrive or purge" in page(client, "/dead-letters")
+    assert "Say which dead letters" in page(client, "/dead-letters/redrive")
+    found = page(client, "/dead-letters", error="NO ROUTE")
+    assert sent[0] in found
+    assert sent[2] not in found
+    one = page(client, f"/dead-letters/page-mourners/{quote(sent[0])}")
+    assert str(escape('"sign": "<img src=x>"')) in one
+    assert "3c 69 6d 67" in page(client, f"/dead-letters/page-mourners/{quote(sent[0])}", form="hex")
+    assert "Purge 1 dead letters?" in dialog(client, "/dead-letters/purge", group="page-mourners", error="another")
+
+    seen = look("/notify/dead-letters?group=page-mourners&error=no+route")
+    expect(seen.locator("tbody tr")).to_have_count(2)
+    seen.get_by_role("button", name="Redrive…").click()
+    asked = seen.locator("#dialog")
+    expect(asked).to_contain_text("Redrive 2 dead letters?")
+    asked.get_by_role("button", name="Redrive", exact=True).click()
+    expect(asked).to_contain_text("2 of 2")
+    expect(asked).to_contain_text("done")
+    asked.get_by_role("button", name="Close").click()
+    expect(seen.locator("#live")).to_contain_text("Nothing matches.")
+    left = json_of("dead-letter", "list", "--group", "page-mourners", "--broker", shown.broker.address)
+    assert [letter["id"] for letter in left["dead_letters"]] == [sent[2]]
+
+
+def test_a_transaction_in_doubt_is_decided_in_the_browser_with_a_reason(
+    client: httpx2.Client, shown: Shown, look: Look
+) -> None:
+    body = f'{{"text": "{HOSTILE}"}}'.encode()
+    half = store_half(shown.broker, group="page-shop", body=body)
+    other = store_half(shown.broker, group="page-shop")
+    text = page(client, "/halves", group="page-shop")
+    assert half in text
+    assert other in text
+    assert "Clients attached that can answer: 0" in dialog(client, f"/halves/{half}/check")
+    assert client.post(f"/halves/{half}/check", data={}).status_code == 204
+    assert "Give a reason" in client.post(f"/halves/{half}/rollback", data={"reason": " "}).text
+    assert "is not the id of a transaction" in client.get("/halves/x").text
+
+    seen = look(f"/notify/halves/{half}")
+    expect(seen.locator("pre.body")).to_contain_text("<img src=x onerror=alert(1)>")
+    expect(seen.locator("#live")).to_contain_text("No client that could answer is attached")
+    seen.get_by_role("button", name="Commit…").click()
+    asked = seen.locator("#dialog")
+    expect(asked).to_contain_text("1 messages of page-shop are delivered to order.placed.")
+    asked.get_by_label("Reason").fill("the row is there")
+    asked.get_by_role("button", name="Commit", exact=True).click()
+    expect(seen.locator("#toasts")).to_contain_text("Committed")
+    (message,) = json_of("message", "find", "--id", half, "--broker", shown.broker.address)["messages"]
+    assert (message["state"], message["decided_by"]) == ("stored", "operator")
+    assert "the row is there" in shown.broker.log.read_text()
+
+
+def test_a_message_is_found_by_key_and_its_life_and_body_are_shown(client: httpx2.Client, shown: Shown) -> None:
+    with Producer(shown.broker.address, group="shop") as producer:
+        sent = producer.send(Message("page.found", b"\xff\x00", key=HOSTILE, headers={"trace": HOSTILE}))
+    assert "Type the id of a message" in page(client, "/messages")
+    assert "is unknown" in page(client, "/messages", q="no such key")
+    found = page(client, "/messages", q=HOSTILE)
+    assert sent in found
+    assert "\u202e" not in found
+    one = page(client, f"/messages/{quote(sent)}")
+    assert "ff 00" in one
+    assert "In its queue" in one
+    assert str(escape("<img src=x onerror=alert(1)>")) in one

@@ -1,0 +1,44 @@
+"""What operators type into the fields of the console, as values. Raises MisuseError for what is none."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from txmsg.console.look import Look
+from txmsg.errors import MisuseError, shown
+from txmsg.runtime.durations import time_in
+
+
+def names(of: type[Any]) -> list[str]:
+    """Of the fields of a dataclass."""
+    return [field.name for field in fields(of)]
+
+
+def int_of(look: Look, name: str) -> int | None:
+    """A whole number; None if nothing is typed."""
+    return None if (number := float_of(look, name)) is None else int(number)
+
+
+def float_of(look: Look, name: str) -> float | None:
+    """A number; None if nothing is typed."""
+    text = look.values.get(name, "").strip()
+    try:
+        number = float(text) if text else None
+    except ValueError as exc:
+        raise MisuseError(look.t("forms.no_number", text=shown(text))) from exc
+    if number is not None and not abs(number) < 1e15:
+        raise MisuseError(look.t("forms.no_number", text=shown(text)))
+    return number
+
+
+def time_of(look: Look, name: str) -> datetime | None:
+    """A time, or how long ago it was; None if nothing is typed."""
+    text = look.values.get(name, "").strip()
+    if not text:
+        return None
+    time = time_in(text)
+    if time is None:
+        raise MisuseError(look.t("forms.no_time", text=shown(text)))
+    return time

@@ -1,0 +1,296 @@
+"""The consumer groups of a Notify database: members, lag, retries; stop and start, settings, seek, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from txmsg.administration import GroupChange, SeekPlan
+from txmsg.console.actions import Action, Confirmation, Field
+from txmsg.console.forms import float_of, int_of
+from txmsg.console.look import Look
+from txmsg.console.operations import Operation
+from txmsg.console.views import View
+from txmsg.errors import MisuseError
+from txmsg.message import parse_id
+from txmsg.runtime.durations import seconds_in, shown_duration
+from txmsg.runtime.start import Start
+
+PAGE_MAX: Final = 100
+_RETRIES_MAX: Final = 20
+_MEMBERS_MAX: Final = 200
+_QUEUES_MAX: Final = 500
+
+
+async def _read(look: Look) -> Mapping[str, Any]:
+    search, after = look.values.get("q", ""), look.values.get("after", "")
+    found = await look.notify(lambda notify: notify.list_groups(PAGE_MAX, after=after, contains=search))
+    return {"groups": found.groups, "producers": found.producer_groups, "next": found.next, "search": search}
+
+
+async def _read_one(look: Look) -> Mapping[str, Any]:
+    group, page = look.path["group"], look.values.get("retries", "")
+    found = await look.notify(lambda notify: notify.show_group(group))
+    retries = await look.notify(lambda notify: notify.list_retries(group, limit=_RETRIES_MAX, page=page))
+    rates = look.snapshot.each_rate("txmsg_group_processed_messages_total") if look.watch.snapshot else {}
+    return {
+        "group": found,
+        "retries": retries,
+        "members": found.members[:_MEMBERS_MAX],
+        "queues": found.queues[:_QUEUES_MAX],
+        "rate": sum(rate for (of, _), rate in rates.items() if of == group) if rates else None,
+        "delays": [shown_duration(delay) for delay in found.settings.retry_delays_s or ()],
+    }
+
+
+# ---- stop, start, settings
+
+
+async def _confirm_stop(look: Look) -> Confirmation:
+    group = look.path["group"]
+    found = await look.notify(lambda notify: notify.show_group(group))
+    return Confirmation(
+        title=look.t("groups.stop_title", group=group),
+        says=[look.t("groups.stop_says", members=len(found.members), waiting=f"{found.waiting:,}")],
+        button=look.t("groups.stop"),
+    )
+
+
+async def _stop(look: Look) -> str:
+    return await _set_stopped(look, stopped=True)
+
+
+async def _confirm_start(look: Look) -> Confirmation:
+    group = look.path["group"]
+    found = await look.notify(lambda notify: notify.show_group(group))
+    return Confirmation(
+        title=look.t("groups.start_title", group=group),
+        says=[look.t("groups.start_says", members=len(found.members), waiting=f"{found.waiting:,}")],
+        button=look.t("groups.start"),
+    )
+
+
+async def _start(look: Look) -> str:
+    return await _set_stopped(look, stopped=False)
+
+
+async def _set_stopped(look: Look, *, stopped: bool) -> str:
+    group = look.path["group"]
+    await look.notify(lambda notify: notify.alter_group(group, GroupChange(stopped=stopped)))
+    return look.t("groups.is_stopped" if stopped else "groups.is_started", group=group)
+
+
+async def _confirm_alter(look: Look) -> Confirmation:
+    group = look.path["group"]
+    settings = (await look.notify(lambda notify: notify.show_group(group))).settings
+    delays = " ".join(shown_duration(delay) for delay in settings.retry_delays_s or ())
+    rate, retries = settings.rate, settings.retries
+    return Confirmation(
+        title=look.t("groups.alter_title", group=group),
+        says=[look.t("groups.alter_says")],
+        button=look.t("groups.alter"),
+        fields=[
+            Field(
+                name="rate",
+                label=look.t("groups.rate_max"),
+                kind="number",
+                value=look.values.get("rate", "" if rate is None else f"{rate:g}"),
+                help=look.t("groups.rate_help"),
+                affects=False,
+            ),
+            Field(
+                name="retries",
+                label=look.t("groups.retries_max"),
+                kind="number",
+                value=look.values.get("retries", "" if retries is None else str(retries)),
+                help=look.t("groups.default_help"),
+                affects=False,
+            ),
+            Field(
+                name="delays",
+                label=look.t("groups.delays"),
+                value=look.values.get("delays", delays),
+                help=look.t("groups.delays_help"),
+                affects=False,
+            ),
+            Field(
+                name="poisoned_key",
+                label=look.t("groups.poisoned_key"),
+                kind="select",
+                value=look.values.get("poisoned_key", settings.poisoned_key or "continue"),
+                choices=[(each, look.t(f"groups.poisoned_key_{each}")) for each in ("continue", "park")],
+                affects=False,
+            ),
+        ],
+    )
+
+
+async def _alter(look: Look) -> str:
+    group = look.path["group"]
+    change = GroupChange(
+        retry_delays_s=_delays(look) or None,
+        default_retries=True,  # what is not typed is the broker's again
+        retries_max=int_of(look, "retries"),
+        poisoned_key=look.values.get("poisoned_key"),
+        deliver_rate_max=float_of(look, "rate") or 0.0,
+    )
+    await look.notify(lambda notify: notify.alter_group(group, change))
+    return look.t("groups.altered", group=group)
+
+
+def _delays(look: Look) -> Sequence[float]:
+    delays: list[float] = []
+    for text in look.values.get("delays", "").replace(",", " ").split():
+        seconds = seconds_in(text)
+        if seconds is None:
+            raise MisuseError(look.t("groups.no_duration", text=text))
+        delays.append(seconds)
+    return delays
+
+
+# ---- seek
+
+
+async def _confirm_seek(look: Look) -> Confirmation:
+    group = look.path["group"]
+    found = await look.notify(lambda notify: notify.show_group(group))
+    topics = sorted({queue.topic for queue in found.queues})
+    if not topics:
+        raise MisuseError(look.t("groups.reads_nothing", group=group))
+    topic = look.values.get("topic", topics[0])
+    says = [look.t("groups.seek_says")]
+    if look.values.get("to", "").strip():
+        plan = await _plan(look, group)
+        says = [
+            look.t("groups.seek_plan", skipped=f"{plan.skipped:,}", repeated=f"{plan.repeated:,}", queues=len(plan.to)),
+            look.t("groups.seek_running"),
+        ]
+    return Confirmation(
+        title=look.t("groups.seek_title", group=group),
+        says=says,
+        button=look.t("groups.seek"),
+        is_danger=True,
+        fields=[
+            Field(
+                name="topic",
+                label=look.t("overview.topic"),
+                kind="select",
+                value=topic,
+                choices=[(each, each) for each in topics],
+            ),
+            Field(
+                name="to",
+                label=look.t("groups.seek_to"),
+                value=look.values.get("to", ""),
+                help=look.t("groups.seek_to_help"),
+                is_required=True,
+            ),
+            Field(
+                name="queue",
+                label=look.t("groups.queue"),
+                kind="number",
+                value=look.values.get("queue", ""),
+                help=look.t("groups.queue_help"),
+            ),
+            Field(
+                name="again",
+                label=look.t("groups.again"),
+                kind="checkbox",
+                value=look.values.get("again", ""),
+                help=look.t("groups.again_help"),
+                affects=False,
+            ),
+        ],
+    )
+
+
+async def _plan(look: Look, group: str) -> SeekPlan:
+    topic, to, queue = look.values.get("topic", ""), Start.parse(look.values["to"].strip()), int_of(look, "queue")
+    return await look.notify(lambda notify: notify.plan_seek(group, topic, to, queue=queue))
+
+
+async def _seek(look: Look) -> str:
+    group, topic = look.path["group"], look.values.get("topic", "")
+    to, queue = Start.parse(look.values.get("to", "").strip()), int_of(look, "queue")
+    again = bool(look.values.get("again"))
+    queues = await look.notify(lambda notify: notify.seek(group, topic, to, queue=queue, again=again))
+    return look.t("groups.sought", group=group, queues=len(queues))
+
+
+# ---- retries
+
+
+async def _confirm_retry(look: Look) -> Confirmation:
+    group, id_ = look.path["group"], look.values.get("id", "")
+    found = await look.notify(lambda notify: notify.show_group(group))
+    says = look.t("groups.retry_one_says", id=id_) if id_ else look.t("groups.retry_says", count=f"{found.retrying:,}")
+    return Confirmation(
+        title=look.t("groups.retry_title", group=group),
+        says=[says],
+        button=look.t("groups.retry"),
+        fields=[Field(name="id", kind="hidden", value=id_)],
+    )
+
+
+async def _retry(look: Look) -> str | Operation:
+    group, id_ = look.path["group"], look.values.get("id", "")
+    if id_:
+        count = await look.notify(lambda notify: sum(notify.retry_now(group, id_)))
+        return look.t("groups.retried", count=count)
+    total = (await look.notify(lambda notify: notify.show_group(group))).retrying
+    return look.start(look.t("groups.retrying_all", group=group), total, lambda notify: notify.retry_now(group))
+
+
+async def _confirm_skip(look: Look) -> Confirmation:
+    group, id_ = look.path["group"], look.values.get("id", "")
+    parse_id(id_)
+    return Confirmation(
+        title=look.t("groups.skip_title"),
+        says=[look.t("groups.skip_says", id=id_, group=group), look.t("groups.skip_says_rest")],
+        button=look.t("groups.skip"),
+        is_danger=True,
+        fields=[Field(name="id", kind="hidden", value=id_)],
+    )
+
+
+async def _skip(look: Look) -> str:
+    group, id_ = look.path["group"], look.values.get("id", "")
+    skipped = await look.notify(lambda notify: notify.skip_retry(group, id_))
+    return look.t("groups.skipped", count=skipped)
+
+
+# ---- delete
+
+
+async def _confirm_delete(look: Look) -> Confirmation:
+    group = look.path["group"]
+    found = await look.notify(lambda notify: notify.show_group(group))
+    counts = {"waiting": f"{found.waiting:,}", "retrying": f"{found.retrying:,}", "dead": f"{found.dead:,}"}
+    return Confirmation(
+        title=look.t("groups.delete_title", group=group),
+        says=[look.t("groups.delete_says", **counts), look.t("groups.delete_members", members=len(found.members))],
+        button=look.t("groups.delete"),
+        is_danger=True,
+        fields=[Field(name="force", label=look.t("groups.force"), kind="checkbox", affects=False)],
+    )
+
+
+async def _delete(look: Look) -> str:
+    group, force = look.path["group"], bool(look.values.get("force"))
+    await look.notify(lambda notify: notify.delete_group(group, force=force))
+    return look.t("groups.deleted", group=group)
+
+
+VIEWS: Final = (
+    View(path="/groups", section="groups", template="groups.html", read=_read, every_s=2.0),
+    View(path="/groups/{group}", section="groups", template="group.html", read=_read_one, every_s=2.0),
+)
+ACTIONS: Final = (
+    Action(path="/groups/{group}/stop", confirm=_confirm_stop, perform=_stop),
+    Action(path="/groups/{group}/start", confirm=_confirm_start, perform=_start),
+    Action(path="/groups/{group}/alter", confirm=_confirm_alter, perform=_alter),
+    Action(path="/groups/{group}/seek", confirm=_confirm_seek, perform=_seek),
+    Action(path="/groups/{group}/retry", confirm=_confirm_retry, perform=_retry),
+    Action(path="/groups/{group}/skip", confirm=_confirm_skip, perform=_skip),
+    Action(path="/groups/{group}/delete", confirm=_confirm_delete, perform=_delete),
+)

@@ -1,0 +1,159 @@
+"""The topics of a Notify database: what is in them, their queues, groups and settings; create, change and delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from txmsg.administration.topics import DURABILITIES, PERMISSIONS, UNREAD, TopicChange, TopicSettings
+from txmsg.console.actions import Action, Confirmation, Field
+from txmsg.console.forms import float_of, int_of, names
+from txmsg.console.look import Look
+from txmsg.console.views import View
+
+PAGE_MAX: Final = 100
+
+
+async def _read(look: Look) -> Mapping[str, Any]:
+    search, after = look.values.get("q", ""), look.values.get("after", "")
+    found = await look.topics(lambda topics: topics.list(PAGE_MAX, after=after, contains=search))
+    rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
+    return {
+        "topics": found.topics,
+        "rates": {topic: rate for (topic,), rate in rates.items()},
+        "next": found.next,
+        "search": search,
+    }
+
+
+async def _read_one(look: Look) -> Mapping[str, Any]:
+    topic = look.path["topic"]
+    found = await look.topics(lambda topics: topics.show(topic))
+    rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
+    return {"topic": found, "rate": rates.get((topic,))}
+
+
+# ---- create, change, delete
+
+
+async def _confirm_create(look: Look) -> Confirmation:
+    return Confirmation(
+        title=look.t("topics.create_title"),
+        says=[look.t("topics.create_says")],
+        button=look.t("topics.create"),
+        fields=[
+            Field(name="topic", label=look.t("topics.name"), is_required=True, affects=False),
+            Field(
+                name="queues",
+                label=look.t("topics.queues"),
+                kind="number",
+                help=look.t("topics.queues_help"),
+                affects=False,
+            ),
+        ],
+    )
+
+
+async def _create(look: Look) -> str:
+    topic, queues = look.values.get("topic", "").strip(), int_of(look, "queues")
+    count, _, created = await look.topics(lambda topics: topics.create(topic, queues))
+    return look.t("topics.created" if created else "topics.existed", topic=topic, queues=count)
+
+
+async def _confirm_alter(look: Look) -> Confirmation:
+    topic = look.path["topic"]
+    found = await look.topics(lambda topics: topics.show(topic))
+    settings = found.settings
+    change = _change(look, settings)
+    says = [
+        look.t("topics.alter_one", name=look.t(f"topics.{name}"), old=_text(getattr(settings, name)), new=_text(new))
+        for name in names(TopicChange)
+        if (new := getattr(change, name)) is not None
+    ]
+    return Confirmation(
+        title=look.t("topics.alter_title", topic=topic),
+        says=says or [look.t("topics.alter_says")],
+        button=look.t("topics.alter"),
+        fields=[
+            *(
+                Field(name=name, label=look.t(f"topics.{name}"), kind="number", value=_given(look, settings, name))
+                for name in ("queues", "write_queues", "read_queues", "ordered_queues", "send_rate_max")
+            ),
+            *(
+                Field(
+                    name=name,
+                    label=look.t(f"topics.{name}"),
+                    kind="select",
+                    value=_given(look, settings, name),
+                    choices=[(each, look.t(f"topics.{name}_{each}")) for each in choices],
+                )
+                for name, choices in (("permission", PERMISSIONS), ("durability", DURABILITIES), ("unread", UNREAD))
+            ),
+        ],
+    )
+
+
+async def _alter(look: Look) -> str:
+    topic = look.path["topic"]
+    settings = (await look.topics(lambda topics: topics.show(topic))).settings
+    change = _change(look, settings)
+    if change == TopicChange():
+        return look.t("topics.alter_nothing")
+    await look.topics(lambda topics: topics.alter(topic, change))
+    return look.t("topics.altered", topic=topic)
+
+
+def _change(look: Look, settings: TopicSettings) -> TopicChange:
+    """What the form says and the topic has not."""
+    if "permission" not in look.values:
+        return TopicChange()
+    wanted: dict[str, Any] = {
+        name: int_of(look, name) for name in ("queues", "write_queues", "read_queues", "ordered_queues")
+    }
+    wanted |= {name: look.values.get(name) for name in ("permission", "durability", "unread")}
+    wanted["send_rate_max"] = float_of(look, "send_rate_max") or 0.0
+    return TopicChange(**{name: new for name, new in wanted.items() if new != (getattr(settings, name) or 0.0)})
+
+
+def _given(look: Look, settings: TopicSettings, name: str) -> str:
+    return look.values.get(name, _text(getattr(settings, name)))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+async def _confirm_delete(look: Look) -> Confirmation:
+    topic = look.path["topic"]
+    found = await look.topics(lambda topics: topics.show(topic))
+    unread, dead = sum(each.waiting for each in found.groups), sum(each.dead for each in found.groups)
+    says = [
+        look.t("topics.delete_says", kept=f"{found.kept:,}", queues=found.settings.queues),
+        look.t("topics.delete_left", halves=found.halves, scheduled=found.scheduled, unread=f"{unread:,}", dead=dead),
+    ]
+    if found.settings.permission in {"rw", "w"}:
+        says.append(look.t("topics.delete_closed_first"))
+    return Confirmation(
+        title=look.t("topics.delete_title", topic=topic),
+        says=says,
+        button=look.t("topics.delete"),
+        is_danger=True,
+        fields=[Field(name="force", label=look.t("topics.force"), kind="checkbox", affects=False)],
+    )
+
+
+async def _delete(look: Look) -> str:
+    topic, force = look.path["topic"], bool(look.values.get("force"))
+    await look.topics(lambda topics: topics.delete(topic, force=force))
+    return look.t("topics.deleted", topic=topic)
+
+
+VIEWS: Final = (
+    View(path="/topics", section="topics", template="topics.html", read=_read, every_s=2.0),
+    View(path="/topics/{topic}", section="topics", template="topic.html", read=_read_one, every_s=2.0),
+)
+ACTIONS: Final = (
+    Action(path="/new/{kind}", confirm=_confirm_create, perform=_create),
+    Action(path="/topics/{topic}/alter", confirm=_confirm_alter, perform=_alter),
+    Action(path="/topics/{topic}/delete", confirm=_confirm_delete, perform=_delete),
+)
