@@ -1,8 +1,8 @@
 """What changes something: a GET says what it would do and asks, a POST does it.
 
-The dialog is the same for all: a title, sentences that say what will happen, perhaps fields, and a button. If a field changes,
-it is asked for again with the values so far, so the sentences may depend on them (a dry run). A button that is pressed
-meanwhile does nothing: nobody confirms what was not said.
+The dialog is the same for all: a title, sentences that say what will happen, perhaps fields, and a button. If a field
+changes, it is asked for again with the values so far, so the sentences may depend on them (a dry run). A button that is
+pressed meanwhile does nothing: nobody confirms what was not said.
 """
 
 from __future__ import annotations
