@@ -68,7 +68,8 @@ def test_groups_are_listed_and_shown_with_how_far_they_are_behind(broker: Broker
     group = shown(broker)
     assert (group["paused"], group["poisoned_key"], group["retries"], group["rate"]) == (False, "continue", None, None)
     assert len(group["members"]) == 1
-    with collecting(broker.address, "t", group="attached"):
+    with collecting(broker.address, "t", group="attached") as got:
+        got.get(timeout=WAIT_S)  # the group is there
         clients = until(lambda: json_of("cluster", "clients", "--contains", "ATTACHED", *where)["clients"])
         assert [(client["consumer_group"], client["pid"]) for client in clients] == [("attached", os.getpid())]
         (member,) = until(lambda: shown(broker, "attached")["members"])
