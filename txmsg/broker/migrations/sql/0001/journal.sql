@@ -33,24 +33,27 @@ create index journal_offset on txmsg.journal (queue, first_offset) where first_o
 create index journal_lost on txmsg.journal (at) where event = 'lost';
 
 -- Those of the queues that have a journal; null: none.
-create function txmsg.journaled(p_queues int[]) returns int[] language sql stable as $$
-    select array_agg(q.id) from txmsg.queue q join txmsg.topic t on t.id = q.topic_id
-     where t.journal_since is not null and q.id = any(p_queues)
-$$;
+create function txmsg.journaled(p_queues int[]) returns int[] language plpgsql stable as $$
+begin  -- as the functions below not one of SQL, which would be planned with each call
+    return (select array_agg(q.id) from txmsg.queue q join txmsg.topic t on t.id = q.topic_id
+             where t.journal_since is not null and q.id = any(p_queues));
+end $$;
 
 -- Notes the half messages that this transaction has stored, of those named, in these queues.
-create function txmsg.journal_halves(p_segment int, p_queues int[], p_ids uuid[]) returns void language sql as $$
+create function txmsg.journal_halves(p_segment int, p_queues int[], p_ids uuid[]) returns void language plpgsql as $$
+begin
     insert into txmsg.journal (segment, at, event, transaction_id, n, group_name)
     select p_segment, h.stored_at, 'half', h.transaction_id, h.n, p.group_name
       from txmsg.half_message h join txmsg.producer p on p.id = h.producer
      where h.transaction_id = any(p_ids) and h.queue = any(p_queues) and h.stored_at = now()
-     order by h.transaction_id, h.n
-$$;
+     order by h.transaction_id, h.n;
+end $$;
 
--- Notes the outcomes of transactions that are undecided, before their rows go. The caller holds the locks of the queues.
+-- Notes the outcomes of transactions that are undecided, before their rows go. The caller holds the locks of queues.
 create function txmsg.journal_outcomes(
     p_segment int, p_queues int[], p_commit uuid[], p_rollback uuid[], p_by_check uuid[], p_by_person uuid[]
-) returns void language sql as $$
+) returns void language plpgsql as $$
+begin
     insert into txmsg.journal (segment, at, event, transaction_id, n, actor, until)
     select p_segment, clock_timestamp(), case when h.transaction_id = any(p_commit) then 'commit' else 'rollback' end,
            h.transaction_id, h.n,
@@ -58,5 +61,5 @@ create function txmsg.journal_outcomes(
                 when h.transaction_id = any(p_by_person) then 'person' else 'client' end, h.deliver_at
       from txmsg.half_message h
      where h.transaction_id = any(p_commit || p_rollback) and h.queue = any(p_queues) and not h.decided
-     order by h.transaction_id, h.n
-$$;
+     order by h.transaction_id, h.n;
+end $$;
