@@ -66,9 +66,21 @@ broker died comes again, from another one. A receiver that fails is tried again,
 day; then, or beyond 1,000 that wait, the oldest are dropped. Resolved alerts are kept for 30 days, and 10,000 at
 most.
 
+## Commands
+
+    txmsg alert list
+    txmsg alert history --limit 20
+    txmsg alert silence rule=TxmsgGroupBehind group=shop* --for 2h --reason "big import"
+    txmsg alert unsilence 7
+    txmsg alert test
+
+A silence holds receivers off while all its matchers fit: the rule, the group, the topic, or any label. Alerts still
+fire and are listed; those that fire when it ends are told of then. Receivers that were told of an alert are told of
+its end during a silence, too. `txmsg alert test` tells each receiver of the broker that is asked.
+
 ## Rules of brokers
 
-Those of the database are looked at by one broker at a time; if it dies, by another one after two intervals at most.
+Those of the database are looked at by one broker at a time; if it dies, by another one a minute later.
 Those of a broker are looked at by each for itself, and end with it. Thresholds with a setting can be changed: `txmsg
 config set broker.alerts.group_behind_s 10m`. `broker.alerts.off` names rules that are not wanted.
 

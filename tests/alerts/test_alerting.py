@@ -82,7 +82,10 @@ async def world(notify_url: str, webhook: Webhook, tmp_path: Path) -> AsyncItera
     file.write_text(f'[receivers.oncall]\nwebhook = "{webhook.url}"\n')
     pool = open_pool(notify_url)
     await pool.open()
-    yield World(notify_url, pool, file)
+    found = World(notify_url, pool, file)
+    yield found
+    for broker in (found.a, found.b):
+        broker.messengers["oncall"].close()
     await pool.close()
 
 
@@ -156,9 +159,26 @@ async def test_a_broker_that_was_paused_during_its_look_writes_nothing(world: Wo
     await begun.wait()
     world.dead = 1
     await world.b.look_once()
+    assert await world.states() == [("TxmsgDeadLetters", "firing")]
+    world.execute("update txmsg.alert_round set begun_at = begun_at - interval '61 seconds'")
+    await world.b.look_once()
     go_on.set()
     await paused
     assert await world.states() == [("TxmsgDeadLetters", "firing")]
+
+
+async def test_a_look_of_one_broker_is_not_begun_by_another_until_it_is_finished_or_late(world: World) -> None:
+    async with session(world.pool) as conn:
+        first = await store.claim_round(conn, "a", 0.0)
+        assert first is not None
+        assert await store.claim_round(conn, "b", 0.0) is None
+        assert await store.finish_round(conn, first)
+        second = await store.claim_round(conn, "b", 0.0)
+        assert second is not None
+        assert not await store.finish_round(conn, first)
+        await conn.execute("update txmsg.alert_round set begun_at = begun_at - interval '61 seconds'")
+        assert await store.claim_round(conn, "a", 120.0) is None
+        assert await store.claim_round(conn, "a", 30.0) == second + 1
 
 
 async def test_what_concerns_one_broker_is_told_of_each_and_ends_with_it(world: World, webhook: Webhook) -> None:

@@ -14,6 +14,7 @@ from txmsg.broker import migrate
 from txmsg.broker.admission import Admission
 from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.api.admin import AdminApi
+from txmsg.broker.api.alerts import AlertsApi
 from txmsg.broker.api.cluster import ClusterApi
 from txmsg.broker.api.dead_letters import DeadLettersApi
 from txmsg.broker.api.groups import GroupsApi
@@ -56,7 +57,16 @@ from txmsg.metrics.http import Probes, serving
 from txmsg.settings.live import Given
 from txmsg.settings.tracing import tracing_of_process
 from txmsg.wire.server import CLOSING_S_MAX, Server, connections_allowed
-from txmsg.wire.v1 import cluster_rpc, dead_letters_rpc, groups_rpc, messages_rpc, settings_rpc, topics_rpc, txmsg_rpc
+from txmsg.wire.v1 import (
+    alerts_rpc,
+    cluster_rpc,
+    dead_letters_rpc,
+    groups_rpc,
+    messages_rpc,
+    settings_rpc,
+    topics_rpc,
+    txmsg_rpc,
+)
 
 _log = EventLog(__name__)
 
@@ -199,6 +209,7 @@ class Broker:
             {
                 txmsg_rpc.Notify: self.api,
                 txmsg_rpc.Admin: admin,
+                alerts_rpc.Alerts: AlertsApi(admin_pool, self.alerting),
                 cluster_rpc.Cluster: ClusterApi(Registry(admin_pool), clients, config.broker_id, self.figures),
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
                 messages_rpc.Messages: MessagesApi(Messages(admin_pool)),

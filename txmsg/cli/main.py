@@ -19,6 +19,7 @@ EXAMPLE_FORMAT: Final = "\b\nExample:"
 """How an epilog begins that click must not re-wrap."""
 
 COMMANDS: Final = {
+    "alert": "Look at alerts that brokers raise, silence them, and test who is told.",
     "broker": "Run a broker.",
     "capture": "Print what clients and a server say to each other.",
     "cert": "Make certificates for development and tests.",

@@ -45,8 +45,8 @@ _FIGURES_AGE_S_MAX: Final = 600.0
 """Figures of the database that are older tell nothing."""
 _ROUND_SHARE: Final = 0.9
 """Of the interval: the broker that has looked last comes first again, unless it is late."""
-_SQL_SHARE: Final = 0.8
-"""Of the interval, in which statements of rules must answer: then it is still this broker's round."""
+_SQL_S_MAX: Final = store.ROUND_S_MAX / 2
+"""In which the statements of all rules must answer: then it is still this broker's round."""
 _SQL_AT_ONCE: Final = 8
 _DELIVER_S: Final = 5.0
 """How often to look for notifications that other brokers have left."""
@@ -156,7 +156,7 @@ class Alerting:
             rules[RULE_FAILED.name] = RULE_FAILED
             observed |= await self._observe_sql()
         async with session(self._pool) as conn, conn.transaction():
-            if number is not None and not await store.is_current(conn, number):
+            if number is not None and not await store.finish_round(conn, number):
                 return  # this broker was paused, and another one has looked since
             sources = [source] if number is None else [source, *await store.sources_left(conn)]
             before = await store.active(conn, sources)
@@ -176,7 +176,7 @@ class Alerting:
 
     async def _observe_sql(self) -> dict[str, Mapping[Labels, float] | None]:
         """What the statements of rules say now, a few at a time."""
-        deadline = asyncio.get_running_loop().time() + self._config.alerts.interval_s * _SQL_SHARE
+        deadline = asyncio.get_running_loop().time() + _SQL_S_MAX
         at_once = asyncio.Semaphore(_SQL_AT_ONCE)
         found: dict[str, Mapping[Labels, float] | None] = {}
         failing: dict[Labels, float] = {}

@@ -88,6 +88,11 @@ class Receiver:
     target: Webhook | Email | Command
     severity: Severity
 
+    @property
+    def kind(self) -> str:
+        """What the file calls it: webhook, email, command."""
+        return type(self.target).__name__.lower()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlRule:

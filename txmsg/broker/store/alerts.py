@@ -20,6 +20,8 @@ from txmsg.errors import MisuseError
 
 DATABASE: Final = "database"
 """The source of alerts that any broker may look at."""
+ROUND_S_MAX: Final = 60.0
+"""How long a broker may be at a look at the database. Then another one begins."""
 SILENCES_MAX: Final = 1000
 WAITING_MAX: Final = 1000
 """Notifications of a receiver that may wait; the oldest are dropped."""
@@ -72,23 +74,30 @@ class Waiting(NamedTuple):
 
 
 async def claim_round(conn: Connection, broker_id: str, interval_s: float) -> int | None:
-    """The number of a look at the database that is this broker's; None: another one has looked within the interval."""
+    """The number of a look at the database that is this broker's.
+
+    None: a look was begun within the interval, or one is not finished, and its broker may still be at it.
+    """
     cursor = await scalar_cursor(conn).execute(
         """
-        update txmsg.alert_round set round = round + 1, begun_at = now(), broker_id = %(broker)s
-         where begun_at <= now() - make_interval(secs => %(interval_s)s) or begun_at > now() + interval '1 minute'
+        update txmsg.alert_round set round = round + 1, begun_at = now(), is_finished = false, broker_id = %(broker)s
+         where begun_at > now() + interval '1 minute'  -- the clock was set back
+            or begun_at <= now() - make_interval(secs => %(interval_s)s)
+               and (is_finished or begun_at <= now() - make_interval(secs => %(lease_s)s))
         returning round
         """,
-        {"broker": broker_id, "interval_s": interval_s},
+        {"broker": broker_id, "interval_s": interval_s, "lease_s": ROUND_S_MAX},
     )
     found: int | None = await cursor.fetchone()
     return found
 
 
-async def is_current(conn: Connection, number: int) -> bool:
-    """Whether no other broker has begun a look since; none does until the transaction ends."""
-    cursor = await scalar_cursor(conn).execute("select round from txmsg.alert_round for share")
-    return bool(await cursor.fetchone() == number)
+async def finish_round(conn: Connection, number: int) -> bool:
+    """Ends a look, in the transaction that writes what it has found; whether no other broker has begun one since."""
+    cursor = await plain_cursor(conn).execute(
+        "update txmsg.alert_round set is_finished = true where round = %s", (number,)
+    )
+    return cursor.rowcount == 1
 
 
 async def clock(conn: Connection) -> datetime:

@@ -54,6 +54,7 @@ create table txmsg.alert_round (
     only_row boolean primary key default true check (only_row),
     round bigint not null default 0,
     begun_at timestamptz not null default '-infinity',
+    is_finished boolean not null default true,
     broker_id text collate "C"
 );
 insert into txmsg.alert_round default values;

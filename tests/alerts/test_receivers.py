@@ -1,0 +1,230 @@
+"""Receivers: a webhook, a mail server and a program that take what they are told, and that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socketserver
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.alerts.receiving import receiving
+from tests.ports import own_port
+from txmsg.broker.alerts import receivers
+from txmsg.broker.alerts.file import Command, Email, Receiver, Secret, Webhook
+from txmsg.broker.alerts.receivers import Messenger, ReceiverFailed, subject, text
+from txmsg.metrics.rules import Severity
+
+CONTENT: dict[str, Any] = {
+    "status": "firing",
+    "truncatedAlerts": 0,
+    "alerts": [
+        {
+            "status": "firing",
+            "labels": {"alertname": "TxmsgDeadLetters", "severity": "warning"},
+            "annotations": {"summary": "group shop has 1 dead letters", "action": "Look at them."},
+            "startsAt": "2026-01-01T00:00:00+00:00",
+            "endsAt": "0001-01-01T00:00:00Z",
+        }
+    ],
+}
+
+
+async def tell(target: Webhook | Email | Command, content: dict[str, Any] = CONTENT) -> None:
+    messenger = Messenger(Receiver(name="r", target=target, severity=Severity.WARNING))
+    try:
+        await messenger.tell(7, content, attempts=1)
+    finally:
+        messenger.close()
+
+
+# ---- webhook
+
+
+async def test_a_webhook_gets_the_content() -> None:
+    with receiving() as webhook:
+        await tell(Webhook(url=Secret(webhook.url)))
+        assert webhook.received == [CONTENT]
+
+
+@pytest.mark.parametrize(("status", "words"), [(500, "answered 500"), (404, "answered 404"), (302, "answered 302")])
+async def test_a_webhook_that_does_not_take_it_is_told_without_its_url(status: int, words: str) -> None:
+    with receiving() as webhook:
+        webhook.status, webhook.headers = status, {"Location": "/elsewhere"}
+        with pytest.raises(ReceiverFailed, match=words) as told:
+            await tell(Webhook(url=Secret(webhook.url)))
+        assert "T0KEN" not in str(told.value)
+
+
+async def test_a_webhook_that_is_not_there_is_told_without_its_url() -> None:
+    with pytest.raises(ReceiverFailed, match="cannot be reached: Connection refused") as told:
+        await tell(Webhook(url=Secret(f"http://127.0.0.1:{own_port()}/T0KEN")))
+    assert "T0KEN" not in str(told.value)
+
+
+async def test_a_webhook_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receivers, "ATTEMPT_S_MAX", 0.2)
+    with receiving() as webhook:
+        webhook.go_on.clear()
+        with pytest.raises(ReceiverFailed, match=r"within 0.2 s|did not answer"):
+            await tell(Webhook(url=Secret(webhook.url)))
+
+
+async def test_what_fails_is_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receivers, "PAUSE_S_MAX", 0.5)
+    with receiving() as webhook:
+        webhook.status = 503
+        messenger = Messenger(Receiver(name="r", target=Webhook(url=Secret(webhook.url)), severity=Severity.WARNING))
+        telling = asyncio.create_task(messenger.tell(7, CONTENT))
+        await asyncio.to_thread(webhook.asked.acquire)
+        webhook.status = 200
+        await telling
+        messenger.close()
+        assert webhook.received == [CONTENT]
+
+
+# ---- command
+
+
+def program(tmp_path: Path, body: str) -> Command:
+    path = tmp_path / "program.py"
+    path.write_text(f"import json, os, sys\n{body}\n")
+    return Command(argv=[sys.executable, str(path), str(tmp_path / "out")])
+
+
+async def test_a_command_gets_the_content_and_a_line(tmp_path: Path) -> None:
+    await tell(
+        program(
+            tmp_path,
+            "given = [json.load(sys.stdin), os.environ['TXMSG_SUBJECT'], os.environ['TXMSG_NOTIFICATION']]\n"
+            "open(sys.argv[1], 'w').write(json.dumps(given))",
+        )
+    )
+    given = json.loads((tmp_path / "out").read_text())
+    assert given == [CONTENT, "[firing] TxmsgDeadLetters: group shop has 1 dead letters", "7"]
+
+
+async def test_a_command_that_fails_or_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ReceiverFailed, match="the command ended with status 3"):
+        await tell(program(tmp_path, "sys.exit(3)"))
+    with pytest.raises(ReceiverFailed, match="cannot be run: No such file"):
+        await tell(Command(argv=["/not/there"]))
+
+
+async def test_a_command_that_hangs_is_killed_with_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = tmp_path / "out"
+    os.mkfifo(pid)
+    body = (
+        "import subprocess, time\nchild = subprocess.Popen(['sleep', '1000'])\n"
+        "open(sys.argv[1], 'w').write(str(child.pid))\ntime.sleep(1000)"
+    )
+    telling = asyncio.create_task(tell(program(tmp_path, body)))
+    child = psutil.Process(int(await asyncio.to_thread(pid.read_text)))
+    telling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await telling
+    await asyncio.to_thread(psutil.wait_procs, [child], 60)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+# ---- e-mail
+
+
+class _Smtp(socketserver.StreamRequestHandler):
+    """Takes one mail, and answers the recipient as it is told to."""
+
+    def handle(self) -> None:
+        server: Any = self.server
+        self._say("220 here")
+        for raw in self.rfile:
+            line = raw.decode().strip()
+            server.lines.append(line)
+            word = line.upper().split(" ")[0]
+            if word == "EHLO":
+                self._say("250 here")
+            elif word == "RCPT":
+                self._say(server.answer)
+            elif word == "DATA":
+                self._say("354 go on")
+                while (text := self.rfile.readline().decode().rstrip("\r\n")) != ".":
+                    server.mail.append(text)
+                self._say("250 taken")
+            elif word == "QUIT":
+                self._say("221 bye")
+                return
+            elif word == "STARTTLS":
+                self._say("454 not now")
+            else:
+                self._say("250 ok")
+
+    def _say(self, line: str) -> None:
+        self.wfile.write(f"{line}\r\n".encode())
+
+
+@contextmanager
+def mail_server(answer: str = "250 ok") -> Iterator[Any]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Smtp) as server:
+        found: Any = server
+        found.answer, found.lines, found.mail = answer, [], []
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield found
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def email(server: Any, tls: str = "none") -> Email:
+    return Email(
+        to=["a@example.org", "b@example.org"],
+        sender="txmsg@example.org",
+        host="127.0.0.1",
+        port=server.server_address[1],
+        tls=tls,
+        user="",
+        password=None,
+    )
+
+
+async def test_a_mail_says_what_is_wrong_and_what_to_do() -> None:
+    with mail_server() as server:
+        await tell(email(server))
+    mail = "\n".join(server.mail)
+    assert "Subject: [firing] TxmsgDeadLetters: group shop has 1 dead letters" in mail
+    assert "X-Txmsg-Notification: 7" in mail
+    assert "Look at them." in mail
+    assert sum(line.startswith("rcpt TO:") for line in server.lines) == 2
+
+
+async def test_a_mail_that_is_refused_is_told() -> None:
+    with mail_server("550 nobody") as server:
+        with pytest.raises(ReceiverFailed, match="the mail server did not take it: SMTPRecipientsRefused"):
+            await tell(email(server))
+
+
+async def test_without_the_encryption_that_is_asked_for_no_mail_is_sent() -> None:
+    with mail_server() as server:
+        with pytest.raises(ReceiverFailed, match="SMTPNotSupportedError"):
+            await tell(email(server, "starttls"))
+        assert server.mail == []
+
+
+def test_a_subject_is_one_line_and_says_how_many_more_there_are() -> None:
+    [alert] = CONTENT["alerts"]
+    odd = {**alert, "annotations": {"summary": "a\r\nBcc: b" + "x" * 500, "action": ""}}
+    content = {**CONTENT, "alerts": [odd, alert], "truncatedAlerts": 3}
+    assert "\n" not in subject(content)
+    assert "\r" not in subject(content)
+    assert subject(content).endswith("(and 4 more)")
+    assert "and 3 more" in text(content)

@@ -1,0 +1,172 @@
+"""`txmsg alert`: alerts that brokers raise, silences, and receivers. Talks to the service Alerts."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from txmsg.administration.alerts import Alert, AlertAdministration
+from txmsg.cli.connections import ask_broker, broker_option
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.options import duration, json_option
+from txmsg.cli.output import json_text, print_rows, say
+from txmsg.errors import MisuseError
+
+_BY_LENGTH_MAX = 200
+
+
+def _of_broker(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --broker; the command gets the alerts of its database as `alerts`."""
+
+    @functools.wraps(command)
+    def with_alerts(*, broker: str, **others: Any) -> Any:
+        return command(alerts=AlertAdministration(functools.partial(ask_broker, broker)), **others)
+
+    return broker_option(with_alerts)
+
+
+@click.group()
+def alert() -> None:
+    """Look at alerts that brokers raise, silence them, and test who is told.
+
+    Receivers and rules of your own stand in a file (`txmsg broker --alerts`), thresholds are settings (`txmsg config
+    explain broker.alerts`).
+    """
+
+
+@alert.command("list", short_help="List firing and pending alerts.", epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert list")
+@_of_broker
+@json_option
+def list_(*, alerts: AlertAdministration, as_json: bool) -> None:
+    """List firing and pending alerts, silences, and what receivers have not taken."""
+    found = alerts.alerts()
+    if as_json:
+        click.echo(json_text(asdict(found)))
+        return
+    if found.alerts:
+        print_rows(_row(each) for each in found.alerts)
+    else:
+        say("no alert fires or is pending")
+    if found.silences:
+        say("\nsilences:")
+        print_rows(
+            {
+                "silence": each.id,
+                "of": " ".join(each.matchers),
+                "until": each.until,
+                "by": each.created_by,
+                "reason": each.reason,
+            }
+            for each in found.silences
+        )
+    if found.receivers:
+        say("\nreceivers:")
+        print_rows(
+            {
+                "receiver": each.name,
+                "kind": each.kind or "not of this broker",
+                "waiting": each.waiting,
+                "last_error": each.last_error or "",
+            }
+            for each in found.receivers
+        )
+
+
+@alert.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert history --limit 20")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
+@_of_broker
+@json_option
+def history(*, alerts: AlertAdministration, limit: int, as_json: bool) -> None:
+    """List alerts that are over, the last one first. They are kept for 30 days."""
+    found = alerts.history(limit)
+    if as_json:
+        click.echo(json_text({"alerts": [asdict(each) for each in found]}))
+    elif found:
+        print_rows(
+            {
+                "fired": each.fired_at,
+                "resolved": each.resolved_at,
+                "rule": each.rule,
+                "severity": each.severity,
+                "summary": each.summary,
+            }
+            for each in found
+        )
+    else:
+        say("no alert has been resolved")
+
+
+@alert.command(
+    short_help="Have receivers not told of some alerts, for a time.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert silence rule=TxmsgGroupBehind group=shop* --for 2h --reason 'big import'",
+)
+@click.argument("matchers", metavar="LABEL=PATTERN...", nargs=-1, required=True)
+@click.option("--for", "for_s", type=duration, required=True, metavar="TIME", help="How long, such as 2h.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why, for others.")
+@_of_broker
+@json_option
+def silence(
+    *, alerts: AlertAdministration, matchers: tuple[str, ...], for_s: float, reason: str, as_json: bool
+) -> None:
+    """Have receivers not told of alerts for which all LABEL=PATTERN fit, for a time.
+
+    A label is rule, group, topic, instance, or one that `txmsg alert list --json` shows; a pattern may have * and ?.
+    Alerts still fire and are listed. Those that fire when the silence ends are told of then.
+    """
+    created_by = f"{getpass.getuser()}@{socket.gethostname()}"[:_BY_LENGTH_MAX]
+    made = alerts.silence(matchers, for_s=for_s, reason=reason, created_by=created_by)
+    if as_json:
+        click.echo(json_text(asdict(made)))
+    else:
+        say(f"silence {made.id} holds until {made.until}: `txmsg alert unsilence {made.id}` ends it")
+
+
+@alert.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert unsilence 7")
+@click.argument("silence_id", metavar="SILENCE", type=click.IntRange(1))
+@_of_broker
+@json_option
+def unsilence(*, alerts: AlertAdministration, silence_id: int, as_json: bool) -> None:
+    """End a silence."""
+    if not alerts.unsilence(silence_id):
+        raise MisuseError(f"there is no silence {silence_id} that holds: `txmsg alert list` shows those that do")
+    if as_json:
+        click.echo(json.dumps({"silence": silence_id, "ended": True}))
+    else:
+        say(f"silence {silence_id} is ended")
+
+
+@alert.command(
+    short_help="Tell each receiver of an alert that is none.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert test",
+)
+@_of_broker
+@json_option
+def test(*, alerts: AlertAdministration, as_json: bool) -> None:
+    """Tell each receiver of an alert that is none, once. The exit status is 1 if one was not told."""
+    outcomes = alerts.test()
+    if as_json:
+        click.echo(json.dumps({"receivers": outcomes}))
+    elif outcomes:
+        print_rows({"receiver": name, "outcome": error or "told"} for name, error in outcomes.items())
+    else:
+        say("this broker tells nobody: start it with --alerts FILE")
+    if any(outcomes.values()):
+        click.get_current_context().exit(1)
+
+
+def _row(each: Alert) -> dict[str, object]:
+    return {
+        "state": f"{each.state}, silenced" if each.silences else each.state,
+        "severity": each.severity,
+        "rule": each.rule,
+        "since": each.since,
+        "summary": each.summary,
+        "what_to_do": each.action,
+    }
