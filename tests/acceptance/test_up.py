@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -61,11 +62,12 @@ class Up:
 
 
 @contextmanager
-def up_in(root: Path) -> Iterator[Up]:
+def up_in(root: Path, *others: str) -> Iterator[Up]:
     """Runs until it is ready; killed in the end, if it is still there."""
     # Nobody is given these ports when they are free again. The last comes last: it is the first of three.
     broker, metaq, http = (f"127.0.0.1:{own_port()}" for _ in range(3))
-    options = ["--data-dir", str(root), "--listen", broker, "--metaq-listen", metaq, "--http-listen", http, "--json"]
+    listening = ["--listen", broker, "--metaq-listen", metaq, "--http-listen", http]
+    options = ["--data-dir", str(root), *listening, "--json", *others]
     process = subprocess.Popen(
         [sys.executable, "-m", "txmsg.cli.main", "up", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -104,13 +106,15 @@ def _received(up: Up, count: int) -> list[bytes]:
 
 
 def test_a_message_goes_through_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    with up_in(tmp_path) as up:
+    with up_in(tmp_path, "--console", "--console-listen", "127.0.0.1:0") as up:
         parts = up.parts()
-        assert sorted(parts) == ["broker", "metaq", "tailer"]
-        for name in parts:
+        assert sorted(parts) == ["broker", "console", "metaq", "tailer"]
+        for name in ("broker", "metaq", "tailer"):
             address = up.ready[f"{name}_http"]
             assert got(address, "/livez") == (HTTPStatus.OK, "ok\n")
             assert f'process="{name}"' in got(address, "/metrics")[1]
+        with urlopen(f"{up.ready['console']}/notify/brokers", timeout=_START_S_MAX) as page:
+            assert up.broker in page.read().decode()
         _send(up, 10)
         assert sorted(_received(up, 10)) == [str(number).encode() for number in range(10)]
         assert verify(up.storage, tmp_path / "metaq").is_equal

@@ -41,6 +41,42 @@ def test_an_action_says_what_it_will_do_and_tells_what_came_of_it(look: Look, sh
     expect(page.locator(".badge").first).to_have_text("active")
 
 
+def test_a_setting_is_set_at_the_version_that_was_seen_and_rolled_back(look: Look, shown: Shown) -> None:
+    page = look("/notify/settings/broker.retention_s")
+    for value in ("8d", "9d"):
+        page.get_by_role("button", name="Set…", exact=True).click()
+        page.locator("#field-value").fill(value)
+        page.locator("#dialog button.primary").click()
+        expect(page.locator(".facts dd").first).to_have_text(value)
+    page.get_by_role("button", name="Set…", exact=True).click()
+    expect(page.locator("#dialog")).to_contain_text("All brokers take the new value")
+    second = look("/notify/settings/broker.retention_s")
+    second.get_by_role("button", name="Roll back…").click()
+    expect(second.locator("#dialog")).to_contain_text("It becomes 8d again")
+    second.locator("#dialog button.primary").click()
+    expect(second.locator(".facts dd").first).to_have_text("8d")
+    page.locator("#field-value").fill("10d")
+    page.locator("#dialog button.primary").click()
+    expect(page.locator("#dialog")).to_contain_text("broker.retention_s is at version")  # somebody else was faster
+    page.goto(f"{shown.url}/notify/audit")
+    expect(page.locator("tbody tr", has_text="broker.retention_s")).to_have_count(3)
+    page.goto(f"{shown.url}/notify/settings?q=retention_s")
+    expect(page.locator("tbody tr").first).to_contain_text("set at run time")
+
+
+def test_hostile_names_are_text(look: Look, shown: Shown) -> None:
+    """Brokers refuse such names; a database that somebody else wrote into may have them."""
+    hostile = "<img src=x onerror=alert(1)>\u202e'\"{{7*7}}</script>"
+    shown.execute(
+        "insert into txmsg.setting_change (version, name, value, changed_by)"
+        f" values (1000000, 'app.x', $txt${hostile}$txt$, $txt${hostile}$txt$)"
+    )
+    page = look("/notify/audit")
+    row = page.locator("tbody tr", has_text="app.x").first
+    expect(row).to_contain_text("<img src=x onerror=alert(1)>\\u202e'\"{{7*7}}</script>")
+    assert page.locator("#live img").count() == 0
+
+
 def test_the_keyboard_leads_everywhere(look: Look) -> None:
     page = look("/notify")
     page.keyboard.press("g")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,6 +43,11 @@ class SettingsInUse:
     version: int
 
 
+def changer() -> str:
+    """Who changes something here: the user of this process, at this machine."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"[:200]
+
+
 class SettingsAdministration:
     """What `txmsg config` does at run time. Calls block. Raises the errors of errors.py."""
 
@@ -74,7 +81,7 @@ class SettingsAdministration:
         return _change(self._ask(settings_rpc.Settings.change, request).setting)
 
     def history(self, name: str) -> Sequence[SettingChange]:
-        """The changes of a setting, the newest first."""
+        """The changes of a setting, the newest first; without a name the newest 100 of all."""
         reply = self._ask(settings_rpc.Settings.history, pb.SettingHistoryRequest(name=name))
         return [_change(each) for each in reply.changes]
 

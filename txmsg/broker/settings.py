@@ -183,7 +183,7 @@ class RunTimeSettings:
             raise BrokerUnavailable("this broker could not read the settings yet: ask again, or another broker")
 
     async def history(self, name: str) -> Sequence[SettingRow]:
-        """The changes of a setting that are kept, the newest first."""
+        """The changes of a setting that are kept, the newest first; without a name the newest of all."""
         return await self._admin_store.history(name)
 
     # ---- changing

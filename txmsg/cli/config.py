@@ -177,13 +177,13 @@ def unset(*, name: str, version: int | None, broker: str, as_json: bool) -> None
 
 @config.command(
     short_help="Show who changed a setting, when, and to what.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg config history broker.retention_s",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg config history broker.retention_s\n  txmsg config history",
 )
-@click.argument("name")
+@click.argument("name", default="")
 @broker_option
 @json_option
 def history(*, name: str, broker: str, as_json: bool) -> None:
-    """Show the changes of a setting at run time, the newest first. The last 100 are kept."""
+    """Show the changes of a setting at run time, the newest first; without NAME those of all. The last 100 are kept."""
     reply = ask_broker(broker, settings_rpc.Settings.history, pb.SettingHistoryRequest(name=name))
     changes = [_change(each) for each in reply.changes]
     if as_json:
@@ -191,7 +191,7 @@ def history(*, name: str, broker: str, as_json: bool) -> None:
     elif changes:
         print_rows(changes)
     else:
-        say(f"{name} was never set at run time")
+        say(f"{name or 'nothing'} was {'never' if name else 'ever'} set at run time")
 
 
 @config.command(

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +64,16 @@ _PORT_MAX: Final = 65_535
     type=click.Path(path_type=Path, file_okay=False),
     help="Data directory: the database in DIR/pg, the log in DIR/metaq. Default: the user's data directory.",
 )
+@click.option(
+    "--console", "with_console", is_flag=True, help="Also run `txmsg console`, for a browser on this machine."
+)
+@click.option(
+    "--console-listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:7790",
+    show_default=True,
+    help="Address of the console. Port 0 picks a free port.",
+)
 @config_option
 @log_format_option
 @json_option
@@ -73,6 +83,8 @@ def up(
     metaq_listen: str,
     http_listen: str,
     data_dir: Path | None,
+    with_console: bool,
+    console_listen: str,
     config: Path | None,
     log_format: str | None,
     as_json: bool,
@@ -84,16 +96,22 @@ def up(
     with EmbeddedPostgres(root / "pg") as postgres, signals_set(stop):
         storage = postgres.create_database("txmsg")
         migrate.upgrade(storage)
-        given = {"--config": config, "--log-format": log_format}
-        options = [part for name, value in given.items() if value is not None for part in (name, str(value))]
-        parts = _Parts(stop, options, http)
+        as_logs = () if log_format is None else ("--log-format", log_format)
+        options = (*(() if config is None else ("--config", str(config))), *as_logs, "--log-level", "warning")
+        parts = _Parts(stop, http)
         problem: str | None = None
         try:
-            parts.start("broker", "broker", "--storage", storage, "--listen", listen)
-            parts.start("metaq", "metaq", "serve", "--data-dir", str(root / "metaq"), "--listen", metaq_listen)
+            parts.start("broker", "broker", "--storage", storage, "--listen", listen, *options)
+            parts.start(
+                "metaq", "metaq", "serve", "--data-dir", str(root / "metaq"), "--listen", metaq_listen, *options
+            )
             facts = {name: parts.await_ready(name)["listening"] for name in ("broker", "metaq")}
-            parts.start("tailer", "tailer", "run", "--storage", storage, "--metaq", facts["metaq"])
+            parts.start("tailer", "tailer", "run", "--storage", storage, "--metaq", facts["metaq"], *options)
             parts.await_ready("tailer")
+            if with_console:
+                addresses = ("--broker", facts["broker"], "--log", facts["metaq"], "--listen", console_listen)
+                parts.start("console", "console", *addresses, *as_logs)
+                facts["console"] = f"http://{parts.await_ready('console')['listening']}"
             facts |= {"storage": storage, "log": str(root / "metaq")}
             _print(facts | {f"{name}_http": address for name, address in http.items()}, as_json=as_json)
             while True:
@@ -124,9 +142,8 @@ class _Stopped(Exception):
 class _Parts:
     """The servers: `txmsg` commands in processes of their own, which run until one ends or `stop` is set."""
 
-    def __init__(self, stop: threading.Event, options: Sequence[str], http: Mapping[str, str]) -> None:
+    def __init__(self, stop: threading.Event, http: Mapping[str, str]) -> None:
         self._stop = stop
-        self._options = options
         self._http = http
         self._children: dict[str, Child] = {}
 
@@ -135,7 +152,7 @@ class _Parts:
             command = (*command, "--http-listen", self._http[name])
         self._children[name] = Child(
             name,
-            ["txmsg.runtime.child", "txmsg.cli.main", *command, *self._options, "--log-level", "warning", "--json"],
+            ["txmsg.runtime.child", "txmsg.cli.main", *command, "--json"],
             log=lambda line: click.echo(with_name(name, line), err=True),
             ready="",
         )
@@ -160,7 +177,8 @@ class _Parts:
     def stop(self) -> str:
         """Ends senders first, then what passes on, then what keeps; names those that had to be killed."""
         deadline = time.monotonic() + STOP_S_MAX
-        children = [self._children[name] for name in ("broker", "tailer", "metaq") if name in self._children]
+        order = ("console", "broker", "tailer", "metaq")
+        children = [self._children[name] for name in order if name in self._children]
         slow = [child.name for child in children if not child.stop(max(0.1, deadline - time.monotonic()))]
         return f"{', '.join(slow)} did not end within {STOP_S_MAX:g} s, and was killed" if slow else ""
 

@@ -37,6 +37,7 @@ DATABASE_POLL_S: Final = 5.0
 """Between two looks at the figures of the database, which brokers do not read more often either."""
 HISTORY_S: Final = 15 * 60.0
 _POINTS_MAX: Final = 1000
+_READ: Final = "txmsg_halves"
 _BROKERS_MAX: Final = 50
 """Of which figures are polled."""
 
@@ -206,21 +207,16 @@ class Watch:
             for broker, values in series.items()
             if before is not None and broker in before.series
         }
-        database = next((values for each in told if (values := _scoped(each.series, Scope.DATABASE))), None)
-        if database is None:
-            old, old_rates, old_at = (
-                ({}, {}, -DATABASE_POLL_S)
-                if before is None
-                else (before.database, before.database_rates, before.database_taken_at)
-            )
-            database, database_rates, database_taken_at = old, old_rates, old_at
-        elif before is None or not before.database:
-            database_rates, database_taken_at = {}, now
+        # A broker that has not read the figures of the database yet tells none of halves either.
+        database = next((each.series for each in told if any(name == _READ for name, _ in each.series)), None)
+        if database is not None:
+            database, database_taken_at = _scoped(database, Scope.DATABASE), now
+            database_rates = {} if before is None else _rates(before.database, database, now - before.database_taken_at)
+        elif before is not None:
+            database, database_taken_at = before.database, before.database_taken_at
+            database_rates = before.database_rates
         else:
-            database_rates, database_taken_at = (
-                _rates(before.database, database, now - before.database_taken_at),
-                now,
-            )
+            database, database_taken_at, database_rates = {}, -DATABASE_POLL_S, {}
         return Snapshot(
             taken_at=now,
             at=time.time(),

@@ -49,9 +49,12 @@ class SettingStore:
             return await cursor.fetchall()
 
     async def history(self, name: str) -> Sequence[SettingRow]:
-        """The changes of a setting that are kept, the newest first."""
+        """The changes of a setting that are kept, the newest first; without a name the newest of all."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SettingRow)) as cursor:
-            await cursor.execute(f"{_SELECT} where name = %s order by version desc", (name,))
+            if name:
+                await cursor.execute(f"{_SELECT} where name = %s order by version desc", (name,))
+            else:
+                await cursor.execute(f"{_SELECT} order by version desc limit %s", (_KEPT_MAX,))
             return await cursor.fetchall()
 
     async def change(

@@ -7,6 +7,7 @@ from typing import Final
 
 from txmsg.console.actions import Action
 from txmsg.console.pages import (
+    audit,
     brokers,
     dead_letters,
     groups,
@@ -14,11 +15,23 @@ from txmsg.console.pages import (
     messages,
     operations,
     overview,
+    settings,
     topics,
 )
 from txmsg.console.views import View
 
-_MODULES: Final = (overview, topics, groups, dead_letters, halves, messages, brokers, operations)
+_MODULES: Final = (
+    overview,
+    topics,
+    groups,
+    dead_letters,
+    halves,
+    messages,
+    brokers,
+    settings,
+    audit,
+    operations,
+)
 
 VIEWS: Final[Sequence[View]] = tuple(view for module in _MODULES for view in module.VIEWS)
 ACTIONS: Final[Sequence[Action]] = tuple(action for module in _MODULES for action in module.ACTIONS)
