@@ -62,7 +62,7 @@ def _check_columns(columns: DeliveredColumns) -> None:
 def _headers(columns: DeliveredColumns, unreadable: dict[int, ProtocolError]) -> Iterable[Mapping[str, str]]:
     for offset, packed in zip(columns.receipt.offset, columns.headers, strict=True):
         try:
-            yield unpack_headers(packed)
+            yield unpack_headers(packed) if packed else _NO_HEADERS
         except ProtocolError as exc:
             unreadable[offset] = exc
             yield _NO_HEADERS

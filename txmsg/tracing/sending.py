@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
 
+from opentelemetry.context import get_current
 from opentelemetry.trace import Link, Span, SpanKind, Tracer, get_current_span, set_span_in_context
 
 from txmsg.message import Message, TransactionState, message_id
@@ -37,7 +38,8 @@ class Sending:
         self._tracer = tracer
         self._transaction_id = ""
         self._topic = topic = _topic_of(messages)
-        ambient = get_current_span()
+        current = get_current()  # once: in a process of many tasks each look costs more than a microsecond
+        ambient = get_current_span(current)
         context = ambient.get_span_context()
         self._is_ambient = context.is_valid and not context.trace_flags.sampled
         if self._is_ambient:  # the most usual case of all, so it does not even ask the sampler
@@ -49,6 +51,7 @@ class Sending:
         attributes["messaging.txmsg.producer.group"] = group
         self._span = tracer.start_span(
             name_of(operation, topic),
+            current,
             kind=SpanKind.CLIENT if len(own) == len(messages) else SpanKind.PRODUCER,
             attributes=attributes,
             links=own,
