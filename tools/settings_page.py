@@ -33,6 +33,7 @@ _TITLES = {
     "broker": "`txmsg broker`",
     "metaq": "`txmsg metaq serve`",
     "tailer": "`txmsg tailer run`",
+    "client": "Clients, by `txmsg config set`",
 }
 
 

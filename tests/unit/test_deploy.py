@@ -22,7 +22,7 @@ import yaml
 
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.server import stop_s_max
-from txmsg.cli.config import CONFIGS, config_of
+from txmsg.cli.config import CONFIGS, SERVERS, config_of
 from txmsg.cli.main import main
 from txmsg.settings.catalogue import settings_of
 from txmsg.settings.sources import CONFIG_VARIABLE, from_environment, from_file
@@ -148,14 +148,14 @@ def test_each_variable_gives_a_setting_a_value_that_it_takes() -> None:
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.toml")), ids=lambda path: path.parent.name)
 def test_each_file_of_settings_has_only_keys_and_values_that_there_are(path: Path) -> None:
-    given = {scope: from_file(path, list(settings_of(config_of(scope), scope))) for scope in CONFIGS}
+    given = {scope: from_file(path, list(settings_of(config_of(scope), scope))) for scope in SERVERS}
     assert all(given.values())
 
 
 def test_probes_ask_where_the_image_has_each_process_listen() -> None:
     environment = dict(re.findall(r"\b(TXMSG_\w+)=(\S+)", DOCKERFILE))
     [health] = [each for each in main.get_command(click.Context(main), "health").params if each.name == "address"]  # type: ignore[union-attr]
-    asked = {environment[f"TXMSG_{scope.upper()}_HTTP_LISTEN"] for scope in CONFIGS}
+    asked = {environment[f"TXMSG_{scope.upper()}_HTTP_LISTEN"] for scope in SERVERS}
     assert asked == {health.default}
     assert from_docker("CMD")[-1] == HEALTH
     for name, pod in pods().items():

@@ -488,3 +488,45 @@ def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:
         if thread.name == "test-0":
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
+
+
+@KINDS
+async def test_workers_become_more_and_fewer_while_they_work(kind: str) -> None:
+    gate, running = threading.Event(), set[int]()
+
+    def on_thread(message: ReceivedMessage) -> None:
+        assert message.offset is not None
+        running.add(message.offset)
+        gate.wait(DEADLINE_S)
+        running.discard(message.offset)
+
+    async def on_loop(message: ReceivedMessage) -> None:
+        assert message.offset is not None
+        running.add(message.offset)
+        while not gate.is_set():  # noqa: ASYNC110 - threads wait for it, too
+            await asyncio.sleep(0.001)
+        running.discard(message.offset)
+
+    async def until_running(count: int) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while len(running) != count:  # noqa: ASYNC110 - of threads, too
+                await asyncio.sleep(0.001)
+
+    handler = on_loop if kind == "loop" else on_thread
+    async with working(2) as (workers, told):
+        workers.put(deliveries(told, 6, handler))
+        await until_running(2)
+        workers.resize(5)
+        await until_running(5)
+        workers.resize(1)
+        gate.set()
+        await told.until(6)
+        gate.clear()
+
+        workers.put(deliveries(told, 3, handler, start=6))
+        await until_running(1)
+        assert len(workers.running()) == 1
+        workers.resize(3)
+        await until_running(3)
+        gate.set()
+        await told.until(9)

@@ -19,6 +19,7 @@ from txmsg.broker.store.settings import SettingRow, SettingStore
 from txmsg.errors import BrokerUnavailable, MisuseError, shown
 from txmsg.logs import EventLog
 from txmsg.settings.catalogue import Setting, settings_of
+from txmsg.settings.clients import CLIENT, ClientConfig
 from txmsg.settings.live import Given, replaced, value_in
 from txmsg.settings.sources import DEFAULT, unknown
 
@@ -59,6 +60,7 @@ class RunTimeSettings:
         self._epoch = 0
         """How often the database has gone back."""
         self._catalogue = {each.full_name: each for each in settings_of(BrokerConfig, BROKER)}
+        self._of_clients = {each.full_name: each for each in settings_of(ClientConfig, CLIENT)}
         self._soon = asyncio.Event()
         self._changed = asyncio.Event()
         self._closed = False
@@ -232,11 +234,12 @@ class RunTimeSettings:
         scope = name.partition(".")[0]
         if scope == APPLICATION:
             return
-        if scope != BROKER:
-            raise unknown(scope, (BROKER, APPLICATION))
-        setting, _ = self._setting_of(name)
+        if scope not in {BROKER, CLIENT}:
+            raise unknown(scope, (BROKER, CLIENT, APPLICATION))
+        known = self._of_clients if scope == CLIENT else self._catalogue
+        setting = known.get(name.partition("@")[0])
         if setting is None:
-            raise unknown(name, self._catalogue)
+            raise unknown(name, known)
         if not setting.live:
             raise MisuseError(
                 f"{setting.full_name} cannot change at run time: give {setting.option or setting.variable} when "
@@ -246,7 +249,8 @@ class RunTimeSettings:
     def _check_value(self, name: str, value: str) -> None:
         if len(value.encode(errors="replace")) > _VALUE_SIZE_BYTES_MAX or "\0" in value:
             raise MisuseError(f"the value of {name} must be at most {_VALUE_SIZE_BYTES_MAX} bytes of text without NUL")
-        setting, _ = self._setting_of(name)
+        full_name = name.partition("@")[0]
+        setting = self._catalogue.get(full_name) or self._of_clients.get(full_name)
         if setting is not None:
             setting.value_of(value)
 

@@ -27,8 +27,12 @@ CONFIGS: Final = {
     "broker": "txmsg.broker.config:BrokerConfig",
     "metaq": "txmsg.metaq.server.config:MetaQConfig",
     "tailer": "txmsg.binlog.config:TailerConfig",
+    "client": "txmsg.settings.clients:ClientConfig",
 }
 """The dataclass of each scope, imported when it is asked for: those of a log need txmsg[metaq]."""
+
+SERVERS: Final = ("broker", "metaq", "tailer")
+"""The scopes that files, variables and options give. Clients get theirs from brokers."""
 
 
 def config_of(scope: str) -> type[Any]:
@@ -72,7 +76,7 @@ def explain(*, names: tuple[str, ...], as_json: bool) -> None:
     short_help="Check file and environment, and show the values that a process started here takes.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg config check broker --config txmsg.toml",
 )
-@click.argument("scope", metavar="SCOPE", type=click.Choice(list(CONFIGS)))
+@click.argument("scope", metavar="SCOPE", type=click.Choice(SERVERS))
 @click.option("--all", "with_defaults", is_flag=True, help="Also those that have their default.")
 @config_option
 @json_option
@@ -150,7 +154,8 @@ _version_option: Decorator = click.option(
     short_help="Set a setting for all brokers, while they run.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg config set broker.retention_s 14d\n"
     "  txmsg config set broker.log_level@broker-2 debug\n  txmsg config set app.activity.lottery on --version 3\n\n"
-    "NAME@BROKER is for one broker only. Names that begin with app. are for applications.",
+    "NAME@BROKER is for one broker only, client.NAME@GROUP for one group. Names that begin with app. are for "
+    "applications.",
 )
 @click.argument("name")
 @click.argument("value")
@@ -259,13 +264,16 @@ def _facts(setting: Setting) -> dict[str, object]:
         "choices": " ".join(setting.choices) or None,
         "a_change": _change_of(setting),
         "option": setting.option or None,
-        "variable": setting.variable,
-        "in_the_file": f"[{setting.scope}] {setting.name}",
+        "variable": setting.variable if setting.scope in SERVERS else None,
+        "in_the_file": f"[{setting.scope}] {setting.name}" if setting.scope in SERVERS else None,
     }
 
 
 def _change_of(setting: Setting) -> str:
     if not setting.live:
         return "needs a restart"
-    at_run_time = ", or by `txmsg config set`" if setting.scope == "broker" else ""
-    return f"takes effect at once: in the file, with SIGHUP{at_run_time}"
+    ways = [
+        *(["in the file, with SIGHUP"] if setting.scope in SERVERS else []),
+        *(["by `txmsg config set`"] if setting.scope in {"broker", "client"} else []),
+    ]
+    return f"takes effect at once: {', or '.join(ways)}"

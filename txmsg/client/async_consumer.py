@@ -21,6 +21,7 @@ from txmsg.client.hooks import ConsumerHooks
 from txmsg.client.link import OUT_SIZE_BYTES_MAX, Hand, Link, Polling
 from txmsg.client.links import Links
 from txmsg.client.options import shards_of
+from txmsg.client.steering import follow
 from txmsg.consumer.lifecycle import AsyncLifecycle, check_count
 from txmsg.consumer.workers import Workers
 from txmsg.errors import InvalidMessage, shown
@@ -29,6 +30,7 @@ from txmsg.message import ReceivedMessage
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.runtime.start import Start, start_to_wire
+from txmsg.settings.clients import ClientConfig
 from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
@@ -56,7 +58,8 @@ class AsyncConsumer(AsyncLifecycle):
 
     brokers: "host:port", several of them in a list or separated by commas; those of several Notify databases separated
     by semicolons, or as a list of such lists. group: whose progress this is.
-    concurrency: handlers at once, of each kind; `def` handlers run on threads, `async def` ones on the loop.
+    concurrency: handlers at once, of each kind; `def` handlers run on threads, `async def` ones on the loop. While it
+    runs, `txmsg config set client.concurrency@GROUP NUMBER` changes it.
     visibility_timeout_s: when nothing is heard of this process for so long, others are given what it holds. A handler
     may take longer than that: its message is left to it while the process lives, up to 12 hours.
     close_timeout_s: how long `close` waits for handlers. Per broker, twice `concurrency` messages are fetched ahead, or
@@ -132,7 +135,11 @@ class AsyncConsumer(AsyncLifecycle):
             visibility_timeout_s=self._visibility_timeout_s,
             start=start_to_wire(self._start),
         )
+        self._made_with = self._concurrency
         self._shards = [self._new_shard(addresses, polling) for addresses in self._addresses]
+        self._steering = asyncio.create_task(
+            follow(self._shards[0].brokers, self.group, self._use), name=f"txmsg-settings-{self.group}"
+        )
         self._watching = asyncio.create_task(self._watch())
 
     def _new_shard(self, addresses: Sequence[str], polling: Polling) -> _Shard:
@@ -165,13 +172,26 @@ class AsyncConsumer(AsyncLifecycle):
                 group=self.group,
                 timeout_s=self.close_timeout_s,
             )
-        tasks = [self._watching, *(shard.presence for shard in self._shards)]
+        tasks = [self._watching, self._steering, *(shard.presence for shard in self._shards)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*(shard.links.close() for shard in self._shards), *tasks, return_exceptions=True)
         await self._workers.close()
         await asyncio.gather(*(shard.links.flush() for shard in self._shards))
         await asyncio.gather(*(shard.brokers.close() for shard in self._shards))
+
+    def _use(self, config: ClientConfig) -> None:
+        """Takes what an operator has set, at the first of several Notify databases."""
+        self._concurrency = config.concurrency or self._made_with
+        self._workers.resize(self._concurrency)
+        for shard in self._shards:
+            shard.links.allow(2 * self._concurrency)
+        _log.info(
+            "consumer.concurrency_set",
+            "group %(group)s: up to %(concurrency)d handlers run at once now",
+            group=self.group,
+            concurrency=self._concurrency,
+        )
 
     # ---- work
 

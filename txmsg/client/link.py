@@ -136,6 +136,11 @@ class Link:
         """Messages received and not settled."""
         return self._out
 
+    def allow(self, out_min: int) -> None:
+        """From now on so many messages may be out at once, at least."""
+        self._out_min = self._out_max = out_min
+        self._room.set()
+
     # ---- settling
 
     def ack(self, hand: Hand, offset: int) -> None:

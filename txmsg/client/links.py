@@ -64,6 +64,11 @@ class Links:
         """Messages received and not settled."""
         return sum(line.link.out for line in self._all())
 
+    def allow(self, out_min: int) -> None:
+        """From now on so many messages of each broker may be out at once, at least."""
+        for line in self._all():
+            line.link.allow(out_min)
+
     def _all(self) -> list[_Line]:
         return [*self._lines.values(), *self._retiring.values()]
 

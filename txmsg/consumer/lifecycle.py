@@ -22,6 +22,7 @@ from txmsg.runtime.process import LoopThread, shared_loop
 from txmsg.runtime.signals import signals_set
 from txmsg.runtime.start import Start, check_group_start
 from txmsg.runtime.user_function import in_handler
+from txmsg.settings.clients import CONCURRENCY_MAX
 
 if TYPE_CHECKING:
     from txmsg.tracing import Tracing
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
 C = TypeVar("C", bound="AsyncLifecycle")
 
-CONCURRENCY_MAX: Final = 4096
 CLOSE_TIMEOUT_S_MAX: Final = 24 * 3600.0
 _GRACE_S: Final = 30.0
 """How much longer than its own limits a call on the loop's thread is waited for."""

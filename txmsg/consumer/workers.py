@@ -79,6 +79,11 @@ class Workers(Generic[R]):
             workers = self._on_loop if runs[0].handler.function.is_coroutine else self._on_threads
             workers.put(runs)
 
+    def resize(self, count: int) -> None:
+        """From now on so many of each kind. Runs under way go on; threads end after the runs that wait already."""
+        self._on_loop.resize(count)
+        self._on_threads.resize(count)
+
     def running(self) -> list[R]:
         """The runs that are being handled."""
         return [run for run in (*self._on_loop.running, *self._on_threads.running) if run is not None]
@@ -119,9 +124,16 @@ class _LoopWorkers(Generic[R]):
         self._runs.extend(runs)
         self._wake_one()
 
+    def resize(self, count: int) -> None:
+        self._count = count
+        self.running += [None] * (count - len(self.running))
+        if self._tasks and not self._closed:
+            self._tasks += [self._new_task(place) for place in range(len(self._tasks), count)]
+            self.revive()
+
     def revive(self) -> None:
         if not self._closed:
-            for place, task in enumerate(self._tasks):
+            for place, task in enumerate(self._tasks[: self._count]):
                 if task.done():
                     self._tasks[place] = self._new_task(place)
 
@@ -154,6 +166,9 @@ class _LoopWorkers(Generic[R]):
 
     async def _work(self, place: int) -> None:
         while not self._closed:
+            if place >= self._count:  # there are to be fewer: another one takes what this one was woken for
+                self._wake_one()
+                return
             # One alone goes on in the next turn, and wakes others as handlers wait: not each of them at each turn.
             if not self._runs or (self._in_turn >= _TURN_COUNT and self._has_next):
                 await self._wait()
@@ -209,23 +224,34 @@ class _ThreadWorkers(Generic[R]):
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._runs: SimpleQueue[R | None] = SimpleQueue()
+        self._count = count
         self._started_count = 0
+        self._free_places: list[int] = []
         self._ended: deque[R] = deque()
         self._telling = False
         self._closed = False
-        self.running: list[R | None] = [None] * count
+        self.running: list[R | None] = []
         self._context = _handlers_context()
 
     def put(self, runs: Sequence[R]) -> None:
         for run in runs:
             self._runs.put(run)
         for _ in runs:
-            if self._closed or self._started_count == len(self.running) or not self._start_thread():
+            if self._closed or self._started_count >= self._count or not self._start_thread():
                 break
         if not self._started_count and not self._closed:
             while not self._runs.empty():  # nobody would ever take them: what is not noted is redelivered
                 if (waiting := self._runs.get()) is not None:
                     self._end_soon(waiting)
+
+    def resize(self, count: int) -> None:
+        self._count = count
+        while self._started_count > count:
+            self._started_count -= 1
+            self._runs.put(None)
+        for _ in range(min(count - self._started_count, self._runs.qsize())):
+            if self._closed or not self._start_thread():
+                break
 
     def close(self) -> None:
         self._closed = True
@@ -233,7 +259,10 @@ class _ThreadWorkers(Generic[R]):
             self._runs.put(None)
 
     def _start_thread(self) -> bool:
-        place = self._started_count
+        if not self._free_places:
+            self._free_places.append(len(self.running))
+            self.running.append(None)
+        place = self._free_places.pop()
         # Daemons, so that a handler that never returns does not keep the program from ending after a stop.
         thread = threading.Thread(target=self._work, args=(place,), name=f"{self._name}-{place}", daemon=True)
         try:
@@ -244,10 +273,11 @@ class _ThreadWorkers(Generic[R]):
                 "%(consumer)s: %(running)d of %(threads)d threads run, and no further one can be started (%(error)s): "
                 "raise the limit of processes (ulimit -u, pids.max), or give the consumer less concurrency",
                 consumer=self._name,
-                running=place,
-                threads=len(self.running),
+                running=self._started_count,
+                threads=self._count,
                 error=exc,
             )
+            self._free_places.append(place)
             return False
         self._started_count += 1
         return True
@@ -260,6 +290,7 @@ class _ThreadWorkers(Generic[R]):
             finally:
                 self.running[place] = None
                 self._end_soon(run)
+        self._free_places.append(place)
 
     def _handle(self, run: R) -> None:
         while (message := run.next(self._loop.time())) is not None:

@@ -19,7 +19,7 @@ from txmsg.settings.catalogue import Setting
 CONFIG_VARIABLE: Final = "TXMSG_CONFIG"
 """The variable that names the file."""
 DEFAULT: Final = "default"
-SCOPES: Final = ("broker", "metaq", "tailer", "client")
+SCOPES: Final = ("broker", "metaq", "tailer")
 """The tables of a file."""
 
 _TABLE: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]")

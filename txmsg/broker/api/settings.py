@@ -7,7 +7,7 @@ from txmsg.broker.store.settings import SettingRow
 from txmsg.message import us_of_datetime
 from txmsg.wire.v1 import settings_pb2 as pb
 
-_WAIT_S_MAX = 60.0
+_WAIT_S_MAX = 300.0
 _PREFIXES_MAX = 100
 
 

@@ -1,0 +1,91 @@
+"""What operators set for clients reaches those that run, of one group or of all, and is undone again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.integration.cli_harness import json_of, said
+from tests.waiting import until
+from txmsg.client import Consumer, Producer
+from txmsg.client.steering import config_for
+from txmsg.message import Message, ReceivedMessage
+from txmsg.settings.clients import ClientConfig
+
+
+class Handlers:
+    """How many run at once; each runs until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.running = self.ended = 0
+        self._may_end = threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def __call__(self, _: ReceivedMessage) -> None:
+        with self._lock:
+            self.running += 1
+        self._may_end.acquire()
+        with self._lock:
+            self.running -= 1
+            self.ended += 1
+
+    def end(self, count: int) -> None:
+        self._may_end.release(count)
+
+
+@contextmanager
+def consuming(broker: BrokerProcess, group: str, *, concurrency: int) -> Iterator[Handlers]:
+    handlers = Handlers()
+    consumer = Consumer(broker.address, group=group, concurrency=concurrency, close_timeout_s=30)
+    consumer.subscribe("t")(handlers)
+    with consumer:
+        try:
+            yield handlers
+        finally:
+            handlers.end(1000)
+
+
+def test_concurrency_changes_while_a_consumer_runs_and_returns_to_its_own(broker: BrokerProcess) -> None:
+    def config(*words: str) -> None:
+        json_of("config", *words, "--broker", broker.address)
+
+    with Producer(broker.address, group="shop") as producer:
+        producer.send_many([Message("t", b"x") for _ in range(40)])
+    with consuming(broker, "mailer", concurrency=2) as handlers:
+        until(lambda: handlers.running == 2)
+        config("set", "client.concurrency", "3")
+        until(lambda: handlers.running == 3)
+        config("set", "client.concurrency@mailer", "5")
+        config("set", "client.concurrency@other", "9")
+        until(lambda: handlers.running == 5)
+        config("unset", "client.concurrency@mailer")
+        config("unset", "client.concurrency")
+
+        def is_as_made() -> bool:
+            """Fewer, though there are messages enough for more."""
+            handlers.end(1)
+            return handlers.running == 2
+
+        until(is_as_made)
+        assert handlers.ended < 35
+
+
+def test_a_setting_of_clients_that_cannot_be_is_refused(broker: BrokerProcess) -> None:
+    def refused(*words: str) -> str:
+        return said("config", "set", *words, "--broker", broker.address, status=1)
+
+    assert "from 1 to 4096" in refused("client.concurrency", "0")
+    assert "did you mean client.concurrency?" in refused("client.concurency@mailer", "5")
+
+
+def test_what_is_set_for_a_group_wins_and_what_cannot_be_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    stored = {"client.concurrency": "3", "client.concurrency@a": "5", "client.of_later": "x"}
+    assert config_for("a", stored) == ClientConfig(concurrency=5)
+    assert config_for("b", stored) == ClientConfig(concurrency=3)
+    assert config_for("b", {}) == ClientConfig()
+    assert config_for("b", {"client.concurrency": "many"}) == ClientConfig()
+    assert "client.concurrency is not taken" in caplog.text

@@ -1,0 +1,66 @@
+"""What operators set for clients at run time: followed at the brokers that a client knows, for one group.
+
+A long poll, as that of applications' settings: brokers keep no state for it. Nothing depends on it: while no broker
+answers, a client goes on with what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from txmsg.client.channel import Brokers
+from txmsg.errors import MisuseError, TxmsgError
+from txmsg.logs import EventLog
+from txmsg.settings.catalogue import settings_of
+from txmsg.settings.clients import CLIENT, ClientConfig
+from txmsg.wire.v1 import settings_pb2 as pb
+from txmsg.wire.v1.settings_rpc import Settings as Service
+
+_log = EventLog(__name__)
+
+_HELD_S: Final = 240.0
+"""How long a broker holds a request when nothing has changed. There may be thousands of idle clients."""
+_GRACE_S: Final = 10.0
+_PAUSE_S_MIN: Final = 0.5
+_PAUSE_S_MAX: Final = 10.0
+_CATALOGUE: Final = {each.full_name: each for each in settings_of(ClientConfig, CLIENT)}
+
+
+async def follow(brokers: Brokers, group: str, use: Callable[[ClientConfig], None]) -> None:
+    """Calls `use` with what is set for this group, each time that it is another; until it is cancelled."""
+    version, used = 0, ClientConfig()
+    wait_s, pause_s = 0.0, _PAUSE_S_MIN
+    while True:
+        request = pb.WatchSettingsRequest(prefixes=[f"{CLIENT}."], version=version, wait_ms=int(wait_s * 1000))
+        attempts = min(len(brokers.addresses), 3)  # `call` gives an attempt its share of the time
+        try:
+            reply = await brokers.call(Service.watch, request, timeout_s=attempts * (wait_s + _GRACE_S))
+            version, wait_s, pause_s = reply.version, _HELD_S, _PAUSE_S_MIN
+            config = config_for(group, {each.name: each.value for each in reply.settings})
+            if config != used:
+                used = config
+                use(config)
+            continue
+        except TxmsgError as exc:
+            _log.debug("client.settings_unknown", "group %(group)s: %(error)s", group=group, error=exc)
+        except Exception:  # noqa: BLE001 - the root of a task
+            _log.exception("client.settings_broken", "group %(group)s: following settings failed", group=group)
+        await asyncio.sleep(pause_s)
+        wait_s, pause_s = 0.0, min(2 * pause_s, _PAUSE_S_MAX)
+
+
+def config_for(group: str, stored: Mapping[str, str]) -> ClientConfig:
+    """What holds for a group: what is set for it alone wins. Values that this release does not take are left out."""
+    values: dict[str, object] = {}
+    for full_name, setting in _CATALOGUE.items():
+        text = stored.get(f"{full_name}@{group}", stored.get(full_name))
+        if text is not None:
+            try:
+                values[setting.name] = setting.value_of(text)
+            except MisuseError as exc:
+                _log.warning(
+                    "client.setting_refused", "%(setting)s is not taken: %(error)s", setting=full_name, error=exc
+                )
+    return ClientConfig(**values)  # type: ignore[arg-type]
