@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.alerts.receiving import Webhook, receiving
+from txmsg.broker.alerts import alerting
 from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.alerts.config import AlertsConfig
 from txmsg.broker.config import BrokerConfig
@@ -89,8 +90,8 @@ async def world(notify_url: str, webhook: Webhook, tmp_path: Path) -> AsyncItera
     await pool.close()
 
 
-async def deliver(alerting: Alerting) -> None:
-    while await alerting.deliver_once("oncall"):
+async def deliver(broker: Alerting) -> None:
+    while await broker.deliver_once("oncall"):
         pass
 
 
@@ -248,6 +249,18 @@ async def test_what_cannot_be_delivered_is_given_up_in_the_end_and_its_number_is
             ("gone", store.WAITING_MAX),
             ("oncall", 3),
         ]
+
+
+async def test_a_test_tells_what_each_receiver_did(
+    world: World, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await world.a.test() == {"oncall": ""}
+    assert webhook.told() == [("firing", "TxmsgTest")]
+    webhook.status = 500
+    assert await world.a.test() == {"oncall": "the webhook answered 500"}
+    monkeypatch.setattr(alerting, "TEST_S_MAX", 0.2)
+    webhook.go_on.clear()
+    assert await world.a.test() == {"oncall": "no answer within 0.2 s"}
 
 
 # ---- silences

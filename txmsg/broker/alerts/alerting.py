@@ -41,6 +41,8 @@ _log = EventLog(__name__)
 
 ALERTS_PER_NOTIFICATION: Final = 100
 """Further ones are counted."""
+TEST_S_MAX: Final = 5.0
+"""How long a test may take: less than a command waits."""
 _FIGURES_AGE_S_MAX: Final = 600.0
 """Figures of the database that are older tell nothing."""
 _ROUND_SHARE: Final = 0.9
@@ -283,9 +285,12 @@ class Alerting:
 
         async def told_what(name: str, messenger: Messenger) -> str:
             try:
-                await messenger.tell(0, content_of(name, "txmsg", [alert]), attempts=1)
+                async with asyncio.timeout(TEST_S_MAX):
+                    await messenger.tell(0, content_of(name, "txmsg", [alert]), attempts=1)
             except ReceiverFailed as exc:
                 return str(exc)
+            except TimeoutError:
+                return f"no answer within {TEST_S_MAX:g} s"
             return ""
 
         outcomes = await asyncio.gather(*(told_what(*each) for each in self.messengers.items()))
