@@ -9,6 +9,7 @@ from typing import Any, Final
 from txmsg.console.look import Look
 from txmsg.console.views import View
 from txmsg.console.watch import Snapshot, Watch
+from txmsg.metrics.catalogue import OTHER
 
 _ROWS: Final = 8
 _STEP_S: Final = 5
@@ -50,10 +51,12 @@ async def _read(look: Look) -> Mapping[str, Any]:
     seconds = snapshot.each("txmsg_group_lag_seconds")
     retrying = snapshot.each("txmsg_group_retrying_messages")
     dead = snapshot.each("txmsg_group_dead_letters")
-    behind = sorted(lags, key=lambda of: (-lags[of], -dead.get(of, 0), of))[:_ROWS]
+    behind = sorted((of for of in lags if OTHER not in of), key=lambda of: (-lags[of], -dead.get(of, 0), of))[:_ROWS]
     rates = snapshot.each_rate("txmsg_topic_messages_total")
     totals = snapshot.each("txmsg_topic_messages_total")
-    busiest = sorted(totals, key=lambda of: (-rates.get(of, 0), -totals[of], of))[:_ROWS]
+    busiest = sorted((of for of in totals if OTHER not in of), key=lambda of: (-rates.get(of, 0), -totals[of], of))[
+        :_ROWS
+    ]
     return {
         "snapshot": snapshot,
         "lines": lines(look.watch),
@@ -70,10 +73,15 @@ async def _read(look: Look) -> Mapping[str, Any]:
             }
             for of in behind
         ],
-        "group_count": len({group for group, _ in lags}),
+        "group_count": _count({group for group, _ in lags}),
         "topics": [{"topic": of[0], "rate": rates.get(of), "total": totals[of]} for of in busiest],
-        "topic_count": len(totals),
+        "topic_count": _count({topic for (topic,) in totals}),
     }
+
+
+def _count(names: set[str]) -> str:
+    """How many there are; beyond those with figures of their own it is only known that there are more."""
+    return f"{len(names - {OTHER}):,}" + ("+" if OTHER in names else "")
 
 
 def broker_row(snapshot: Snapshot, broker: str) -> dict[str, Any]:
