@@ -151,6 +151,7 @@ async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_witho
     link.ack(HAND, 5)
     assert await asked.get() == 50
     assert asked.empty()
+    await link.flush(VISIBILITY_TIMEOUT_S)
     running.cancel()
     await asyncio.wait([running])
 

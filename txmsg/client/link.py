@@ -253,11 +253,11 @@ class Link:
                 self._counts.received += len(messages) + len(unreadable)
                 until = asyncio.get_running_loop().time() + self._polling.visibility_timeout_s
                 # What came before from one queue and under one token came in this reply: a part are retries.
+                sizes = self._held.setdefault(hand, _Held({}, until)).sizes
+                sizes.update(dict.fromkeys(unreadable, 0))
                 # Not from the columns: protobuf copies a body each time it is read.
-                sizes = dict.fromkeys(receipt.offset, 0)
                 sizes.update(zip(map(_OFFSET, messages), map(len, map(_BODY, messages)), strict=True))
-                self._held.setdefault(hand, _Held({}, until)).sizes.update(sizes)
-                self._out_size_bytes += sum(sizes.values())
+                self._out_size_bytes += sum(map(len, map(_BODY, messages)))
                 for offset, error in unreadable.items():
                     self.refuse(hand, offset, str(error))
                 if messages:
