@@ -18,7 +18,8 @@ from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgEr
 
 STREAMS_MAX: Final = 200
 _TICK_S_MAX: Final = 1.5
-"""Also without a poll: ages go on while a broker is away."""
+"""Between two events, also while a page is read or waits. assets/live.js takes a longer silence for a lost server."""
+_SAME: Final = b"event: same\ndata:\n\n"
 _KEPT_S: Final = 30.0
 
 
@@ -87,14 +88,22 @@ class Live:
         try:
             yield b"retry: 1000\n\n"
             while not self.closing.is_set():
-                html = await self._shared(key, view, look, render)
-                yield b"event: same\ndata:\n\n" if html == last else _event("part", html)
+                reading = self._shared(key, view, look, render)
+                while not (await asyncio.wait({reading}, timeout=_TICK_S_MAX))[0]:  # does not cancel it for others
+                    yield _SAME
+                html = reading.result()
+                yield _SAME if html == last else _event("part", html)
                 last = html
-                await self._pause(view, look)
+                if view.every_s is None:
+                    await look.watch.polled(_TICK_S_MAX)
+                    continue
+                due = time.monotonic() + view.every_s
+                while (left_s := due - time.monotonic()) > 0 and not await self._closes(min(left_s, _TICK_S_MAX)):
+                    yield _SAME
         finally:
             self.streams -= 1
 
-    async def _shared(self, key: str, view: View, look: Look, render: Callable[[Reading], str]) -> str:
+    def _shared(self, key: str, view: View, look: Look, render: Callable[[Reading], str]) -> asyncio.Task[str]:
         now = time.monotonic()
         found = self._rendered.get(key)
         if found is None or now - found[0] >= (view.every_s or _TICK_S_MAX / 3) / 2:
@@ -104,17 +113,14 @@ class Live:
                 return render(await read(view, look))
 
             found = self._rendered[key] = (now, asyncio.create_task(make()))
-        return await asyncio.shield(found[1])
+        return found[1]
 
-    async def _pause(self, view: View, look: Look) -> None:
-        if view.every_s is None:
-            await look.watch.polled(_TICK_S_MAX)
-            return
+    async def _closes(self, within_s: float) -> bool:
         try:
-            async with asyncio.timeout(view.every_s):
-                await self.closing.wait()
+            async with asyncio.timeout(within_s):
+                return await self.closing.wait()
         except TimeoutError:
-            return
+            return False
 
 
 def _event(name: str, data: str) -> bytes:

@@ -1,0 +1,43 @@
+"""The stream of a page's live part, without a server and without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from txmsg.console import views
+from txmsg.console.look import Look
+from txmsg.console.views import Live, Reading, View
+
+_LOOK = cast(Look, SimpleNamespace(watch=SimpleNamespace(snapshot=object(), trouble="", look=lambda: None)))
+_SAME = b"event: same\ndata:\n\n"
+
+
+def _render(_: Reading) -> str:
+    return "x"
+
+
+async def test_a_page_hears_of_the_server_while_it_waits_and_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "_TICK_S_MAX", 0.01)
+    may_read = asyncio.Event()
+
+    async def read(_: Look) -> Mapping[str, Any]:
+        await may_read.wait()
+        return {}
+
+    view = View(path="", section="", template="", read=read, every_s=3600.0)
+    live = Live()
+    async with asyncio.timeout(20), aclosing(live.events("key", view, _LOOK, _render)) as events:  # type: ignore[type-var]
+        assert [await anext(events) for _ in range(3)] == [b"retry: 1000\n\n", _SAME, _SAME]
+        may_read.set()
+        while (event := await anext(events)) == _SAME:
+            pass
+        assert event == b"event: part\ndata: x\n\n"
+        assert [await anext(events) for _ in range(3)] == [_SAME] * 3
+        live.closing.set()
+        assert [event async for event in events] == []
