@@ -530,3 +530,31 @@ async def test_workers_become_more_and_fewer_while_they_work(kind: str) -> None:
         await until_running(3)
         gate.set()
         await told.until(9)
+
+
+async def test_threads_never_exceed_the_limit_however_often_it_changes_while_they_are_busy() -> None:
+    gate = threading.Event()
+
+    def handler(message: ReceivedMessage) -> None:
+        gate.wait(DEADLINE_S)
+
+    def threads() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name.startswith("test-")]
+
+    before = len(threads())  # of tests whose handlers outlived them
+    async with working(4) as (workers, told):
+        workers.put(deliveries(told, 20, handler))
+        for _ in range(3):
+            workers.resize(1)
+            workers.put(deliveries(told, 1, handler, start=20))
+            workers.resize(4)
+        assert len(threads()) - before == 4
+        gate.set()
+        await told.until(23)
+        workers.resize(1)  # nobody is busy now
+        async with asyncio.timeout(DEADLINE_S):
+            while len(threads()) - before != 1:  # noqa: ASYNC110 - of threads
+                await asyncio.sleep(0.001)
+        workers.put(deliveries(told, 3, handler, start=23))
+        workers.resize(4)
+        await told.until(26)

@@ -80,7 +80,7 @@ class Workers(Generic[R]):
             workers.put(runs)
 
     def resize(self, count: int) -> None:
-        """From now on so many of each kind. Runs under way go on; threads end after the runs that wait already."""
+        """From now on so many of each kind. Runs under way go on: while they do, more than that may be handled."""
         self._on_loop.resize(count)
         self._on_threads.resize(count)
 
@@ -223,9 +223,11 @@ class _ThreadWorkers(Generic[R]):
         self._before = before
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._runs: SimpleQueue[R | None] = SimpleQueue()
+        self._runs: SimpleQueue[R | None] = SimpleQueue()  # None wakes a thread that may have to leave
         self._count = count
-        self._started_count = 0
+        self._lock = threading.Lock()  # of the next three: threads change them
+        self._live_count = 0
+        self._wake_count = 0  # how many None wait
         self._free_places: list[int] = []
         self._ended: deque[R] = deque()
         self._telling = False
@@ -237,32 +239,37 @@ class _ThreadWorkers(Generic[R]):
         for run in runs:
             self._runs.put(run)
         for _ in runs:
-            if self._closed or self._started_count >= self._count or not self._start_thread():
+            if self._closed or self._live_count >= self._count or not self._start_thread():
                 break
-        if not self._started_count and not self._closed:
+        if not self._live_count and not self._closed:
             while not self._runs.empty():  # nobody would ever take them: what is not noted is redelivered
                 if (waiting := self._runs.get()) is not None:
                     self._end_soon(waiting)
 
     def resize(self, count: int) -> None:
-        self._count = count
-        while self._started_count > count:
-            self._started_count -= 1
+        with self._lock:
+            self._count = count
+            # A thread that handles a run sees by itself that it has to leave. One that waits has to be woken.
+            wake_count = max(0, self._live_count - count - self._wake_count)
+            self._wake_count += wake_count
+        for _ in range(wake_count):
             self._runs.put(None)
-        for _ in range(min(count - self._started_count, self._runs.qsize())):
+        for _ in range(min(count - self._live_count, self._runs.qsize())):
             if self._closed or not self._start_thread():
                 break
 
     def close(self) -> None:
         self._closed = True
-        for _ in range(self._started_count):
+        for _ in range(self._live_count):
             self._runs.put(None)
 
     def _start_thread(self) -> bool:
-        if not self._free_places:
-            self._free_places.append(len(self.running))
-            self.running.append(None)
-        place = self._free_places.pop()
+        with self._lock:
+            if not self._free_places:
+                self._free_places.append(len(self.running))
+                self.running.append(None)
+            place = self._free_places.pop()
+            self._live_count += 1
         # Daemons, so that a handler that never returns does not keep the program from ending after a stop.
         thread = threading.Thread(target=self._work, args=(place,), name=f"{self._name}-{place}", daemon=True)
         try:
@@ -273,23 +280,41 @@ class _ThreadWorkers(Generic[R]):
                 "%(consumer)s: %(running)d of %(threads)d threads run, and no further one can be started (%(error)s): "
                 "raise the limit of processes (ulimit -u, pids.max), or give the consumer less concurrency",
                 consumer=self._name,
-                running=self._started_count,
+                running=self._live_count - 1,
                 threads=self._count,
                 error=exc,
             )
-            self._free_places.append(place)
+            with self._lock:
+                self._free(place)
             return False
-        self._started_count += 1
         return True
 
     def _work(self, place: int) -> None:
-        while (run := self._runs.get()) is not None and not self._closed:
-            self.running[place] = run
-            try:
-                self._context.copy().run(self._handle, run)
-            finally:
-                self.running[place] = None
-                self._end_soon(run)
+        while not self._closed and not self._leaves(place):
+            run = self._runs.get()
+            if run is None:
+                with self._lock:
+                    self._wake_count -= 1
+            elif not self._closed:
+                self.running[place] = run
+                try:
+                    self._context.copy().run(self._handle, run)
+                finally:
+                    self.running[place] = None
+                    self._end_soon(run)
+
+    def _leaves(self, place: int) -> bool:
+        """Whether there are more threads than there are to be. If so, this one has left on return."""
+        if self._live_count <= self._count:  # as nearly always, so without the lock
+            return False
+        with self._lock:
+            is_surplus = self._live_count > self._count
+            if is_surplus:
+                self._free(place)
+            return is_surplus
+
+    def _free(self, place: int) -> None:
+        self._live_count -= 1
         self._free_places.append(place)
 
     def _handle(self, run: R) -> None:
