@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
+from txmsg.administration.alerts import AlertAdministration
 from txmsg.administration.cluster import ClusterAdministration
 from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
@@ -84,3 +85,7 @@ class Look:
     async def settings(self, work: Callable[[SettingsAdministration], T]) -> T:
         """Asks the administration of settings."""
         return await self.watch.database.run(lambda: work(SettingsAdministration(self.watch.database.ask_from_thread)))
+
+    async def alerts(self, work: Callable[[AlertAdministration], T]) -> T:
+        """Asks the administration of alerts."""
+        return await self.watch.database.run(lambda: work(AlertAdministration(self.watch.database.ask_from_thread)))

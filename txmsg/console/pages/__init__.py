@@ -7,6 +7,7 @@ from typing import Final
 
 from txmsg.console.actions import Action
 from txmsg.console.pages import (
+    alerts,
     audit,
     brokers,
     dead_letters,
@@ -29,6 +30,7 @@ _MODULES: Final = (
     messages,
     brokers,
     settings,
+    alerts,
     audit,
     operations,
 )

@@ -1,0 +1,94 @@
+"""The page of alerts, with a real broker: what fires is silenced for a time, and the silence is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+from markupsafe import escape
+from playwright.sync_api import expect
+
+from tests.console.conftest import WAIT_MS, Look, Shown
+from tests.integration.cli_harness import json_of
+
+HOSTILE = "<img src=x onerror=alert(1)>[*]"
+OWN = {"Sec-Fetch-Site": "same-origin"}
+
+expect.set_options(timeout=WAIT_MS)
+
+
+@pytest.fixture(scope="module")
+def client(shown: Shown) -> Iterator[httpx2.Client]:
+    """Two alerts fire, one is pending, one is over; brokers leave them alone for the time of the tests."""
+    shown.execute(
+        "update txmsg.alert_round set begun_at = now() + interval '50 s', is_finished = false;"
+        "insert into txmsg.alert (source, rule, labels, severity, summary, action, state, value, since, seen_at, "
+        "fired_at, resolved_at) select 'database', rule, jsonb_build_object('where', place), 'critical', "
+        f"'summary of ' || place, 'look at {HOSTILE}', state, 1, now() - interval '1 h', now() + interval '1 h', "
+        "case when state <> 'pending' then now() end, case when state = 'resolved' then now() end "
+        f"from (values ('TestFires', '{HOSTILE}', 'firing'), ('TestFires', 'elsewhere', 'firing'), "
+        "('TestWaits', 'here', 'pending'), ('TestOver', 'there', 'resolved')) alert (rule, place, state)"
+    )
+    with httpx2.Client(base_url=f"{shown.url}/notify", headers=OWN, timeout=60) as asking:
+        yield asking
+
+
+def page(client: httpx2.Client, path: str, **query: str) -> str:
+    """A page that is shown, with no text of others as HTML."""
+    answer = client.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    assert "<img src=x" not in answer.text
+    return answer.text
+
+
+def test_alerts_are_silenced_and_told_again_in_the_browser(client: httpx2.Client, shown: Shown, look: Look) -> None:
+    seen = look("/notify/alerts")
+    expect(seen.locator("[id^=alert-]")).to_have_count(3)
+    expect(seen.locator("[id^=over-]")).to_contain_text(["summary of there"])
+    expect(seen.locator("#live .bar")).to_contain_text("firing 2")
+    expect(seen.locator("#live .bar")).to_contain_text("pending 1")
+    row = seen.locator("tr", has_text=f"summary of {HOSTILE}")
+    row.get_by_role("button", name="Silence…").click()
+    asked = seen.locator("#dialog")
+    expect(asked).to_contain_text("Receivers are not told of alerts that fit.")
+    expect(asked).to_contain_text("Fits now: 1")  # its signs are no pattern
+    asked.get_by_label("For", exact=True).fill("30m")
+    asked.get_by_label("Reason").fill("we know")
+    asked.get_by_role("button", name="Silence", exact=True).click()
+    expect(seen.locator("#toasts")).to_contain_text("holds for 30m")
+    expect(row.locator(".badge")).to_have_text("silenced")
+    expect(seen.locator("#live .bar")).to_contain_text("firing 1")
+    listed = json_of("alert", "list", "--broker", shown.broker.address)
+    (silence,) = listed["silences"]
+    assert silence["reason"] == "we know"
+    assert [each["labels"]["where"] for each in listed["alerts"] if each["silences"]] == [HOSTILE]
+
+    seen.get_by_role("button", name="End…").click()
+    expect(asked).to_contain_text("what it alone holds back: 1 firing alerts")
+    asked.get_by_role("button", name="End", exact=True).click()
+    expect(row.locator(".badge")).to_have_text("firing")
+    assert json_of("alert", "list", "--broker", shown.broker.address)["silences"] == []
+    ended = page(client, f"/alerts/silences/{silence['id']}/end")
+    assert "it has ended" in ended
+    assert "hx-post" not in ended
+
+
+def test_a_silence_says_what_it_fits_and_what_is_wrong_with_it(client: httpx2.Client) -> None:
+    text = page(client, "/alerts")
+    assert str(escape(f"look at {HOSTILE}")) in text
+    assert "brokers&#39; logs only" in text
+    assert "Fits now" not in page(client, "/alerts/silence")
+    assert "Fits now: 2" in page(client, "/alerts/silence", matchers="rule=TestF*")
+    wrong = page(client, "/alerts/silence", matchers="<img>", reason="typed")
+    assert "does not say which alerts" in wrong
+    assert 'value="typed"' in wrong  # what was typed stays
+    given = {"matchers": "rule=TestF*", "for": "2h", "reason": "why"}
+    for name, value, refused in (
+        ("for", "soon", "is not a duration"),
+        ("reason", "", "must be 1 to 500 characters"),
+        ("matchers", "", "a silence needs 1 to 20 matchers"),
+    ):
+        answer = client.post("/alerts/silence", data=given | {name: value}).text
+        assert "Nothing was done" in answer
+        assert refused in answer
