@@ -59,6 +59,7 @@ __all__ = [
     "UnknownTopic",
     "error_of_code",
     "printable",
+    "said_by",
     "shown",
 ]
 
@@ -69,6 +70,14 @@ _SHORT.maxstring = _SHORT.maxother = 80
 def shown(value: object) -> str:
     """A value as an error text names it: its repr, cut to a length that a person reads."""
     return _SHORT.repr(value)
+
+
+def said_by(error: BaseException) -> str:
+    """Its text, even if its own `__str__` raises."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the user's code
+        return "<its __str__ raised>"
 
 
 def printable(text: str, *, lines: bool = False) -> str:

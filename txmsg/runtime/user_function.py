@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from typing import Any
 
-from txmsg.errors import MisuseError, shown
+from txmsg.errors import MisuseError, said_by, shown
 
 in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
 """Whether a handler is being run: one that calls `stop` must not wait for itself."""
@@ -125,11 +125,7 @@ class UserFunction:
 def text_of(exc: Exception) -> str:
     """What was raised, for a person who looks later, in characters that can be kept."""
     where = "".join(traceback.format_tb(exc.__traceback__, limit=-5))
-    try:
-        said = str(exc)
-    except Exception:  # noqa: BLE001 - the user's code, too
-        said = "<its __str__ raised>"
-    text = f"{type(exc).__name__}: {said}\n{where}"
+    text = f"{type(exc).__name__}: {said_by(exc)}\n{where}"
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 

@@ -11,7 +11,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from txmsg.errors import MessageTooLarge
+from txmsg.errors import MessageTooLarge, ProtocolError
 from txmsg.message import Message
 from txmsg.wire.headers import unpack_headers
 
@@ -60,6 +60,12 @@ def unsampled() -> Span:
 
 def links_of(packed: Iterable[bytes | None]) -> list[Link]:
     """Links to those of these messages that carry a context, at most LINKS_MAX; by their headers as they are stored."""
-    carriers = (unpack_headers(each) for each in packed if each and _PACKED in each)
-    contexts = (context for headers in carriers if (context := context_of(headers)) is not None)
+    contexts = (context for each in packed if each and _PACKED in each and (context := _packed_context(each)))
     return [Link(context) for context in islice(contexts, LINKS_MAX)]
+
+
+def _packed_context(packed: bytes) -> SpanContext | None:
+    try:
+        return context_of(unpack_headers(packed))
+    except ProtocolError:  # told to who takes the message
+        return None

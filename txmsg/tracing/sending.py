@@ -13,7 +13,17 @@ from opentelemetry.trace import Link, Span, SpanKind, Tracer, get_current_span, 
 
 from txmsg.message import Message, TransactionState, message_id
 from txmsg.tracing.context import context_of, headers_of, with_context
-from txmsg.tracing.spans import MESSAGE_ID, OUTCOME, TRANSACTION_ID, Block, attributes_of, end, name_of, one_of
+from txmsg.tracing.spans import (
+    MESSAGE_ID,
+    OUTCOME,
+    TRANSACTION_ID,
+    Block,
+    attributes_of,
+    begin,
+    end,
+    name_of,
+    one_of,
+)
 
 LOCAL_TRANSACTION = "local transaction"
 _NOTHING = nullcontext()
@@ -49,7 +59,8 @@ class Sending:
         own = _own_contexts(messages)
         attributes = attributes_of(operation, topic, kind="send", count=len(messages))
         attributes["messaging.txmsg.producer.group"] = group
-        self._span = tracer.start_span(
+        self._span = begin(
+            tracer,
             name_of(operation, topic),
             current,
             kind=SpanKind.CLIENT if len(own) == len(messages) else SpanKind.PRODUCER,
@@ -86,7 +97,8 @@ class Sending:
         if not self._is_traced:
             return Block(self._span, is_current=True, is_own=False)
         return Block(
-            self._tracer.start_span(
+            begin(
+                self._tracer,
                 LOCAL_TRANSACTION,
                 set_span_in_context(self._span),
                 attributes={"messaging.system": "txmsg", TRANSACTION_ID: self._transaction_id},
@@ -100,7 +112,8 @@ class Sending:
             return _NOTHING
         attributes = attributes_of(state.value, self._topic, kind="settle", count=len(self.messages))
         return Block(
-            self._tracer.start_span(
+            begin(
+                self._tracer,
                 name_of(state.value, self._topic),
                 set_span_in_context(self._span),
                 kind=SpanKind.CLIENT,

@@ -1,23 +1,43 @@
-"""Spans as blocks, and what they say, by OpenTelemetry's conventions for messaging."""
+"""Spans as blocks, and what they say, by OpenTelemetry's conventions for messaging.
+
+Samplers and span processors are the application's, and run where a span begins and ends. What they raise goes no
+further than here: a message may be stored already, or taken, and is to be neither sent again nor lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextvars import Token
 from types import TracebackType
 from typing import Self
 
 from opentelemetry.context import Context, attach, detach
-from opentelemetry.trace import Span, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    set_span_in_context,
+)
 from opentelemetry.util.types import Attributes
 
+from txmsg.errors import said_by
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, TransactionState, message_id
 from txmsg.tracing.context import headers_of
+
+_log = EventLog(__name__)
 
 TRANSACTION_ID = "messaging.txmsg.transaction.id"
 OUTCOME = "messaging.txmsg.outcome"
 MESSAGE_ID = "messaging.message.id"
 MESSAGE_COUNT = "messaging.batch.message_count"
+
+_failed: set[type[Exception]] = set()
+"""What tracing has failed with in this process."""
 
 
 class Block:
@@ -55,15 +75,54 @@ class Block:
         return headers_of(self.span)["traceparent"] if self.span.is_recording() else ""
 
 
-def end(span: Span, error: BaseException | None) -> None:
+def begin(
+    tracer: Tracer,
+    name: str,
+    context: Context | None = None,
+    *,
+    kind: SpanKind = SpanKind.INTERNAL,
+    attributes: Attributes = None,
+    links: Sequence[Link] | None = None,
+    start_time: int | None = None,
+) -> Span:
+    """A new span; one that records nothing if the SDK raises."""
+    try:
+        return tracer.start_span(name, context, kind, attributes, links, start_time)
+    except Exception as exc:  # noqa: BLE001 - the application's sampler or processor
+        note_failure(exc)
+        return INVALID_SPAN
+
+
+def end(span: Span, error: BaseException | None = None) -> None:
     """Ends a span, with the error if there is one."""
-    if error is not None and span.is_recording():
-        kind = type(error)
-        is_builtin = kind.__module__ == "builtins"
-        span.set_attribute("error.type", kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}")
-        span.record_exception(error)
-        span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
-    span.end()
+    try:
+        try:
+            if error is not None and span.is_recording():
+                _note_error(span, error)
+        finally:
+            span.end()
+    except Exception as exc:  # noqa: BLE001 - the application's processor, or its error's text
+        note_failure(exc)
+
+
+def _note_error(span: Span, error: BaseException) -> None:
+    kind = type(error)
+    is_builtin = kind.__module__ == "builtins"
+    span.set_attribute("error.type", kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}")
+    span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {said_by(error)}"))
+    span.record_exception(error)
+
+
+def note_failure(error: Exception) -> None:
+    """Logs what tracing raised: once for each kind, as it may come with each message."""
+    if type(error) not in _failed:
+        _failed.add(type(error))
+        _log.exception(
+            "tracing.failed",
+            "a span is lost or incomplete, as tracing raised %(error)s; messages are not affected, and this is logged "
+            "once",
+            error=f"{type(error).__name__}: {said_by(error)}",
+        )
 
 
 def one_of(topics: Collection[str]) -> str | None:

@@ -26,7 +26,10 @@ from txmsg.tracing.spans import (
     attributes_of,
     attributes_of_check,
     attributes_of_received,
+    begin,
+    end,
     name_of,
+    note_failure,
     one_of,
 )
 
@@ -71,7 +74,7 @@ class Tracing:
 
     def transaction(self) -> Block:
         """The time of a transaction whose messages are sent in it."""
-        span = self._tracer.start_span(LOCAL_TRANSACTION, attributes={"messaging.system": "txmsg"})
+        span = begin(self._tracer, LOCAL_TRANSACTION, attributes={"messaging.system": "txmsg"})
         return Block(span, is_current=True)
 
     def answering(self, group: str, message: ReceivedMessage, traceparent: str) -> Block:
@@ -80,7 +83,8 @@ class Tracing:
         context = context_of(headers)
         if context is None:
             return self.untraced()
-        span = self._tracer.start_span(
+        span = begin(
+            self._tracer,
             name_of("answer", message.topic),
             beneath(context),
             kind=SpanKind.SERVER,
@@ -95,7 +99,8 @@ class Tracing:
         context = context_of(message.headers) if message.headers else None
         if context is None and not self._starts_traces:
             return None
-        span = self._tracer.start_span(
+        span = begin(
+            self._tracer,
             name_of("process", message.topic),
             beneath(context) if context is not None and self._joins_senders else Context(),
             kind=SpanKind.CONSUMER,
@@ -109,7 +114,8 @@ class Tracing:
     ) -> None:
         """A poll by the application has given messages of these topics, with these headers; it began at that time."""
         topic = one_of(topics)
-        span = self._tracer.start_span(
+        span = begin(
+            self._tracer,
             name_of("poll", topic),
             kind=SpanKind.CLIENT,
             attributes={
@@ -119,11 +125,15 @@ class Tracing:
             start_time=begun_at_ns,
         )
         if span.is_recording():
-            found = packed_headers()
-            span.set_attribute(MESSAGE_COUNT, len(found))
-            for link in links_of(found):
-                span.add_link(link.context)
-        span.end()
+            try:
+                found = packed_headers()
+            except Exception as exc:  # noqa: BLE001 - the poll has taken the messages: the application reads them itself
+                note_failure(exc)
+            else:
+                span.set_attribute(MESSAGE_COUNT, len(found))
+                for link in links_of(found):
+                    span.add_link(link.context)
+        end(span)
 
     # ---- servers
 
@@ -132,7 +142,8 @@ class Tracing:
         context = context_of(message.headers)
         if context is None:
             return nullcontext()
-        span = self._tracer.start_span(
+        span = begin(
+            self._tracer,
             name_of("check", message.topic),
             beneath(context),
             kind=SpanKind.CLIENT,
@@ -151,7 +162,8 @@ class Tracing:
         if not links:
             return nullcontext()
         topic = one_of(topics)
-        span = self._tracer.start_span(
+        span = begin(
+            self._tracer,
             name_of("mirror", topic),
             beneath(links[0].context),
             kind=SpanKind.CLIENT,
