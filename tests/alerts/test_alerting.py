@@ -14,11 +14,12 @@ import pytest
 from tests.alerts.receiving import Webhook, receiving
 from txmsg.broker.alerts import alerting
 from txmsg.broker.alerts.alerting import Alerting
-from txmsg.broker.alerts.config import AlertsConfig
+from txmsg.broker.alerts.conditions import scope_of
+from txmsg.broker.alerts.config import BUILT_IN, AlertsConfig
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store import alerts as store
 from txmsg.broker.store.connect import Pool, open_pool, session
-from txmsg.metrics.catalogue import GROUP, TOPIC, Process
+from txmsg.metrics.catalogue import GROUP, TOPIC, Process, Scope
 from txmsg.metrics.figures import Figures
 
 
@@ -143,6 +144,28 @@ async def test_while_figures_of_the_database_are_old_its_alerts_stay_as_they_are
     world.age_s = -1.0
     await world.a.look_once()
     assert await world.states() == [("TxmsgDeadLetters", "firing")]
+
+
+def of_scope(scope: Scope) -> str:
+    """The built-in rules that one broker looks at for itself, or for the database, as `off` names them."""
+    return " ".join(name for name, alert in BUILT_IN.items() if scope_of(alert) is scope)
+
+
+async def test_with_all_rules_of_brokers_off_those_of_the_database_are_looked_at(world: World) -> None:
+    world.a = world.broker("a", off=of_scope(Scope.PROCESS))
+    world.dead, world.paused = 1, 3
+    await world.a.look_once()
+    assert await world.states() == [("TxmsgDeadLetters", "pending")]
+
+
+async def test_with_all_rules_of_the_database_off_an_operators_own_are_looked_at(world: World) -> None:
+    world.file.write_text(
+        f'{world.file.read_text()}[rules.Own]\nsql = "select 1"\ndatabase = "{world.url}"\nabove = 0\nsummary = "s"\n'
+    )
+    world.a = world.broker("a", off=of_scope(Scope.DATABASE))
+    world.dead = 1
+    await world.a.look_once()
+    assert await world.states() == [("Own", "pending")]
 
 
 async def test_a_broker_that_was_paused_during_its_look_writes_nothing(world: World) -> None:

@@ -134,13 +134,14 @@ class Alerting:
         by_scope: dict[Scope | None, list[Alert]] = {}
         for alert in built_in_rules(config):
             by_scope.setdefault(scope_of(alert), []).append(alert)
-        await self._look(self._config.broker_id, by_scope[Scope.PROCESS], samples)
+        await self._look(self._config.broker_id, by_scope.get(Scope.PROCESS, ()), samples)
         async with session(self._pool) as conn:
             number = await store.claim_round(conn, self._config.broker_id, config.interval_s * _ROUND_SHARE)
             if number is None:
                 return
             seen_of_mirrors = await observing.mirrors(conn)
-        await self._look(store.DATABASE, by_scope[Scope.DATABASE], {**samples, **seen_of_mirrors}, number)
+        of_database = by_scope.get(Scope.DATABASE, ())
+        await self._look(store.DATABASE, of_database, {**samples, **seen_of_mirrors}, number)
 
     async def _look(
         self,
