@@ -30,7 +30,7 @@ from txmsg import (
     create_tables,
     transactional_message,
 )
-from txmsg.message import HEADERS_SIZE_BYTES_MAX
+from txmsg.message import HEADERS_SIZE_BYTES_MAX, new_transaction_id
 from txmsg.tracing import Tracing
 
 _UNSAMPLED = TracerProvider(sampler=ParentBased(ALWAYS_OFF))
@@ -119,9 +119,34 @@ def test_what_raises_is_an_error_of_the_local_transaction_and_rolled_back(
     assert spans.one("half order.refused").status.status_code is StatusCode.UNSET
 
 
+def test_a_half_message_is_stored_again_under_the_id_of_the_caller(
+    spans: Spans, producer: Producer, traced_broker: str
+) -> None:
+    transaction_id = new_transaction_id()
+    messages = [Message("order.again", b"{}")]
+    with consuming(traced_broker, "order.again", spans.tracing) as seen:
+        halves = [producer.half(messages, transaction_id=transaction_id) for _ in range(2)]
+        producer.end(halves[1], TransactionState.COMMIT)
+        message, _ = seen.next()
+
+    assert {half.transaction_id for half in halves} == {transaction_id}
+    assert message.headers == {}, "the context of either call would have made the other one's messages others"
+    assert is_child(spans.one("commit order.again"), spans.named("half order.again")[1])
+
+
+async def test_an_async_producer_stores_a_half_message_again(spans: Spans, traced_broker: str) -> None:
+    transaction_id = new_transaction_id()
+    async with AsyncProducer(traced_broker, group="shop", tracing=spans.tracing) as producer:
+        first, again = [
+            await producer.half([Message("async.again", b"")], transaction_id=transaction_id) for _ in range(2)
+        ]
+        await producer.end(again, TransactionState.ROLLBACK)
+    assert first.transaction_id == again.transaction_id == transaction_id
+
+
 @pytest.mark.parametrize("raises", [False, True])
 def test_the_late_flow_sends_its_half_messages_within_the_local_transaction(
-    spans: Spans, producer: Producer, sessions: sessionmaker[Session], raises: bool
+    spans: Spans, producer: Producer, sessions: sessionmaker[Session], traced_broker: str, raises: bool
 ) -> None:
     with sessions() as session:
         try:
@@ -137,6 +162,9 @@ def test_the_late_flow_sends_its_half_messages_within_the_local_transaction(
     local, half = spans.one("local transaction"), spans.one("half order.paid")
     assert is_child(half, local)
     assert is_child(spans.one("commit order.paid"), half)
+    with consuming(traced_broker, "order.paid", spans.tracing):
+        [process] = spans.wait("process order.paid")
+    assert is_child(process, half)
 
 
 def test_several_messages_are_one_span_that_all_of_them_carry(spans: Spans, traced_broker: str) -> None:

@@ -232,6 +232,13 @@ class AsyncProducer:
         there are no check-backs, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
         transaction then; what may have been stored is never delivered.
         """
+        # A call that may be repeated must store the same each time: no context of its own.
+        return await self._half(messages, transaction_id, carry_context=transaction_id is None)
+
+    async def _half(
+        self, messages: Sequence[Message], transaction_id: TransactionId | None, *, carry_context: bool
+    ) -> Half:
+        """As `half`. carry_context: the messages carry the context of this call, if it is traced."""
         self.hooks.before_half()
         sender = self._sender_here() or await self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
@@ -239,7 +246,7 @@ class AsyncProducer:
         messages = messages_of(messages)
         with sending(self.tracing, "half", messages, self.group) as trace:
             entry = (FreshEntry if transaction_id is None else SendEntry)(
-                id_bytes, messages if trace is None else trace.messages, waiter
+                id_bytes, trace.messages if trace is not None and carry_context else messages, waiter
             )
             sender.halves.offer(entry)
             shard = await waiter  # first: the entry may get another id on its way

@@ -131,7 +131,7 @@ class LateTransaction:
         if self._producer.fence is not None:
             self._producer.fence.write(self._session, self.transaction_id)
             self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
-        half = self._producer.half(self._sent.messages(), transaction_id=self.transaction_id)
+        half = self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         try:
             self._session.commit()
             self._guard.check_committed()

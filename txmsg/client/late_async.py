@@ -129,7 +129,7 @@ class AsyncLateTransaction:
         if self._producer.fence is not None:
             await self._producer.fence.write(self._session, self.transaction_id)
             self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
-        half = await self._producer.half(self._sent.messages(), transaction_id=self.transaction_id)
+        half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         try:
             await self._session.commit()
             self._guard.check_committed()

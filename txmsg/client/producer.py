@@ -226,6 +226,11 @@ class Producer:
         there are no check-backs, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
         transaction then; what may have been stored is never delivered.
         """
+        # A call that may be repeated must store the same each time: no context of its own.
+        return self._half(messages, transaction_id, carry_context=transaction_id is None)
+
+    def _half(self, messages: Sequence[Message], transaction_id: TransactionId | None, *, carry_context: bool) -> Half:
+        """As `half`. carry_context: the messages carry the context of this call, if it is traced."""
         self.hooks.before_half()
         self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
@@ -233,7 +238,7 @@ class Producer:
         messages = messages_of(messages)
         with sending(self.tracing, "half", messages, self.group) as trace:
             entry = (FreshEntry if transaction_id is None else SendEntry)(
-                id_bytes, messages if trace is None else trace.messages, waiter
+                id_bytes, trace.messages if trace is not None and carry_context else messages, waiter
             )
             try:
                 shard = self._core._sender_started.halves.send(entry, waiter, self._wait_s)
