@@ -26,7 +26,7 @@ from txmsg.message import QueueId
 from txmsg.runtime.backoff import Backoff
 
 T = [("t", "*")]
-NEVER_S = 3600.0
+NEVER_S = 3000.0
 LEASE_TTL_S = 60.0
 """A broker that stands still for some seconds, on a busy machine, keeps its leases: `bury` ends those of a dead one."""
 EPOCH_2000_US = 946_684_800_000_000

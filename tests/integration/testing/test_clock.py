@@ -9,19 +9,23 @@ import psycopg
 from txmsg.testing.clock import MOVES
 
 PAST = {
+    *("alert.fired_at", "alert.notified_at", "alert.resolved_at", "alert.seen_at", "alert.since"),
+    *("alert_notification.created_at", "alert_round.begun_at", "alert_silence.created_at"),
     *("broker.heartbeat_at", "broker.started_at", "incarnation.server_started_at"),
     *("consumer_group.created_at", "consumer_group.seen_at", "cursor.updated_at"),
     *("dead_letter.born_at", "dead_letter.died_at", "dead_letter.stored_at"),
     *("half_message.born_at", "half_message.stored_at"),
     *("message.born_at", "message.half_stored_at", "message.stored_at"),
     *("mirror.created_at", "mirror.seen_at", "mirror_queue.updated_at"),
-    *("retry.born_at", "retry.stored_at", "rolled_back.at"),
+    *("journal.at", "retry.born_at", "retry.stored_at", "rolled_back.at", "rolled_back.half_stored_at"),
     *("scheduled.born_at", "scheduled.half_stored_at", "scheduled.stored_at"),
     *("segment.closed_at", "segment.created_at", "segment.opened_at", "setting_change.changed_at"),
-    *("topic.created_at", "topic.write_changed_at"),
+    *("topic.created_at", "topic.journal_since", "topic.write_changed_at"),
 }
 LEASES = {"broker.expires_at", "cursor.held_until"}
 """Measured by brokers in memory as well."""
+TOLD = {"alert_notification.next_try_at", "alert_silence.until", "journal.until"}
+"""Of alerts and of what is told to people: no message waits for them."""
 
 COLUMNS = """
 select c.relname || '.' || a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid
@@ -35,4 +39,4 @@ def test_every_time_in_the_schema_is_moved_or_past_or_a_lease(notify_url: str) -
     assert moved == {"half_message.next_check_at", "half_message.deliver_at", "retry.due_at", "scheduled.deliver_at"}
     with psycopg.connect(notify_url) as connection:
         columns = {name for (name,) in connection.execute(COLUMNS)}
-    assert columns == moved | PAST | LEASES
+    assert columns == moved | PAST | LEASES | TOLD
