@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class World:
 
     def __init__(self, url: str, pool: Pool, file: Path) -> None:
         self.url, self.pool, self.file = url, pool, file
-        self.dead, self.paused, self.age_s = 0, 0, 1.0
+        self.dead, self.paused, self.dropped, self.age_s = 0, 0, 0, 1.0
         self.a, self.b = self.broker("a"), self.broker("b")
 
     def broker(self, name: str, **settings: Any) -> Alerting:
@@ -40,6 +41,7 @@ class World:
         figures.put("txmsg_database_figures_age_seconds", self.age_s)
         figures.put("txmsg_group_dead_letters", self.dead, **{GROUP: "shop", TOPIC: "t"})
         figures.put("txmsg_delivery_paused_groups", self.paused)
+        figures.put("txmsg_unread_dropped_messages_total", self.dropped)
         return figures
 
     def later(self, minutes: float) -> None:
@@ -53,6 +55,13 @@ class World:
         )
         self.execute("update txmsg.alert_notification set next_try_at = next_try_at - %(span)s", minutes)
         self.execute("update txmsg.alert_silence set until = until - %(span)s", minutes)
+
+    def join(self, name: str) -> None:
+        """Has a broker be among the live ones."""
+        self.execute(
+            "insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
+            f"values ('{name}', 'h:1', '1', '1', now() + interval '1 hour')"
+        )
 
     def execute(self, statement: str, minutes: float = 0.0) -> None:
         with psycopg.connect(self.url, connect_timeout=10) as connection:
@@ -168,6 +177,18 @@ async def test_with_all_rules_of_the_database_off_an_operators_own_are_looked_at
     assert await world.states() == [("Own", "pending")]
 
 
+async def test_a_rule_on_a_counter_that_was_off_at_the_start_can_be_switched_on(world: World) -> None:
+    config = BrokerConfig(storage=world.url, broker_id="a", alerts=AlertsConfig())
+    off = replace(config, alerts=replace(config.alerts, off="TxmsgServerErrors TxmsgDroppedUnread"))
+    broker = Alerting(off, world.pool, world.read)
+    await broker.look_once()
+    broker.use(config)
+    world.join("a")
+    world.dropped = 2
+    await broker.look_once()
+    assert await world.states() == [("TxmsgDroppedUnread", "firing")]
+
+
 async def test_a_broker_that_was_paused_during_its_look_writes_nothing(world: World) -> None:
     await world.fire()
     world.dead = 0
@@ -206,10 +227,8 @@ async def test_a_look_of_one_broker_is_not_begun_by_another_until_it_is_finished
 
 
 async def test_what_concerns_one_broker_is_told_of_each_and_ends_with_it(world: World, webhook: Webhook) -> None:
-    alive = "insert into txmsg.broker (id, address, release, schema_revision, expires_at) values "
-    world.execute(
-        f"{alive} ('a', 'h:1', '1', '1', now() + interval '1 hour'), ('b', 'h:2', '1', '1', now() + interval '1 hour')"
-    )
+    for name in ("a", "b"):
+        world.join(name)
     world.paused = 3
     for broker in (world.a, world.b):
         await broker.look_once()

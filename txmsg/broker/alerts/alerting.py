@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from txmsg.broker.alerts import observing
 from txmsg.broker.alerts.conditions import History, Labels, holding, samples_of, scope_of
-from txmsg.broker.alerts.config import built_in_rules
+from txmsg.broker.alerts.config import BUILT_IN, built_in_rules
 from txmsg.broker.alerts.file import NO_FILE, Receiver, SqlRule, read_alert_file
 from txmsg.broker.alerts.receivers import (
     ATTEMPT_S_MAX,
@@ -99,7 +99,8 @@ class Alerting:
         file = read_alert_file(Path(config.alerts.file)) if config.alerts.file else NO_FILE
         self._sql_rules = file.rules
         self.messengers = {name: Messenger(receiver) for name, receiver in file.receivers.items()}
-        self._history = History(built_in_rules(config.alerts))
+        # Of all rules: one that is off now may be switched on while this runs.
+        self._history = History(BUILT_IN.values())
         self._deliver_soon = {name: asyncio.Event() for name in self.messengers}
         self._troubles: dict[str, str] = {}
 
