@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -81,6 +82,12 @@ def test_a_rule_holds_beyond_its_threshold() -> None:
 def test_values_of_no_columns_are_none() -> None:
     with pytest.raises(RuleFailed):
         values_of([], [])
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 10**400, Decimal("1e400")])
+def test_a_value_that_is_not_finite_fails_its_rule(value: Any) -> None:
+    with pytest.raises(RuleFailed, match="not finite"):
+        values_of(["value", "region"], [[1.0, "eu"], [value, "us"]])
 
 
 async def test_the_database_knows_how_far_a_mirror_is(notify_url: str) -> None:

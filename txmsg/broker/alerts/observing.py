@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -101,6 +102,10 @@ def values_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[Lab
             number = float(row[place])
         except (TypeError, ValueError):
             raise RuleFailed(f"its statement returned a {type(row[place]).__name__}, not a number") from None
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise RuleFailed("its statement returned a number that is not finite, or beyond 1e308")
         labels = {name: str(of)[:_LABEL_LENGTH_MAX] for name, of in zip(columns, row, strict=True)}
         labels.pop(columns[place])
         found[frozenset(labels.items())] = number
