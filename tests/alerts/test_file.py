@@ -41,6 +41,8 @@ def test_the_file_of_the_page_is_read_and_its_secrets_are_not_shown(tmp_path: Pa
         ("[receivers.a]", "must have one of webhook, email, command"),
         ('[receivers.a]\nwebhook = "ftp://x/SECRET"', "webhook must be a URL"),
         ('[receivers.a]\nwebhook = "http://x:SECRET/"', "webhook must be a URL"),
+        ('[receivers.a]\nwebhook = "https://user:SECRET@x/"', "webhook must be a URL without a user and a password"),
+        ('[receivers.a]\nwebhook = "https://SECRET@x/"', "webhook must be a URL without a user and a password"),
         ('[receivers.a]\nwebhook = {env = "NOT_SET"}', "names the variable 'NOT_SET', which is not set"),
         ('[receivers.a]\nwebhook = {file = "/not/there"}', "cannot be read: FileNotFoundError"),
         ('[receivers.a]\nwebhook = "http://x/"\nseverity = "bad"', "severity must be one of critical, warning"),

@@ -159,6 +159,8 @@ def _webhook(table: _Table) -> Webhook:
     parts = _split(url.reveal())
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
         raise table.error("webhook must be a URL: http://HOST/PATH or https://HOST/PATH")
+    if "@" in parts.netloc:  # which urllib takes for a part of the host
+        raise table.error("webhook must be a URL without a user and a password: put a token into its path or query")
     return Webhook(url=url)
 
 
