@@ -174,6 +174,40 @@ async def test_an_action_says_what_failed(client: httpx2.AsyncClient) -> None:
     assert "<form hx-post" not in answer.text
 
 
+@pytest.mark.parametrize(
+    ("path", "typed"),
+    [
+        ("new/topic", {"topic": "t", "queues": "-1"}),
+        ("new/topic", {"topic": "t", "queues": "5e9"}),
+        ("new/topic", {"topic": "t", "queues": "2.7"}),
+        ("groups/g/alter", {"retries": "-1"}),
+        ("groups/g/seek", {"topic": "t", "to": "latest", "queue": "5000000000"}),
+        ("settings/broker.x/set", {"value": "1", "version": "1" + "0" * 30}),
+        ("settings/broker.x/rollback/1" + "0" * 30, {"version": "1"}),
+    ],
+)
+async def test_a_number_that_cannot_be_is_refused_in_the_dialog(
+    client: httpx2.AsyncClient, path: str, typed: dict[str, str]
+) -> None:
+    answer = await client.post(f"/notify/{path}", headers={"Sec-Fetch-Site": "same-origin"}, data=typed)
+    assert answer.status_code == 200
+    assert "whole number" in answer.text
+
+
+async def test_also_an_answer_to_an_unexpected_failure_has_the_headers(
+    client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of the console")
+
+    monkeypatch.setattr(console_app._Api, "_missing", fail)
+    assert isinstance(client._transport, httpx2.ASGITransport)
+    client._transport.raise_app_exceptions = False
+    answer = await client.get("/nowhere")
+    assert answer.status_code == 500
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
 async def test_theme_and_language_are_kept_and_lead_back_to_this_console_only(client: httpx2.AsyncClient) -> None:
     own = {"Sec-Fetch-Site": "same-origin"}
     answer = await client.post("/preferences", headers=own, data={"language": "zh", "back": "/notify/brokers"})

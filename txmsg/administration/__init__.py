@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Final, Protocol
 
+from google.protobuf.descriptor import FieldDescriptor
+
+from txmsg.errors import MisuseError, shown
 from txmsg.message import datetime_of_us
 from txmsg.runtime.start import Start
 from txmsg.wire.method import Method, ReplyT, RequestT
@@ -367,3 +370,15 @@ def _next_offset(queue: GroupQueue) -> int:
 def moment(us: int) -> datetime | None:
     """Microseconds since 1970, which are 0 where nothing is known."""
     return datetime_of_us(us) if us else None
+
+
+_MOST: Final = {FieldDescriptor.TYPE_UINT32: 2**32 - 1, FieldDescriptor.TYPE_UINT64: 2**64 - 1}
+
+
+def new_request(of: type[RequestT], **fields: Any) -> RequestT:
+    """A request with numbers that users gave. Raises MisuseError for one that its field cannot hold."""
+    for name, value in fields.items():
+        most = _MOST.get(of.DESCRIPTOR.fields_by_name[name].type)
+        if most is not None and value is not None and not (isinstance(value, int) and 0 <= value <= most):
+            raise MisuseError(f"{name}={shown(value)} must be a whole number from 0 to {most}")
+    return of(**fields)

@@ -29,6 +29,7 @@ from txmsg.administration import (
     Selection,
     TopicLag,
     moment,
+    new_request,
 )
 from txmsg.administration.life import MessageLives, lives_of
 from txmsg.errors import InvalidMessage, OutcomeExpired, UnknownGroup, shown
@@ -95,20 +96,25 @@ class NotifyAdministration:
             return None
 
     def alter_group(self, group: str, change: GroupChange) -> GroupSettings:
-        return _settings(self._ask(Groups.alter, groups_pb2.AlterGroupRequest(group=group, **_given(change))).settings)
+        request = new_request(groups_pb2.AlterGroupRequest, group=group, **_given(change))
+        return _settings(self._ask(Groups.alter, request).settings)
 
     def alter_checks(self, group: str, change: CheckChange) -> CheckSettings:
-        request = groups_pb2.AlterChecksRequest(group=group, **_given(change))
+        request = new_request(groups_pb2.AlterChecksRequest, group=group, **_given(change))
         return _checks(self._ask(Groups.alter_checks, request).settings)
 
     def seek(
         self, group: str, topic: str, to: Start, *, queue: int | None = None, again: bool = False
     ) -> Sequence[GroupQueue]:
-        request = groups_pb2.SeekRequest(group=group, topic=topic, queue=queue, again=again, **_destination(to))
+        request = new_request(
+            groups_pb2.SeekRequest, group=group, topic=topic, queue=queue, again=again, **_destination(to)
+        )
         return _queues(self._ask(Groups.seek, request).queues)
 
     def plan_seek(self, group: str, topic: str, to: Start, *, queue: int | None = None) -> SeekPlan:
-        request = groups_pb2.SeekRequest(group=group, topic=topic, queue=queue, dry_run=True, **_destination(to))
+        request = new_request(
+            groups_pb2.SeekRequest, group=group, topic=topic, queue=queue, dry_run=True, **_destination(to)
+        )
         reply = self._ask(Groups.seek, request)
         return SeekPlan(queues=_queues(reply.queues), to=list(reply.to))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from txmsg.administration import Ask, moment
+from txmsg.administration import Ask, moment, new_request
 from txmsg.wire.v1 import settings_pb2 as pb
 from txmsg.wire.v1 import settings_rpc
 
@@ -77,7 +77,9 @@ class SettingsAdministration:
 
         version: refused unless the setting is at this version; 0: not set before.
         """
-        request = pb.ChangeSettingRequest(name=name, value=value, as_of=as_of, version=version, changed_by=changed_by)
+        request = new_request(
+            pb.ChangeSettingRequest, name=name, value=value, as_of=as_of, version=version, changed_by=changed_by
+        )
         return _change(self._ask(settings_rpc.Settings.change, request).setting)
 
     def history(self, name: str) -> Sequence[SettingChange]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final
 
-from txmsg.administration import Ask, moment
+from txmsg.administration import Ask, moment, new_request
 from txmsg.wire.v1 import topics_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2
 from txmsg.wire.v1.topics_rpc import Topics
@@ -118,7 +118,7 @@ class TopicAdministration:
 
     def list(self, limit: int, *, after: str = "", contains: str = "") -> TopicPage:
         """The first topics by name that come after this one, and have this in their names, whatever the case."""
-        request = pb.ListTopicSettingsRequest(limit=limit, after=after, contains=contains)
+        request = new_request(pb.ListTopicSettingsRequest, limit=limit, after=after, contains=contains)
         reply = self._ask(Topics.list, request)
         return TopicPage(
             topics=[
@@ -147,7 +147,8 @@ class TopicAdministration:
 
         Idempotent, unless the number of queues differs. queues None: as many as the broker gives topics.
         """
-        reply = self._ask(Admin.create_topic, txmsg_pb2.CreateTopicRequest(name=topic, queues=queues or 0))
+        request = new_request(txmsg_pb2.CreateTopicRequest, name=topic, queues=queues or 0)
+        reply = self._ask(Admin.create_topic, request)
         return reply.topic.queues, moment(reply.topic.created_at_us), reply.created
 
     def alter(self, topic: str, change: TopicChange) -> TopicSettings:
@@ -155,7 +156,7 @@ class TopicAdministration:
         given = {name: value for name, value in asdict(change).items() if value is not None}
         if change.permission is not None:
             given["permission"] = PERMISSIONS[change.permission]
-        return _settings(self._ask(Topics.alter, pb.AlterTopicRequest(name=topic, **given)).topic)
+        return _settings(self._ask(Topics.alter, new_request(pb.AlterTopicRequest, name=topic, **given)).topic)
 
     def delete(self, topic: str, *, force: bool = False) -> None:
         """Deletes a topic with its messages. force: also what is undecided or unread. Raises UnknownTopic."""

@@ -11,11 +11,11 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from txmsg.console.actions import Action
 from txmsg.console.look import Look
@@ -48,7 +48,7 @@ class Console:
     renderers: Mapping[str, Renderer]
 
 
-def new_app(console: Console) -> Starlette:
+def new_app(console: Console) -> ASGIApp:
     """The application, to be served."""
     api = _Api(console)
     paths = {view.path for view in VIEWS}
@@ -67,9 +67,8 @@ def new_app(console: Console) -> Starlette:
         if action.path not in paths
     ]
     routes += [Route("/{database}" + view.path, api.showing(view)) for view in VIEWS]
-    return Starlette(
-        routes=routes, middleware=[Middleware(Guard)], exception_handlers={HTTPStatus.NOT_FOUND.value: api.not_found}
-    )
+    app = Starlette(routes=routes, exception_handlers={HTTPStatus.NOT_FOUND.value: api.not_found})
+    return Guard(app)  # not as its middleware: that does not see the answer to what fails unexpectedly
 
 
 Handler = Callable[[Request], Any]

@@ -18,7 +18,10 @@ def names(of: type[Any]) -> list[str]:
 
 def int_of(look: Look, name: str) -> int | None:
     """A whole number; None if nothing is typed."""
-    return None if (number := float_of(look, name)) is None else int(number)
+    number = float_of(look, name)
+    if number is not None and not number.is_integer():
+        raise MisuseError(look.t("forms.no_whole_number", text=shown(look.values[name])))
+    return None if number is None else int(number)
 
 
 def float_of(look: Look, name: str) -> float | None:

@@ -1,0 +1,47 @@
+"""What the administration asks brokers, of numbers that people typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from txmsg.administration import CheckChange, GroupChange
+from txmsg.administration.notify import NotifyAdministration
+from txmsg.administration.settings import SettingsAdministration
+from txmsg.administration.topics import TopicAdministration, TopicChange
+from txmsg.errors import MisuseError
+from txmsg.runtime.start import Start
+
+
+class Asked(Exception):
+    """The call got as far as the broker."""
+
+
+def _ask(*_: Any, **__: Any) -> NoReturn:
+    raise Asked
+
+
+_TOPICS, _NOTIFY, _SETTINGS = TopicAdministration(_ask), NotifyAdministration(_ask), SettingsAdministration(_ask)
+_CALLS: dict[str, tuple[str, Callable[[int], object]]] = {
+    "create": ("queues", lambda number: _TOPICS.create("t", number)),
+    "alter": ("write_queues", lambda number: _TOPICS.alter("t", TopicChange(write_queues=number))),
+    "list": ("limit", _TOPICS.list),
+    "retries": ("retries_max", lambda number: _NOTIFY.alter_group("g", GroupChange(retries_max=number))),
+    "checks": ("checks_max", lambda number: _NOTIFY.alter_checks("g", CheckChange(checks_max=number))),
+    "seek": ("queue", lambda number: _NOTIFY.seek("g", "t", Start.latest(), queue=number)),
+    "plan": ("queue", lambda number: _NOTIFY.plan_seek("g", "t", Start.latest(), queue=number)),
+    "version": ("version", lambda number: _SETTINGS.change("s", value="1", version=number, changed_by="me")),
+    "as_of": ("as_of", lambda number: _SETTINGS.change("s", as_of=number, version=1, changed_by="me")),
+}
+
+
+@pytest.mark.parametrize("call", _CALLS)
+@pytest.mark.parametrize("number", [-1, 10**30, 2.5])
+def test_a_number_that_the_request_cannot_hold_is_refused_by_its_name(call: str, number: Any) -> None:
+    name, ask = _CALLS[call]
+    with pytest.raises(MisuseError, match=f"{name}=.* must be a whole number from 0 to "):
+        ask(number)
+    with pytest.raises(Asked):
+        ask(7)
