@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import txmsg.console
 from txmsg.console import app as console_app
+from txmsg.console.actions import Confirmation, Field
 from txmsg.console.app import Console, all_renderers, new_app
 from txmsg.console.database import Database
 from txmsg.console.operations import Operations
@@ -89,6 +91,28 @@ def test_templates_have_no_script_no_style_and_nothing_unescaped() -> None:
     for name, text in _TEMPLATES.items():
         assert not re.search(r"<script(?![^>]*\bsrc=)|\sstyle=|\son\w+=|javascript:|hx-on|\|\s*safe\b", text), name
         assert not re.search(r'(?:src|href)="https?:', text), name
+
+
+def test_a_form_posts_the_very_text_that_it_was_given() -> None:
+    typed = 'a\u202eb\u3000c\u200d"<\t\r\n'
+    fields = [
+        Field(name="key", kind="hidden", value=typed),
+        Field(name="text", value=typed),
+        Field(name="area", kind="area", value=typed),
+        Field(name="select", kind="select", value=typed, choices=[(typed, "one")]),
+    ]
+    confirmation = Confirmation(title="a\u202eb", says=[], button="do it", fields=fields)
+    page = all_renderers()["en"].page("dialog.html", {"error": None, "action": "/", "confirmation": confirmation})
+    values = re.findall(r'<(?:input|option)[^>]* value="([^"]*)"|<textarea[^>]*>([^<]*)<', page)
+    assert [html.unescape(one or other) for one, other in values] == [typed] * 4
+    assert "\r" not in page  # a browser would read a line feed
+    assert "a\\u202eb" in page  # but people see it
+
+
+def test_every_value_of_a_field_is_as_typed() -> None:
+    found = re.findall(r'<(?:input|option|button)[^>]* value="{{ ([^}]*) }}"', "".join(_TEMPLATES.values()))
+    assert len(found) > 8
+    assert [each for each in found if not each.endswith("|as_typed")] == []
 
 
 def test_what_others_have_made_is_as_npm_has_it() -> None:

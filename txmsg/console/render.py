@@ -1,4 +1,7 @@
-"""HTML from templates. Every value is text: it is escaped, and what does not print is written as an escape."""
+"""HTML from templates. Every value is text: it is escaped, and what does not print is written as an escape.
+
+What forms send back is the exception: the filter `as_typed` leaves it as it is.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from txmsg.console import shown
 from txmsg.console.texts import LANGUAGES, texts
@@ -17,6 +20,11 @@ from txmsg.errors import printable
 def _printable(value: object) -> object:
     """Names, keys and bodies are others' words, and may hold signs that turn the direction of writing."""
     return printable(value, lines=True) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _as_typed(value: object) -> Markup:
+    """The value of a field: what is posted must be what was given. Browsers read a carriage return as a newline."""
+    return Markup(str(escape(value)).replace("\r", "&#13;"))
 
 
 class Renderer:
@@ -34,6 +42,7 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._environment.filters.update(
+            as_typed=_as_typed,
             number=shown.number,
             short=shown.short,
             size=shown.size,
