@@ -37,11 +37,11 @@ async def follow(brokers: Brokers, group: str, use: Callable[[ClientConfig], Non
         attempts = min(len(brokers.addresses), 3)  # `call` gives an attempt its share of the time
         try:
             reply = await brokers.call(Service.watch, request, timeout_s=attempts * (wait_s + _GRACE_S))
-            version, wait_s, pause_s = reply.version, _HELD_S, _PAUSE_S_MIN
             config = config_for(group, {each.name: each.value for each in reply.settings})
             if config != used:
-                used = config
                 use(config)
+                used = config
+            version, wait_s, pause_s = reply.version, _HELD_S, _PAUSE_S_MIN  # not before: what fails is tried again
             continue
         except TxmsgError as exc:
             _log.debug("client.settings_unknown", "group %(group)s: %(error)s", group=group, error=exc)
