@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import psycopg
 import pytest
 
-from txmsg.broker.journal import Event, Journal
+from txmsg.broker.incarnation import Incarnation
+from txmsg.broker.journal import Event, Journal, JournalWriter
+from txmsg.broker.store import journal as store
+from txmsg.broker.store.connect import Pool
+from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.message import new_transaction_id
 
 NOW = 100.0
@@ -84,3 +93,59 @@ def test_texts_of_others_are_stored_as_the_database_can_have_them() -> None:
     assert entry.detail is not None
     assert entry.detail.startswith("?x")
     assert len(entry.detail) == 2000
+
+
+# ---- writing
+
+
+class _Pool:
+    def __init__(self) -> None:
+        self.incarnation = Incarnation()
+
+
+def writer(
+    noted: Journal, monkeypatch: pytest.MonkeyPatch, write: Callable[..., Awaitable[None]]
+) -> tuple[JournalWriter, Incarnation]:
+    """One whose database answers as `write` does, and its incarnation."""
+    monkeypatch.setattr(store, "write", write)
+    pool = _Pool()
+    return JournalWriter(cast("Pool", pool), noted), pool.incarnation
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("away"), RuntimeError("not foreseen")])
+async def test_what_could_not_be_written_still_waits(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    async def write(*_: Any) -> None:
+        raise error
+
+    noted = journal()
+    noted.note(Event.DELIVERED, 1, [1, 3], "mail")
+    writing, _ = writer(noted, monkeypatch, write)
+    with pytest.raises(type(error)):
+        await writing.write_once()
+    assert (noted.waiting, noted.lost) == (2, 0)
+
+
+async def test_what_a_stop_has_no_time_to_write_still_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def write(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    noted = journal()
+    noted.note(Event.DELIVERED, 1, [1, 3], "mail")
+    writing, _ = writer(noted, monkeypatch, write)
+    await writing.close(0.0)
+    assert noted.waiting == 2
+    assert "2 entries of the journal were not written" in caplog.text
+
+
+@pytest.mark.parametrize("error", [StorageError("not its owner"), psycopg.errors.CheckViolation("bad")])
+async def test_what_is_refused_is_counted_as_lost(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    async def write(*_: Any) -> None:
+        raise error
+
+    noted = journal()
+    noted.note(Event.DELIVERED, 1, [1, 3], "mail")
+    writing, _ = writer(noted, monkeypatch, write)
+    await writing.write_once()
+    assert (noted.waiting, noted.lost) == (0, 2)

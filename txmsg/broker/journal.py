@@ -22,7 +22,7 @@ from txmsg.broker.periodic import repeat
 from txmsg.broker.store import journal as store
 from txmsg.broker.store.connect import Pool
 from txmsg.broker.store.journal import RUN_MAX, Entry
-from txmsg.errors import BrokerUnavailable
+from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.logs import EventLog
 from txmsg.message import TransactionId
 
@@ -133,6 +133,10 @@ class Journal:
         self.lost += count
         self._untold += count
 
+    def lose_all(self, entries: Iterable[Entry]) -> None:
+        """These, which were taken, are not kept."""
+        self.lose(sum(entry.event is not Event.LOST for entry in entries))
+
     def forget(self) -> None:
         """Ids of queues may be those of others by now: what waits is lost."""
         self.lose(len(self._waiting))
@@ -158,16 +162,16 @@ class JournalWriter:
             while entries := self._journal.take(_ENTRIES_PER_STATEMENT):
                 try:
                     await store.write(self._pool, entries, self._journal.now)
-                except BrokerUnavailable:
-                    self._journal.put_back(entries)
-                    raise
-                except psycopg.DatabaseError:
+                except (psycopg.DatabaseError, StorageError):
                     # Tried again, they would be refused again, and nothing would be written after them.
                     _log.exception(
                         "journal.refused", "%(entries)d entries of the journal are refused", entries=len(entries)
                     )
-                    self._journal.lose(sum(entry.event is not Event.LOST for entry in entries))
+                    self._journal.lose_all(entries)
                     return
+                except BaseException:
+                    self._journal.put_back(entries)
+                    raise
                 self._journal.told(entries)
                 self.written += len(entries)
 
