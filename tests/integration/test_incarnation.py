@@ -25,10 +25,12 @@ from tests.integration.delivery_harness import (
 )
 from tests.postgres_proxy import PostgresProxy
 from txmsg.broker.delivery import Delivery
+from txmsg.broker.journal import Event, Journal, JournalWriter
 from txmsg.broker.store import connect
 from txmsg.broker.store.batch import Batch, apply
 from txmsg.broker.store.connect import OTHER_INCARNATION, UNKNOWN_ID
 from txmsg.client import Producer
+from txmsg.errors import BrokerUnavailable
 from txmsg.message import Message, MessageId, ReceivedMessage, TransactionState
 
 BY_ITSELF_NOTHING: dict[str, Any] = {
@@ -149,6 +151,27 @@ async def test_an_incarnation_is_over_when_its_row_is(db: Notify, change: str) -
     await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=second)
     ((epoch, now_ms),) = await db.rows("select epoch, extract(epoch from now()) * 1000 from txmsg.lease_epoch")
     assert 0 <= now_ms - epoch < 120_000
+
+
+async def test_the_journal_of_an_earlier_incarnation_is_not_written(db: Notify) -> None:
+    journal = Journal()
+    async with connect.open_pool(db.url) as pool:
+        writing = JournalWriter(pool, journal)
+        await db.connection.execute("update txmsg.topic set journal_since = now()")
+        await writing.look_once()
+        assert journal.queues == frozenset(db.queues)
+        journal.note(Event.DELIVERED, db.queues[0], [1], "mail")
+        await writing.write_once()
+        journal.note(Event.DELIVERED, db.queues[0], [2], "mail")
+        await db.connection.execute("delete from txmsg.incarnation")
+        with pytest.raises(BrokerUnavailable):
+            await writing.write_once()
+        assert (journal.waiting, journal.lost, journal.queues) == (0, 1, frozenset())
+        await writing.look_once()
+        journal.note(Event.DELIVERED, db.queues[0], [3], "mail")
+        await writing.write_once()
+    rows = await db.rows("select event, first_offset, entries from txmsg.journal order by seq")
+    assert rows == [("delivered", 1, None), ("delivered", 3, None), ("lost", None, 1)]
 
 
 async def test_a_batch_that_names_a_queue_or_a_producer_that_is_not_there_is_refused(db: Notify) -> None:

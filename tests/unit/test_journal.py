@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -148,4 +149,20 @@ async def test_what_is_refused_is_counted_as_lost(monkeypatch: pytest.MonkeyPatc
     noted.note(Event.DELIVERED, 1, [1, 3], "mail")
     writing, _ = writer(noted, monkeypatch, write)
     await writing.write_once()
+    assert (noted.waiting, noted.lost) == (0, 2)
+
+
+async def test_what_was_being_written_when_the_database_went_back_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = UUID(int=1)
+
+    async def write(*_: Any) -> None:
+        incarnation.end(first, "it went back")
+        raise BrokerUnavailable("another incarnation")
+
+    noted = journal()
+    writing, incarnation = writer(noted, monkeypatch, write)
+    incarnation.begin(first, UUID(int=7))
+    noted.note(Event.DELIVERED, 1, [1, 3], "mail")
+    with pytest.raises(BrokerUnavailable):
+        await writing.write_once()
     assert (noted.waiting, noted.lost) == (0, 2)

@@ -21,6 +21,7 @@ import psycopg
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import journal as store
 from txmsg.broker.store.connect import Pool
+from txmsg.broker.store.incarnation import same_incarnation
 from txmsg.broker.store.journal import RUN_MAX, Entry
 from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.logs import EventLog
@@ -160,8 +161,9 @@ class JournalWriter:
         """Writes what waits. Raises BrokerUnavailable; what was not written then still waits."""
         async with self._writing:
             while entries := self._journal.take(_ENTRIES_PER_STATEMENT):
+                incarnation = self._pool.incarnation.id
                 try:
-                    await store.write(self._pool, entries, self._journal.now)
+                    await store.write(self._pool, incarnation, entries, self._journal.now)
                 except (psycopg.DatabaseError, StorageError):
                     # Tried again, they would be refused again, and nothing would be written after them.
                     _log.exception(
@@ -170,14 +172,18 @@ class JournalWriter:
                     self._journal.lose_all(entries)
                     return
                 except BaseException:
-                    self._journal.put_back(entries)
+                    if self._pool.incarnation.id == incarnation:
+                        self._journal.put_back(entries)
+                    else:  # their queue ids are of the one that has ended
+                        self._journal.lose_all(entries)
                     raise
                 self._journal.told(entries)
                 self.written += len(entries)
 
     async def look_once(self) -> None:
         """Reads which topics have a journal."""
-        found = await store.journaled(self._pool)
+        async with same_incarnation(self._pool):
+            found = await store.journaled(self._pool)
         self._journal.queues = frozenset(queue_id for _, queue_id in found)
         self._journal.topics = frozenset(topic for topic, _ in found)
 

@@ -59,12 +59,15 @@ async def journaled(pool: Pool) -> Sequence[tuple[str, int]]:
         return await cursor.fetchall()
 
 
-async def write(pool: Pool, entries: Sequence[Entry], now: Callable[[], float]) -> None:
-    """Writes entries, in this order, into the open segment. now: the clock of `Entry.at`."""
+async def write(pool: Pool, incarnation: UUID | None, entries: Sequence[Entry], now: Callable[[], float]) -> None:
+    """Writes entries, in this order, into the open segment. now: the clock of `Entry.at`.
+
+    incarnation: of the database, which the queue ids are of. Raises BrokerUnavailable if it is not current.
+    """
     times, *columns = (list(column) for column in zip(*entries, strict=True))
     async with session(pool) as connection:
         sent_at = now()  # only now: the pool may have been waited for
-        await connection.execute(_WRITE, [[sent_at - at for at in times], *columns])
+        await connection.execute(_WRITE, [[sent_at - at for at in times], *columns, incarnation])
 
 
 async def entries_of(
@@ -105,6 +108,7 @@ select s.id, now() - make_interval(secs => e.age_s), e.event, e.queue, e.first_o
        as e(age_s, event, queue, first_offset, last_offset, transaction_id, group_name, actor, attempt, detail, delay_s,
             entries, place)
   join txmsg.segment s on s.state = 'open'
+ where txmsg.require_incarnation(%s)
  order by e.place
 """
 
