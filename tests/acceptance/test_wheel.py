@@ -25,6 +25,7 @@ def build(target: str, directory: Path) -> Path:
     return built
 
 
+@pytest.mark.long
 @pytest.mark.takes_long
 @pytest.mark.timeout(400)
 def test_the_demo_runs_from_a_wheel_that_holds_txmsg_alone(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_the_command_says_what_to_do_and_ends_with_1_on_a_problem(tmp_path: Path
     assert done.exit_code == 1
     assert "PROBLEM  broker-reachable: no answer from a broker at 127.0.0.1:1" in done.stdout
     assert f"PROBLEM  log-opens: the log {missing} cannot be opened" in done.stdout
-    assert done.stdout.endswith("2 problems, 0 warnings\n")
+    assert done.stdout.endswith("problems: 2, warnings: 0\n")
 
 
 def test_the_command_says_when_nothing_is_wrong(broker: BrokerProcess, cluster: Cluster) -> None:

@@ -25,6 +25,7 @@ def stored(url: str) -> set[MessageId]:
         }
 
 
+@pytest.mark.long
 @pytest.mark.takes_long
 def test_a_database_returns_to_an_earlier_moment(tmp_path: Path) -> None:
     log = tmp_path / "log"

@@ -150,7 +150,7 @@ async def test_a_server_of_another_name_is_refused(authority: Authority, call: C
 
 async def test_a_client_without_tls_is_told_that_the_server_wants_it(authority: Authority, call: Call) -> None:
     async with encrypted(authority) as (address, answers, server):
-        with pytest.raises(BrokerUnavailable, match="it speaks TLS only: give tls="):
+        with pytest.raises(BrokerUnavailable, match="it speaks TLS only: set TXMSG_TLS_CA"):
             await call(address, False, b"x")
         await until_async(lambda: not server.connections)
         assert answers.begun == 0

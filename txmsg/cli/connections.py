@@ -45,8 +45,8 @@ def ask_broker(broker: str, method: Method[RequestT, ReplyT], request: RequestT)
         if was_told(exc):
             raise
         raise BrokerUnavailable(
-            f"no answer from a broker at {broker} ({exc.__cause__}): is `txmsg broker` running there? Name another one "
-            "with --broker"
+            f"no answer from a broker at {broker} ({exc.__cause__}): is `txmsg broker` running there, and with TLS as "
+            "the environment says (TXMSG_TLS_CA)? Name another one with --broker"
         ) from exc
 
 

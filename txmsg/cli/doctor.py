@@ -71,4 +71,5 @@ def _print(found: list[Finding]) -> None:
         click.echo(f"         {printable(each.why)}")
         click.echo(f"         to do: {printable(each.fix)}\n")
     problems = sum(each.severity is Severity.PROBLEM for each in found)
-    click.echo(f"{problems} problems, {len(found) - problems} warnings" if found else "nothing is wrong")
+    counted = f"problems: {problems}, warnings: {len(found) - problems}"
+    click.echo(counted if found else "nothing is wrong")

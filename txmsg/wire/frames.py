@@ -142,7 +142,7 @@ class FrameReader:
         if not self._has_preface:
             if data[: len(PREFACE)] != PREFACE[:end]:
                 if data.startswith(_TLS_ALERT):
-                    raise ProtocolError("it speaks TLS only: give tls=, or --tls-ca to a command")
+                    raise ProtocolError("it speaks TLS only: set TXMSG_TLS_CA, or give tls=")
                 raise ProtocolError(f"it begins with {data[:16]!r}, not as txmsg's protocol does")
             if end < len(PREFACE):
                 self._rest = data
