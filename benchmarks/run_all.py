@@ -36,6 +36,7 @@ BENCHMARKS = (
     "peers",
     "spark_read",
     "dashboard_latency",
+    "console",
 )
 
 

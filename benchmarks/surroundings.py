@@ -19,6 +19,7 @@ from txmsg.embedded import EmbeddedPostgres, binaries_dir
 from txmsg.runtime.child import Child
 
 _STOP_TIMEOUT_S = 30
+_QUIET = ("--log-level", "warning")
 
 
 def parser_of(doc: str | None, quick: str) -> argparse.ArgumentParser:
@@ -81,14 +82,14 @@ class Broker:
 @contextmanager
 def broker_process(url: str, *options: str, listen: str = "127.0.0.1:0") -> Iterator[Broker]:
     """A broker on this database. Afterwards it is stopped, unless it has ended meanwhile."""
-    with _command("listening on ", "broker", "--storage", url, "--listen", listen, *options) as child:
+    with _command("listening on ", "broker", "--storage", url, "--listen", listen, *options, *_QUIET) as child:
         yield Broker(child)
 
 
 @contextmanager
 def tailer_process(url: str, log: Path | str, *options: str) -> Iterator[psutil.Process]:
     """A tailer that mirrors this database into a log, from when it says that it does. Afterwards it is stopped."""
-    with _command("tailing ", "tailer", "run", "--storage", url, "--metaq", str(log), *options) as child:
+    with _command("tailing ", "tailer", "run", "--storage", url, "--metaq", str(log), *options, *_QUIET) as child:
         yield psutil.Process(child.pid)
 
 
@@ -96,14 +97,21 @@ def tailer_process(url: str, log: Path | str, *options: str) -> Iterator[psutil.
 def metaq_process(log: Path) -> Iterator[tuple[str, psutil.Process]]:
     """A server of the log in this directory, and its address. Afterwards it is stopped."""
     command = ("metaq", "serve", "--data-dir", str(log), "--listen", "127.0.0.1:0")
-    with _command("listening on ", *command) as child:
+    with _command("listening on ", *command, *_QUIET) as child:
         yield child.address, psutil.Process(child.pid)
+
+
+@contextmanager
+def console_process(broker: str) -> Iterator[str]:
+    """A console that shows the database of this broker, and its address. Afterwards it is stopped."""
+    with _command("listening on ", "console", "--broker", broker, "--listen", "127.0.0.1:0") as child:
+        yield child.address
 
 
 @contextmanager
 def _command(ready: str, *command: str) -> Iterator[Child]:
     """A `txmsg` command that runs until it is stopped, from when it is ready."""
-    program = ["txmsg.runtime.child", "txmsg.cli.main", *command, "--log-level", "warning"]
+    program = ["txmsg.runtime.child", "txmsg.cli.main", *command]
     child = Child(f"`txmsg {command[0]}`", program, log=lambda line: print(line, file=sys.stderr), ready=ready)
     try:
         child.wait_ready()

@@ -19,6 +19,7 @@ SMALLEST = {
     "tailer": ["--rows", "1000", "--turns", "1", "--seconds", "0.3"],
     "capacity": ["--seconds", "0.5", "--clients", "10"],
     "observability": ["--turns", "1", "--seconds", "0.5"],
+    "console": ["--quick", "--groups", "600"],
     "peers": ["--waiting", "500", "--seconds", "1"],
 }
 """Those whose parts the others have, too; one of each would take longer than it tells."""
