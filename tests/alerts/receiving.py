@@ -11,7 +11,10 @@ from typing import Any
 
 
 class Webhook:
-    """What was received, and how the next requests are answered. hangs: they are not, until that is set."""
+    """What was received, and how the next requests are answered.
+
+    They are not until go_on is set, and their bodies do not follow until ends_body is set.
+    """
 
     def __init__(self) -> None:
         self.received: list[dict[str, Any]] = []
@@ -19,6 +22,8 @@ class Webhook:
         self.headers: dict[str, str] = {}
         self.go_on = threading.Event()
         self.go_on.set()
+        self.ends_body = threading.Event()
+        self.ends_body.set()
         self.asked = threading.Semaphore(0)
         self.url = ""
 
@@ -46,8 +51,10 @@ def receiving() -> Iterator[Webhook]:
                 self.send_response(status)
                 for name, value in webhook.headers.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", "2")
                 self.end_headers()
+                webhook.ends_body.wait()
+                self.wfile.write(b"ok")
             except OSError:
                 return  # whoever asked is gone
 
@@ -62,6 +69,7 @@ def receiving() -> Iterator[Webhook]:
         yield webhook
     finally:
         webhook.go_on.set()
+        webhook.ends_body.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -78,6 +78,13 @@ async def test_a_webhook_that_says_nothing_is_given_up(monkeypatch: pytest.Monke
             await tell(Webhook(url=Secret(webhook.url)))
 
 
+async def test_a_webhook_whose_body_does_not_end_has_taken_it() -> None:
+    with receiving() as webhook:
+        webhook.ends_body.clear()
+        await tell(Webhook(url=Secret(webhook.url)))
+        assert webhook.received == [CONTENT]
+
+
 async def test_what_fails_is_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receivers, "PAUSE_S_MAX", 0.5)
     with receiving() as webhook:
