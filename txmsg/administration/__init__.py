@@ -10,6 +10,9 @@ A field that a back end does not have, or does not know, is None. What it cannot
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -365,6 +368,15 @@ class Administration(Protocol):
 
 def _next_offset(queue: GroupQueue) -> int:
     return max(queue.next_offset or 0, queue.begin)
+
+
+def changer() -> str:
+    """Who changes something here: the user of this process, at this machine. As long as brokers take at most."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # KeyError until Python 3.12; a container may run under an id that has no name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"[:200]
 
 
 def moment(us: int) -> datetime | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,11 +39,6 @@ class SettingsInUse:
     used: Sequence[UsedSetting]
     stored: Sequence[SettingChange]
     version: int
-
-
-def changer() -> str:
-    """Who changes something here: the user of this process, at this machine."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"[:200]
 
 
 class SettingsAdministration:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import functools
-import getpass
 import json
-import socket
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import click
 
+from txmsg.administration import changer
 from txmsg.administration.alerts import Alert, AlertAdministration
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import duration, json_option
 from txmsg.cli.output import json_text, print_rows, say
 from txmsg.errors import MisuseError
-
-_BY_LENGTH_MAX = 200
 
 
 def _of_broker(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,8 +117,7 @@ def silence(
     A label is rule, group, topic, instance, or one that `txmsg alert list --json` shows; a pattern may have * and ?.
     Alerts still fire and are listed. Those that fire when the silence ends are told of then.
     """
-    created_by = f"{getpass.getuser()}@{socket.gethostname()}"[:_BY_LENGTH_MAX]
-    made = alerts.silence(matchers, for_s=for_s, reason=reason, created_by=created_by)
+    made = alerts.silence(matchers, for_s=for_s, reason=reason, created_by=changer())
     if as_json:
         click.echo(json_text(asdict(made)))
     else:

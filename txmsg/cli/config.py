@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
-import socket
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from txmsg.administration import changer
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, json_option, yes_option
@@ -217,7 +216,7 @@ def rollback(*, name: str, as_of: int, yes: bool, version: int | None, broker: s
 
 
 def _ask_change(broker: str, request: pb.ChangeSettingRequest) -> pb.StoredSetting:
-    request.changed_by = f"{getpass.getuser()}@{socket.gethostname()}"[:200]
+    request.changed_by = changer()
     return ask_broker(broker, settings_rpc.Settings.change, request).setting
 
 

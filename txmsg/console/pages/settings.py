@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txmsg.administration.settings import SettingChange, SettingsInUse, changer
+from txmsg.administration import changer
+from txmsg.administration.settings import SettingChange, SettingsInUse
 from txmsg.broker.config import BrokerConfig
 from txmsg.console.actions import Action, Confirmation, Field
 from txmsg.console.look import Look

@@ -1,0 +1,36 @@
+"""Who is named as the one that changes something."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+
+import pytest
+
+from txmsg.administration import changer
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable names the user of this process."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_user_is_named_with_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert changer() == f"ada@{socket.gethostname()}"
+
+
+def test_a_user_without_a_name_is_named_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_unknown(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", is_unknown)
+    assert changer() == f"uid {os.getuid()}@{socket.gethostname()}"
+
+
+def test_a_long_name_is_cut_to_what_brokers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "a" * 300)
+    assert changer() == "a" * 200
