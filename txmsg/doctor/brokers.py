@@ -25,7 +25,7 @@ _LAG_S_MAX: Final = 300
 _IN_DOUBT_S_MAX: Final = 600
 _BOUND_SHARE: Final = 0.8
 _NEW: Final = timedelta(hours=1)
-_TOPICS_MAX: Final = 1000
+_TOPIC_PAGES_MAX: Final = 20
 _CALLS_MAX: Final = 16
 _ASSIGNED_S_MAX: Final = 8.0
 _LOOK_S: Final = 0.25
@@ -56,7 +56,7 @@ class Cluster:
         """The series of a metric of the database, by labels."""
         yield from _values(self.figures, metric, where)
 
-    def groups(self) -> list[GroupSummary]:
+    def groups(self) -> groups.Groups:
         """The consumer groups."""
         return groups.all_groups(NotifyAdministration(self.ask))
 
@@ -235,16 +235,29 @@ def dead_letters(cluster: Cluster) -> Iterator[Finding]:
 
 def unused_topics(cluster: Cluster) -> Iterator[Finding]:
     """Each topic that a group reads has had a message."""
-    read = {lag.topic: group.group for group in cluster.groups() for lag in group.topics}
-    for topic in TopicAdministration(cluster.ask).list(_TOPICS_MAX).topics:
-        name, created_at = topic.settings.topic, topic.settings.created_at
-        is_new = created_at is None or created_at > datetime.now(UTC) - _NEW
-        if name in read and not topic.entered and not is_new:
+    read = {lag.topic: group.group for group in cluster.groups().found for lag in group.topics}
+    named, after = 0, ""
+    for _ in range(_TOPIC_PAGES_MAX):
+        page = TopicAdministration(cluster.ask).list(groups.PAGE, after=after)
+        for topic in page.topics:
+            name, created_at = topic.settings.topic, topic.settings.created_at
+            is_new = created_at is None or created_at > datetime.now(UTC) - _NEW
+            if name not in read or topic.entered or is_new:
+                continue
+            if named == groups.NAMED_MAX:
+                yield groups.cut(f"there are more such topics than the {named} that are named")
+                return
+            named += 1
             yield warning(
                 f"group {read[name]} reads topic {name}, to which nobody has ever sent",
                 why="perhaps its name is misspelt, here or in the producer",
                 fix=f"`txmsg topic list`; then `txmsg group delete {read[name]}` and `txmsg topic delete {name}`",
             )
+        if page.next is None:
+            return
+        after = page.next
+    looked_at = _TOPIC_PAGES_MAX * groups.PAGE
+    yield groups.cut(f"there are more topics than the first {looked_at:,}, which alone were looked at")
 
 
 def _values(figures: BrokerFigures, metric: str, where: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str], float]]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from txmsg.administration import GroupSummary
 from txmsg.administration.log import LogAdministration
 from txmsg.doctor import groups
 from txmsg.doctor.disk import free_space
@@ -27,7 +26,7 @@ class Opened:
     where: str
     access: LogAccess
 
-    def groups(self) -> list[GroupSummary]:
+    def groups(self) -> groups.Groups:
         """Its groups."""
         return groups.all_groups(LogAdministration(self.access))
 

@@ -1,0 +1,95 @@
+"""What doctor says of very many groups and topics, without a broker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from txmsg.administration import GroupList, GroupSummary, TopicLag
+from txmsg.administration.topics import TopicAdministration, TopicPage, TopicSettings, TopicSummary
+from txmsg.doctor import brokers, groups
+from txmsg.doctor.brokers import Cluster
+
+
+def _group(name: str, waiting: int = 0, dead: int = 0, topic: str = "t") -> GroupSummary:
+    lag = TopicLag(topic=topic, waiting=waiting, retrying=0, dead=dead)
+    return GroupSummary(
+        group=name, members=None, waiting=waiting, retrying=0, dead=dead, topics=[lag], created_at=datetime.now(UTC)
+    )
+
+
+def _all(found: list[GroupSummary], *, is_whole: bool = True) -> groups.Groups:
+    return groups.Groups(found=found, is_whole=is_whole)
+
+
+def test_a_forgotten_group_is_found_behind_many_busy_ones() -> None:
+    found = _all([*(_group(f"busy{number}", 1000) for number in range(100)), _group("forgotten", 999)])
+    [unread] = groups.unread(found, lambda group: 0 if group.group == "forgotten" else 3, "")
+    assert unread.what == "999 messages wait for group forgotten, and it has no consumer"
+
+
+def test_groups_that_are_not_looked_at_are_counted() -> None:
+    found = _all([_group(f"g{number}", 1) for number in range(1000)])
+    *named, rest = groups.unread(found, lambda _: 0, "")
+    assert len(named) == 20
+    assert rest.what == "980 more groups have messages waiting, and were not asked for consumers"
+    asked: list[str] = []
+
+    def members_of(group: GroupSummary) -> int:
+        asked.append(group.group)
+        return 1
+
+    [rest] = groups.unread(found, members_of, "")
+    assert rest.what == "500 more groups have messages waiting, and were not asked for consumers"
+    assert len(asked) == 500
+
+
+def test_groups_with_dead_letters_that_are_not_named_are_counted() -> None:
+    *named, rest = groups.dead(_all([_group(f"g{number}", dead=1) for number in range(30)]), "")
+    assert len(named) == 20
+    assert rest.what == "10 more groups have dead letters"
+
+
+def test_a_list_of_groups_that_was_cut_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = SimpleNamespace(
+        list_groups=lambda limit, after: GroupList(groups=[_group(f"after{after}")], producer_groups=[], next="x")
+    )
+    monkeypatch.setattr(groups, "_PAGES_MAX", 2)
+    found = groups.all_groups(cast(Any, pages))
+    assert [each.group for each in found.found] == ["after", "afterx"]
+    [cut] = groups.unread(found, lambda _: 1, "")
+    assert cut.what == "there are more groups than the first 2, which alone were looked at"
+
+
+def _topics(names: list[str], next: str | None) -> TopicPage:
+    values: dict[str, Any] = dict.fromkeys(TopicSettings.__dataclass_fields__)
+    return TopicPage(
+        topics=[
+            TopicSummary(
+                settings=TopicSettings(**values | {"topic": name, "created_at": datetime(2020, 1, 1, tzinfo=UTC)}),
+                kept=0,
+                entered=0,
+            )
+            for name in names
+        ],
+        next=next,
+    )
+
+
+def test_unused_topics_are_found_on_all_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = [_group("g", topic=f"t{number}") for number in range(30)]
+    cluster = cast(Cluster, SimpleNamespace(ask=None, groups=lambda: _all(reading)))
+    by_page = {"": _topics(["used"], "2"), "2": _topics(["t1"], None)}
+    monkeypatch.setattr(TopicAdministration, "list", lambda _, limit, after="": by_page[after])
+    [found] = brokers.unused_topics(cluster)
+    assert found.what == "group g reads topic t1, to which nobody has ever sent"
+    by_page["2"] = _topics([f"t{number}" for number in range(30)], None)
+    *named, cut = brokers.unused_topics(cluster)
+    assert len(named) == 20
+    assert cut.what == "there are more such topics than the 20 that are named"
+    by_page["2"] = _topics(["used"], "2")
+    [cut] = brokers.unused_topics(cluster)
+    assert cut.what == "there are more topics than the first 20,000, which alone were looked at"
