@@ -538,22 +538,23 @@ async def test_threads_never_exceed_the_limit_however_often_it_changes_while_the
     def handler(message: ReceivedMessage) -> None:
         gate.wait(DEADLINE_S)
 
-    def threads() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name.startswith("test-")]
+    before = set(threading.enumerate())  # also of tests whose handlers outlived them
 
-    before = len(threads())  # of tests whose handlers outlived them
+    def threads() -> int:
+        return sum(thread.name.startswith("test-") for thread in set(threading.enumerate()) - before)
+
     async with working(4) as (workers, told):
         workers.put(deliveries(told, 20, handler))
         for _ in range(3):
             workers.resize(1)
             workers.put(deliveries(told, 1, handler, start=20))
             workers.resize(4)
-        assert len(threads()) - before == 4
+        assert threads() == 4
         gate.set()
         await told.until(23)
         workers.resize(1)  # nobody is busy now
         async with asyncio.timeout(DEADLINE_S):
-            while len(threads()) - before != 1:  # noqa: ASYNC110 - of threads
+            while threads() != 1:  # noqa: ASYNC110 - of threads
                 await asyncio.sleep(0.001)
         workers.put(deliveries(told, 3, handler, start=23))
         workers.resize(4)
