@@ -68,7 +68,7 @@ class Sending:
             links=own,
         )
         self._is_traced = self._span.is_recording()
-        if self._is_traced:
+        if self._is_traced and self._span.get_span_context().trace_flags.sampled:
             headers = headers_of(self._span)
             self.messages = tuple(with_context(message, headers) for message in messages)
 

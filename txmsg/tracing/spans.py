@@ -71,8 +71,8 @@ class Block:
 
     @property
     def traceparent(self) -> str:
-        """The span's context, for another process; empty if nothing is recorded."""
-        return headers_of(self.span)["traceparent"] if self.span.is_recording() else ""
+        """The span's context, for another process; empty if it is not sampled."""
+        return headers_of(self.span)["traceparent"] if self.span.get_span_context().trace_flags.sampled else ""
 
 
 def begin(
