@@ -224,6 +224,28 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, stranger: Aut
         client_context(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_certificate_whose_end_cannot_be_read_is_refused_and_the_one_before_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    certificate, key = Authority(tmp_path / "issuing").issue("127.0.0.1")
+    served = ServerTls(certificate, key)
+    before = served.context
+    trusted = certificate.read_text().replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-")  # OpenSSL takes it
+    certificate.write_text(trusted)
+    if is_away:  # by now: OpenSSL has just read it
+
+        def read_bytes(path: Path) -> bytes:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+
+        monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(MisuseError, match=r"server\.pem.*is not known until when it is valid"):
+        ServerTls(certificate, key)
+    served.renew()
+    assert "was changed and cannot be used, the one before stays" in caplog.text
+    assert served.context is before
+
+
 def test_a_certificate_that_expires_soon_is_warned_of_once_a_day(
     authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

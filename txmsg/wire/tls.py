@@ -231,7 +231,13 @@ class ServerTls:
 def _expires_at(certificate: Path) -> float:
     from cryptography import x509  # not of clients
 
-    return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
+    try:
+        return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError, x509.InvalidVersion) as exc:  # OpenSSL has taken it, but also takes other forms
+        raise MisuseError(
+            f"{certificate} cannot be used, it is not known until when it is valid: {exc}; give one that begins with "
+            '"BEGIN CERTIFICATE" (`openssl x509` writes such)'
+        ) from exc
 
 
 def _strict(context: ssl.SSLContext) -> ssl.SSLContext:
