@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 from uuid import UUID
 
 import psycopg
 import pytest
 
+from txmsg.broker.delivery.config import GroupSettings
+from txmsg.broker.delivery.delivery import _journal_delivered as journal_delivered
+from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.retries import Outcome, Retries
+from txmsg.broker.delivery.values import MessageBatch, Receipt
+from txmsg.broker.delivery.window import BEHIND, Failure, Window
+from txmsg.broker.delivery.writer import _journal_outcomes as journal_outcomes
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.journal import Event, Journal, JournalWriter
 from txmsg.broker.store import journal as store
 from txmsg.broker.store.connect import Pool
+from txmsg.broker.store.rows import RetryKey
 from txmsg.errors import BrokerUnavailable, StorageError
-from txmsg.message import new_transaction_id
+from txmsg.message import Offset, QueueId, QueueNumber, new_transaction_id
+from txmsg.runtime.backoff import Backoff
 
 NOW = 100.0
 
@@ -94,6 +103,59 @@ def test_texts_of_others_are_stored_as_the_database_can_have_them() -> None:
     assert entry.detail is not None
     assert entry.detail.startswith("?x")
     assert len(entry.detail) == 2000
+
+
+class _Unread(tuple[int, ...]):
+    """Offsets that are not looked at."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError
+
+
+class _Unasked(Backoff):
+    """Delays that are not computed."""
+
+    def delay_s(self, attempt: int, asked_s: float | None = None) -> float | None:
+        raise AssertionError
+
+
+def test_a_journal_of_another_topic_costs_a_delivery_and_a_failure_nothing() -> None:
+    noted = journal()
+    group = Group(1, "mail", Retries(), settings=GroupSettings(backoff=_Unasked()))
+    batch = MessageBatch("other", QueueNumber(0), Receipt(2, 1, 1, _Unread([5])), [])
+    journal_delivered(noted, group, "c", [batch])
+    feed = Feed(group, "other", QueueNumber(0), QueueId(2), 1, Window(0))
+    outcomes = {RetryKey(QueueId(2), Offset(7)): Outcome(2, Failure("bad"))}
+    journal_outcomes(noted, group, [(feed, {5: Failure("bad")})], outcomes)
+    assert noted.waiting == 0
+
+
+def test_deliveries_and_failures_are_noted_by_attempt() -> None:
+    noted = journal()
+    group = Group(1, "mail", Retries(), settings=GroupSettings(backoff=Backoff(delays_s=(3.0,), retries_max=1)))
+    journal_delivered(
+        noted, group, "c", [MessageBatch("t", QueueNumber(0), Receipt(1, 1, 1, [4, 5, 6]), [], [1, 2, 1])]
+    )
+    feed = Feed(group, "t", QueueNumber(0), QueueId(1), 1, Window(0))
+    journal_outcomes(
+        noted,
+        group,
+        [(feed, {5: Failure("bad"), 6: BEHIND})],
+        {
+            RetryKey(QueueId(1), Offset(7)): Outcome(2, Failure("bad")),
+            RetryKey(QueueId(1), Offset(8)): Outcome(2, None),
+        },
+    )
+    assert [(each.event, each.first_offset, each.attempt, each.delay_s) for each in noted.take(10)] == [
+        ("delivered", 4, 1, None),
+        ("delivered", 6, 1, None),
+        ("delivered", 5, 2, None),
+        ("retry", 5, None, 3.0),
+        ("retry", 6, None, None),
+        ("dead", 7, 2, None),
+    ]
 
 
 # ---- writing

@@ -365,6 +365,8 @@ class Delivery:
 
 def _journal_delivered(journal: Journal, group: Group, client_id: str, batches: Sequence[MessageBatch]) -> None:
     for batch in batches:
+        if batch.receipt.queue_id not in journal.queues:
+            continue  # a journal costs other topics nothing
         offsets: defaultdict[int, list[int]] = defaultdict(list)
         for offset, attempt in zip(batch.receipt.offsets, batch.attempts or repeat(1), strict=False):
             offsets[attempt].append(offset)

@@ -198,10 +198,11 @@ def _journal_outcomes(
 ) -> None:
     """Notes which failures are retried, and when, and which are dead letters."""
     for feed, failures in failing:
-        for offset, failure in failures.items():
-            _journal_outcome(journal, group, RetryKey(feed.queue_id, offset), 1, failure)
+        if feed.queue_id in journal.queues:
+            for offset, failure in failures.items():
+                _journal_outcome(journal, group, RetryKey(feed.queue_id, offset), 1, failure)
     for key, (attempt, failure_of_retry, _) in outcomes.items():
-        if failure_of_retry is not None:
+        if failure_of_retry is not None and key.queue_id in journal.queues:
             _journal_outcome(journal, group, key, attempt, failure_of_retry)
 
 
