@@ -20,6 +20,7 @@ from txmsg.cli.main import main
 from txmsg.doctor import brokers
 from txmsg.doctor.brokers import CHECKS, Answer, Cluster
 from txmsg.doctor.finding import Check, Finding, Severity, examine
+from txmsg.metrics.catalogue import OTHER
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +165,9 @@ def test_a_group_that_is_behind_is_found(cluster: Cluster) -> None:
     assert found_by(brokers.lag, cluster) == []
     [found] = found_by(brokers.lag, with_figures(cluster, "txmsg_group_lag_seconds", "sms", "paid", value=400))
     assert found.what == "group sms is 400 s behind in topic paid"
+    [found] = found_by(brokers.lag, with_figures(cluster, "txmsg_group_lag_seconds", OTHER, OTHER, value=400))
+    assert found.what == "one of the groups that figures do not name is 400 s behind"
+    assert OTHER not in found.fix
 
 
 def test_a_group_without_a_consumer_and_its_dead_letters_are_found(

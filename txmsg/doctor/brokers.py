@@ -19,7 +19,7 @@ from txmsg.doctor import groups
 from txmsg.doctor.database import different_clock
 from txmsg.doctor.finding import Check, Finding, examine, on_one_line, problem, warning
 from txmsg.errors import TxmsgError
-from txmsg.metrics.catalogue import CATALOGUE, GROUP, TOPIC
+from txmsg.metrics.catalogue import CATALOGUE, GROUP, OTHER, TOPIC
 
 _LAG_S_MAX: Final = 300
 _IN_DOUBT_S_MAX: Final = 600
@@ -208,7 +208,15 @@ def undecided_transactions(cluster: Cluster) -> Iterator[Finding]:
 def lag(cluster: Cluster) -> Iterator[Finding]:
     """No group is minutes behind."""
     for labels, lag_s in cluster.values("txmsg_group_lag_seconds"):
-        if lag_s > _LAG_S_MAX:
+        if lag_s <= _LAG_S_MAX:
+            continue
+        if labels[GROUP] == OTHER:
+            yield warning(
+                f"one of the groups that figures do not name is {lag_s:.0f} s behind",
+                why="its consumers see messages late",
+                fix="`txmsg group list` shows for how many messages each group waits",
+            )
+        else:
             yield warning(
                 f"group {labels[GROUP]} is {lag_s:.0f} s behind in topic {labels[TOPIC]}",
                 why="its consumers see messages late",

@@ -33,12 +33,13 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     found = await look.notify(lambda notify: notify.show_group(group))
     retries = await look.notify(lambda notify: notify.list_retries(group, limit=_RETRIES_MAX, page=page))
     rates = look.snapshot.each_rate("txmsg_group_processed_messages_total") if look.watch.snapshot else {}
+    own = [rate for (of, _), rate in rates.items() if of == group]  # none, if there are more groups than figures name
     return {
         "group": found,
         "retries": retries,
         "members": found.members[:_MEMBERS_MAX],
         "queues": found.queues[:_QUEUES_MAX],
-        "rate": sum(rate for (of, _), rate in rates.items() if of == group) if rates else None,
+        "rate": sum(own) if own else None,
         "delays": [shown_duration(delay) for delay in found.settings.retry_delays_s or ()],
     }
 
