@@ -24,7 +24,7 @@ from txmsg.console.security import check_listen
 from txmsg.console.texts import language_of, texts
 from txmsg.console.views import Live
 from txmsg.console.watch import Watch
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, OutcomeUnknown
 
 _PACKAGE = Path(txmsg.console.__file__).parent
 _TEMPLATES = {path.name: path.read_text() for path in (_PACKAGE / "templates").glob("*.html")}
@@ -230,6 +230,19 @@ async def test_also_an_answer_to_an_unexpected_failure_has_the_headers(
     answer = await client.get("/nowhere")
     assert answer.status_code == 500
     assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+async def test_an_action_of_unknown_outcome_is_not_said_to_be_undone(
+    client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(*_: object) -> None:
+        raise OutcomeUnknown("no answer came")
+
+    monkeypatch.setattr(Database, "run", run)
+    answer = await client.post("/notify/groups/g/stop", headers={"Sec-Fetch-Site": "same-origin"})
+    assert "no answer came" in answer.text
+    assert "It is not known whether this was done" in answer.text
+    assert "Nothing was done" not in answer.text
 
 
 async def test_theme_and_language_are_kept_and_lead_back_to_this_console_only(client: httpx2.AsyncClient) -> None:

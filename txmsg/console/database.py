@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from txmsg.errors import BrokerUnavailable
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown
 from txmsg.wire.channel import Channel
 from txmsg.wire.method import Method, ReplyT, RequestT
 
@@ -73,15 +73,29 @@ class Database:
             return call.result(CALL_S_MAX + 1)
         except TimeoutError as exc:
             call.cancel()
-            raise BrokerUnavailable(f"no broker of {self.name} answered within {CALL_S_MAX:g} s") from exc
+            raise self._unknown() from exc
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns, which blocks: on a thread, and not waited for longer than a call may take."""
+        """What `work` returns, which blocks: on a thread, and not waited for longer than a call may take.
+
+        Raises OutcomeUnknown if it goes on, BrokerUnavailable if no thread was free to begin it.
+        """
+        begun = self._threads.submit(work)
         try:
             async with asyncio.timeout(CALL_S_MAX):
-                return await self._loop.run_in_executor(self._threads, work)
+                return await asyncio.wrap_future(begun)
         except TimeoutError as exc:
-            raise BrokerUnavailable(f"no broker of {self.name} answered within {CALL_S_MAX:g} s") from exc
+            if begun.cancel():
+                raise BrokerUnavailable(
+                    f"nothing was asked: the console is busy with other calls to {self.name}, try again"
+                ) from exc
+            raise self._unknown() from exc
+
+    def _unknown(self) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"no broker of {self.name} answered within {CALL_S_MAX:g} s: if it was to change something, "
+            "it may have been carried out"
+        )
 
     async def close(self) -> None:
         """Calls under way fail. Closing twice is fine."""

@@ -1,0 +1,56 @@
+"""Calls of the console that take too long, and its channels: without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from txmsg.console import database as console_database
+from txmsg.console.database import Database
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.wire.v1 import cluster_pb2 as pb
+from txmsg.wire.v1.cluster_rpc import Cluster
+
+
+@pytest.fixture
+async def database(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    monkeypatch.setattr(console_database, "_THREADS", 1)
+    made = Database("notify", ["127.0.0.1:1"])
+    yield made
+    await made.close()
+
+
+async def test_work_that_goes_on_is_of_unknown_outcome_and_work_that_waited_was_not_done(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_database, "CALL_S_MAX", 0.05)
+    may_end, done = threading.Event(), []
+
+    def work() -> None:
+        may_end.wait(60)
+        done.append("first")
+
+    with pytest.raises(OutcomeUnknown, match="it may have been carried out"):
+        await database.run(work)
+    with pytest.raises(BrokerUnavailable, match="nothing was asked: the console is busy"):
+        await database.run(lambda: done.append("second"))
+    may_end.set()
+    monkeypatch.setattr(console_database, "CALL_S_MAX", 60.0)
+    await database.run(lambda: done.append("third"))
+    assert done == ["first", "third"]
+
+
+async def test_a_call_of_a_thread_that_is_not_answered_is_of_unknown_outcome(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(database, "ask", ask)
+    monkeypatch.setattr(console_database, "CALL_S_MAX", -0.95)  # a thread waits 1 s longer
+    with pytest.raises(OutcomeUnknown, match="it may have been carried out"):
+        await asyncio.to_thread(database.ask_from_thread, Cluster.show, pb.ShowClusterRequest())
