@@ -58,14 +58,19 @@ def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, 
     asked = dialog(client, "/topics/page.one/alter")
     assert "The number of queues can only grow" in asked
     settings = {"queues": "4", "write_queues": "2", "read_queues": "2", "ordered_queues": "2", "send_rate_max": ""}
-    settings |= {"permission": "none", "durability": "sync", "unread": "keep"}
+    settings |= {"permission": "none", "durability": "sync", "unread": "keep", "journal": "on"}
     asked = dialog(client, "/topics/page.one/alter", **settings)
     assert "Queues: 2 → 4" in asked
     assert "Permission: rw → none" in asked
+    assert "Journal: off → on" in asked
+    assert "Send rate" not in asked.split('class="fields"')[0]
     assert "Unread" not in asked.split('class="fields"')[0]
     client.post("/topics/page.one/alter", data=settings)
     topic = json_of("topic", "show", "page.one", "--broker", shown.broker.address)
     assert (topic["queues"], topic["read_queues"], topic["permission"]) == (4, 4, "none")
+    assert "on, since" in page(client, "/topics/page.one")
+    client.post("/topics/page.one/alter", data={**settings, "journal": "off"})
+    assert "on, since" not in page(client, "/topics/page.one")
     shown.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")
     assert "It is deleted with 0 messages in 4 queues, for good." in dialog(client, "/topics/page.one/delete")
     client.post("/topics/page.one/delete", data={})
@@ -147,7 +152,7 @@ def test_dead_letters_are_filtered_looked_at_and_redriven_in_the_browser(
     bury(shown.storage, sent[2:], group="page-mourners", error="another")
     text = page(client, "/dead-letters", group="page-mourners")
     assert all(id_ in text for id_ in sent)
-    assert "Filter, to redrive or purge" in page(client, "/dead-letters")
+    assert "To redrive or purge several dead letters, filter" in page(client, "/dead-letters")
     assert "Say which dead letters" in page(client, "/dead-letters/redrive")
     found = page(client, "/dead-letters", error="NO ROUTE")
     assert sent[0] in found

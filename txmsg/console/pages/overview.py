@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,8 @@ _ROWS: Final = 8
 _STEP_S: Final = 5
 """Of time lines: a line of 15 minutes has 180 points."""
 _FIGURES_OLD_S: Final = 60.0
+_GROUPS_NAMED: Final = 3
+"""Of those with dead letters: the ones with the most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +159,13 @@ def findings(snapshot: Snapshot) -> Sequence[Finding]:
     add("no_queue_owner", "/brokers", snapshot.cluster.queues_unassigned, is_bad=True)
     add("silent", "/brokers", len(snapshot.silent), is_bad=True, names=", ".join(snapshot.silent))
     add("parked", "/halves", snapshot.total("txmsg_halves", "parked"), is_bad=True)
-    add("dead_letters", "/dead-letters", snapshot.total("txmsg_group_dead_letters"), is_bad=True)
+    letters = Counter[str]()
+    for (group, _), count in snapshot.each("txmsg_group_dead_letters").items():
+        letters[group] += int(count)
+    groups = ", ".join(group for group, count in letters.most_common(_GROUPS_NAMED) if count)
+    if sum(count > 0 for count in letters.values()) > _GROUPS_NAMED:
+        groups += ", …"
+    add("dead_letters", "/dead-letters", letters.total(), is_bad=True, groups=groups)
     add("paused", "/groups", snapshot.total("txmsg_delivery_paused_groups"), is_bad=True)
     add("dead_brokers", "/brokers", len(dead), is_bad=False, names=", ".join(dead))
     draining = [each.id for each in alive if each.state == "draining"]

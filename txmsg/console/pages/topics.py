@@ -66,7 +66,12 @@ async def _confirm_alter(look: Look) -> Confirmation:
     settings = found.settings
     change = _change(look, settings)
     says = [
-        look.t("topics.alter_one", name=look.t(f"topics.{name}"), old=_text(getattr(settings, name)), new=_text(new))
+        look.t(
+            "topics.alter_one",
+            name=look.t(f"topics.{name}"),
+            old=_shown(look, name, _now(settings, name)),
+            new=_shown(look, name, new),
+        )
         for name in names(TopicChange)
         if (new := getattr(change, name)) is not None
     ]
@@ -87,7 +92,12 @@ async def _confirm_alter(look: Look) -> Confirmation:
                     value=_given(look, settings, name),
                     choices=[(each, look.t(f"topics.{name}_{each}")) for each in choices],
                 )
-                for name, choices in (("permission", PERMISSIONS), ("durability", DURABILITIES), ("unread", UNREAD))
+                for name, choices in (
+                    ("permission", PERMISSIONS),
+                    ("durability", DURABILITIES),
+                    ("unread", UNREAD),
+                    ("journal", ("on", "off")),
+                )
             ),
         ],
     )
@@ -112,15 +122,33 @@ def _change(look: Look, settings: TopicSettings) -> TopicChange:
     }
     wanted |= {name: look.values.get(name) for name in ("permission", "durability", "unread")}
     wanted["send_rate_max"] = float_of(look, "send_rate_max") or 0.0
-    return TopicChange(**{name: new for name, new in wanted.items() if new != (getattr(settings, name) or 0.0)})
+    wanted["journal"] = look.values["journal"] == "on" if "journal" in look.values else None
+    return TopicChange(**{name: new for name, new in wanted.items() if new != _now(settings, name)})
+
+
+def _now(settings: TopicSettings, name: str) -> Any:
+    """A setting as a TopicChange would give it."""
+    if name == "journal":
+        return settings.journal_since is not None
+    return settings.send_rate_max or 0.0 if name == "send_rate_max" else getattr(settings, name)
 
 
 def _given(look: Look, settings: TopicSettings, name: str) -> str:
-    return look.values.get(name, _text(getattr(settings, name)))
+    return look.values.get(name, _text(_now(settings, name)))
 
 
 def _text(value: object) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    """As the form's fields have it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def _shown(look: Look, name: str, value: object) -> str:
+    """As a sentence has it."""
+    if name == "send_rate_max" and not value:
+        return look.t("lists.unlimited")
+    return look.t(f"topics.journal_{_text(value)}") if name == "journal" else _text(value)
 
 
 async def _confirm_delete(look: Look) -> Confirmation:
