@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -70,7 +71,7 @@ def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, 
     assert (topic["queues"], topic["read_queues"], topic["permission"]) == (4, 4, "none")
     assert "on, since" in page(client, "/topics/page.one")
     client.post("/topics/page.one/alter", data={**settings, "journal": "off"})
-    assert "on, since" not in page(client, "/topics/page.one")
+    until(lambda: "on, since" not in page(client, "/topics/page.one"))  # readings are shared for a while
     shown.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")
     assert "It is deleted with 0 messages in 4 queues, for good." in dialog(client, "/topics/page.one/delete")
     client.post("/topics/page.one/delete", data={})
@@ -211,7 +212,7 @@ def test_a_message_is_found_by_key_and_its_life_and_body_are_shown(client: httpx
     assert "is unknown" in page(client, "/messages", q="no such key")
     found = page(client, "/messages", q=HOSTILE)
     assert sent in found
-    assert "\u202e" not in found
+    assert "\u202e" not in re.sub(r"<input[^>]*>", "", found)  # a field holds the very text that was given
     one = page(client, f"/messages/{quote(sent)}")
     assert "ff 00" in one
     assert "In its queue" in one
