@@ -134,7 +134,9 @@ def test_it_listens_on_this_machine_only(listen: str) -> None:
         check_listen(listen)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:7790", "127.0.0.1.evil.example", "10.0.0.1:7790", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7790", "127.0.0.1.evil.example", "127.0.0.1:80.evil.example"]
+)
 async def test_a_foreign_host_reads_nothing(client: httpx2.AsyncClient, host: str) -> None:
     answer = await client.get("/notify", headers={"Host": host})
     assert answer.status_code == 421

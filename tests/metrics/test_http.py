@@ -85,6 +85,7 @@ async def test_a_process_that_is_not_ready_or_not_alive_says_why() -> None:
         (get("/metrics", host="example.org"), 421),
         (get("/metrics", host="127.0.0.1.example.org"), 421),
         (get("/metrics", host="10.0.0.1:9100"), 421),
+        (get("/metrics", host="127.0.0.1:80.example.org"), 421),
         (get("/metrics", "localhost", "GET", "Host: localhost"), 421),
         (b"GET /metrics HTTP/1.1\r\n\r\n", 421),
         (get("/metrics", host="LOCALHOST:80"), 200),

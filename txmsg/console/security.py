@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from txmsg.errors import MisuseError
-from txmsg.wire.address import check_address, host_and_port, is_loopback
+from txmsg.wire.address import check_address, host_and_port, host_of, is_loopback
 
 _FILES: Final = ("/assets/", "/uplot/")
 _SAFE: Final = {"GET", "HEAD"}
@@ -68,7 +68,7 @@ class Guard:
 
 def _refusal(method: str, headers: Headers) -> tuple[int, str] | None:
     hosts = headers.getlist("host")
-    if len(hosts) != 1 or not is_loopback(_without_port(hosts[0])):
+    if len(hosts) != 1 or not is_loopback(host_of(hosts[0])):
         return 421, "ask for localhost or 127.0.0.1: the Host of the request is another\n"
     site = headers.get("sec-fetch-site")
     if method in _SAFE:
@@ -78,7 +78,3 @@ def _refusal(method: str, headers: Headers) -> tuple[int, str] | None:
         return None
     is_own = headers.get("origin") == f"http://{hosts[0]}" if site is None else site == "same-origin"
     return None if is_own else (403, "this request does not come from a page of the console\n")
-
-
-def _without_port(host: str) -> str:
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].lower()

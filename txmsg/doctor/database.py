@@ -240,10 +240,11 @@ def long_transactions(database: Database) -> Iterator[Finding]:
         " where prepared < now() - make_interval(secs => %s)",
         _OPEN_S_MAX,
     ):
+        gid = "'" + row.gid.replace("'", "''") + "'"
         yield warning(
             f"transaction {row.gid!r} has been prepared for {row.open_s:.0f} s",
             why="no dead row goes meanwhile, also after a restart",
-            fix=f"`commit prepared '{row.gid}'` or `rollback prepared '{row.gid}'`",
+            fix=f"`commit prepared {gid}` or `rollback prepared {gid}`",
         )
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from txmsg.errors import MisuseError, printable
 from txmsg.logs import EventLog
 from txmsg.metrics.figures import Figures
-from txmsg.wire.address import LOCALHOST, check_address, host_and_port, is_loopback
+from txmsg.wire.address import LOCALHOST, check_address, host_and_port, host_of, is_loopback
 
 _log = EventLog(__name__)
 
@@ -216,7 +216,7 @@ def _request_of(head: bytes) -> _Request | Page:
     if values.get("content-length", "0") != "0" or "transfer-encoding" in values:
         return Page(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"a request has no body\n")
     hosts = [value.strip() for name, _, value in fields if name.lower() == "host"]
-    if len(hosts) != 1 or not is_loopback(_without_port(hosts[0])):
+    if len(hosts) != 1 or not is_loopback(host_of(hosts[0])):
         return Page(
             HTTPStatus.MISDIRECTED_REQUEST, b"ask for localhost or 127.0.0.1: the Host of the request is another\n"
         )
@@ -256,9 +256,3 @@ def _loopback(listen: str) -> tuple[str, int]:
             f"127.0.0.1:{port}, and let a scraper on this machine, or a proxy that authenticates, read it there"
         )
     return "127.0.0.1" if host == LOCALHOST else host, port
-
-
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()

@@ -7,12 +7,13 @@ from ipaddress import ip_address
 
 from txmsg.errors import InvalidName, shown
 
-__all__ = ["PORT_MAX", "UNIX", "check_address", "host_and_port", "is_loopback"]
+__all__ = ["PORT_MAX", "UNIX", "check_address", "host_and_port", "host_of", "is_loopback"]
 
 PORT_MAX = 65535
 LOCALHOST = "localhost"
 UNIX = "unix:"
 """What an address begins with that is a socket file on this machine."""
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(?::[0-9]{1,5})?\Z")
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([0-9]{1,5})\Z")
 
 
@@ -20,6 +21,12 @@ def host_and_port(address: str) -> tuple[str, int]:
     """What HOST:PORT names; the brackets of an IPv6 address are not of the host."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def host_of(header: str) -> str:
+    """The host in a Host header of HTTP, in lower case; "" if the header is none."""
+    found = _HOST.match(header)
+    return found[1].strip("[]").lower() if found else ""
 
 
 def is_loopback(host: str) -> bool:

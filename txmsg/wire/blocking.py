@@ -430,8 +430,10 @@ class _Line:
             self._pinged_at = now
             if self._writing.acquire(timeout=0):
                 try:
-                    with suppress(TxmsgError, TimeoutError):
-                        self._write(frame_of(Kind.PING), now)
+                    # Encrypted and not sent, it would be the end of the line.
+                    if self._writable.poll(0):
+                        with suppress(TxmsgError, TimeoutError):
+                            self._write(frame_of(Kind.PING), now)
                 finally:
                     self._writing.release()
         elif now - self._pinged_at >= _PING_S_MAX:
