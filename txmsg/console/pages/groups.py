@@ -48,27 +48,25 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
 
 
 async def _confirm_stop(look: Look) -> Confirmation:
+    return await _confirm(look, "stop")
+
+
+async def _confirm_start(look: Look) -> Confirmation:
+    return await _confirm(look, "start")
+
+
+async def _confirm(look: Look, what: str) -> Confirmation:
     group = look.path["group"]
     found = await look.notify(lambda notify: notify.show_group(group))
     return Confirmation(
-        title=look.t("groups.stop_title", group=group),
-        says=[look.t("groups.stop_says", members=len(found.members), waiting=f"{found.waiting:,}")],
-        button=look.t("groups.stop"),
+        title=look.t(f"groups.{what}_title", group=group),
+        says=[look.t(f"groups.{what}_says", members=len(found.members), waiting=f"{found.waiting:,}")],
+        button=look.t(f"groups.{what}"),
     )
 
 
 async def _stop(look: Look) -> str:
     return await _set_stopped(look, stopped=True)
-
-
-async def _confirm_start(look: Look) -> Confirmation:
-    group = look.path["group"]
-    found = await look.notify(lambda notify: notify.show_group(group))
-    return Confirmation(
-        title=look.t("groups.start_title", group=group),
-        says=[look.t("groups.start_says", members=len(found.members), waiting=f"{found.waiting:,}")],
-        button=look.t("groups.start"),
-    )
 
 
 async def _start(look: Look) -> str:
