@@ -1,5 +1,5 @@
 """Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, the pages of names, events,
-metrics and settings, and the files for Prometheus and Grafana.
+metrics, permissions and settings, and the files for Prometheus and Grafana.
 
 Or checks that the committed ones are as generated.
 
@@ -18,6 +18,7 @@ from alerts_page import alerts_page
 from events_page import events_page
 from metrics_page import metrics_page
 from monitoring import dashboard_file, rules_file
+from permissions_page import permissions_page
 from reference import reference
 from rpc_modules import rpc_modules
 from settings_page import settings_page
@@ -29,6 +30,7 @@ REFERENCE = Path("docs/reference.md")
 EVENTS = Path("docs/events.md")
 ALERTS = Path("docs/alerts.md")
 METRICS = Path("docs/metrics.md")
+PERMISSIONS = Path("docs/permissions.md")
 SETTINGS = Path("docs/settings.md")
 RULES = Path("deploy/prometheus/txmsg-rules.yml")
 DASHBOARD = Path("deploy/grafana/txmsg-dashboard.json")
@@ -78,6 +80,7 @@ def pages() -> dict[Path, str]:
         EVENTS: events_page(),
         ALERTS: alerts_page(),
         METRICS: metrics_page(),
+        PERMISSIONS: permissions_page(),
         SETTINGS: settings_page(),
         RULES: rules_file(),
         DASHBOARD: dashboard_file(),

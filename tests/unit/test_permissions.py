@@ -1,0 +1,141 @@
+"""The table of permissions has every method of every service, and names fields that requests have."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from operator import attrgetter
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+import txmsg.wire.v1
+from txmsg.access.permissions import PERMISSIONS, Missing, missing
+from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rights, parse_rule
+from txmsg.wire.method import Method, methods_of
+from txmsg.wire.v1 import metaq_pb2, txmsg_pb2
+
+
+def every_method() -> dict[str, Method[Any, Any]]:
+    """By its name on the wire, of all modules that are generated from .proto files."""
+    modules = [
+        importlib.import_module(f"{txmsg.wire.v1.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(txmsg.wire.v1.__path__)
+        if module.name.endswith("_rpc")
+    ]
+    services = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
+    return {method.name: method for service in services for method in methods_of(service).values()}
+
+
+METHODS = every_method()
+
+
+def rights(*rules: str) -> Rights:
+    words = (rule.split() for rule in rules)
+    return Rights(parse_rule("anna", action, resource) for action, resource in words)
+
+
+def field_of(descriptor: Descriptor, path: str) -> FieldDescriptor:
+    """The field at a path, where `[]` stands behind those that are repeated."""
+    first, _, rest = path.partition(".")
+    field = descriptor.fields_by_name[first.removesuffix("[]")]
+    assert field.is_repeated == first.endswith("[]"), path
+    if not rest:
+        return field
+    assert field.message_type is not None, path
+    return field_of(field.message_type, rest)
+
+
+def test_every_method_has_its_permission_and_nothing_else_has() -> None:
+    assert len(METHODS) > 60
+    assert sorted(PERMISSIONS) == sorted(METHODS)
+
+
+@pytest.mark.parametrize("method", sorted(PERMISSIONS))
+def test_a_permission_names_fields_of_its_request(method: str) -> None:
+    request = request_of(method).DESCRIPTOR
+    for need in PERMISSIONS[method]:
+        if need.path:
+            assert field_of(request, need.path).type == FieldDescriptor.TYPE_STRING
+        if need.when:
+            attrgetter(need.when)(request_of(method))  # raises if there is no such field
+
+
+@pytest.mark.parametrize("method", sorted(method for method, needs in PERMISSIONS.items() if needs))
+def test_without_a_rule_an_empty_request_is_refused_unless_it_asks_for_nothing(method: str) -> None:
+    refused = missing(rights(), method, request_of(method))
+    asks = [
+        need
+        for need in PERMISSIONS[method]
+        if not (need.when or need.optional)
+        and (need.found or not need.path.count("[]") or need.right.kind is Kind.CLUSTER)
+    ]
+    assert (refused is not None) == bool(asks)
+
+
+def test_all_rights_allow_every_method() -> None:
+    everything = rights(
+        *(f"{action} {kind}{'' if kind is Kind.CLUSTER else ':*'}" for action, kind in RIGHTS),
+    )
+    assert [method for method in METHODS if missing(everything, method, request_of(method))] == []
+
+
+def request_of(method: str) -> Any:
+    request = METHODS[method].request()
+    return request.head if METHODS[method].takes_data else request
+
+
+SEND = txmsg_pb2.SendRequest(
+    group="shop", batches=[txmsg_pb2.MessageColumns(topic="orders"), txmsg_pb2.MessageColumns(topic="bills")]
+)
+
+
+def test_a_send_needs_each_of_its_topics() -> None:
+    assert missing(rights("send topic:orders", "send topic:bills"), "Notify/Send", SEND) is None
+    lacks = missing(rights("send topic:orders"), "Notify/Send", SEND)
+    assert lacks == Missing(Right(Action.SEND, Kind.TOPIC), "bills")
+
+
+def test_half_messages_need_their_producer_group_too() -> None:
+    half = txmsg_pb2.SendRequest(group="shop", half=True, batches=SEND.batches)
+    assert missing(rights("send topic:*"), "Notify/Send", half) == Missing(Right(Action.SEND, Kind.GROUP), "shop")
+    assert missing(rights("send topic:*", "send group:shop"), "Notify/Send", half) is None
+
+
+def test_receiving_needs_topics_and_group() -> None:
+    request = txmsg_pb2.ReceiveRequest(group="billing", subscriptions=[txmsg_pb2.Subscription(topic="orders")])
+    assert missing(rights("receive topic:orders", "receive group:billing"), "Notify/Receive", request) is None
+    assert missing(rights("receive topic:orders"), "Notify/Receive", request)
+    assert missing(rights("receive group:billing"), "Notify/Receive", request)
+
+
+def test_attaching_needs_a_right_only_for_what_the_client_says_it_does() -> None:
+    def frame(**kwargs: Any) -> txmsg_pb2.ClientFrame:
+        return txmsg_pb2.ClientFrame(hello=txmsg_pb2.Hello(**kwargs))
+
+    lacks_check = Missing(Right(Action.CHECK, Kind.GROUP), "shop")
+    assert missing(rights(), "Notify/Attach", frame(producer_group="shop")) is None
+    assert missing(rights(), "Notify/Attach", frame(producer_group="shop", fence_ids=[bytes(16)])) == lacks_check
+    assert missing(rights(), "Notify/Attach", frame(producer_group="shop", checks_unfenced=True)) == lacks_check
+    assert missing(rights(), "Notify/Attach", frame(consumer_group="billing"))
+    assert missing(rights("receive group:billing"), "Notify/Attach", frame(consumer_group="billing")) is None
+
+
+def test_a_list_needs_one_name_that_may_be_shown_and_a_named_one_needs_itself() -> None:
+    some, none = txmsg_pb2.ListHalvesRequest(group="shop"), txmsg_pb2.ListHalvesRequest()
+    assert missing(rights("describe group:bank"), "Admin/ListHalves", none) is None
+    assert missing(rights("describe group:bank"), "Admin/ListHalves", some)
+    assert missing(rights("describe group:shop"), "Admin/ListHalves", some) is None
+
+
+def test_retries_and_dead_letters_in_a_log_belong_to_their_group() -> None:
+    def append(topic: str) -> metaq_pb2.AppendHead:
+        return metaq_pb2.AppendHead(batches=[metaq_pb2.AppendBatch(topic=topic)])
+
+    assert missing(rights("receive group:billing"), "MetaQ/Append", append("%RETRY%billing")) is None
+    assert missing(rights("receive group:billing"), "MetaQ/Append", append("%DLQ%billing")) is None
+    lacks = missing(rights("send topic:*", "receive group:bill"), "MetaQ/Append", append("%RETRY%billing"))
+    assert lacks == Missing(Right(Action.RECEIVE, Kind.GROUP), "billing")
+    lacks = missing(rights("send topic:*", "receive group:*"), "MetaQ/Append", append("%APPENDS%"))
+    assert lacks == Missing(Right(Action.ADMINISTER, Kind.CLUSTER), "")

@@ -1,0 +1,210 @@
+"""What each method of each service needs: one table, from which docs/permissions.md is made.
+
+Knows requests by the names of their fields only, so that it stands below the protocol; a test compares both, and fails
+for a method without an entry. A call is allowed if all of its needs are met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rights
+
+_GROUP_TOPICS = ("%RETRY%", "%DLQ%")
+"""Topics of a log that belong to a group, whose name follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A right that a request needs on each name that it has in a field.
+
+    path: the field, as `group`, `filter.group`, `batches[].topic` or `topics[]`. "" for the cluster, and with `found`.
+    when: only if this field of the request is set.
+    found: on what the method finds, which the request does not name, or not always. Before the call, a name in `path`
+        must be allowed, or if there is none, any name at all; the method leaves out or refuses what is not allowed.
+    optional: the call goes on without it, and its reply lacks the bodies and headers that need it, and says so.
+    """
+
+    right: Right
+    path: str = ""
+    when: str = ""
+    found: bool = False
+    optional: bool = False
+    names: Callable[[Any], Sequence[str]] = field(init=False, repr=False, compare=False)
+    applies: Callable[[Any], object] | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        assert self.right in RIGHTS, f"{self.right} is not a right"
+        assert self.found or self.optional or bool(self.path) != (self.right.kind is Kind.CLUSTER), (
+            f"{self} names nothing"
+        )
+        object.__setattr__(self, "names", _reader(self.path))
+        object.__setattr__(self, "applies", attrgetter(self.when) if self.when else None)
+
+
+class Missing(NamedTuple):
+    """A right that a principal does not have. name: "" for all, or any, of its kind."""
+
+    right: Right
+    name: str
+
+
+def _reader(path: str) -> Callable[[Any], Sequence[str]]:
+    if not path:
+        return lambda _: ("",)
+    repeated, is_repeated, rest = path.partition("[]")
+    get = attrgetter(repeated)
+    if not is_repeated:
+        return lambda request: (get(request),)
+    if not rest:
+        return get
+    get_each = attrgetter(rest.removeprefix("."))
+    return lambda request: [get_each(each) for each in get(request)]
+
+
+def resolved(right: Right, name: str) -> tuple[Right, str]:
+    """A group's own topics in a log (retries, dead letters) are part of the group; a server's own, of the cluster."""
+    if right.kind is not Kind.TOPIC or not name.startswith("%"):
+        return right, name
+    for prefix in _GROUP_TOPICS:
+        if name.startswith(prefix):
+            return _OF_GROUP[right.action], name.removeprefix(prefix)
+    return (_DESCRIBE_CLUSTER if right.action is Action.DESCRIBE else _ADMINISTER_CLUSTER), ""
+
+
+def allows(rights: Rights, right: Right, name: str) -> bool:
+    """Whether a principal may do this with this name."""
+    return rights.decide(*resolved(right, name)).allowed
+
+
+def missing(rights: Rights, method: str, request: Any) -> Missing | None:
+    """The first right that a principal lacks for this call, or None."""
+    for need in PERMISSIONS[method]:
+        if need.optional or (need.applies is not None and not need.applies(request)):
+            continue
+        for name in need.names(request):
+            if need.found and not name:
+                if not rights.has(need.right):
+                    return Missing(need.right, name)
+            elif not allows(rights, need.right, name):
+                return Missing(*resolved(need.right, name))
+    return None
+
+
+def _topic(action: Action, path: str = "", **kwargs: Any) -> Need:
+    return Need(Right(action, Kind.TOPIC), path, **kwargs)
+
+
+def _group(action: Action, path: str = "", **kwargs: Any) -> Need:
+    return Need(Right(action, Kind.GROUP), path, **kwargs)
+
+
+_DESCRIBE_CLUSTER = Right(Action.DESCRIBE, Kind.CLUSTER)
+_ADMINISTER_CLUSTER = Right(Action.ADMINISTER, Kind.CLUSTER)
+_OF_GROUP = {
+    Action.SEND: Right(Action.RECEIVE, Kind.GROUP),  # a member moves what failed there
+    Action.RECEIVE: Right(Action.RECEIVE, Kind.GROUP),
+    Action.READ: Right(Action.RECEIVE, Kind.GROUP),
+    Action.DESCRIBE: Right(Action.DESCRIBE, Kind.GROUP),
+    Action.ADMINISTER: Right(Action.ADMINISTER, Kind.GROUP),
+}
+_SIGNED_IN: tuple[Need, ...] = ()
+_SHOWS_CLUSTER = (Need(_DESCRIBE_CLUSTER),)
+_CHANGES_CLUSTER = (Need(_ADMINISTER_CLUSTER),)
+_MEMBER = (_group(Action.RECEIVE, found=True),)
+
+PERMISSIONS: dict[str, tuple[Need, ...]] = {
+    # What applications call.
+    "Notify/Send": (_topic(Action.SEND, "batches[].topic"), _group(Action.SEND, "group", when="half")),
+    "Notify/EndTransactions": (_group(Action.SEND, found=True),),
+    "Notify/Recall": (_topic(Action.SEND, found=True),),
+    "Notify/Receive": (_topic(Action.RECEIVE, "subscriptions[].topic"), _group(Action.RECEIVE, "group")),
+    "Notify/Attach": (
+        _group(Action.CHECK, "hello.producer_group", when="hello.fence_ids"),
+        _group(Action.CHECK, "hello.producer_group", when="hello.checks_unfenced"),
+        _group(Action.RECEIVE, "hello.consumer_group", when="hello.consumer_group"),
+    ),
+    "Notify/Route": _SIGNED_IN,
+    "Notify/Held": (_group(Action.CHECK, found=True),),
+    # Administration of messages that wait for their outcomes.
+    "Admin/ListHalves": (
+        _group(Action.DESCRIBE, "group", found=True),
+        _topic(Action.READ, optional=True),
+    ),
+    "Admin/ResolveHalf": (_group(Action.ADMINISTER, found=True),),
+    "Admin/ResumeHalves": (_group(Action.ADMINISTER, "group", found=True),),
+    "Admin/Stats": _SHOWS_CLUSTER,
+    # Topics.
+    "Admin/CreateTopic": (_topic(Action.ADMINISTER, "name"),),
+    "Topics/List": (_topic(Action.DESCRIBE, found=True),),
+    "Topics/Show": (_topic(Action.DESCRIBE, "name"),),
+    "Topics/Alter": (_topic(Action.ADMINISTER, "name"),),
+    "Topics/Delete": (_topic(Action.ADMINISTER, "name"),),
+    # Groups.
+    "Groups/List": (_group(Action.DESCRIBE, found=True),),
+    "Groups/Show": (_group(Action.DESCRIBE, "group"),),
+    "Groups/Alter": (_group(Action.ADMINISTER, "group"),),
+    "Groups/Seek": (_group(Action.ADMINISTER, "group"),),
+    "Groups/ListRetries": (_group(Action.DESCRIBE, "group"),),
+    "Groups/RetryNow": (_group(Action.ADMINISTER, "group"),),
+    "Groups/SkipRetry": (_group(Action.ADMINISTER, "group"),),
+    "Groups/Delete": (_group(Action.ADMINISTER, "group"),),
+    "Groups/ShowChecks": (_group(Action.DESCRIBE, "group"),),
+    "Groups/AlterChecks": (_group(Action.ADMINISTER, "group"),),
+    # Dead letters. Without a group in the filter, a call is for all groups.
+    "DeadLetters/List": (
+        _group(Action.DESCRIBE, "filter.group", found=True),
+        _topic(Action.READ, optional=True),
+    ),
+    "DeadLetters/Count": (_group(Action.DESCRIBE, "filter.group"),),
+    "DeadLetters/Redrive": (_group(Action.ADMINISTER, "filter.group"),),
+    "DeadLetters/Purge": (_group(Action.ADMINISTER, "filter.group"),),
+    # Single messages.
+    "Messages/Find": (
+        _topic(Action.DESCRIBE, "topic", found=True),
+        _topic(Action.READ, optional=True),
+    ),
+    "Messages/Trace": (_topic(Action.DESCRIBE, "topic", found=True),),
+    # The brokers together.
+    "Cluster/Show": _SHOWS_CLUSTER,
+    "Cluster/Drain": _CHANGES_CLUSTER,
+    "Cluster/Resume": _CHANGES_CLUSTER,
+    "Cluster/Figures": _SHOWS_CLUSTER,
+    "Cluster/Clients": (_group(Action.DESCRIBE, found=True),),
+    "Settings/Show": _SHOWS_CLUSTER,
+    "Settings/Change": _CHANGES_CLUSTER,
+    "Settings/History": _SHOWS_CLUSTER,
+    "Settings/Watch": _SIGNED_IN,
+    "Alerts/List": _SHOWS_CLUSTER,
+    "Alerts/History": _SHOWS_CLUSTER,
+    "Alerts/Silence": _CHANGES_CLUSTER,
+    "Alerts/Unsilence": _CHANGES_CLUSTER,
+    "Alerts/Test": _CHANGES_CLUSTER,
+    # A log.
+    "MetaQ/Describe": _SIGNED_IN,
+    "MetaQ/ListTopics": (_topic(Action.DESCRIBE, "topic", found=True),),
+    "MetaQ/ShowTopic": (_topic(Action.DESCRIBE, "topic"),),
+    "MetaQ/SetTopic": (_topic(Action.ADMINISTER, "topic"),),
+    "MetaQ/Ranges": (_topic(Action.DESCRIBE, "queues[].topic"),),
+    "MetaQ/OffsetsAt": (_topic(Action.DESCRIBE, "queues[].topic"),),
+    "MetaQ/Find": (_topic(Action.READ, "topic"),),
+    "MetaQ/Fetch": (_topic(Action.RECEIVE, "wanted[].topic"),),
+    "MetaQ/Append": (_topic(Action.SEND, "batches[].topic"),),
+    "MetaQ/Flush": (_topic(Action.SEND, found=True),),
+    # A log's groups. A session belongs to the principal that joined.
+    "MetaQGroups/Join": (_topic(Action.RECEIVE, "topics[]"), _group(Action.RECEIVE, "group")),
+    "MetaQGroups/View": _MEMBER,
+    "MetaQGroups/Take": _MEMBER,
+    "MetaQGroups/Store": _MEMBER,
+    "MetaQGroups/SeekDone": _MEMBER,
+    "MetaQGroups/Release": _MEMBER,
+    "MetaQGroups/Leave": _MEMBER,
+    "MetaQGroups/ListGroups": (_group(Action.DESCRIBE, found=True),),
+    "MetaQGroups/ShowGroup": (_group(Action.DESCRIBE, "group"),),
+    "MetaQGroups/SeekGroup": (_group(Action.ADMINISTER, "group"),),
+    "MetaQGroups/DeleteGroup": (_group(Action.ADMINISTER, "group"),),
+}
+"""By the method's name on the wire. Without any need, a call needs a principal only."""
