@@ -181,6 +181,29 @@ async def test_what_the_broker_does_not_leave_to_us_is_not_handled() -> None:
         await link.idle()
 
 
+async def test_messages_that_the_broker_took_back_count_as_long_as_they_are_in_memory() -> None:
+    """Their handlers go on, perhaps for long: messages fetched in their place would be held beside them."""
+    broker = Broker()
+    broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, body=b"x" * 40)])]
+    broker.holds_polls = True
+    broker.expired = [HAND.receipt([5, 6])]
+    asked = asyncio.Queue[int]()
+    broker.asked = asked.put_nowait
+    polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=1.0)
+    link = Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None, out_size_bytes_max=100)
+    tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.keep())]
+    try:
+        assert await asked.get() == 100
+        await broker.held.get()
+        await until_async(lambda: not link.holds(HAND, 5, now()))  # until the reply is taken
+        link.drop(HAND, 5)
+        assert await asked.get() == 60
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
 def polling_link(broker: Broker) -> Link:
     """Its first poll brings offset 5; the next one waits in the broker."""
     broker.holds_polls = True

@@ -12,7 +12,7 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -83,8 +83,15 @@ class _Held:
     """What is out of one hand, and until when the broker leaves it to us if it hears nothing more."""
 
     sizes: dict[int, int]
-    """Of bodies, in bytes, by offset."""
+    """Of bodies, in bytes, by offset: of all that is in memory."""
     until: float
+    lost: set[int] = field(default_factory=set)
+    """Offsets of those that the broker does not leave to us any more."""
+
+    @property
+    def ours(self) -> set[int]:
+        """The offsets of the others."""
+        return self.sizes.keys() - self.lost
 
 
 class Link:
@@ -166,7 +173,7 @@ class Link:
     def holds(self, hand: Hand, offset: int, now: float) -> bool:
         """Whether the broker leaves this message to us still. Else somebody else is given it."""
         held = self._held.get(hand)
-        return held is not None and offset in held.sizes and now < held.until
+        return held is not None and offset in held.sizes and offset not in held.lost and now < held.until
 
     def _settled(self, hand: Hand, offset: int) -> None:
         self._settled_count += 1
@@ -277,7 +284,8 @@ class Link:
             ]
             for start in range(0, len(old), HELD_COUNT_MAX):
                 hands = old[start : start + HELD_COUNT_MAX]
-                receipts = [hand.receipt(sorted(self._held[hand].sizes)) for hand in hands if hand in self._held]
+                held_now = [(hand, self._held[hand].ours) for hand in hands if hand in self._held]
+                receipts = [hand.receipt(sorted(offsets)) for hand, offsets in held_now if offsets]
                 if receipts and await self._settle(receipts):
                     for hand in hands:
                         if hand in self._held:
@@ -419,9 +427,9 @@ class Link:
         late = lost = 0
         for receipt in expired:
             held = self._held.get(Hand(receipt.queue_id, receipt.token, receipt.epoch))
-            gone = held.sizes.keys() & receipt.offset if held is not None else set[int]()
+            gone = held.ours.intersection(receipt.offset) if held is not None else set[int]()
             if held is not None:
-                self._out_size_bytes -= sum(map(held.sizes.pop, gone))
+                held.lost |= gone
             lost += len(gone)
             late += len(receipt.offset) - len(gone)
         if late:
