@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from txmsg.broker.alerts import alerting
 from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.alerts.conditions import scope_of
 from txmsg.broker.alerts.config import BUILT_IN, AlertsConfig
+from txmsg.broker.alerts.states import ActiveAlert, State
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store import alerts as store
 from txmsg.broker.store.connect import Pool, open_pool, session
@@ -33,7 +34,7 @@ class World:
         self.a, self.b = self.broker("a"), self.broker("b")
 
     def broker(self, name: str, **settings: Any) -> Alerting:
-        alerts = AlertsConfig(file=str(self.file), interval_s=0.001, keep_firing_s=0.0, **settings)
+        alerts = AlertsConfig(file=str(self.file), interval_s=1.0, keep_firing_s=0.0, **settings)
         return Alerting(BrokerConfig(storage=self.url, broker_id=name, alerts=alerts), self.pool, self.read)
 
     async def read(self) -> Figures:
@@ -88,7 +89,10 @@ def webhook() -> Iterator[Webhook]:
 
 
 @pytest.fixture
-async def world(notify_url: str, webhook: Webhook, tmp_path: Path) -> AsyncIterator[World]:
+async def world(
+    notify_url: str, webhook: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
+    monkeypatch.setattr(alerting, "_ROUND_SHARE", 0.0)  # the next look may come at once
     file = tmp_path / "alerts.toml"
     file.write_text(f'[receivers.oncall]\nwebhook = "{webhook.url}"\n')
     pool = open_pool(notify_url)
@@ -241,6 +245,43 @@ async def test_what_concerns_one_broker_is_told_of_each_and_ends_with_it(world: 
     world.execute("update txmsg.broker set expires_at = now() - interval '1 second' where id = 'a'")
     await world.b.look_once()
     assert sorted(state for _, state in await world.states()) == ["firing", "resolved"]
+
+
+async def test_a_broker_may_have_any_name(world: World) -> None:
+    world.a = world.broker("database")
+    world.join("database")
+    world.dead, world.paused = 1, 3
+    for _ in range(2):
+        await world.a.look_once()
+    assert sorted(await world.states()) == [("TxmsgDeadLetters", "pending"), ("TxmsgGroupPaused", "pending")]
+
+
+async def test_alerts_that_are_known_are_written_by_one_statement(world: World) -> None:
+    now = datetime.now(UTC)
+    new = [
+        ActiveAlert(
+            source="a", rule=rule, labels={}, severity="warning", summary=rule, action="", state=State.PENDING,
+            value=1, since=now, seen_at=now,
+        ) for rule in ("A", "B", "C")
+    ]  # fmt: skip
+    async with session(world.pool) as conn:
+        a, b, c = await store.write(conn, new, [])
+    changed = [
+        replace(a, value=2.5, summary="more", seen_at=now + timedelta(seconds=1)),
+        replace(b, state=State.FIRING, fired_at=now, notified_at=now),
+        replace(c, state=State.RESOLVED, fired_at=now, resolved_at=now),
+    ]
+    async with session(world.pool) as conn, conn.transaction():
+        assert await store.write(conn, [changed[0], replace(new[0], rule="D"), *changed[1:]], []) == [
+            changed[0],
+            replace(new[0], rule="D", id=c.id + 1),
+            *changed[1:],
+        ]
+        cursor = await conn.execute("select count(distinct cmin::text) from txmsg.alert where rule <> 'D'")
+        assert await cursor.fetchone() == (1,)
+    async with session(world.pool) as conn:
+        stored = await store.listed(conn) + await store.history(conn, 10)
+    assert sorted((each for each in stored if each.rule != "D"), key=lambda alert: alert.id) == changed
 
 
 # ---- delivery

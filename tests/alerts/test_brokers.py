@@ -28,7 +28,7 @@ class Set:
     def __init__(self, url: str, file: Path, start: StartBroker) -> None:
         self.url = url
         config = file.with_name("txmsg.toml")
-        config.write_text("[broker.alerts]\ninterval_s = 0.1\nkeep_firing_s = 0\n")
+        config.write_text("[broker.alerts]\ninterval_s = 1\nkeep_firing_s = 0\n")
         self._start = partial(start, "--config", str(config), "--alerts", str(file))
         self.here = self.asked = self._start()
 

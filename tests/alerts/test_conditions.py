@@ -148,3 +148,9 @@ def test_thresholds_are_settings_whose_defaults_are_those_of_prometheus() -> Non
 def test_a_rule_that_is_to_be_off_must_be_one() -> None:
     with pytest.raises(MisuseError, match=r"did you mean TxmsgDeadLetters\?"):
         AlertsConfig(off="TxmsgDeadLeters")
+
+
+def test_rules_are_not_looked_at_more_often_than_each_second() -> None:
+    assert AlertsConfig(interval_s=1.0).interval_s == 1.0
+    with pytest.raises(MisuseError, match="interval_s"):
+        AlertsConfig(interval_s=0.9)

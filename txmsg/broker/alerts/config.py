@@ -33,7 +33,7 @@ class AlertsConfig:
         option="--alerts",
         shown="no receivers: alerts are logged and listed",
     )
-    interval_s: float = setting(30.0, "Time between two looks at the rules.", least=0, is_open=True)
+    interval_s: float = setting(30.0, "Time between two looks at the rules.", least=1)
     keep_firing_s: float = setting(
         60.0,
         "How long the condition of a firing alert must not hold before it is resolved.",

@@ -18,8 +18,8 @@ from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
 from txmsg.errors import MisuseError
 
-DATABASE: Final = "database"
-"""The source of alerts that any broker may look at."""
+DATABASE: Final = "(database)"
+"""The source of alerts that any broker may look at. No id of a broker has parentheses."""
 ROUND_S_MAX: Final = 60.0
 """How long a broker may be at a look at the database. Then another one begins."""
 SILENCES_MAX: Final = 1000
@@ -134,15 +134,25 @@ async def write(conn: Connection, alerts: Sequence[ActiveAlert], forgotten: Sequ
     """Stores alerts as they are now, new ones too, and forgets some; the stored ones with their ids."""
     if forgotten:
         await conn.execute("delete from txmsg.alert where id = any(%s)", (list(forgotten),))
-    stored = []
-    for alert in alerts:
-        values = {name: getattr(alert, name) for name in _FIELDS}
-        values |= {"labels": Jsonb(dict(alert.labels)), "state": alert.state.value}
-        cursor = await scalar_cursor(conn).execute(_UPDATE if alert.id else _INSERT, values)
-        alert_id = await cursor.fetchone()
-        assert alert_id is not None  # it is locked
-        stored.append(replace(alert, id=alert_id))
-    return stored
+    # One statement: each look changes seen_at, and mostly value, of every alert whose condition holds.
+    known = [_values(alert) for alert in alerts if alert.id]
+    if known:
+        cursor = await plain_cursor(conn).execute(_UPDATE, {name: [each[name] for each in known] for name in _FIELDS})
+        assert cursor.rowcount == len(known)  # they are locked
+    return [alert if alert.id else await _add(conn, alert) for alert in alerts]
+
+
+async def _add(conn: Connection, alert: ActiveAlert) -> ActiveAlert:
+    cursor = await scalar_cursor(conn).execute(_INSERT, _values(alert))
+    alert_id = await cursor.fetchone()
+    assert isinstance(alert_id, int)
+    return replace(alert, id=alert_id)
+
+
+def _values(alert: ActiveAlert) -> dict[str, Any]:
+    values = {name: getattr(alert, name) for name in _FIELDS}
+    # value may be an int; an array has one type.
+    return values | {"labels": Jsonb(dict(alert.labels)), "state": alert.state.value, "value": float(alert.value)}
 
 
 _INSERT = """
@@ -153,11 +163,14 @@ _INSERT = """
     returning id
 """
 _UPDATE = """
-    update txmsg.alert
-       set severity = %(severity)s, summary = %(summary)s, action = %(action)s, state = %(state)s, value = %(value)s,
-           seen_at = %(seen_at)s, fired_at = %(fired_at)s, resolved_at = %(resolved_at)s, notified_at = %(notified_at)s
-     where id = %(id)s
-    returning id
+    update txmsg.alert a
+       set severity = n.severity, summary = n.summary, action = n.action, state = n.state, value = n.value,
+           seen_at = n.seen_at, fired_at = n.fired_at, resolved_at = n.resolved_at, notified_at = n.notified_at
+      from unnest(%(id)s::bigint[], %(severity)s::text[], %(summary)s::text[], %(action)s::text[], %(state)s::text[],
+                  %(value)s::float8[], %(seen_at)s::timestamptz[], %(fired_at)s::timestamptz[],
+                  %(resolved_at)s::timestamptz[], %(notified_at)s::timestamptz[])
+           n(id, severity, summary, action, state, value, seen_at, fired_at, resolved_at, notified_at)
+     where a.id = n.id
 """
 
 

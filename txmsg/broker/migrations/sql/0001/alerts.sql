@@ -3,7 +3,7 @@
 -- Pending and firing alerts, and for some time those that are over. Times are the database's.
 create table txmsg.alert (
     id bigint generated always as identity primary key,
-    -- Who looks whether it holds: 'database' for any broker, else the id of the broker that it concerns.
+    -- Who looks whether it holds: '(database)' for any broker, else the id of the broker that it concerns.
     source text collate "C" not null,
     rule text collate "C" not null,
     labels jsonb not null,
