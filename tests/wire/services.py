@@ -93,9 +93,10 @@ async def serving(
     connections_max: int = 100,
     size_bytes_max: int = 1 << 26,
     tls: ServerTls | None = None,
+    answers: Answers | None = None,
 ) -> AsyncIterator[tuple[str, Answers, Server]]:
     """A server of the service on this loop: its address, and what answers."""
-    answers = Answers()
+    answers = answers or Answers()
     server = Server(
         {Echo: answers},
         connections_max=connections_max,

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, Overloaded, ProtocolError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.wire.address import UNIX, host_and_port, is_loopback
+from txmsg.wire.caller import Caller, answering
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import Connection, Partial, Traffic
 from txmsg.wire.data import pieces_of, split
@@ -381,6 +382,11 @@ class ServerConnection(Connection):
         return self.peer is not None and not self.peer.blocking
 
     @property
+    def caller(self) -> Caller:
+        """Who it is, for the audit log."""
+        return Caller("", self.peer_name)
+
+    @property
     def calls_in_flight(self) -> int:
         """Calls begun and not answered."""
         return len(self._calls)
@@ -526,6 +532,7 @@ class ServerConnection(Connection):
     async def _answer(
         self, call: int, handler: Handler, arguments: tuple[Any, ...], told: ServerCall[Any, Any] | None
     ) -> None:
+        answering.set(self)
         try:
             reply = await handler(*arguments)
             message = b"" if reply is None else reply.SerializeToString()

@@ -1,0 +1,34 @@
+"""Who calls, as it is known below the methods that answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.waiting import until_async
+from tests.wire.services import Answers, Echo, ask, serving
+from txmsg.wire.caller import Caller, calling_as, current_caller
+from txmsg.wire.channel import Channel
+from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
+
+
+async def test_each_call_knows_its_own_caller_also_after_it_has_waited() -> None:
+    class Named(Answers):
+        async def wait(self, request: HeldRequest) -> HeldReply:
+            await super().wait(request)
+            return HeldReply(held=current_caller().address.encode())
+
+    async with serving(answers=(answers := Named())) as (address, _, server), Channel(address) as one:
+        async with Channel(address) as other:
+            calls = [asyncio.create_task(each.call(Echo.wait, ask(), timeout_s=30)) for each in (one, other)]
+            await until_async(lambda: answers.begun == 2)
+            answers.go.set()
+            told = {(await call).held.decode() for call in calls}
+            assert told == {connection.peer_name for connection in server.connections}
+            assert len(told) == 2
+
+
+def test_outside_of_calls_the_caller_is_this_process_unless_it_is_named() -> None:
+    assert current_caller() == Caller("", "")
+    with calling_as(Caller("ada", "terminal")):
+        assert current_caller() == Caller("ada", "terminal")
+    assert current_caller() == Caller("", "")
