@@ -6,18 +6,24 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tests.wire.certificates import Authority
 from txmsg.cli.main import main
 from txmsg.errors import InvalidName, MisuseError
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
-from txmsg.metrics.http import Endpoint, Limits, Probes, check_loopback
+from txmsg.metrics.http import BearerToken, Endpoint, Limits, Probes
+from txmsg.settings.common import TlsConfig
+from txmsg.wire.tls import client_context
 
+TOKEN = "a token of this test"
 LIMITS = Limits(connections=3, head_size_bytes=1024, request_s=0.2, answer_s=0.5)
 WITHIN_S = 30.0
 
@@ -26,9 +32,25 @@ async def figures() -> Figures:
     return Figures(Process.PAGE)
 
 
+PROBES = Probes(figures=figures, unready=lambda: "")
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file with a token."""
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
 @asynccontextmanager
 async def endpoint(probes: Probes | None = None, limits: Limits = LIMITS) -> AsyncIterator[str]:
-    made = Endpoint(probes or Probes(figures=figures, unready=lambda: ""), limits)
+    made = Endpoint(probes or PROBES, limits)
     address = await made.start("127.0.0.1:0")
     try:
         yield address
@@ -36,15 +58,15 @@ async def endpoint(probes: Probes | None = None, limits: Limits = LIMITS) -> Asy
         await made.close()
 
 
-async def said(address: str, request: bytes) -> str:
+async def said(address: str, request: bytes, tls: ssl.SSLContext | None = None) -> str:
     """All that is answered until the server closes."""
     host, _, port = address.rpartition(":")
     async with asyncio.timeout(WITHIN_S):
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
         with contextlib.closing(writer):
             writer.write(request)
             with contextlib.suppress(ConnectionError):
-                return (await reader.read()).decode()
+                return (await reader.read()).decode(errors="replace")
     return ""
 
 
@@ -176,21 +198,113 @@ async def test_figures_that_fail_or_take_too_long_are_an_answer() -> None:
         assert await status_of(address, get("/metrics")) == 503
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0", "127.0.0.9:9100", "[::1]:9100"])
+@pytest.mark.parametrize("listen", ["", "127.0.0.1:0", "localhost:0", "127.0.0.9:9100", "[::1]:9100"])
 def test_an_address_of_this_machine_is_taken(listen: str) -> None:
-    assert check_loopback(listen) == listen
+    TlsConfig().check_http_listen(listen, None, insecure=False)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9100", "[::]:9100", "10.0.0.1:9100", "example.org:9100", "broker-1:9100"])
-def test_any_other_address_is_refused_with_the_reason(listen: str) -> None:
-    with pytest.raises(MisuseError, match=r"served without authentication, and so on this machine only: give 127\.0"):
-        check_loopback(listen)
+def test_an_address_that_others_reach_needs_tls_and_a_proof(listen: str, secret: Path, authority: Authority) -> None:
+    certificate, key = authority.issue("127.0.0.1")
+    encrypted = TlsConfig(cert=certificate, key=key)
+    proving = TlsConfig(cert=certificate, key=key, client_ca=authority.file)
+    for tls, token_file in ((TlsConfig(), None), (TlsConfig(), secret), (encrypted, None)):
+        with pytest.raises(
+            MisuseError, match=r"from other machines, and whoever reaches it reads all metrics: give --tls"
+        ):
+            tls.check_http_listen(listen, token_file, insecure=False)
+        tls.check_http_listen(listen, token_file, insecure=True)
+    encrypted.check_http_listen(listen, secret, insecure=False)
+    proving.check_http_listen(listen, None, insecure=False)
 
 
 @pytest.mark.parametrize("listen", ["9100", "localhost", "http://localhost:9100"])
 def test_what_is_no_address_is_refused(listen: str) -> None:
     with pytest.raises(InvalidName, match="is not of the form HOST:PORT"):
-        check_loopback(listen)
+        TlsConfig().check_http_listen(listen, None, insecure=False)
+
+
+@pytest.mark.parametrize("content", [None, "", "short", "a word with an ä in it"])
+def test_a_file_that_holds_no_token_is_refused(content: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(MisuseError, match=r"--http-token-file .*token"):
+        TlsConfig().check_http_listen("", file, insecure=False)
+
+
+# ---- who may read
+
+
+async def test_metrics_need_the_token_and_probes_do_not(secret: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = Endpoint(PROBES, LIMITS, token=BearerToken(secret))
+    address = await made.start("127.0.0.1:0")
+    try:
+        for wrong in (
+            [],
+            ["Authorization: Bearer"],
+            [f"Authorization: Bearer {TOKEN}x"],
+            [f"Authorization: Basic {TOKEN}"],
+            ["Authorization: Bearer \xe4\u20ac"],
+        ):
+            answer = await said(address, get("/metrics", "localhost", "GET", *wrong))
+            assert answer.startswith("HTTP/1.1 401 ")
+            assert "\r\nWWW-Authenticate: Bearer\r\n" in answer
+            assert "txmsg_build_info" not in answer
+        assert await status_of(address, get("/livez")) == await status_of(address, get("/readyz")) == 200
+        right = get("/metrics", "localhost", "GET", f"Authorization: bearer {TOKEN}")
+        assert await status_of(address, right) == 200
+        secret.write_text("another token, from now on\n")
+        assert await status_of(address, right) == 401
+        secret.unlink()
+        assert await status_of(address, right) == await status_of(address, right) == 401
+        assert caplog.text.count("nobody may read /metrics") == 1
+        assert TOKEN not in caplog.text
+    finally:
+        await made.close()
+
+
+async def test_with_tls_a_certificate_reads_metrics_and_a_stranger_only_probes(authority: Authority) -> None:
+    made = Endpoint(PROBES, Limits(), tls=authority.server(client_ca=authority.file))
+    address = await made.start("127.0.0.1:0")
+    known = client_context(authority.file)
+    assert known is not None
+    known.load_cert_chain(*authority.issue("scraper@example.org", "scraper"))
+    try:
+        stranger = client_context(authority.file)
+        assert "txmsg_tls_certificate_remaining_seconds 3.1" in await said(address, get("/metrics"), known)
+        assert (await said(address, get("/metrics"), stranger)).startswith("HTTP/1.1 401 ")
+        assert (await said(address, get("/livez"), stranger)).endswith("\r\n\r\nok\n")
+        assert "HTTP" not in await said(address, get("/livez"))  # without TLS there is no answer
+        assert await asked(address, "--tls") == (0, "ok")
+        assert "Give --tls" in (await asked(address))[1]
+    finally:
+        await made.close()
+
+
+async def test_a_certificate_that_is_replaced_is_used_at_once(tmp_path: Path) -> None:
+    issuing = Authority(tmp_path / "issuing")
+    made = Endpoint(PROBES, Limits(), tls=issuing.server())
+    address = await made.start("127.0.0.1:0")
+    try:
+        before = client_context(issuing.file)
+        assert (await said(address, get("/livez"), before)).endswith("ok\n")
+        issuing = Authority(tmp_path / "issuing")
+        issuing.issue("127.0.0.1")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await said(address, get("/livez"), before)
+        assert (await said(address, get("/livez"), client_context(issuing.file))).endswith("ok\n")
+    finally:
+        await made.close()
+
+
+async def test_a_handshake_counts_as_a_connection_and_has_an_end(authority: Authority) -> None:
+    made = Endpoint(PROBES, LIMITS, tls=authority.server())
+    address = await made.start("127.0.0.1:0")
+    try:
+        assert await said(address, b"\x16\x03\x01") == ""
+    finally:
+        await made.close()
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

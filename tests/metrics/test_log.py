@@ -160,8 +160,8 @@ def test_of_many_topics_a_bounded_number_has_series(served: Served) -> None:
     assert found.value("txmsg_log_topic_messages_total", messaging_destination_name="(other)") == 20
 
 
-def test_metrics_of_a_log_are_for_this_machine_only(tmp_path: Path) -> None:
-    with pytest.raises(MisuseError, match="served without authentication"):
+def test_metrics_of_a_log_are_not_for_strangers(tmp_path: Path) -> None:
+    with pytest.raises(MisuseError, match="whoever reaches it reads all metrics"):
         MetaQConfig(data_dir=tmp_path, http_listen="0.0.0.0:0")
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from txmsg.errors import MisuseError, shown
-from txmsg.metrics.http import check_loopback
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
-from txmsg.settings.common import http_listen_setting, log_format_setting, log_level_setting
+from txmsg.settings.common import (
+    TlsConfig,
+    http_listen_setting,
+    http_token_file_setting,
+    insecure_setting,
+    log_format_setting,
+    log_level_setting,
+)
 from txmsg.settings.tracing import tracing_setting
 
 ALL_TOPICS: Final = ("*",)
@@ -74,6 +81,10 @@ class TailerConfig:
         shown="those of the existing mirror, else none",
     )
     http_listen: str = http_listen_setting()
+    http_token_file: Path | None = http_token_file_setting()
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """TLS of `http_listen`."""
+    insecure: bool = insecure_setting()
     tracing: bool = tracing_setting("appends that have traced messages")
     log_level: str = log_level_setting()
     log_format: str = log_format_setting()
@@ -107,8 +118,7 @@ class TailerConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.http_listen:
-            check_loopback(self.http_listen)
+        self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)
         check_mirror_name(self.mirror)
         check_patterns(self.topics or ())
         check_patterns(self.exclude or ())

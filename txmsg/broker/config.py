@@ -17,11 +17,11 @@ from txmsg.checker.loop import CheckLoopConfig
 from txmsg.checker.policy import CheckPolicy
 from txmsg.errors import MisuseError, shown
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
-from txmsg.metrics.http import check_loopback
 from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
 from txmsg.settings.common import (
     TlsConfig,
     http_listen_setting,
+    http_token_file_setting,
     insecure_setting,
     log_format_setting,
     log_level_setting,
@@ -63,8 +63,9 @@ class BrokerConfig:
         shown="--listen, with the host name in place of 0.0.0.0",
     )
     http_listen: str = http_listen_setting()
+    http_token_file: Path | None = http_token_file_setting()
     tls: TlsConfig = field(default_factory=TlsConfig)
-    """TLS of `listen`."""
+    """TLS of `listen` and `http_listen`."""
     insecure: bool = insecure_setting()
     tracing: bool = tracing_setting("check-backs")
     broker_id: str = setting(
@@ -306,8 +307,7 @@ class BrokerConfig:
     def _check_identity(self) -> None:
         """The addresses and the id by which others know this broker."""
         self.tls.check_listen(self.listen, insecure=self.insecure)
-        if self.http_listen:
-            check_loopback(self.http_listen)
+        self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)
         if self.advertise:
             check_address("advertise", self.advertise)
         if not _BROKER_ID.fullmatch(self.broker_id):

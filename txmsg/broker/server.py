@@ -275,7 +275,10 @@ class Broker:
         """Serves until `stop` is set, then ends in order."""
         address = await self.server.bind(self.config.listen)
         self.api.address = self.membership.address = self.config.advertise or _reachable(address)
-        async with serving(self.config.http_listen, self._probes()), asyncio.TaskGroup() as tasks:
+        async with (
+            serving(self.config.http_listen, self._probes(), self.server.tls, self.config.http_token_file),
+            asyncio.TaskGroup() as tasks,
+        ):
             writing = tasks.create_task(self.writers.run(), name="writers")
             background = [tasks.create_task(running, name=name) for name, running in self.background().items()]
             try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 
 import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import SECONDS, json_option
 from txmsg.errors import BrokerUnavailable, printable
-from txmsg.metrics.http import check_loopback
-from txmsg.wire.address import host_and_port
+from txmsg.wire.address import check_reach, host_and_port
 
 _TEXT_SIZE_MAX = 1000
 
@@ -25,21 +25,25 @@ _TEXT_SIZE_MAX = 1000
 @click.option(
     "--timeout", "timeout_s", metavar="TIME", type=SECONDS, default="3s", show_default=True, help="For the answer."
 )
+@click.option("--tls", "by_tls", is_flag=True, help="The process has --tls-cert.")
 @json_option
-def health(*, address: str, alive: bool, timeout_s: float, as_json: bool) -> None:
+def health(*, address: str, alive: bool, timeout_s: float, by_tls: bool, as_json: bool) -> None:
     """Ask the process whose --http-listen this is for /readyz. Exit status 1, with the reason, if it is not ready.
 
-    The endpoint is on loopback, so a probe runs where the process runs: in its container.
+    Only processes of this machine are asked, so a probe runs where the process runs: in its container.
     """
-    host, port = host_and_port(check_loopback(address))
-    connection = http.client.HTTPConnection(host, port, timeout=max(timeout_s, 0.001))
+    check_reach(
+        "HOST:PORT", address, "this asks processes of this machine", "run it where the process runs", is_guarded=False
+    )
+    connection = _connection(*host_and_port(address), max(timeout_s, 0.001), by_tls=by_tls)
     try:
         connection.request("GET", "/livez" if alive else "/readyz")
         answer = connection.getresponse()
         text = printable(answer.read(_TEXT_SIZE_MAX).decode(errors="replace").strip())
     except (OSError, http.client.HTTPException) as exc:
         raise BrokerUnavailable(
-            f"no answer at http://{address} ({exc}): does a process run there with --http-listen {address}?"
+            f"no answer at http://{address} ({exc}): does a process run there with --http-listen {address}"
+            + ("?" if by_tls else ", and without TLS? Give --tls if it has --tls-cert")
         ) from exc
     finally:
         connection.close()
@@ -47,3 +51,12 @@ def health(*, address: str, alive: bool, timeout_s: float, as_json: bool) -> Non
     click.echo(json.dumps({"address": address, "ok": is_good, "answer": text}) if as_json else text)
     if not is_good:
         raise SystemExit(1)
+
+
+def _connection(host: str, port: int, timeout_s: float, *, by_tls: bool) -> http.client.HTTPConnection:
+    if not by_tls:
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+    # Not verified: the name of a certificate is that by which other machines know the process, and nothing is told it.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)

@@ -132,7 +132,7 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
         return figures_of(running)
 
     probes = Probes(figures=read, unready=lambda: unready(running), dead=lambda: dead(running))
-    with serving_on_thread(made.http_listen, probes):
+    with serving_on_thread(made.http_listen, probes, made.tls.of_server(), made.http_token_file):
         running.run()
 
 

@@ -18,10 +18,9 @@ from txmsg.cli.options import json_option, log_format_option
 from txmsg.cli.settings import config_option
 from txmsg.embedded import EmbeddedPostgres, default_data_dir
 from txmsg.errors import MisuseError
-from txmsg.metrics.http import check_loopback
 from txmsg.runtime.child import Child, ChildFailed
 from txmsg.runtime.signals import signals_set
-from txmsg.wire.address import host_and_port
+from txmsg.wire.address import check_reach, host_and_port
 
 WATCH_INTERVAL_S: Final = 0.1
 START_S_MAX: Final = 60.0
@@ -128,7 +127,8 @@ def up(
 
 def _http_addresses(listen: str) -> dict[str, str]:
     """The address of each part, from that of the broker. Raises MisuseError."""
-    _, port = host_and_port(check_loopback(listen))
+    check_reach("--http-listen", listen, "this is for development", "give 127.0.0.1:PORT", is_guarded=False)
+    _, port = host_and_port(listen)
     if port == 0 or port + 2 > _PORT_MAX:
         raise MisuseError(f"--http-listen {listen}: three ports are used from this one on, so give one such as 9700")
     host = listen.rpartition(":")[0]

@@ -105,6 +105,7 @@ _PROCESS: Final = (
     _gauge("txmsg_process_resident_bytes", "bytes", "Memory in use (RSS)."),
     _gauge("txmsg_process_open_files", "files", "File descriptors in use."),
     _gauge("txmsg_process_open_files_limit", "files", "File descriptors that the process may use."),
+    _gauge("txmsg_tls_certificate_remaining_seconds", "seconds", "How long the certificate is valid. With TLS only."),
 )
 _CALLS: Final = (
     _gauge("txmsg_connections", "connections", "Clients connected."),
@@ -113,7 +114,6 @@ _CALLS: Final = (
     _counter("txmsg_call_errors_total", "calls", "Calls answered with an error.", ERROR),
     _counter("txmsg_network_received_bytes_total", "bytes", "Bytes received from clients."),
     _counter("txmsg_network_sent_bytes_total", "bytes", "Bytes sent to clients."),
-    _gauge("txmsg_tls_certificate_remaining_seconds", "seconds", "How long the certificate is valid. With TLS only."),
     _gauge("txmsg_bound_used_ratio", "1", "How full something bounded is; at 1, more waits or is refused.", "bound"),
 )
 _SENDING: Final = (

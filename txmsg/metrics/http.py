@@ -1,28 +1,34 @@
 """The HTTP endpoint of a process: GET /metrics, /livez and /readyz. Knows no metric and no process.
 
-Made for one scraper and a few probes, not for the open network: everything a stranger may take is bounded, each
-connection has one request, and it listens on loopback only, as long as there is no authentication. The Host is checked:
-a browser that was told that a foreign name is 127.0.0.1 reads nothing.
+Made for one scraper and a few probes, not for the open network: everything a stranger may take is bounded, the TLS
+handshake included, and each connection has one request. /metrics may need a certificate or a token; probes are open:
+whoever runs processes has neither. On loopback the Host is checked: a browser that was told that a foreign name is
+127.0.0.1 reads nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from txmsg.errors import MisuseError, printable
+from txmsg.errors import MisuseError, printable, shown
 from txmsg.logs import EventLog
 from txmsg.metrics.figures import Figures
-from txmsg.wire.address import LOCALHOST, check_address, host_and_port, host_of, is_loopback
+from txmsg.wire.address import LOCALHOST, host_and_port, host_of, is_local, is_loopback
+from txmsg.wire.tls import ServerTls, TlsStream
 
 _log = EventLog(__name__)
 
 TEXT: Final = "text/plain; charset=utf-8"
+_END: Final = b"\r\n\r\n"
+_TOKEN_SIZE_MIN: Final = 16
 
 
 class Page(NamedTuple):
@@ -31,6 +37,42 @@ class Page(NamedTuple):
     status: HTTPStatus
     body: bytes
     content_type: str = TEXT
+    asks: str = ""
+    """How a client can prove who it is; empty if it need not."""
+
+
+class BearerToken:
+    """The token of those who read /metrics. Raises MisuseError if the file has none."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._trouble = ""
+        self._read()
+
+    def is_in(self, authorization: str) -> bool:
+        """Whether a header `Authorization` gives it. The file is read again: it may have been replaced."""
+        try:
+            token = self._read()
+        except MisuseError as exc:
+            if str(exc) != self._trouble:
+                _log.error("metrics.token_unreadable", "nobody may read /metrics: %(error)s", error=str(exc))
+            self._trouble = str(exc)
+            return False
+        self._trouble = ""
+        scheme, _, given = authorization.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+
+    def _read(self) -> str:
+        try:
+            token = self._file.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as exc:
+            raise MisuseError(f"--http-token-file {shown(str(self._file))} cannot be read as a token: {exc}") from exc
+        if len(token) < _TOKEN_SIZE_MIN:
+            raise MisuseError(
+                f"--http-token-file {shown(str(self._file))} has {len(token)} characters, and a token "
+                f"{_TOKEN_SIZE_MIN} at least: write one there by `openssl rand -hex 32`"
+            )
+        return token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,29 +103,43 @@ class Limits:
 class Endpoint:
     """Listens between `start` and `close`."""
 
-    def __init__(self, probes: Probes, limits: Limits = Limits()) -> None:
+    def __init__(
+        self,
+        probes: Probes,
+        limits: Limits = Limits(),
+        *,
+        tls: ServerTls | None = None,
+        token: BearerToken | None = None,
+    ) -> None:
         # Only here: who serves no metrics needs no prometheus-client.
         from txmsg.metrics.text import CONTENT_TYPE, text_of
 
         self._text_of, self._content_type = text_of, CONTENT_TYPE
         self._probes = probes
         self._limits = limits
+        self._tls = tls
+        self._token = token
+        self._is_local = True
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
         self._scrape: asyncio.Future[bytes] | None = None
 
     async def start(self, listen: str) -> str:
-        """Listens at HOST:PORT of this machine; returns it with the port that was taken for 0. Raises MisuseError."""
-        host, port = _loopback(listen)
+        """Listens at HOST:PORT; returns it with the port that was taken for 0. Raises MisuseError."""
+        host, port = host_and_port(listen)
+        self._is_local = is_local(listen)
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=self._limits.head_size_bytes)
+            self._server = await asyncio.start_server(
+                self._serve, "127.0.0.1" if host == LOCALHOST else host, port, limit=self._limits.head_size_bytes
+            )
         except OSError as exc:
             raise MisuseError(
                 f"cannot listen on {listen} ({exc.strerror or exc}): look with `ss -ltnp`, or give another "
                 "--http-listen HOST:PORT (port 0: a free one)"
             ) from exc
         address = f"{listen.rpartition(':')[0]}:{self._server.sockets[0].getsockname()[1]}"
-        _log.info("metrics.served", "metrics are at http://%(address)s/metrics", address=address)
+        scheme = "http" if self._tls is None else "https"
+        _log.info("metrics.served", "metrics are at %(scheme)s://%(address)s/metrics", scheme=scheme, address=address)
         return address
 
     async def close(self) -> None:
@@ -105,7 +161,7 @@ class Endpoint:
             return
         self._open.add(task)
         try:
-            await self._answer(reader, writer)
+            await self._answer(_Client(reader, writer, self._tls))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client has gone, or takes too long
         except asyncio.CancelledError:
@@ -114,29 +170,23 @@ class Endpoint:
             self._open.discard(task)
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, client: _Client) -> None:
         is_head = False
-        try:
-            async with asyncio.timeout(self._limits.request_s):
-                head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
+        async with asyncio.timeout(self._limits.request_s):
+            head = await client.head(self._limits.head_size_bytes)
+        if head is None:
             page = Page(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"the request is too large\n")
         else:
-            request = _request_of(head)
+            request = _request_of(head, is_local=self._is_local)
             is_head = isinstance(request, _Request) and request.method == "HEAD"
-            page = await self._page_of(request) if isinstance(request, _Request) else request
+            page = await self._page_of(request, client) if isinstance(request, _Request) else request
         async with asyncio.timeout(self._limits.answer_s):
-            writer.write(_bytes_of(page, with_body=not is_head))
-            await writer.drain()
-            writer.write_eof()
-            with suppress(asyncio.LimitOverrunError):
-                while await reader.read(self._limits.head_size_bytes):  # closed now, it might lose what was not read
-                    pass
+            await client.answer(_bytes_of(page, with_body=not is_head))
 
-    async def _page_of(self, request: _Request) -> Page:
+    async def _page_of(self, request: _Request, client: _Client) -> Page:
         match request.path:
             case "/metrics":
-                return await self._metrics()
+                return await self._metrics() if self._may_read(request, client) else _NOT_YOU
             case "/livez":
                 return _verdict(self._probes.dead())
             case "/readyz":
@@ -144,8 +194,17 @@ class Endpoint:
             case _:
                 return Page(HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n")
 
+    def _may_read(self, request: _Request, client: _Client) -> bool:
+        asks_certificates = self._tls is not None and self._tls.asks_clients
+        if self._token is None and not asks_certificates:
+            return True
+        has_token = self._token is not None and self._token.is_in(request.authorization)
+        return has_token or client.has_certificate
+
     async def _text(self) -> bytes:
         figures = await self._probes.figures()
+        if self._tls is not None:
+            figures.put("txmsg_tls_certificate_remaining_seconds", self._tls.remaining_s())
         # The text of thousands of series takes 15 ms: not on the loop, where messages would wait for it.
         return await asyncio.to_thread(self._text_of, figures)
 
@@ -165,12 +224,14 @@ class Endpoint:
 
 
 @asynccontextmanager
-async def serving(listen: str, probes: Probes) -> AsyncIterator[str]:
+async def serving(
+    listen: str, probes: Probes, tls: ServerTls | None = None, token_file: Path | None = None
+) -> AsyncIterator[str]:
     """Serves within the block, at the address that it is given; nothing for an empty `listen`. Raises MisuseError."""
     if not listen:
         yield ""
         return
-    endpoint = Endpoint(probes)
+    endpoint = Endpoint(probes, tls=tls, token=None if token_file is None else BearerToken(token_file))
     try:
         yield await endpoint.start(listen)
     finally:
@@ -178,13 +239,14 @@ async def serving(listen: str, probes: Probes) -> AsyncIterator[str]:
 
 
 @contextmanager
-def serving_on_thread(listen: str, probes: Probes) -> Iterator[str]:
+def serving_on_thread(
+    listen: str, probes: Probes, tls: ServerTls | None = None, token_file: Path | None = None
+) -> Iterator[str]:
     """The same for a process without a loop: serves on one of its own, on a thread."""
     if not listen:
         yield ""
         return
-    check_loopback(listen)
-    endpoint = Endpoint(probes)
+    endpoint = Endpoint(probes, tls=tls, token=None if token_file is None else BearerToken(token_file))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="txmsg-metrics", daemon=True)
     thread.start()
@@ -197,12 +259,59 @@ def serving_on_thread(listen: str, probes: Probes) -> Iterator[str]:
         loop.close()
 
 
+class _Client:
+    """One connection, by TLS or without. Failures of TLS are those of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tls: ServerTls | None) -> None:
+        self._reader, self._writer = reader, writer
+        self._tls: TlsStream | None = None
+        if tls is not None:
+            tls.renew()
+            self._tls = TlsStream(tls.lenient_context)
+
+    @property
+    def has_certificate(self) -> bool:
+        return self._tls is not None and self._tls.has_certificate
+
+    async def head(self, size_bytes_max: int) -> bytes | None:
+        """The head of its request; None if it is too large."""
+        said = bytearray()
+        while (end := said.find(_END)) < 0 and len(said) <= size_bytes_max:
+            data = await self._reader.read(size_bytes_max)
+            if not data:
+                raise asyncio.IncompleteReadError(bytes(said), None)
+            said += self._decrypted(data)
+        return bytes(said[: end + len(_END)]) if 0 <= end <= size_bytes_max else None
+
+    async def answer(self, content: bytes) -> None:
+        """Sends it, and waits until the client has closed."""
+        if self._tls is not None:
+            self._tls.send([content])
+            self._tls.end()
+            content = self._tls.leaving()
+        self._writer.write(content)
+        await self._writer.drain()
+        self._writer.write_eof()
+        with suppress(asyncio.LimitOverrunError):
+            while await self._reader.read(4096):  # closed now, it might lose what was not read
+                pass
+
+    def _decrypted(self, data: bytes) -> bytes:
+        if self._tls is None:
+            return data
+        try:
+            return self._tls.receive(data)
+        finally:
+            self._writer.write(self._tls.leaving())  # of the handshake; or why it is refused
+
+
 class _Request(NamedTuple):
     method: str
     path: str
+    authorization: str
 
 
-def _request_of(head: bytes) -> _Request | Page:
+def _request_of(head: bytes, *, is_local: bool) -> _Request | Page:
     """What is asked for, or the answer to a request that is none of ours."""
     line, *lines = head.decode("latin-1").split("\r\n")[:-2]
     words = line.split(" ")
@@ -216,11 +325,11 @@ def _request_of(head: bytes) -> _Request | Page:
     if values.get("content-length", "0") != "0" or "transfer-encoding" in values:
         return Page(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"a request has no body\n")
     hosts = [value.strip() for name, _, value in fields if name.lower() == "host"]
-    if len(hosts) != 1 or not is_loopback(host_of(hosts[0])):
+    if len(hosts) != 1 or (is_local and not is_loopback(host_of(hosts[0]))):
         return Page(
             HTTPStatus.MISDIRECTED_REQUEST, b"ask for localhost or 127.0.0.1: the Host of the request is another\n"
         )
-    return _Request(method, target.partition("?")[0])
+    return _Request(method, target.partition("?")[0], values.get("authorization", ""))
 
 
 def _bytes_of(page: Page, *, with_body: bool) -> bytes:
@@ -230,6 +339,7 @@ def _bytes_of(page: Page, *, with_body: bool) -> bytes:
         f"Content-Length: {len(page.body)}\r\n"
         "Cache-Control: no-store\r\n"
         "X-Content-Type-Options: nosniff\r\n"
+        f"{page.asks}"
         "Connection: close\r\n\r\n"
     )
     return head.encode("latin-1") + (page.body if with_body else b"")
@@ -241,18 +351,8 @@ def _verdict(trouble: str) -> Page:
     return Page(HTTPStatus.OK, b"ok\n")
 
 
-def check_loopback(listen: str) -> str:
-    """`listen` if it is an address of this machine that only it reaches. Raises InvalidName, MisuseError."""
-    listen = check_address("--http-listen", listen)
-    _loopback(listen)
-    return listen
-
-
-def _loopback(listen: str) -> tuple[str, int]:
-    host, port = host_and_port(listen)
-    if not is_loopback(host):
-        raise MisuseError(
-            f"--http-listen {listen}: metrics are served without authentication, and so on this machine only: give "
-            f"127.0.0.1:{port}, and let a scraper on this machine, or a proxy that authenticates, read it there"
-        )
-    return "127.0.0.1" if host == LOCALHOST else host, port
+_NOT_YOU: Final = Page(
+    HTTPStatus.UNAUTHORIZED,
+    b"metrics are for those with the token of --http-token-file, or a certificate of --tls-client-ca\n",
+    asks="WWW-Authenticate: Bearer\r\n",
+)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from txmsg.errors import MisuseError
 from txmsg.logs import LOG_FORMATS, LOG_LEVELS
+from txmsg.metrics.http import BearerToken
 from txmsg.settings.catalogue import Kind, setting
-from txmsg.wire.address import UNIX, host_and_port, is_loopback
+from txmsg.wire.address import check_reach
 from txmsg.wire.tls import ServerTls
 
 
@@ -39,13 +40,28 @@ class TlsConfig:
 
     def check_listen(self, listen: str, *, insecure: bool) -> None:
         """Raises MisuseError for an address that strangers can reach and where nobody would ask who they are."""
-        if listen.startswith(UNIX) or self.client_ca is not None or insecure or is_loopback(host_and_port(listen)[0]):
-            return
-        raise MisuseError(
-            f"--listen {listen} is reached from other machines, and whoever reaches it may read and change everything: "
+        check_reach(
+            "--listen",
+            listen,
+            "whoever reaches it may read and change everything",
             "give --tls-cert, --tls-key and --tls-client-ca, so that only clients with a certificate get in (`txmsg "
-            "cert dev` makes some to try), or --insecure where the network itself keeps strangers away"
+            "cert dev` makes some to try), or --insecure where the network itself keeps strangers away",
+            is_guarded=self.client_ca is not None or insecure,
         )
+
+    def check_http_listen(self, listen: str, token_file: Path | None, *, insecure: bool) -> None:
+        """The same for the address of /metrics; "" is none."""
+        if token_file is not None:
+            BearerToken(token_file)
+        if listen:
+            check_reach(
+                "--http-listen",
+                listen,
+                "whoever reaches it reads all metrics",
+                "give --tls-cert and --tls-key with --http-token-file or --tls-client-ca, so that only scrapers with "
+                "the token or a certificate read them, or --insecure where the network itself keeps strangers away",
+                is_guarded=insecure or self.client_ca is not None or (self.cert is not None and token_file is not None),
+            )
 
     def of_server(self) -> ServerTls | None:
         """What these files make; None without. Raises MisuseError if one cannot be used."""
@@ -65,10 +81,21 @@ def http_listen_setting() -> str:
     """Of the field `http_listen`: where figures are served."""
     return setting(
         "",
-        "Address of /metrics, /livez and /readyz, on loopback. Port 0 picks a free port.",
+        "Address of /metrics, /livez and /readyz, by HTTPS if a certificate is given. Port 0 picks a free port.",
         metavar="HOST:PORT",
         option="--http-listen",
         shown="not served",
+    )
+
+
+def http_token_file_setting() -> Path | None:
+    """Of the field `http_token_file`: who may read /metrics. A file, since it must work while the database is away."""
+    return setting(
+        None,
+        "File with the token that readers of /metrics give (Authorization: Bearer). Read again at each request.",
+        kind=Kind.FILE,
+        option="--http-token-file",
+        shown="none is needed",
     )
 
 

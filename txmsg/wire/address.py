@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from ipaddress import ip_address
 
-from txmsg.errors import InvalidName, shown
+from txmsg.errors import InvalidName, MisuseError, shown
 
-__all__ = ["PORT_MAX", "UNIX", "check_address", "host_and_port", "host_of", "is_loopback"]
+__all__ = ["PORT_MAX", "UNIX", "check_address", "check_reach", "host_and_port", "host_of", "is_local", "is_loopback"]
 
 PORT_MAX = 65535
 LOCALHOST = "localhost"
@@ -47,3 +47,19 @@ def check_address(what: str, text: object) -> str:
     if int(found[1]) > PORT_MAX:
         raise InvalidName(f"{what} {shown(text)} has port {found[1]}: ports end at {PORT_MAX}")
     return stripped
+
+
+def is_local(listen: str) -> bool:
+    """Whether only this machine reaches a server that listens there: on loopback, or at a socket file."""
+    return listen.startswith(UNIX) or is_loopback(host_and_port(listen)[0])
+
+
+def check_reach(option: str, listen: str, danger: str, way_out: str, *, is_guarded: bool) -> str:
+    """`listen`, if only this machine reaches it, or strangers are kept out otherwise. Raises InvalidName, MisuseError.
+
+    danger: what strangers could do; way_out: what keeps them out. Both stand in the error.
+    """
+    listen = listen if listen.startswith(UNIX) else check_address(option, listen)
+    if is_guarded or is_local(listen):
+        return listen
+    raise MisuseError(f"{option} {listen} is reached from other machines, and {danger}: {way_out}")

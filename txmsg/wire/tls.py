@@ -103,6 +103,11 @@ class TlsStream:
         return self._outgoing.read()
 
     @property
+    def has_certificate(self) -> bool:
+        """Whether the other side has shown a certificate, signed by an authority of ours. After the handshake."""
+        return bool(self._object.getpeercert())
+
+    @property
     def is_agreed(self) -> bool:
         """Whether the handshake is over: the other side is who it should be."""
         return self._is_agreed
@@ -158,11 +163,15 @@ class ServerTls:
     Raises MisuseError if one of them cannot be used.
     """
 
+    context: ssl.SSLContext
+    lenient_context: ssl.SSLContext
+    """Where clients without a certificate get in, too, and those with one show it."""
+
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
         self._state = self._look()
         self._warned_at = -math.inf
-        self.context = self._load()
+        self._load()
 
     @property
     def asks_clients(self) -> bool:
@@ -191,7 +200,7 @@ class ServerTls:
             return
         self._state = state
         try:
-            self.context = self._load()
+            self._load()
         except MisuseError as exc:
             _log.error(
                 "tls.certificate_refused",
@@ -213,18 +222,32 @@ class ServerTls:
             state.append(found and (found.st_mtime_ns, found.st_ino))
         return state
 
-    def _load(self) -> ssl.SSLContext:
+    def for_web(self) -> ssl.SSLContext:
+        """One context for a server that takes no other one later: each connection gets the files as they are then."""
+
+        def newest(connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
+            self.renew()
+            connection.context = self.context
+
+        context = self._made(ssl.CERT_REQUIRED)
+        context.sni_callback = newest  # is called, too, when a client names no server
+        return context
+
+    def _load(self) -> None:
+        context, expires_at = self._made(ssl.CERT_REQUIRED), _expires_at(self._certificate)
+        self.context, self.lenient_context = context, self._made(ssl.CERT_OPTIONAL)
+        self._expires_at = expires_at
+
+    def _made(self, asking: ssl.VerifyMode) -> ssl.SSLContext:
         context = _strict(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         context.num_tickets = 0  # nobody resumes a session
         _load_pair(context, self._certificate, self._key, f"{self._certificate} and {self._key}")
-        expires_at = _expires_at(self._certificate)
         if self._client_ca is not None:
             try:
                 context.load_verify_locations(self._client_ca)
             except (OSError, ssl.SSLError) as exc:
                 raise MisuseError(f"{self._client_ca} is not a file with certificates (PEM): {exc}") from exc
-            context.verify_mode = ssl.CERT_REQUIRED
-        self._expires_at = expires_at
+            context.verify_mode = asking
         return context
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from txmsg.metaq.store.log import LogConfig
-from txmsg.metrics.http import check_loopback
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
 from txmsg.settings.common import (
     TlsConfig,
     http_listen_setting,
+    http_token_file_setting,
     insecure_setting,
     log_format_setting,
     log_level_setting,
@@ -33,8 +33,9 @@ class MetaQConfig:
         option="--listen",
     )
     http_listen: str = http_listen_setting()
+    http_token_file: Path | None = http_token_file_setting()
     tls: TlsConfig = field(default_factory=TlsConfig)
-    """TLS of `listen`."""
+    """TLS of `listen` and `http_listen`."""
     insecure: bool = insecure_setting()
     log_level: str = log_level_setting()
     log_format: str = log_format_setting()
@@ -77,5 +78,4 @@ class MetaQConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         self.tls.check_listen(self.listen, insecure=self.insecure)
-        if self.http_listen:
-            check_loopback(self.http_listen)
+        self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)

@@ -124,7 +124,10 @@ async def _serve(
     given.use = parts.use
     probes = _probes(parts, figures)
     async with _listening(server, config.listen) as address:
-        async with serving(config.http_listen, probes), asyncio.TaskGroup() as tasks:
+        async with (
+            serving(config.http_listen, probes, server.tls, config.http_token_file),
+            asyncio.TaskGroup() as tasks,
+        ):
             ending = [tasks.create_task(sessions.run()), tasks.create_task(figures.run())]
             await server.start()
             on_ready(address)
