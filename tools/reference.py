@@ -11,6 +11,7 @@ from types import ModuleType
 
 MODULES = (
     *("txmsg", "txmsg.client", "txmsg.tables", "txmsg.message", "txmsg.metaq", "txmsg.metrics", "txmsg.tracing"),
+    "txmsg.encryption",
     "txmsg.logs",
     *("txmsg.checker.fence", "txmsg.embedded", "txmsg.spark", "txmsg.testing"),
 )

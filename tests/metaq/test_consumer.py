@@ -16,8 +16,9 @@ from tests.metaq.consumers import WAIT_S, Seen, stored
 from tests.metaq.logs import batch, fill
 from tests.metaq.servers import served
 from tests.waiting import until_async
+from txmsg.encryption import AesGcm
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
-from txmsg.message import ReceivedMessage
+from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq.access import GroupMember, LogQueue, Member
 from txmsg.metaq.consumer import async_consumer
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
@@ -27,6 +28,7 @@ from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.runtime.start import Start
+from txmsg.wire.headers import pack_headers
 
 T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
 
@@ -428,3 +430,16 @@ async def test_a_strategy_that_fails_is_said_and_tried_again(
         await until_async(lambda: seen.offsets == {0: [0]})
     assert "group g cannot go on, and tries again: nobody has it" in caplog.text
     assert "KeyError: 'site'" in caplog.text
+
+
+async def test_a_consumer_of_a_log_decrypts_for_its_handlers(tmp_path: Path) -> None:
+    encryption = AesGcm({"july": bytes(32)}, current="july")
+    sent = encryption.encrypt(Message("t", b"secret"))
+    with Log(tmp_path) as log:
+        log.append([Append("t", 0, encode(Columns([sent.body], [1], headers=[pack_headers(sent.headers)])))])
+        seen = Seen()
+        consumer = AsyncLogConsumer(tmp_path, "g", encryption=encryption)
+        consumer.subscribe("t")(seen)
+        async with consumer:
+            await until_async(lambda: len(seen.messages) == 1)
+    assert (seen.messages[0].body, seen.messages[0].headers) == (b"secret", {})

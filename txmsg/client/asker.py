@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.errors import shown
@@ -15,6 +15,9 @@ from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, TransactionId, TransactionState
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import UserFunction
+
+if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
 
 _log = EventLog(__name__)
 
@@ -29,14 +32,23 @@ class Asker:
     outside: so a transaction whose check hangs is not asked about again while it does, and holds one thread, not all.
     """
 
-    def __init__(self, listener: CheckMessageListener, *, threads: int, timeout_s: float = LISTENER_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        listener: CheckMessageListener,
+        *,
+        threads: int,
+        timeout_s: float = LISTENER_TIMEOUT_S,
+        encryption: Encryption | None = None,
+    ) -> None:
         self._listener = listener
         self._timeout_s = timeout_s
         self._thread_count = threads
         self._threads = DaemonThreads(threads, name="txmsg-check")
         # A coroutine function holds no thread: it is cancelled when its time is over.
         function = listener.check if inspect.iscoroutinefunction(listener.check) else self._on_thread
-        self._function = UserFunction("check_listener's", function, "message")
+        self._function = UserFunction(
+            "check_listener's", function, "message", convert=None if encryption is None else encryption.decrypt
+        )
         self._running: set[TransactionId] = set()
 
     async def ask(self, message: ReceivedMessage) -> TransactionState:

@@ -35,6 +35,7 @@ from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
 if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
@@ -75,6 +76,7 @@ class AsyncConsumer(AsyncLifecycle):
     authorities (PEM), or an ssl.SSLContext; False for none. By default the environment says it: TXMSG_TLS_CA.
     hooks: for tests, which can also set them later.
     tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace the handlers.
+    encryption: decrypts bodies for the handlers, such as `txmsg.encryption.AesGcm`.
 
     A handler that returns acknowledges the message. One that raises refuses it: it comes again after the group's
     back-off, in the end it becomes a dead letter, with the error's text.
@@ -94,6 +96,7 @@ class AsyncConsumer(AsyncLifecycle):
         tls: TlsChoice = None,
         hooks: ConsumerHooks | None = None,
         tracing: Tracing | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         super().__init__(
             group,
@@ -102,6 +105,7 @@ class AsyncConsumer(AsyncLifecycle):
             start=start,
             broadcast=broadcast,
             tracing=tracing,
+            encryption=encryption,
         )
         self._addresses = shards_of(brokers)
         self._tls = client_context(tls) or False

@@ -44,6 +44,7 @@ from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
 from txmsg.wire.tls import TlsChoice, client_context
 
 if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
 TIMEOUT_S_MAX = 24 * 3600.0
@@ -65,6 +66,8 @@ class AsyncProducer:
     authorities (PEM), or an ssl.SSLContext; False for none. By default the environment says it: TXMSG_TLS_CA.
     hooks: for tests, which can also set them later.
     tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace what it does.
+    encryption: encrypts the bodies that are sent, such as `txmsg.encryption.AesGcm`, and decrypts them for the check
+    listener.
 
     The first call connects, and attaches for check-backs. A service calls `start` (or uses `async with`) when it
     begins, so that transactions which an earlier process left undecided are answered at once.
@@ -80,6 +83,7 @@ class AsyncProducer:
         tls: TlsChoice = None,
         hooks: ProducerHooks | None = None,
         tracing: Tracing | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         self._addresses = shards_of(brokers)
         self._tls = client_context(tls) or False
@@ -89,6 +93,7 @@ class AsyncProducer:
         self.timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
         self.hooks = hooks or ProducerHooks()
         self.tracing = tracing
+        self.encryption = encryption
         self._renew()
         renew_in_children(self)
 
@@ -166,6 +171,7 @@ class AsyncProducer:
                 client_id=self._client_id,
                 fence_id=fence_id,
                 listener=self.check_listener,
+                encryption=self.encryption,
                 tracing=self.tracing,
             )
             self._presences.append(asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
@@ -192,7 +198,7 @@ class AsyncProducer:
 
         Raises what `send` raises.
         """
-        messages = messages_of(messages)
+        messages = messages_of(messages, self.encryption)
         if not messages:
             return []
         self.hooks.before_send()
@@ -243,7 +249,7 @@ class AsyncProducer:
         sender = self._sender_here() or await self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter = sender.new_waiter()
-        messages = messages_of(messages)
+        messages = messages_of(messages, self.encryption)
         with sending(self.tracing, "half", messages, self.group) as trace:
             entry = (FreshEntry if transaction_id is None else SendEntry)(
                 id_bytes, trace.messages if trace is not None and carry_context else messages, waiter

@@ -25,6 +25,7 @@ from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
@@ -45,7 +46,8 @@ _WIRE_STATES = {
 class Presence:
     """Keeps a stream to every broker that is known. `run` never ends by itself: cancel it.
 
-    listener: answers check-backs; without one none are asked. tracing: traces the answers.
+    listener: answers check-backs; without one none are asked. tracing: traces the answers. encryption: decrypts
+    the messages that it is shown.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Presence:
         fence_id: bytes = b"",
         listener: CheckMessageListener | None = None,
         tracing: Tracing | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         self._brokers = brokers
         self._group = group
@@ -73,7 +76,7 @@ class Presence:
             release=version("txmsg"),
         )
         self._slots = asyncio.Semaphore(CHECKS_MAX)
-        self._asker = None if listener is None else Asker(listener, threads=CHECKS_MAX)
+        self._asker = None if listener is None else Asker(listener, threads=CHECKS_MAX, encryption=encryption)
 
     async def run(self) -> None:
         """Attaches to every broker and stays attached, also to those that come later."""

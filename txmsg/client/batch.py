@@ -6,7 +6,7 @@ Pure but for completing the callers' futures. Knows no network and no loop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from txmsg.client.outcome_log import is_contradiction, log_untold
 from txmsg.columns import Columns, put
@@ -25,6 +25,9 @@ from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message, TransactionStat
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, pack_headers
 from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageColumns, RecallReply
 
+if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
+
 E = TypeVar("E", bound="Entry")
 
 _MESSAGE_OVERHEAD_BYTES = 48  # ids, lengths, times
@@ -39,11 +42,14 @@ class Waiter(Protocol):
     def exception(self) -> BaseException | None: ...
 
 
-def messages_of(messages: object) -> tuple[Message, ...]:
+def messages_of(messages: object, encryption: Encryption | None = None) -> tuple[Message, ...]:
     """The messages of one call, in a tuple that no caller changes while they wait. Their types are SendEntry's to see.
 
-    Raises InvalidMessage for what holds no messages at all.
+    encryption: encrypts them. Raises InvalidMessage for what holds no messages at all.
     """
+    if encryption is not None:
+        encrypt = encryption.encrypt
+        return tuple(encrypt(message) if isinstance(message, Message) else message for message in messages_of(messages))
     if isinstance(messages, tuple):
         return messages
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):

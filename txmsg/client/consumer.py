@@ -15,6 +15,7 @@ from txmsg.runtime.start import Start
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
 
@@ -38,6 +39,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
         tls: TlsChoice = None,
         hooks: ConsumerHooks | None = None,
         tracing: Tracing | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         super().__init__(
             AsyncConsumer(
@@ -52,6 +54,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
                 tls=tls,
                 hooks=hooks,
                 tracing=tracing,
+                encryption=encryption,
             )
         )
         self.hooks = self._core.hooks

@@ -39,6 +39,7 @@ from txmsg.runtime.process import LoopThread, shared_loop
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
 _GRACE_S = 5.0
@@ -74,6 +75,7 @@ class Producer:
         tls: TlsChoice = None,
         hooks: ProducerHooks | None = None,
         tracing: Tracing | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         self._core = AsyncProducer(
             brokers,
@@ -83,6 +85,7 @@ class Producer:
             tls=tls,
             hooks=hooks,
             tracing=tracing,
+            encryption=encryption,
         )
         self.hooks = self._core.hooks
         self._fence = _fence_of(self._core.check_listener)
@@ -182,7 +185,7 @@ class Producer:
 
         Raises what `send` raises.
         """
-        messages = messages_of(messages)
+        messages = messages_of(messages, self._core.encryption)
         if not messages:
             return []
         self.hooks.before_send()
@@ -235,7 +238,7 @@ class Producer:
         self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
         waiter: ThreadWaiter[SendEntry] = ThreadWaiter()
-        messages = messages_of(messages)
+        messages = messages_of(messages, self._core.encryption)
         with sending(self.tracing, "half", messages, self.group) as trace:
             entry = (FreshEntry if transaction_id is None else SendEntry)(
                 id_bytes, trace.messages if trace is not None and carry_context else messages, waiter

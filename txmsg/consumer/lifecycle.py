@@ -25,6 +25,7 @@ from txmsg.runtime.user_function import in_handler
 from txmsg.settings.clients import CONCURRENCY_MAX
 
 if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
@@ -53,6 +54,7 @@ class AsyncLifecycle(ABC):
         start: Start | None,
         broadcast: bool | str,
         tracing: Tracing | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         self.group = check_name("consumer group", group)
         """The consumer group; of a broadcasting member, the one that it is by itself."""
@@ -63,7 +65,7 @@ class AsyncLifecycle(ABC):
         self.close_timeout_s = check_seconds("close_timeout_s", close_timeout_s, least_s=0, most_s=CLOSE_TIMEOUT_S_MAX)
         """How long `close` waits for handlers."""
         self._tracing = tracing
-        self._subscriptions = Subscriptions(self.group, tracing)
+        self._subscriptions = Subscriptions(self.group, tracing, encryption)
         self._is_lone = broadcast is True
         self._is_copy = False
         self._begin()

@@ -17,6 +17,7 @@ from txmsg.runtime.user_function import UserFunction, text_of
 from txmsg.wire.tags import TagExpression, parse_tags
 
 if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
@@ -63,11 +64,12 @@ class Handler:
 class Subscriptions:
     """The topics of a consumer of a group, each with its tags and at most one handler.
 
-    tracing: traces the handlers.
+    tracing: traces the handlers. encryption: decrypts what they get.
     """
 
-    def __init__(self, group: str, tracing: Tracing | None = None) -> None:
+    def __init__(self, group: str, tracing: Tracing | None = None, encryption: Encryption | None = None) -> None:
         self._group = group
+        self._convert = None if encryption is None else encryption.decrypt
         self._around = None if tracing is None else partial(tracing.processing, group)
         self._is_closed = False
         self.tags: dict[str, str] = {}
@@ -92,7 +94,9 @@ class Subscriptions:
                 raise MisuseError(f"group {self._group} has a handler for topic {topic!r} already: one per consumer")
             self._require_open(topic)
             call = handler.bound(self._group) if isinstance(handler, GroupHandler) else handler
-            function = UserFunction(f"the handler of topic {topic!r}", call, "message", around=self._around)
+            function = UserFunction(
+                f"the handler of topic {topic!r}", call, "message", around=self._around, convert=self._convert
+            )
             self.handlers[topic] = Handler(self._group, topic, function)
             return handler
 

@@ -30,6 +30,7 @@ class UserFunction:
     """A function of one argument, `def` or `async def`. Raises MisuseError for what cannot be called like that.
 
     around: gives for an argument what `on_loop` and `on_thread` enter for the time of the call, or None.
+    convert: makes of an argument what the function is called with.
     """
 
     __slots__ = ("_around", "_function", "_name", "is_coroutine")
@@ -41,8 +42,10 @@ class UserFunction:
         parameter: str,
         *,
         around: Callable[[Any], AbstractContextManager[object] | None] | None = None,
+        convert: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._function = check_takes(what, function, parameter)
+        call: Callable[..., Any] = check_takes(what, function, parameter)
+        self._function = call if convert is None else _converted(call, convert)
         self._around = around
         self._name = name_of(function)
         bodies = (function, type(self._function).__call__)
@@ -176,3 +179,7 @@ def check_takes(what: str, function: object, *parameters: str) -> Callable[..., 
 
 def _call(parameters: tuple[str, ...]) -> str:
     return f"({', '.join(parameters)})"
+
+
+def _converted(call: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda argument: call(convert(argument))

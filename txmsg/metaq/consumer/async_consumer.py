@@ -34,6 +34,7 @@ from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import check_takes
 
 if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
@@ -61,6 +62,7 @@ class AsyncLogConsumer(AsyncLifecycle):
     at the "latest", or stand still with an "error". What was missed is counted, and logged.
     close_timeout_s: how long `close` waits for handlers.
     tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace the handlers, or the polls that gave something.
+    encryption: decrypts bodies for the handlers, such as `txmsg.encryption.AesGcm`. `poll` gives what is stored.
 
     Push: a handler for each topic. One that raises has its message come again after the group's back-off
     (retry_delays_s: 1 s 5 s 10 s 30 s 1 m ... 2 h), by %RETRY%GROUP and so after later ones; after retries_max it goes
@@ -84,6 +86,7 @@ class AsyncLogConsumer(AsyncLifecycle):
         retries_max: int = RETRIES_MAX,
         retry_delays_s: Sequence[Seconds] | None = None,
         tracing: Tracing | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         super().__init__(
             group,
@@ -92,6 +95,7 @@ class AsyncLogConsumer(AsyncLifecycle):
             start=start,
             broadcast=broadcast,
             tracing=tracing,
+            encryption=encryption,
         )
         self._where = log
         self._is_passing = broadcast is True

@@ -19,6 +19,7 @@ from txmsg.runtime.process import LoopThread
 from txmsg.runtime.start import Start
 
 if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
 
@@ -43,6 +44,7 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
         retries_max: int = RETRIES_MAX,
         retry_delays_s: Sequence[Seconds] | None = None,
         tracing: Tracing | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         super().__init__(
             AsyncLogConsumer(
@@ -58,6 +60,7 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
                 retries_max=retries_max,
                 retry_delays_s=retry_delays_s,
                 tracing=tracing,
+                encryption=encryption,
             )
         )
 

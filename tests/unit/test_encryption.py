@@ -1,0 +1,114 @@
+"""Claims about the encryption of bodies by applications: who reads them, and what is said of those that none can."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from txmsg.client.asker import Asker
+from txmsg.client.batch import messages_of
+from txmsg.encryption import ENCRYPTION_HEADER, AesGcm
+from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
+
+JULY, AUGUST = os.urandom(32), os.urandom(16)
+BODY = b'{"name": "ann"}'
+
+
+def received(message: Message, **changes: object) -> ReceivedMessage:
+    whole = ReceivedMessage(message.topic, message.body, key=message.key, headers=message.headers)
+    return whole._replace(**changes)  # type: ignore[arg-type]
+
+
+def test_what_is_sent_is_ciphertext_and_comes_back_whole() -> None:
+    encryption = AesGcm({"july": JULY}, current="july")
+    message = Message("patient", BODY, key="ann", tag="new", headers={"trace": "1"}, ordering_key="ann")
+    sent = encryption.encrypt(message)
+    assert BODY not in sent.body
+    assert sent.headers == {"trace": "1", ENCRYPTION_HEADER: "july"}
+    assert (sent.key, sent.tag, sent.ordering_key) == ("ann", "new", "ann")
+    opened = encryption.decrypt(received(sent))
+    assert (opened.body, opened.headers) == (BODY, {"trace": "1"})
+
+
+def test_equal_bodies_look_different() -> None:
+    encryption = AesGcm({"july": JULY}, current="july")
+    message = Message("patient", BODY)
+    assert encryption.encrypt(message).body != encryption.encrypt(message).body
+
+
+def test_a_message_that_is_encrypted_is_not_encrypted_again() -> None:
+    encryption = AesGcm({"july": JULY}, current="july")
+    once = encryption.encrypt(Message("patient", BODY))
+    assert encryption.encrypt(once) is once
+
+
+def test_other_topics_and_messages_in_clear_stay_as_they_are() -> None:
+    encryption = AesGcm({"july": JULY}, current="july", topics={"patient"})
+    message = Message("bed", BODY)
+    assert encryption.encrypt(message) is message
+    in_clear = received(message)
+    assert encryption.decrypt(in_clear) is in_clear
+
+
+def test_a_message_of_an_earlier_key_is_read_after_a_rotation() -> None:
+    sent = AesGcm({"july": JULY}, current="july").encrypt(Message("patient", BODY))
+    rotated = AesGcm({"july": JULY, "august": AUGUST}, current="august")
+    assert rotated.decrypt(received(sent)).body == BODY
+    assert rotated.encrypt(Message("patient", BODY)).headers[ENCRYPTION_HEADER] == "august"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"topic": "bed"}, {"key": "bob"}, {"body": b""}, {"body": b"x" * 40}, {"headers": {ENCRYPTION_HEADER: "august"}}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_message_that_was_changed_is_refused(change: dict[str, object]) -> None:
+    encryption = AesGcm({"july": JULY, "august": AUGUST}, current="july")
+    sent = encryption.encrypt(Message("patient", BODY, key="ann"))
+    with pytest.raises(InvalidMessage, match="cannot be decrypted with key id"):
+        encryption.decrypt(received(sent, **change))
+
+
+def test_a_missing_key_is_named_and_nothing_secret_is() -> None:
+    sent = AesGcm({"july": JULY}, current="july").encrypt(Message("patient", BODY))
+    late = AesGcm({"august": AUGUST}, current="august")
+    with pytest.raises(InvalidMessage, match=r"key id 'july': this process has the keys \['august'\]") as refused:
+        late.decrypt(received(sent))
+    assert repr(sent.body)[2:20] not in str(refused.value)
+    assert repr(late) == "AesGcm(keys=['august'], current='august')"
+
+
+@pytest.mark.parametrize(
+    ("keys", "current", "topics", "said"),
+    [
+        ({"july": JULY}, "june", None, "current='june' is not the id"),
+        ({"july": b"short"}, "july", None, "key 'july' is not 16, 24 or 32 bytes"),
+        ({"july": JULY}, "july", "patient", "is one str"),
+    ],
+)
+def test_mistakes_show_when_it_is_made(keys: dict[str, bytes], current: str, topics: str | None, said: str) -> None:
+    with pytest.raises(MisuseError, match=said):
+        AesGcm(keys, current=current, topics=topics)
+
+
+def test_a_producer_encrypts_what_are_messages_and_leaves_the_rest_to_be_refused() -> None:
+    encryption = AesGcm({"july": JULY}, current="july")
+    first, second = messages_of([Message("patient", BODY), "no message"], encryption)
+    assert first.headers == {ENCRYPTION_HEADER: "july"}
+    assert not isinstance(second, Message)
+
+
+async def test_a_check_listener_sees_the_body_and_an_unknown_key_is_no_answer() -> None:
+    class Listener:
+        def check(self, message: ReceivedMessage) -> TransactionState:
+            return TransactionState.COMMIT if message.body == BODY else TransactionState.ROLLBACK
+
+    sent = AesGcm({"july": JULY}, current="july").encrypt(Message("patient", BODY))
+    answers = []
+    for encryption in (AesGcm({"july": JULY}, current="july"), AesGcm({"august": AUGUST}, current="august")):
+        asker = Asker(Listener(), threads=1, encryption=encryption)
+        answers.append(await asker.ask(received(sent, id_bytes=new_transaction_id().bytes)))
+        asker.close()
+    assert answers == [TransactionState.COMMIT, TransactionState.UNKNOWN]

@@ -1,0 +1,112 @@
+"""Encryption of bodies by applications: between a producer and its consumers, so that nothing on the way can read them.
+
+Knows no network. Keys are the application's own; `cryptography` (the extra txmsg[crypto]) is loaded with the first
+AesGcm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from txmsg.errors import InvalidMessage, MisuseError, shown
+from txmsg.message import Message, ReceivedMessage
+
+__all__ = ["ENCRYPTION_HEADER", "AesGcm", "Encryption"]
+
+ENCRYPTION_HEADER: Final = "txmsg-encryption"
+"""The header that names the key of an encrypted body."""
+
+_NONCE_SIZE_BYTES: Final = 12
+_KEY_SIZES_BYTES: Final = (16, 24, 32)
+
+
+class Encryption(Protocol):
+    """What producers and consumers take as `encryption=`. Both methods are called on any thread, and must not block."""
+
+    def encrypt(self, message: Message) -> Message:
+        """The message to be sent instead. One that is encrypted already is returned as it is."""
+        ...
+
+    def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
+        """The message to be handled instead. One that is not encrypted is returned as it is.
+
+        What it raises counts as raised by the handler, or the check listener. It must not contain the body.
+        """
+        ...
+
+
+class AesGcm:
+    """Bodies under AES-GCM with keys of the application. Topic and key of a message are authenticated with its body.
+
+    keys: 16, 24 or 32 random bytes each, by a key id, which is sent as a header. current: the id of the key to encrypt
+    with; decrypting takes whichever key a message names. topics: those to encrypt; None: all. What is not encrypted
+    is delivered as it is, so that a topic can be switched while it has messages.
+
+    To rotate: give all consumers the new key; then make it current at producers; remove the old one when nothing that
+    it encrypted is kept any more. Encrypt at most 2 ** 32 messages with one key: the nonce is random.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes], *, current: str, topics: Collection[str] | None = None) -> None:
+        try:
+            from cryptography.exceptions import InvalidTag
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError as exc:
+            raise MisuseError("AesGcm needs the package cryptography: pip install 'txmsg[crypto]'") from exc
+        if current not in keys:
+            raise MisuseError(f"current={shown(current)} is not the id of one of the keys {sorted(keys)}")
+        for key_id, key in keys.items():
+            if not isinstance(key, bytes) or len(key) not in _KEY_SIZES_BYTES:
+                raise MisuseError(f"key {key_id!r} is not 16, 24 or 32 bytes: generate one by `os.urandom(32)`")
+        if isinstance(topics, str):
+            raise MisuseError(f"topics={topics!r} is one str: give a set of topics")
+        self._keys = {key_id: AESGCM(key) for key_id, key in keys.items()}
+        self._current = current
+        self._topics = topics
+        self._invalid_tag = InvalidTag
+
+    def __repr__(self) -> str:
+        return f"AesGcm(keys={sorted(self._keys)}, current={self._current!r})"
+
+    def encrypt(self, message: Message) -> Message:
+        """The message with its body encrypted under the current key; as it is, if it is encrypted or not to be."""
+        if (self._topics is not None and message.topic not in self._topics) or ENCRYPTION_HEADER in message.headers:
+            return message
+        nonce = os.urandom(_NONCE_SIZE_BYTES)
+        context = _context(self._current, message.topic, message.key)
+        body = nonce + self._keys[self._current].encrypt(nonce, message.body, context)
+        return replace(message, body=body, headers={**message.headers, ENCRYPTION_HEADER: self._current})
+
+    def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
+        """The message with its body decrypted, and without the header; as it is, if it is not encrypted.
+
+        Raises InvalidMessage that names the key id: the key is not there, or the message was changed on its way.
+        """
+        key_id = message.headers.get(ENCRYPTION_HEADER)
+        if key_id is None:
+            return message
+        key = self._keys.get(key_id)
+        if key is None:
+            raise _undecipherable(message, key_id, f"this process has the keys {sorted(self._keys)}: give it the key")
+        nonce, sealed = message.body[:_NONCE_SIZE_BYTES], message.body[_NONCE_SIZE_BYTES:]
+        try:
+            body = key.decrypt(nonce, sealed, _context(key_id, message.topic, message.key))
+        except (self._invalid_tag, ValueError):  # ValueError: too short for a nonce
+            why = "another key has this id, or body, topic or key were changed after it was encrypted"
+            raise _undecipherable(message, key_id, why) from None
+        headers = {name: value for name, value in message.headers.items() if name != ENCRYPTION_HEADER}
+        return message._replace(body=body, headers=headers)
+
+
+def _context(key_id: str, topic: str, key: str | None) -> bytes:
+    return json.dumps([key_id, topic, key]).encode()
+
+
+def _undecipherable(message: ReceivedMessage, key_id: str, why: str) -> InvalidMessage:
+    return InvalidMessage(
+        f"the body of message {message.id} of topic {message.topic!r} cannot be decrypted with key id {shown(key_id)}: "
+        f"{why}"
+    )
