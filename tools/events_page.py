@@ -14,6 +14,7 @@ LEVELS = ("debug", "info", "warning", "error", "exception", "log")
 """The methods of EventLog."""
 PLACEHOLDER = re.compile(r"%\((\w+)\)[-+ 0#]*\d*(?:\.\d+)?[a-z]")
 AREAS = {
+    "access": "Users, and who is let in",
     "alert": "Alerts that brokers raise",
     "append": "Appends to a MetaQ server",
     "attach": "Streams over which clients answer checks",

@@ -15,6 +15,8 @@ TxmsgError
  |    +-- Overloaded           retry later: the queues of the broker, or the producer's own, are full
  +-- OutcomeUnknown            caller: it may have been carried out; a repeat is another message
  +-- TransactionRefused        caller: a late local transaction whose check was already answered ROLLBACK
+ +-- Unauthenticated           caller: no credential, or one that is not valid (any more)
+ +-- PermissionDenied          operator: the user lacks a rule that allows this
  +-- MisuseError               caller: the API, or a setting, is used in a way that cannot work
  +-- SchemaMismatch            operator: the database has another schema revision than this release
  +-- StorageError              operator: a database lacks something (rights, settings, tables)
@@ -48,6 +50,7 @@ __all__ = [
     "OutcomeExpired",
     "OutcomeUnknown",
     "Overloaded",
+    "PermissionDenied",
     "ProtocolError",
     "SchemaMismatch",
     "StorageError",
@@ -55,6 +58,7 @@ __all__ = [
     "TopicExists",
     "TransactionRefused",
     "TxmsgError",
+    "Unauthenticated",
     "UnknownGroup",
     "UnknownTopic",
     "error_of_code",
@@ -189,6 +193,18 @@ class TransactionRefused(TxmsgError):
     """
 
     code = "transaction_refused"
+
+
+class Unauthenticated(TxmsgError):
+    """The server requires a credential: there was none, or it is wrong, expired or revoked. Nothing was done."""
+
+    code = "unauthenticated"
+
+
+class PermissionDenied(TxmsgError):
+    """The user may not do this: the text names the rule that is missing. Nothing was done."""
+
+    code = "permission_denied"
 
 
 class MisuseError(TxmsgError):

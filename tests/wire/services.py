@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from txmsg.access.guard import Guard
 from txmsg.errors import OffsetOutOfRange, UnknownTopic
 from txmsg.wire.method import Method
 from txmsg.wire.server import Limits, Server, ServerCall, with_call
@@ -94,6 +95,7 @@ async def serving(
     size_bytes_max: int = 1 << 26,
     tls: ServerTls | None = None,
     answers: Answers | None = None,
+    guard: Guard | None = None,
 ) -> AsyncIterator[tuple[str, Answers, Server]]:
     """A server of the service on this loop: its address, and what answers."""
     answers = answers or Answers()
@@ -103,6 +105,7 @@ async def serving(
         request_size_bytes_max=size_bytes_max,
         limits=limits,
         tls=tls,
+        guard=guard,
     )
     address = await server.bind("127.0.0.1:0")
     await server.start()

@@ -48,16 +48,23 @@ def test_another_protocol_is_known_by_its_first_bytes(data: bytes) -> None:
 
 def test_a_frame_larger_than_a_part_is_refused_before_it_has_come() -> None:
     reader = FrameReader()
-    reader.feed(PREFACE)
+    reader.feed(PREFACE + frame_of(Kind.HELLO))
     with pytest.raises(ProtocolError, match="131073 bytes"):
         reader.feed((PART_SIZE_BYTES + 1).to_bytes(4) + b"\x02\x00\x00\x00\x00\x01")
+
+
+def test_of_a_stranger_no_more_is_kept_than_a_greeting() -> None:
+    reader = FrameReader()
+    reader.feed(PREFACE)
+    with pytest.raises(ProtocolError, match="a frame of 4097 bytes: at most 4096"):
+        reader.feed((4097).to_bytes(4) + b"\x01\x00\x00\x00\x00\x00")
 
 
 @pytest.mark.parametrize("size", [0, 1, PART_SIZE_BYTES, PART_SIZE_BYTES + 1, 3 * PART_SIZE_BYTES])
 def test_a_message_of_any_size_is_sent_in_parts(size: int) -> None:
     message = bytes(range(256)) * (size // 256) + bytes(size % 256)
     reader = FrameReader()
-    reader.feed(PREFACE)
+    reader.feed(PREFACE + frame_of(Kind.HELLO))
     frames = reader.feed(b"".join(parts_of(Kind.REPLY, 0, 5, message)))
     assert b"".join(frame.payload for frame in frames) == message
     assert [frame.flags for frame in frames] == [MORE] * (len(frames) - 1) + [0]

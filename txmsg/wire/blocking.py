@@ -16,14 +16,15 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from txmsg.errors import ProtocolError, TxmsgError
+from txmsg.errors import ProtocolError, TxmsgError, Unauthenticated
 from txmsg.forks import renew_in_children
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.channel import read_reply, too_large
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import greeting, read_greeting, set_options
+from txmsg.wire.credential import TokenChoice, client_token
 from txmsg.wire.data import pieces_of, split
-from txmsg.wire.failures import NoAnswer, error_of_bytes, unanswered, unreachable
+from txmsg.wire.failures import NoAnswer, error_of_bytes, not_begun, unanswered, unreachable
 from txmsg.wire.frames import (
     CALLS_MAX,
     LAST,
@@ -50,13 +51,14 @@ _PING_S_MAX: Final = 5.0
 class BlockingChannel:
     """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors. For any threads.
 
-    A forked child has a connection of its own. tls: for a HOST:PORT.
+    A forked child has a connection of its own. tls: for a HOST:PORT. token: for a server that requires authentication.
     """
 
-    def __init__(self, address: str, *, kind: str = "broker", tls: TlsChoice = None) -> None:
+    def __init__(self, address: str, *, kind: str = "broker", tls: TlsChoice = None, token: TokenChoice = None) -> None:
         self.who = f"{kind} {address}"
         self._address = address
         self._tls = None if address.startswith(UNIX) else client_context(tls)
+        self._token = client_token(token)
         self._line: _Line | None = None
         self._renew()
         renew_in_children(self)
@@ -171,17 +173,21 @@ class BlockingChannel:
         return [(family, end) for family, _, _, _, end in found]
 
     def _greeted(self, family: int, end: Any, patience_s: float) -> _Connected:
-        sock = socket.socket(family)
         tls = None
         if self._tls is not None:
             tls = TlsStream(self._tls, host_and_port(self._address)[0])
+        if family == socket.AF_UNIX:
+            token = self._token.read()
+        else:
+            token = self._token.for_host(end[0], is_protected=tls is not None)
+        sock = socket.socket(family)
         try:
             sock.settimeout(patience_s)
             sock.connect(end)
             if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             set_options(sock)
-            hello = greeting(blocking=True)
+            hello = greeting(blocking=True, token=token)
             if tls is None:
                 sock.sendall(hello)
             else:
@@ -199,8 +205,8 @@ class BlockingChannel:
                 frames = reader.feed(data)
             read_greeting(frames[0])
             if any(frame.kind == Kind.GOAWAY for frame in frames):
-                told = next(frame for frame in frames if frame.kind == Kind.GOAWAY)
-                raise ConnectionError(str(error_of_bytes(told.payload, self.who)))
+                told = error_of_bytes(next(frame for frame in frames if frame.kind == Kind.GOAWAY).payload, self.who)
+                raise told if isinstance(told, Unauthenticated) else ConnectionError(str(told))
         except BaseException:
             sock.close()
             raise
@@ -271,6 +277,8 @@ class _Line:
         self._is_retired = False
         self._is_going: str | None = None
         """Why no more calls begin."""
+        self._told: TxmsgError | None = None
+        """The same, if the server has said so."""
         self._lost: str | None = None
         self._socket.setblocking(False)
         self._readable, self._writable = select.poll(), select.poll()
@@ -294,8 +302,10 @@ class _Line:
             return self._lost is None and self._is_going is None
 
     def begin(self, *, gives_many: bool) -> _Call:
-        """A new call. Raises BrokerUnavailable when none can begin."""
+        """A new call. Raises BrokerUnavailable when none can begin, Unauthenticated if we are not let in."""
         with self._lock:
+            if self._told is not None:
+                raise not_begun(self._who, self._told)
             if (reason := self._lost or self._is_going) is not None:
                 raise unreachable(self._who, reason)
             self._next_call += 1
@@ -520,7 +530,7 @@ class _Line:
 
     def _go_away(self, last_call: int, error: TxmsgError) -> None:
         """The server begins no call after `last_call`."""
-        self._is_going = str(error)
+        self._is_going, self._told = str(error), error
         for call in self._calls.values():
             if call.number > last_call and not call.is_ended:
-                call.finish(unreachable(self._who, str(error)))
+                call.finish(not_begun(self._who, error))

@@ -19,7 +19,8 @@ from txmsg.errors import BrokerUnavailable, ProtocolError, TxmsgError
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import Connection
-from txmsg.wire.failures import error_of_bytes, unanswered, unreachable
+from txmsg.wire.credential import TokenChoice, client_token
+from txmsg.wire.failures import error_of_bytes, not_begun, unanswered, unreachable
 from txmsg.wire.frames import CALLS_MAX, LAST, Buffer, Kind, call_head
 from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.tls import TlsChoice, TlsStream, client_context
@@ -35,13 +36,14 @@ _CONNECT_S_MAX = 10.0
 class Channel:
     """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors.
 
-    tls: for a HOST:PORT.
+    tls: for a HOST:PORT. token: for a server that requires authentication.
     """
 
-    def __init__(self, address: str, *, kind: str = "broker", tls: TlsChoice = None) -> None:
+    def __init__(self, address: str, *, kind: str = "broker", tls: TlsChoice = None, token: TokenChoice = None) -> None:
         self.who = f"{kind} {address}"
         self._address = address
         self._tls = None if address.startswith(UNIX) else client_context(tls)
+        self._token = client_token(token)
         self._connection: _ClientConnection | None = None
         self._connecting: asyncio.Task[_ClientConnection] | None = None
         self._old: set[_ClientConnection] = set()
@@ -130,12 +132,15 @@ class Channel:
     async def _connect(self, host: str) -> _ClientConnection:
         loop = asyncio.get_running_loop()
         if self._address.startswith(UNIX):
-            path = self._address.removeprefix(UNIX)
-            _, connection = await loop.create_unix_connection(lambda: _ClientConnection(self.who), path)
+            path, token = self._address.removeprefix(UNIX), self._token.read()
+            _, connection = await loop.create_unix_connection(lambda: _ClientConnection(self.who, token=token), path)
         else:
             name, port = host_and_port(self._address)
             tls = None if self._tls is None else TlsStream(self._tls, name)
-            _, connection = await loop.create_connection(lambda: _ClientConnection(self.who, tls), host, port)
+            token = self._token.for_host(host, is_protected=tls is not None)
+            _, connection = await loop.create_connection(
+                lambda: _ClientConnection(self.who, tls, token=token), host, port
+            )
         try:
             await connection.ready
             connection.require_open()  # the server may have greeted only to say that it takes no calls
@@ -151,11 +156,13 @@ class Channel:
 class _ClientConnection(Connection):
     """A connection to a server, and who waits for what."""
 
-    def __init__(self, who: str, tls: TlsStream | None = None) -> None:
-        super().__init__(tls=tls)
+    def __init__(self, who: str, tls: TlsStream | None = None, *, token: str = "") -> None:
+        super().__init__(tls=tls, token=token)
         self.ready: asyncio.Future[None] = self.loop.create_future()
         self.takes_calls = False
         self._closed_by = "the connection is not open"
+        self._told: TxmsgError | None = None
+        """Why the server takes no more calls, if it has said so."""
         self._who = who
         self._waiting: dict[int, asyncio.Future[Buffer]] = {}
         self._streams: dict[int, Stream[Any, Any]] = {}
@@ -205,9 +212,9 @@ class _ClientConnection(Connection):
         self.send(Kind.CANCEL, 0, call)
 
     def require_open(self) -> None:
-        """Raises BrokerUnavailable when no more calls can begin."""
+        """Raises BrokerUnavailable when no more calls can begin, Unauthenticated if we are not let in."""
         if not self.takes_calls:
-            raise unreachable(self._who, self._closed_by)
+            raise unreachable(self._who, self._closed_by) if self._told is None else not_begun(self._who, self._told)
 
     def next_call(self) -> int:
         """Its number."""
@@ -274,9 +281,9 @@ class _ClientConnection(Connection):
 
     def _go_away(self, last_call: int, error: TxmsgError) -> None:
         """The server begins no call after `last_call`."""
-        self.takes_calls, self._closed_by = False, str(error)
+        self.takes_calls, self._told = False, error
         for call in [call for call in (*self._waiting, *self._streams) if call > last_call]:
-            self._fail(call, unreachable(self._who, str(error)))
+            self._fail(call, not_begun(self._who, error))
 
     def _look(self) -> None:
         """Pings a server that is silent, while it is waited for."""

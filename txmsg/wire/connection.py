@@ -51,9 +51,9 @@ _release = version("txmsg")
 _log = EventLog(__name__)
 
 
-def greeting(*, blocking: bool = False) -> bytes:
-    """What each side sends first."""
-    hello = Greeting(versions=[VERSION], release=_release, blocking=blocking)
+def greeting(*, blocking: bool = False, token: str = "") -> bytes:
+    """What each side sends first; a client also gives its token."""
+    hello = Greeting(versions=[VERSION], release=_release, blocking=blocking, token=token)
     return PREFACE + frame_of(Kind.HELLO, payload=hello.SerializeToString())
 
 
@@ -111,9 +111,10 @@ class Traffic:
 class Connection(asyncio.Protocol):
     """One of them. Subclasses say what comes of it: `greeted`, `take`, `lost` and what else stands first here."""
 
-    def __init__(self, traffic: Traffic | None = None, *, tls: TlsStream | None = None) -> None:
+    def __init__(self, traffic: Traffic | None = None, *, tls: TlsStream | None = None, token: str = "") -> None:
         self.traffic = traffic or Traffic()
         self._tls = tls
+        self._token = token
         self.loop = asyncio.get_running_loop()
         self.peer: Greeting | None = None
         """What the other side said first, when it has."""
@@ -397,7 +398,8 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer_name = f"{name[0]}:{name[1]}"
-        self._write(greeting())
+        self._write(greeting(token=self._token))
+        self._token = ""  # of no more use
 
     def data_received(self, data: bytes) -> None:
         """As asyncio has it."""

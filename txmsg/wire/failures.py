@@ -11,6 +11,7 @@ from txmsg.errors import (
     OutcomeUnknown,
     ProtocolError,
     TxmsgError,
+    Unauthenticated,
     error_of_code,
     printable,
 )
@@ -61,6 +62,11 @@ def unreachable(who: str, reason: str) -> BrokerUnavailable:
     error = BrokerUnavailable(f"{who} cannot be reached ({printable(reason)}): check the address and that it runs")
     error.__cause__ = NoAnswer(reason)
     return error
+
+
+def not_begun(who: str, told: TxmsgError) -> TxmsgError:
+    """The error of a call that the server did not begin, as it `told` when it took no more. Each call has its own."""
+    return Unauthenticated(str(told)) if isinstance(told, Unauthenticated) else unreachable(who, str(told))
 
 
 def unanswered(who: str, reason: str) -> OutcomeUnknown:

@@ -20,6 +20,8 @@ PREFACE: Final = b"txmsg\x00\x01\n"
 """The first bytes of each side: a foreign client is known by them, and so is another framing."""
 PART_SIZE_BYTES: Final = 128 * 1024
 """The payload of a frame is at most so large: between two frames of a large message, others have theirs."""
+GREETING_SIZE_BYTES_MAX: Final = 4096
+"""So much is kept of a side that has not said yet who it is."""
 CALLS_MAX: Final = 2**31
 """A connection is left after so many calls: their numbers must not come round while an old one is under way."""
 _TLS_ALERT: Final = b"\x15\x03"
@@ -133,6 +135,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._rest = b""
         self._has_preface = False
+        self._size_bytes_max = GREETING_SIZE_BYTES_MAX
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are complete with these bytes. Raises ProtocolError: then the connection is of no use."""
@@ -152,12 +155,13 @@ class FrameReader:
         frames = []
         while end - at >= _HEADER.size:
             size, kind, flags, call = _HEADER.unpack_from(data, at)
-            if size > PART_SIZE_BYTES:
-                raise ProtocolError(f"a frame of {size} bytes: at most {PART_SIZE_BYTES} are allowed")
+            if size > self._size_bytes_max:
+                raise ProtocolError(f"a frame of {size} bytes: at most {self._size_bytes_max} are allowed here")
             begin = at + _HEADER.size
             if end - begin < size:
                 break
             at = begin + size
+            self._size_bytes_max = PART_SIZE_BYTES
             frames.append(Frame(kind, flags, call, data[begin:at]))
         self._rest = data[at:]
         return frames

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import resource
 import socket
@@ -20,7 +21,17 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, Overloaded, ProtocolError, TxmsgError
+from txmsg.access.guard import Guard
+from txmsg.access.principal import ANYONE, NOBODY
+from txmsg.errors import (
+    BrokerUnavailable,
+    MessageTooLarge,
+    MisuseError,
+    Overloaded,
+    ProtocolError,
+    TxmsgError,
+    Unauthenticated,
+)
 from txmsg.logs import EventLog
 from txmsg.wire.address import UNIX, host_and_port, is_loopback
 from txmsg.wire.caller import Caller, answering
@@ -117,7 +128,7 @@ class Server:
     `fetch(request, call)`; or, where a request has data, with that: `append(request, data) -> reply`. One that is
     marked by `with_call` gets a `ServerCall`, too.
     larger_requests: the size of those that may be larger than `request_size_bytes_max`, by the method's name.
-    tls: for connections over TCP; None is without TLS.
+    tls: for connections over TCP; None is without TLS. guard: who may connect, and call what; None is everybody.
     """
 
     def __init__(
@@ -129,9 +140,13 @@ class Server:
         larger_requests: Mapping[str, int] = {},
         limits: Limits = Limits(),
         tls: ServerTls | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.limits = limits
         self.tls = tls
+        self.guard = guard
+        if guard is not None:
+            guard.on_change = self._look_at_credentials
         self._address = ""
         self._is_open = False
         """Whether other machines reach it, and clients need no certificate."""
@@ -238,6 +253,11 @@ class Server:
             _, connection, partial = min(arriving, key=lambda each: each[0])
             connection.refuse_arriving(partial)
 
+    def _look_at_credentials(self) -> None:
+        """Users have changed: those who have lost their credential are cut off."""
+        for connection in list(self.connections):
+            connection.look_at_credential()
+
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         self._looking = loop.call_later(self.limits.look_s, self._look)
@@ -343,6 +363,9 @@ class ServerConnection(Connection):
     def __init__(self, server: Server, tls: ServerTls | None = None) -> None:
         super().__init__(server.traffic, tls=None if tls is None else TlsStream(tls.context))
         self._server = server
+        self.principal = ANYONE if server.guard is None else NOBODY
+        """Who it is; NOBODY before it has authenticated, and after it was refused."""
+        self._refused_at = 0.0
         self.waiting_bytes_max = server.limits.held_bytes
         self.backlog_bytes_max = _BACKLOG_BYTES_MAX
         self.arrival_s = server.limits.arrival_s
@@ -370,6 +393,34 @@ class ServerConnection(Connection):
             )
             self.close()
 
+    def greeted(self) -> None:
+        if (guard := self._server.guard) is None:
+            return
+        assert self.peer is not None
+        certificate = "" if self._tls is None else self._tls.certificate_name()
+        try:
+            self.principal = guard.authenticate(self.peer.token, certificate, self.peer_name)
+        except (Unauthenticated, BrokerUnavailable) as exc:
+            self._let_out(exc)
+        self.peer.ClearField("token")
+
+    def look_at_credential(self) -> None:
+        """Ends the connection if its credential is not valid any more; else the principal has the roles of now."""
+        if (guard := self._server.guard) is not None and self.principal is not NOBODY:
+            try:
+                self.principal = guard.renewed(self.principal)
+            except Unauthenticated:
+                # Not this error: the client may have another token by now, and learns it when it connects again.
+                self._let_out(BrokerUnavailable("the credential of this connection is not valid any more"))
+
+    def _let_out(self, error: TxmsgError) -> None:
+        """Tells why nothing more is done for this connection, and waits a while for the client to close it."""
+        self.principal = NOBODY
+        self._refused_at = self.loop.time()
+        self.go_away(error)
+        self.cancel_calls()
+        self.finish()
+
     def lost(self, reason: str) -> None:
         self._server.connections.discard(self)
         self.cancel_calls()
@@ -384,7 +435,7 @@ class ServerConnection(Connection):
     @property
     def caller(self) -> Caller:
         """Who it is, for the audit log."""
-        return Caller("", self.peer_name)
+        return Caller(self.principal.name, self.peer_name)
 
     @property
     def calls_in_flight(self) -> int:
@@ -412,6 +463,8 @@ class ServerConnection(Connection):
             self.look_full(now)
         if self.peer is None and now - self._connected_at > limits.greeting_s:
             self.abort("it did not greet")
+        elif self._refused_at and now - self._refused_at > limits.greeting_s:
+            self.abort("it was refused, and does not close")
         elif self.is_full and now - self.full_since > limits.unread_s:
             self.abort("it reads nothing")
         elif self.is_paused:
@@ -428,6 +481,8 @@ class ServerConnection(Connection):
                 self.abort("it answers no ping")
         for running in [each for each in self._calls.values() if each.deadline < now]:
             running.cancel()
+        if self.principal.expires_at < math.inf:
+            self.look_at_credential()
 
     # ---- what comes
 
@@ -446,7 +501,7 @@ class ServerConnection(Connection):
             raise ProtocolError(f"a client sends no frames of kind {kind}")
 
     def allowed_bytes(self, kind: int, call: int, first: bytes) -> int:
-        if kind == Kind.PUSH and call not in self._calls:
+        if self.principal is NOBODY or (kind == Kind.PUSH and call not in self._calls):
             return 0
         return self._server.request_size_bytes_max(read_call_head(first).method if kind == Kind.CALL else "")
 
@@ -516,6 +571,11 @@ class ServerConnection(Connection):
         except TxmsgError as exc:
             self._fail(call, exc)
             return
+        if (guard := self._server.guard) is not None:
+            refused = guard.refusal(self.principal, method.name, arguments[0])
+            if refused is not None:
+                self._fail(call, refused)
+                return
         self._server.calls_begun += 1
         deadline = self.loop.time() + head.timeout_ms / 1000 if head.timeout_ms else float("inf")
         running = self._calls[call] = _Running(deadline, len(message))

@@ -10,10 +10,10 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from txmsg.errors import MisuseError, shown
 from txmsg.logs import EventLog
@@ -112,11 +112,30 @@ class TlsStream:
         """Whether the handshake is over: the other side is who it should be."""
         return self._is_agreed
 
+    def certificate_name(self) -> str:
+        """The name in the other side's certificate, "" if none was verified: see `name_in`."""
+        return name_in(self._object.getpeercert() or {})
+
     def _agree(self) -> None:
         self._object.do_handshake()
         self._is_agreed = True
         early, self._early = self._early, []
         self.send(early)
+
+
+def name_in(certificate: Mapping[str, Any]) -> str:
+    """The one name that stands for the holder of a certificate, which is as `ssl` gives it.
+
+    The first URI among the alternative names, else the first DNS name, else the first e-mail address; only if there is
+    none of these, the common name. One name only, so that nobody gets another user's rights by a further name.
+    """
+    names = certificate.get("subjectAltName", ())
+    for wanted in ("URI", "DNS", "email"):
+        for kind, name in names:
+            if kind == wanted:
+                return str(name)
+    common = [name for part in certificate.get("subject", ()) for key, name in part if key == "commonName"]
+    return str(common[0]) if len(common) == 1 else ""
 
 
 def client_context(tls: TlsChoice) -> ssl.SSLContext | None:

@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Greeting(_message.Message):
-    __slots__ = ("versions", "release", "features", "blocking")
+    __slots__ = ("versions", "release", "features", "blocking", "token")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     BLOCKING_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     versions: _containers.RepeatedScalarFieldContainer[int]
     release: str
     features: _containers.RepeatedScalarFieldContainer[str]
     blocking: bool
-    def __init__(self, versions: _Optional[_Iterable[int]] = ..., release: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., blocking: bool = ...) -> None: ...
+    token: str
+    def __init__(self, versions: _Optional[_Iterable[int]] = ..., release: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., blocking: bool = ..., token: _Optional[str] = ...) -> None: ...
 
 class CallError(_message.Message):
     __slots__ = ("code", "text", "begin", "end")

@@ -1,0 +1,152 @@
+"""Decides who may connect to a server and what it may do there, by the snapshot that it holds. Knows no network.
+
+Everything is synchronous and in memory, so a call costs no round trip. Keeping the snapshot current is the task of
+whoever has the database: a guard that was not confirmed for `age_s_max` lets nobody in.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from txmsg.access.permissions import missing
+from txmsg.access.principal import Principal
+from txmsg.access.rules import Rights, resource_text
+from txmsg.access.snapshot import AccessSnapshot, Credential, User
+from txmsg.access.tokens import ID_LENGTH, read_token
+from txmsg.errors import BrokerUnavailable, PermissionDenied, TxmsgError, Unauthenticated
+from txmsg.logs import EventLog
+
+__all__ = ["AGE_S_MAX", "CERTIFICATE", "Guard"]
+
+AGE_S_MAX: Final = 60.0
+"""For how long a server that cannot ask whether users have changed still lets them connect."""
+CERTIFICATE: Final = "certificate"
+"""The credential of a principal that a client certificate proves."""
+_ABSENT: Final = Credential(id="-" * ID_LENGTH, user="", secret_sha256=bytes(32), expires_at=-math.inf)
+"""Compared with where there is no such token: an unknown one takes as long as a wrong one."""
+_REFUSED: Final = (
+    "the token is not valid here: it is wrong, expired or revoked, or of another installation; make another one with "
+    "`txmsg user rotate NAME`"
+)
+_log = EventLog(__name__)
+
+
+class Guard:
+    """Lets connections in and calls through. clock: seconds since 1970; monotonic: for the age of the snapshot."""
+
+    def __init__(
+        self,
+        *,
+        age_s_max: float = AGE_S_MAX,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.snapshot = AccessSnapshot()
+        self._rights: dict[str, Rights] = {}
+        """By user: connections of one share them."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called with each new snapshot: the server looks whether its connections are still valid."""
+        self._age_s_max = age_s_max
+        self._clock = clock
+        self._monotonic = monotonic
+        self._confirmed_at = -math.inf
+
+    def use(self, snapshot: AccessSnapshot) -> None:
+        """Decides by this one from now on."""
+        self.snapshot, self._rights = snapshot, {}
+        self.confirm()
+        self.on_change()
+
+    def confirm(self) -> None:
+        """The snapshot is still the newest."""
+        self._confirmed_at = self._monotonic()
+
+    def authenticate(self, token: str, certificate: str, peer: str) -> Principal:
+        """Who this is. certificate: the name in a verified client certificate, "" without; a token goes before it.
+
+        Raises Unauthenticated, whose text does not say whether there is such a user; the log does. Raises
+        BrokerUnavailable if the snapshot is too old to tell.
+        """
+        if self._monotonic() - self._confirmed_at > self._age_s_max:
+            raise BrokerUnavailable(
+                f"this server could not ask for {self._age_s_max:g} s whether users have changed, and takes no new "
+                "connections: ask another one"
+            )
+        if token:
+            return self._of_token(token, peer)
+        if certificate:
+            return self._of_certificate(certificate, peer)
+        self._refused(peer, "", "it gave none")
+        raise Unauthenticated(
+            "this server requires authentication: give token= or set TXMSG_TOKEN_FILE; `txmsg user create NAME` makes "
+            "a user and its token"
+        )
+
+    def renewed(self, principal: Principal) -> Principal:
+        """The same user as it is now. Raises Unauthenticated if its credential was revoked or has expired."""
+        if principal.credential == CERTIFICATE:
+            found = self.snapshot.users.get(principal.name)
+            if found is None or not found.certificate:
+                raise Unauthenticated("the user of this certificate was deleted, or has another certificate now")
+            return self._principal(found, CERTIFICATE)
+        credential = self.snapshot.credentials.get(principal.credential)
+        if credential is None or credential.user != principal.name or credential.expires_at <= self._clock():
+            raise Unauthenticated(_REFUSED)
+        return self._of_credential(credential)
+
+    def refusal(self, principal: Principal, method: str, request: Any) -> TxmsgError | None:
+        """Why this call is refused; None if it is not."""
+        lacking = missing(principal.rights, method, request)
+        if lacking is None:
+            return None
+        (action, kind), name = lacking
+        resource = resource_text(kind, name or "*")
+        command = f"txmsg acl allow {principal.name} {action} {resource}"
+        return PermissionDenied(f"user {principal.name} may not {action} {resource}: allow it with `{command}`")
+
+    def _of_token(self, token: str, peer: str) -> Principal:
+        read = read_token(token)
+        if read is None:
+            self._refused(peer, "", "it is not of the form of a token")
+            raise Unauthenticated(_REFUSED)
+        found = self.snapshot.credentials.get(read.id)
+        is_right = hmac.compare_digest((found or _ABSENT).secret_sha256, read.secret_sha256)
+        if found is None or not is_right:
+            self._refused(peer, read.id, "its secret is wrong" if found else "it is unknown or was revoked")
+            raise Unauthenticated(_REFUSED)
+        if found.expires_at <= self._clock():
+            self._refused(peer, read.id, f"that of user {found.user} has expired")
+            raise Unauthenticated(_REFUSED)
+        return self._of_credential(found)
+
+    def _of_certificate(self, certificate: str, peer: str) -> Principal:
+        user = self.snapshot.certificates.get(certificate)
+        if user is None:
+            self._refused(peer, "", f"no user has the certificate {certificate!r}")
+            raise Unauthenticated(
+                "no user has this client certificate: create one with `txmsg user create NAME --certificate` and its "
+                "name, or give token="
+            )
+        return self._principal(user, CERTIFICATE)
+
+    def _of_credential(self, credential: Credential) -> Principal:
+        return self._principal(self.snapshot.users[credential.user], credential.id, credential.expires_at)
+
+    def _principal(self, user: User, credential: str, expires_at: float = math.inf) -> Principal:
+        rights = self._rights.get(user.name)
+        if rights is None:
+            rights = self._rights[user.name] = self.snapshot.rules.rights_of(user.name, user.roles)
+        return Principal(user.name, user.roles, rights, credential, expires_at)
+
+    def _refused(self, peer: str, credential: str, why: str) -> None:
+        _log.warning(
+            "access.refused",
+            "the credential %(credential)s from %(peer)s is refused: %(why)s",
+            credential=credential or "-",
+            peer=peer,
+            why=why,
+        )

@@ -1,0 +1,95 @@
+"""Where a client's token comes from. Read again for each connection, so that a rotation needs no restart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from txmsg.access.tokens import is_token
+from txmsg.errors import MisuseError
+from txmsg.logs import EventLog
+from txmsg.wire.address import is_loopback
+
+TOKEN_VARIABLE: Final = "TXMSG_TOKEN"
+TOKEN_FILE_VARIABLE: Final = "TXMSG_TOKEN_FILE"
+"""Goes before the other one."""
+_log = EventLog(__name__)
+
+
+class ClientToken:
+    """What a client gives servers that require authentication. The token itself is never in a repr, log or error."""
+
+    def __init__(self, where: str, read: Callable[[], str]) -> None:
+        self._where = where
+        self._read = read
+        self._last = self._checked(read())
+
+    def __repr__(self) -> str:
+        return f"ClientToken({self._where})"
+
+    def __bool__(self) -> bool:
+        return bool(self._last)
+
+    def read(self) -> str:
+        """The token as it is now, "" for none. One that cannot be read is logged, and the one before is used."""
+        try:
+            self._last = self._checked(self._read())
+        except (MisuseError, OSError) as exc:
+            _log.error("access.token_unreadable", "the token before is used, %(error)s", error=exc)
+        return self._last
+
+    def for_host(self, host: str, *, is_protected: bool) -> str:
+        """The same, for a connection to this host. Raises MisuseError where others could read it on its way."""
+        token = self.read()
+        if token and not is_protected and not is_loopback(host):
+            raise MisuseError(
+                f"the token of {self._where} is not sent to {host} without TLS, where others could read it: give tls=, "
+                "or set TXMSG_TLS_CA"
+            )
+        return token
+
+    def _checked(self, text: str) -> str:
+        text = text.strip()
+        if text and not is_token(text):
+            raise MisuseError(
+                f"{self._where} is not a token of txmsg (txmsg_..., as `txmsg user create NAME` prints it); give a "
+                "pathlib.Path for a file that holds one"
+            )
+        return text
+
+
+TokenChoice: TypeAlias = str | Path | Callable[[], str] | ClientToken | None
+"""What users say: a token, the path of a file with one, or a function that returns one; None is what the environment
+says, "" is none."""
+
+
+def client_token(token: TokenChoice) -> ClientToken:
+    """What the user's `token=` means. Raises MisuseError."""
+    if isinstance(token, ClientToken):
+        return token
+    if token is None:
+        if file := os.environ.get(TOKEN_FILE_VARIABLE, ""):
+            return _of_file(Path(file), TOKEN_FILE_VARIABLE)
+        value = os.environ.get(TOKEN_VARIABLE, "")
+        return ClientToken(TOKEN_VARIABLE, lambda: value)
+    if isinstance(token, Path):
+        return _of_file(token, "token")
+    if isinstance(token, str):
+        value = token
+        return ClientToken("token=", lambda: value)
+    if not callable(token):
+        raise MisuseError(f"token is a {type(token).__name__}, not a token, the Path of a file or a function")
+    return ClientToken("the function token=", token)
+
+
+def _of_file(path: Path, what: str) -> ClientToken:
+    def read() -> str:
+        try:
+            return path.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
+            raise MisuseError(f"{what} names the file {path}, which cannot be read as a token: {reason}") from None
+
+    return ClientToken(str(path), read)
