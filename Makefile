@@ -18,6 +18,8 @@ MESSAGES ?= 1000000
 RUNS ?= 3
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
+# Tests, demos and benchmarks start hundreds of processes: told to write no bytecode, each would compile all its imports.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo trades test test-all races fuzz model chaos mirror lint generate bench docs release clean

@@ -22,7 +22,7 @@ def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
     assert result.counts["left"] == 0
 
 
-@pytest.mark.takes_long
+@pytest.mark.long  # what the judge says of each defect, test_judge.py shows on histories written by hand
 @pytest.mark.timeout(600)
 def test_a_planted_defect_is_found_and_named(database_url: str) -> None:
     plant = chosen("lost")
