@@ -8,7 +8,7 @@ import os
 import socketserver
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,54 @@ async def test_what_fails_is_tried_again_at_once(monkeypatch: pytest.MonkeyPatch
         await telling
         messenger.close()
         assert webhook.received == [CONTENT]
+
+
+@contextmanager
+def dripping(begin: bytes) -> Iterator[tuple[int, threading.Event]]:
+    """A server that begins an answer and adds a byte now and then, for ever; and whether its client has gone."""
+    gone, closing = threading.Event(), threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            try:
+                self.request.sendall(begin)
+                while not closing.wait(0.02):
+                    self.request.sendall(b"x")
+            except OSError:
+                gone.set()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_address[1], gone
+        finally:
+            closing.set()
+            server.shutdown()
+            thread.join()
+
+
+def mailbox(port: int, tls: str = "none") -> Email:
+    to = ["a@example.org", "b@example.org"]
+    return Email(to=to, sender="txmsg@example.org", host="127.0.0.1", port=port, tls=tls, user="", password=None)
+
+
+@pytest.mark.parametrize(
+    ("begin", "target"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", lambda port: Webhook(url=Secret(f"http://127.0.0.1:{port}/"))),
+        (b"220-", mailbox),
+    ],
+    ids=["webhook", "mail"],
+)
+async def test_an_answer_that_drips_holds_no_thread(
+    begin: bytes, target: Callable[[int], Webhook | Email], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receivers, "ATTEMPT_S_MAX", 0.3)
+    with dripping(begin) as (port, gone):
+        with pytest.raises(ReceiverFailed, match=r"within 0.3 s"):
+            await tell(target(port))
+        assert await asyncio.to_thread(gone.wait, 20)
 
 
 # ---- command
@@ -193,15 +241,7 @@ def mail_server(answer: str = "250 ok") -> Iterator[Any]:
 
 
 def email(server: Any, tls: str = "none") -> Email:
-    return Email(
-        to=["a@example.org", "b@example.org"],
-        sender="txmsg@example.org",
-        host="127.0.0.1",
-        port=server.server_address[1],
-        tls=tls,
-        user="",
-        password=None,
-    )
+    return mailbox(server.server_address[1], tls)
 
 
 async def test_a_mail_says_what_is_wrong_and_what_to_do() -> None:

@@ -12,12 +12,15 @@ import json
 import os
 import signal
 import smtplib
+import socket
 import ssl
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from email.message import EmailMessage
+from functools import partial
 from typing import Any, Final, assert_never
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random
@@ -76,10 +79,87 @@ class Messenger:
             raise ReceiverFailed(f"no answer within {ATTEMPT_S_MAX:g} s") from None
 
     async def _in_thread(self, call: Any, *arguments: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+        line = _Line()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, call, line, *arguments)
+        finally:
+            line.cut()
+
+
+class _Line:
+    """The connection that a thread uses, which `cut` ends from outside.
+
+    The timeout of a socket is of each read: a peer that sends a byte now and then would hold the thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._is_cut = False
+
+    def uses(self, connected: socket.socket) -> None:
+        """To be called when the connection is there, or again for another one."""
+        with self._lock:
+            if self._is_cut:
+                raise TimeoutError
+            if self._socket is not None:
+                self._socket.close()
+            # A descriptor of its own: TLS takes the other one, and the thread may close it at any time.
+            self._socket = socket.socket(fileno=os.dup(connected.fileno()))
+
+    def cut(self) -> None:
+        """Ends the connection, also one that is made later. Doing so twice is fine."""
+        with self._lock:
+            self._is_cut = True
+            if self._socket is not None:
+                with suppress(OSError):  # the peer has ended it
+                    self._socket.shutdown(socket.SHUT_RDWR)
+                self._socket.close()
 
 
 # ---- webhook
+
+
+class _Http(urllib.request.HTTPHandler):
+    """http:// on a line that can be cut."""
+
+    def __init__(self, line: _Line) -> None:
+        super().__init__()
+        self._line = line
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(_HttpConnection, self._line), req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    """https:// on a line that can be cut."""
+
+    def __init__(self, line: _Line) -> None:
+        super().__init__()
+        self._line = line
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(_HttpsConnection, self._line), req)
+
+
+class _HttpConnection(http.client.HTTPConnection):
+    def __init__(self, line: _Line, host: str, **settings: Any) -> None:
+        super().__init__(host, **settings)
+        self._line = line
+
+    def connect(self) -> None:
+        super().connect()
+        self._line.uses(self.sock)
+
+
+class _HttpsConnection(http.client.HTTPSConnection):
+    def __init__(self, line: _Line, host: str, **settings: Any) -> None:
+        super().__init__(host, **settings)
+        self._line = line
+
+    def connect(self) -> None:
+        super().connect()
+        self._line.uses(self.sock)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -89,16 +169,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _post(webhook: Webhook, notification_id: int, content: Mapping[str, Any]) -> None:
+def _post(line: _Line, webhook: Webhook, notification_id: int, content: Mapping[str, Any]) -> None:
     request = urllib.request.Request(
         webhook.url.reveal(),
         data=json.dumps(content).encode(),
         headers={"Content-Type": "application/json", "X-Txmsg-Notification": str(notification_id)},
         method="POST",
     )
-    opener = urllib.request.build_opener(_NoRedirect)
+    opener = urllib.request.build_opener(_NoRedirect, _Http(line), _Https(line))
     try:
-        # The body is not read: the timeout is of each read of the socket, so one that drips would hold the thread.
+        # The body is not read: it says nothing.
         opener.open(request, timeout=ATTEMPT_S_MAX).close()
     except urllib.error.HTTPError as exc:
         with exc:
@@ -113,7 +193,30 @@ def _post(webhook: Webhook, notification_id: int, content: Mapping[str, Any]) ->
 # ---- e-mail
 
 
-def _mail(email: Email, notification_id: int, content: Mapping[str, Any]) -> None:
+class _Smtp(smtplib.SMTP):
+    def __init__(self, line: _Line, host: str, port: int) -> None:
+        self._line = line
+        super().__init__(host, port, timeout=ATTEMPT_S_MAX)
+
+    # smtplib's own place for it: `connect` already reads the greeting.
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        made: socket.socket = super()._get_socket(host, port, timeout)  # type: ignore[misc]
+        self._line.uses(made)
+        return made
+
+
+class _SmtpTls(smtplib.SMTP_SSL):
+    def __init__(self, line: _Line, host: str, port: int, context: ssl.SSLContext) -> None:
+        self._line = line
+        super().__init__(host, port, timeout=ATTEMPT_S_MAX, context=context)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        made: socket.socket = super()._get_socket(host, port, timeout)  # type: ignore[misc]
+        self._line.uses(made)
+        return made
+
+
+def _mail(line: _Line, email: Email, notification_id: int, content: Mapping[str, Any]) -> None:
     message = EmailMessage()
     message["From"], message["To"] = email.sender, ", ".join(email.to)
     message["Subject"] = subject(content)
@@ -121,7 +224,7 @@ def _mail(email: Email, notification_id: int, content: Mapping[str, Any]) -> Non
     message.set_content(text(content))
     context = ssl.create_default_context()
     try:
-        with _smtp(email, context) as server:
+        with _smtp(line, email, context) as server:
             if email.tls == "starttls":
                 server.starttls(context=context)
             if email.password is not None:
@@ -133,10 +236,10 @@ def _mail(email: Email, notification_id: int, content: Mapping[str, Any]) -> Non
         raise ReceiverFailed(f"the mail server did not take it: {_why(exc)}") from None
 
 
-def _smtp(email: Email, context: ssl.SSLContext) -> smtplib.SMTP:
+def _smtp(line: _Line, email: Email, context: ssl.SSLContext) -> smtplib.SMTP:
     if email.tls == "tls":
-        return smtplib.SMTP_SSL(email.host, email.port, timeout=ATTEMPT_S_MAX, context=context)
-    return smtplib.SMTP(email.host, email.port, timeout=ATTEMPT_S_MAX)
+        return _SmtpTls(line, email.host, email.port, context)
+    return _Smtp(line, email.host, email.port)
 
 
 def _why(exc: Exception) -> str:
