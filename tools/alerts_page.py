@@ -91,11 +91,11 @@ _UNSEEN = """
 ## Not seen by brokers
 
 - A Notify database that is away: nothing can be stored then. Have something outside look at `/readyz` of brokers.
-- Processes that are not brokers: MetaQ servers, page servers, and applications. Of tailers only what the database
-  knows: whether one tails, how far it is, and its slot.
-- A broker that died, whose queues the others have taken over: `txmsg cluster show` lists it.
-- The disk of PostgreSQL, of which it does not tell. `TxmsgSegmentsTooLarge` and `TxmsgSlotInDanger` come before it is
-  full.
+- Processes that are not brokers: MetaQ servers with the disks of their logs, page servers, and applications. Of
+  tailers only what the database knows: whether one tails, how far it is, and its slot.
+- The death of the last broker: nothing is left to see it.
+- The disk of a PostgreSQL on another machine, or whose role may not know its directory (`grant pg_read_all_settings`).
+  `TxmsgSegmentsTooLarge` and `TxmsgSlotInDanger` come before it is full.
 - What needs several processes, or histograms over time. Only Prometheus evaluates these:
 
 | Alert | Severity | Condition |

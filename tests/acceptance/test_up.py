@@ -106,7 +106,9 @@ def _received(up: Up, count: int) -> list[bytes]:
 
 
 def test_a_message_goes_through_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    with up_in(tmp_path, "--console", "--console-listen", "127.0.0.1:0") as up:
+    alerts = tmp_path / "alerts.toml"
+    alerts.write_text('[receivers.nobody]\ncommand = ["/bin/true"]\n')
+    with up_in(tmp_path, "--alerts", str(alerts), "--console", "--console-listen", "127.0.0.1:0") as up:
         parts = up.parts()
         assert sorted(parts) == ["broker", "console", "metaq", "tailer"]
         for name in ("broker", "metaq", "tailer"):
@@ -115,6 +117,8 @@ def test_a_message_goes_through_and_ctrl_c_leaves_nothing(tmp_path: Path) -> Non
             assert f'process="{name}"' in got(address, "/metrics")[1]
         with urlopen(f"{up.ready['console']}/notify/brokers", timeout=_START_S_MAX) as page:
             assert up.broker in page.read().decode()
+        listed = CliRunner().invoke(main, ["alert", "list", "--broker", up.broker, "--json"])
+        assert [each["name"] for each in json.loads(listed.output)["receivers"]] == ["nobody"]
         _send(up, 10)
         assert sorted(_received(up, 10)) == [str(number).encode() for number in range(10)]
         assert verify(up.storage, tmp_path / "metaq").is_equal

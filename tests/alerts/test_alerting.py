@@ -20,6 +20,7 @@ from txmsg.broker.alerts.config import BUILT_IN, AlertsConfig
 from txmsg.broker.alerts.states import ActiveAlert, State
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store import alerts as store
+from txmsg.broker.store import figures
 from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.metrics.catalogue import GROUP, TOPIC, Process, Scope
 from txmsg.metrics.figures import Figures
@@ -57,11 +58,11 @@ class World:
         self.execute("update txmsg.alert_notification set next_try_at = next_try_at - %(span)s", minutes)
         self.execute("update txmsg.alert_silence set until = until - %(span)s", minutes)
 
-    def join(self, name: str) -> None:
+    def join(self, name: str, address: str = "h:1") -> None:
         """Has a broker be among the live ones."""
         self.execute(
             "insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
-            f"values ('{name}', 'h:1', '1', '1', now() + interval '1 hour')"
+            f"values ('{name}', '{address}', '1', '1', now() + interval '1 hour')"
         )
 
     def execute(self, statement: str, minutes: float = 0.0) -> None:
@@ -254,6 +255,25 @@ async def test_a_broker_may_have_any_name(world: World) -> None:
     for _ in range(2):
         await world.a.look_once()
     assert sorted(await world.states()) == [("TxmsgDeadLetters", "pending"), ("TxmsgGroupPaused", "pending")]
+
+
+async def test_a_broker_that_died_is_missing_until_another_takes_its_place(world: World) -> None:
+    async def missing() -> int:
+        async with session(world.pool) as conn:
+            return await figures.dead_brokers(conn)
+
+    for name in ("a", "b", "c"):
+        world.join(name, f"{name}:1")
+    assert await missing() == 0
+    world.execute("update txmsg.broker set state = 'dead', expires_at = now() - interval '9 s' where id <> 'c'")
+    world.join("b-crashed-again", "b:1")
+    world.execute("update txmsg.broker set expires_at = now() - interval '1 s' where id = 'b-crashed-again'")
+    world.execute("update txmsg.broker set started_at = now() - interval '1 day' where id = 'c'")
+    assert await missing() == 2
+    world.join("a-again", "a:1")
+    assert await missing() == 1
+    world.join("d", "elsewhere:1")
+    assert await missing() == 0
 
 
 async def test_alerts_that_are_known_are_written_by_one_statement(world: World) -> None:

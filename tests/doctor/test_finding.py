@@ -63,7 +63,7 @@ def test_an_error_in_a_check_is_not_hidden() -> None:
         list(examine((check_with_an_error,), lambda: nullcontext("disk")))
 
 
-@pytest.mark.parametrize(("free", "severity"), [(90, None), (14, Severity.WARNING), (4, Severity.PROBLEM)])
+@pytest.mark.parametrize(("free", "severity"), [(90, None), (9, Severity.WARNING), (4, Severity.PROBLEM)])
 def test_a_disk_that_is_nearly_full_is_found(
     free: int, severity: Severity | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ FIRES = {
     "TxmsgProcessDown": ("up", "0x60", "1x60"),
     "TxmsgNotReady": ("txmsg_ready", "0x60", "1x60"),
     "TxmsgNobodyDelivers": ("txmsg_lease_held", "0x60", "1x60"),
+    "TxmsgBrokerDied": ("txmsg_brokers_dead", "1x60", "0x60"),
+    "TxmsgDiskNearlyFull": ("txmsg_disk_free_ratio", "0.09x60", "0.1x60"),
     "TxmsgGroupBehind": (f"txmsg_group_lag_seconds{{{_PAIR}}}", "301x60", "299x60"),
     "TxmsgGroupPaused": ("txmsg_delivery_paused_groups", "1x60", "0x60"),
     "TxmsgDeadLetters": (f"txmsg_group_dead_letters{{{_PAIR}}}", "1x60", "0x60"),

@@ -6,7 +6,10 @@ The parts know nothing of this. The database is asked at a scrape, but not more 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from pathlib import Path
+from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, Final
 
 from txmsg.broker.journal import ENTRIES_MAX
@@ -34,6 +37,8 @@ class _Found:
     oldest_s: dict[tuple[str, str], float]
     topics: list[tuple[str | None, int]]
     halves: dict[str, store.HalfFigures]
+    dead_brokers: int
+    disk_free_ratio: float | None
 
 
 class DatabaseFigures(Lookup[_Found]):
@@ -53,6 +58,8 @@ class DatabaseFigures(Lookup[_Found]):
                 oldest_s=await store.oldest_unread_s(conn, behind) if behind else {},
                 topics=await store.topic_figures(conn, segment, named_max=NAMED_MAX),
                 halves={found.state: found for found in await store.half_figures(conn)},
+                dead_brokers=await store.dead_brokers(conn),
+                disk_free_ratio=await _free_ratio(await store.data_directory(conn)),
             )
 
     def put(self, figures: Figures) -> None:
@@ -62,6 +69,9 @@ class DatabaseFigures(Lookup[_Found]):
         figures.put("txmsg_database_figures_seconds", self.took_s)
         if found is None:
             return
+        figures.put("txmsg_brokers_dead", found.dead_brokers)
+        if found.disk_free_ratio is not None:
+            figures.put("txmsg_disk_free_ratio", found.disk_free_ratio)
         for group, topic, processed, waiting, retrying, dead in found.groups:
             labels = {GROUP: group or OTHER, TOPIC: topic or OTHER}
             figures.put("txmsg_group_processed_messages_total", processed, **labels)
@@ -76,6 +86,13 @@ class DatabaseFigures(Lookup[_Found]):
             of_state = found.halves.get(state, store.HalfFigures(state, 0, 0.0))
             figures.put("txmsg_halves", of_state.transactions, state=state)
             figures.put("txmsg_half_oldest_seconds", of_state.oldest_s, state=state)
+
+
+async def _free_ratio(directory: str | None) -> float | None:
+    if directory is None or not Path(directory).is_dir():
+        return None
+    usage = await asyncio.to_thread(disk_usage, directory)
+    return usage.free / usage.total
 
 
 def unready(broker: Broker) -> str:

@@ -73,6 +73,12 @@ _PORT_MAX: Final = 65_535
     show_default=True,
     help="Address of the console. Port 0 picks a free port.",
 )
+@click.option(
+    "--alerts",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="File of the broker's alerts: their receivers, and rules of your own. Default: alerts are logged and listed.",
+)
 @config_option
 @log_format_option
 @json_option
@@ -84,6 +90,7 @@ def up(
     data_dir: Path | None,
     with_console: bool,
     console_listen: str,
+    alerts: Path | None,
     config: Path | None,
     log_format: str | None,
     as_json: bool,
@@ -100,7 +107,8 @@ def up(
         parts = _Parts(stop, http)
         problem: str | None = None
         try:
-            parts.start("broker", "broker", "--storage", storage, "--listen", listen, *options)
+            told = () if alerts is None else ("--alerts", str(alerts))
+            parts.start("broker", "broker", "--storage", storage, "--listen", listen, *told, *options)
             parts.start(
                 "metaq", "metaq", "serve", "--data-dir", str(root / "metaq"), "--listen", metaq_listen, *options
             )

@@ -20,10 +20,11 @@ from txmsg.doctor.database import different_clock
 from txmsg.doctor.finding import Check, Finding, examine, on_one_line, problem, warning
 from txmsg.errors import TxmsgError
 from txmsg.metrics.catalogue import CATALOGUE, GROUP, OTHER, TOPIC
+from txmsg.metrics.rules import threshold_of
 
-_LAG_S_MAX: Final = 300
-_IN_DOUBT_S_MAX: Final = 600
-_BOUND_SHARE: Final = 0.8
+_LAG_S_MAX: Final = threshold_of("TxmsgGroupBehind")
+_IN_DOUBT_S_MAX: Final = threshold_of("TxmsgTransactionsInDoubt")
+_BOUND_SHARE: Final = threshold_of("TxmsgBoundNear")
 _NEW: Final = timedelta(hours=1)
 _TOPIC_PAGES_MAX: Final = 20
 _CALLS_MAX: Final = 16
@@ -144,6 +145,7 @@ def broker_clocks(cluster: Cluster) -> Iterator[Finding]:
 def broker_states(cluster: Cluster) -> Iterator[Finding]:
     """Brokers deliver: none is drained, and none has died without another in its place."""
     alive = {answer.broker.address for answer in cluster.answers}
+    are_missing = any(count for _, count in cluster.values("txmsg_brokers_dead"))
     for broker in cluster.state.brokers:
         if broker.state == "draining":
             yield warning(
@@ -151,7 +153,7 @@ def broker_states(cluster: Cluster) -> Iterator[Finding]:
                 why="it delivers nothing and accepts no messages",
                 fix=f"`txmsg cluster resume {broker.id}`, unless somebody works on it",
             )
-        elif broker.state == "dead" and broker.address not in alive:
+        elif broker.state == "dead" and are_missing and broker.address not in alive:
             yield warning(
                 f"broker {broker.id} at {broker.address} has died, and there is none at its address now",
                 why="the others do its work, and one fewer may fail",

@@ -17,6 +17,7 @@ from txmsg.broker import migrate
 from txmsg.doctor.disk import free_space
 from txmsg.doctor.finding import CHECK_S_MAX, Check, Finding, examine, name_of, on_one_line, problem, warning
 from txmsg.errors import StorageError
+from txmsg.metrics.rules import threshold_of
 from txmsg.postgres import KEEPALIVES, PINNED, connect, cut_after
 
 _SETTINGS: Final = {**PINNED, "statement_timeout": "10s", "lock_timeout": "5s", "default_transaction_read_only": "on"}
@@ -25,10 +26,10 @@ _CONNECT_S_MAX: Final = 5
 CLOCK_S_MAX: Final = 1.0
 _OPEN_S_MAX: Final = 300
 _CONNECTIONS_SHARE: Final = 0.8
-_SLOT_BYTES_MAX: Final = 1024**3
+_SLOT_BYTES_MAX: Final = threshold_of("TxmsgSlotInDanger")
 _DEAD_ROWS_MAX: Final = 200_000
 _AGE_MAX: Final = 1_000_000_000
-_MIRROR_BEHIND_S_MAX: Final = 60.0
+_MIRROR_BEHIND_S_MAX: Final = threshold_of("TxmsgMirrorBehind")
 _FAILOVER_FROM: Final = 170000
 
 

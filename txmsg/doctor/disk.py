@@ -8,9 +8,10 @@ from shutil import disk_usage
 from typing import Final
 
 from txmsg.doctor.finding import Finding, problem, warning
+from txmsg.metrics.rules import threshold_of
 
-_WARNING_SHARE: Final = 0.15
-_PROBLEM_SHARE: Final = 0.05
+_WARNING_SHARE: Final = threshold_of("TxmsgDiskNearlyFull")
+_PROBLEM_SHARE: Final = _WARNING_SHARE / 2
 
 
 def free_space(directory: Path, what: str, fix: str) -> Iterator[Finding]:

@@ -116,6 +116,14 @@ _CALLS: Final = (
     _counter("txmsg_network_sent_bytes_total", "bytes", "Bytes sent to clients."),
     _gauge("txmsg_bound_used_ratio", "1", "How full something bounded is; at 1, more waits or is refused.", "bound"),
 )
+_DISK: Final = (
+    _gauge(
+        "txmsg_disk_free_ratio",
+        "1",
+        "Free share of the disk: of a log, or of the Notify database. The latter only where that is on the broker's "
+        "machine and its role may know (pg_read_all_settings).",
+    ),
+)
 _SENDING: Final = (
     _counter("txmsg_stored_messages_total", "messages", "Messages stored for clients, repeats included.", "kind"),
     _counter(
@@ -234,6 +242,12 @@ _DATABASE: Final = (
     _gauge("txmsg_leases", "queues", "Queues that this broker delivers."),
     _counter("txmsg_lease_losses_total", "losses", "How often all leases were lost."),
     _gauge("txmsg_brokers", "brokers", "Brokers that are alive as far as this one knows, itself included."),
+    _gauge(
+        "txmsg_brokers_dead",
+        "brokers",
+        "Brokers that died within a day and that none has replaced, at their address or by joining since.",
+        scope=Scope.DATABASE,
+    ),
     _gauge("txmsg_draining", "1", "Whether an operator drains this broker."),
     _gauge("txmsg_database_sessions", "sessions", "Sessions in a pool.", "pool"),
     _gauge("txmsg_database_waiting", "requests", "Requests that wait for a session of a pool.", "pool"),
@@ -340,6 +354,7 @@ CATALOGUE: Final = {
     for metrics in (
         _of_section("Processes", set(Process) - {Process.APPLICATION}, _PROCESS),
         _of_section("Calls", (Process.BROKER, Process.METAQ), _CALLS),
+        _of_section("Disk", (Process.BROKER, Process.METAQ), _DISK),
         _of_section("Sending", (Process.BROKER,), _SENDING),
         _of_section("Check-backs", (Process.BROKER,), _CHECKS),
         _of_section("Delivery", (Process.BROKER,), _DELIVERY),

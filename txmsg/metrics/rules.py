@@ -161,6 +161,22 @@ ALERTS: Final = (
         "Look at the Notify database, which no broker's heartbeats reach.",
     ),
     Alert(
+        "TxmsgBrokerDied",
+        _WARNING,
+        Level(metric="txmsg_brokers_dead", threshold=0, by=_JOB),
+        60,
+        "{{ $value }} brokers of {{ $labels.job }} have died, and none has taken their place",
+        "`txmsg cluster show` names them: look at their logs, and start them again. After a day they are forgotten.",
+    ),
+    Alert(
+        "TxmsgDiskNearlyFull",
+        _CRITICAL,
+        Level(metric="txmsg_disk_free_ratio", threshold=0.1, sign="<"),
+        300,
+        "the disk of the data of {{ $labels.instance }} has {{ $value | humanizePercentage }} free",
+        "Give it a larger disk, or keep less (retention). On a full disk nothing is stored: sends fail.",
+    ),
+    Alert(
         "TxmsgGroupBehind",
         _WARNING,
         Level(metric="txmsg_group_lag_seconds", threshold=300, by=_PAIR),
@@ -346,3 +362,10 @@ ALERTS: Final = (
     ),
 )
 """All of them, in the order of the page."""
+
+
+def threshold_of(name: str) -> float:
+    """The threshold of a rule that has one: `txmsg doctor` warns of the same."""
+    [condition] = [alert.condition for alert in ALERTS if alert.name == name]
+    assert not isinstance(condition, PromQL)
+    return condition.threshold

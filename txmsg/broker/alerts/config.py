@@ -9,17 +9,11 @@ from typing import Final
 
 from txmsg.broker.alerts.conditions import scope_of
 from txmsg.errors import MisuseError, shown
-from txmsg.metrics.rules import ALERTS, Alert, PromQL
+from txmsg.metrics.rules import ALERTS, Alert, PromQL, threshold_of
 from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, check_settings, setting
 
 BUILT_IN: Final = {alert.name: alert for alert in ALERTS if scope_of(alert) is not None}
 """The rules that brokers evaluate."""
-
-
-def _threshold(rule: str) -> float:
-    condition = BUILT_IN[rule].condition
-    assert not isinstance(condition, PromQL)
-    return condition.threshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,56 +44,63 @@ class AlertsConfig:
     )
     off: str = setting("", "Built-in rules that are not evaluated: their names, with spaces in between.", live=True)
     group_behind_s: float = setting(
-        _threshold("TxmsgGroupBehind"),
+        threshold_of("TxmsgGroupBehind"),
         "TxmsgGroupBehind: age of the oldest message that a group is not done with.",
         least=0,
         most=DURATION_S_MAX,
         live=True,
     )
     dead_letters: int = setting(
-        round(_threshold("TxmsgDeadLetters")),
+        round(threshold_of("TxmsgDeadLetters")),
         "TxmsgDeadLetters: dead letters that a group may have in a topic.",
         least=0,
         most=COUNT_MAX,
         live=True,
     )
     in_doubt_s: float = setting(
-        _threshold("TxmsgTransactionsInDoubt"),
+        threshold_of("TxmsgTransactionsInDoubt"),
         "TxmsgTransactionsInDoubt: age of the oldest transaction that was checked and is undecided.",
         least=0,
         most=DURATION_S_MAX,
         live=True,
     )
     parked: int = setting(
-        round(_threshold("TxmsgTransactionsParked")),
+        round(threshold_of("TxmsgTransactionsParked")),
         "TxmsgTransactionsParked: transactions that may be parked.",
         least=0,
         most=COUNT_MAX,
         live=True,
     )
     bound_ratio: float = setting(
-        _threshold("TxmsgBoundNear"),
+        threshold_of("TxmsgBoundNear"),
         "TxmsgBoundNear: how full something bounded may be.",
         least=0,
         most=1000,
         live=True,
     )
     segments_ratio: float = setting(
-        _threshold("TxmsgSegmentsTooLarge"),
+        threshold_of("TxmsgSegmentsTooLarge"),
         "TxmsgSegmentsTooLarge: size of all segments, as a part of retention_size_bytes.",
         least=0,
         most=1000,
         live=True,
     )
     mirror_behind_s: float = setting(
-        _threshold("TxmsgMirrorBehind"),
+        threshold_of("TxmsgMirrorBehind"),
         "TxmsgMirrorBehind: age of the oldest message that a mirror does not have.",
         least=0,
         most=DURATION_S_MAX,
         live=True,
     )
+    disk_free_ratio: float = setting(
+        threshold_of("TxmsgDiskNearlyFull"),
+        "TxmsgDiskNearlyFull: the free share that a disk should have.",
+        least=0,
+        most=1,
+        live=True,
+    )
     slot_safe_size_bytes: int = setting(
-        round(_threshold("TxmsgSlotInDanger")),
+        round(threshold_of("TxmsgSlotInDanger")),
         "TxmsgSlotInDanger: what may at least be written before the slot of a mirror is lost.",
         least=0,
         most=SIZE_BYTES_MAX,
@@ -118,6 +119,7 @@ class AlertsConfig:
 
 
 THRESHOLDS: Final = {
+    "TxmsgDiskNearlyFull": "disk_free_ratio",
     "TxmsgGroupBehind": "group_behind_s",
     "TxmsgDeadLetters": "dead_letters",
     "TxmsgTransactionsInDoubt": "in_doubt_s",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from psycopg import sql
 
 from txmsg.broker.store.connect import Connection
-from txmsg.broker.store.delivery import QUEUE_END, partition, plain_cursor
+from txmsg.broker.store.delivery import QUEUE_END, partition, plain_cursor, scalar_cursor
 
 
 class GroupFigures(NamedTuple):
@@ -139,3 +139,35 @@ async def half_figures(conn: Connection) -> list[HalfFigures]:
         """
     )
     return [HalfFigures._make(row) for row in await cursor.fetchall()]
+
+
+async def dead_brokers(conn: Connection) -> int:
+    """How many brokers have died and are not replaced: by one at their address, or by one that has joined since."""
+    cursor = await scalar_cursor(conn).execute(
+        """
+        with alive as (
+            select address, started_at from txmsg.broker where state <> 'dead' and expires_at >= now()
+        ), dead as (
+            select address, expires_at from txmsg.broker where state = 'dead' or expires_at < now()
+        ), missing as (
+            select address, max(expires_at) as died_at from dead
+             where address not in (select address from alive) group by address
+        ), joined as (
+            select from alive where address not in (select address from dead)
+                                and started_at > (select min(died_at) from missing)
+        )
+        select greatest(0, (select count(*) from missing) - (select count(*) from joined))
+        """
+    )
+    found = await cursor.fetchone()
+    assert isinstance(found, int)
+    return found
+
+
+async def data_directory(conn: Connection) -> str | None:
+    """Where the server keeps its data. None: it is not on this machine, or the role may not know."""
+    if not (conn.info.host.startswith("/") or conn.info.hostaddr in {"127.0.0.1", "::1"}):
+        return None
+    cursor = await scalar_cursor(conn).execute("select setting from pg_settings where name = 'data_directory'")
+    found: str | None = await cursor.fetchone()
+    return found

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 from txmsg.errors import CorruptLog, InvalidName, UnknownGroup
@@ -36,6 +37,7 @@ class _Lag:
 @dataclass(frozen=True, slots=True)
 class _Found:
     size: LogSize
+    disk_free_ratio: float
     topic_count: int
     messages: dict[str, int]
     """By topic; those without a name of their own together."""
@@ -62,6 +64,7 @@ class LogFigures(Lookup[_Found]):
             return
         figures.put("txmsg_log_bytes", found.size.size_bytes)
         figures.put("txmsg_log_files", found.size.files)
+        figures.put("txmsg_disk_free_ratio", found.disk_free_ratio)
         figures.put("txmsg_log_topics", found.topic_count)
         figures.put_each("txmsg_log_topic_messages_total", TOPIC, found.messages)
         figures.put("txmsg_log_groups", found.group_count)
@@ -83,8 +86,10 @@ class LogFigures(Lookup[_Found]):
             if len(lags) >= NAMED_MAX:
                 break
             lags |= self._lags_of(group)
+        disk = disk_usage(self._log.root)
         return _Found(
             size=self._log.size(),
+            disk_free_ratio=disk.free / disk.total,
             topic_count=len(topics),
             messages=dict(messages),
             group_count=len(groups),
