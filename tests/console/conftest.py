@@ -16,6 +16,7 @@ from tests.conftest import PostgresServer
 from tests.page.conftest import browser
 from tests.ports import own_port
 from tests.restartable import Restartable
+from txmsg.metaq.local import LocalLog
 
 __all__ = ["browser"]
 
@@ -47,6 +48,8 @@ class Shown:
     console: ConsoleProcess
     broker: BrokerProcess
     storage: str
+    log: Path
+    """The directory of the log `trades`."""
 
     @property
     def url(self) -> str:
@@ -65,11 +68,13 @@ def shown(postgres: PostgresServer, notify_template: str, tmp_path_factory: pyte
     directory = tmp_path_factory.mktemp("console")
     storage = postgres.create_database(name, template=notify_template)
     broker = BrokerProcess(storage, "--id", "one", log=directory / "broker.log")
-    console = ConsoleProcess("--broker", broker.address, log=directory / "console.log")
+    trades = directory / "trades"
+    LocalLog(trades, append=True).close()
+    console = ConsoleProcess("--broker", broker.address, "--log", f"trades={trades}", log=directory / "console.log")
     try:
         broker.start()
         console.start()
-        yield Shown(console, broker, storage)
+        yield Shown(console, broker, storage, trades)
     finally:
         console.kill()
         broker.kill()

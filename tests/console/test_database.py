@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from txmsg.console import calls as console_calls
 from txmsg.console import database as console_database
 from txmsg.console.database import Database
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
@@ -27,7 +28,7 @@ async def database(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
 async def test_work_that_goes_on_is_of_unknown_outcome_and_work_that_waited_was_not_done(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console_database, "CALL_S_MAX", 0.05)
+    monkeypatch.setattr(console_calls, "CALL_S_MAX", 0.05)
     may_end, done = threading.Event(), []
 
     def work() -> None:
@@ -39,7 +40,7 @@ async def test_work_that_goes_on_is_of_unknown_outcome_and_work_that_waited_was_
     with pytest.raises(BrokerUnavailable, match="nothing was asked: the console is busy"):
         await database.run(lambda: done.append("second"))
     may_end.set()
-    monkeypatch.setattr(console_database, "CALL_S_MAX", 60.0)
+    monkeypatch.setattr(console_calls, "CALL_S_MAX", 60.0)
     await database.run(lambda: done.append("third"))
     assert done == ["first", "third"]
 
@@ -54,3 +55,28 @@ async def test_a_call_of_a_thread_that_is_not_answered_is_of_unknown_outcome(
     monkeypatch.setattr(console_database, "CALL_S_MAX", -0.95)  # a thread waits 1 s longer
     with pytest.raises(OutcomeUnknown, match="it may have been carried out"):
         await asyncio.to_thread(database.ask_from_thread, Cluster.show, pb.ShowClusterRequest())
+
+
+async def test_channels_are_bounded_and_those_used_last_are_kept(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open: list[str] = []
+
+    class Channel:
+        def __init__(self, address: str) -> None:
+            self.address = address
+            is_open.append(address)
+
+        async def call(self, *_: Any, **__: Any) -> str:
+            await asyncio.sleep(0)
+            return self.address
+
+        async def close(self) -> None:
+            await asyncio.sleep(0)
+            is_open.remove(self.address)
+
+    monkeypatch.setattr(console_database, "Channel", Channel)
+    monkeypatch.setattr(console_database, "_CHANNELS_MAX", 2)
+    for addresses in ("ab", "a", "cc"):
+        await asyncio.gather(*(database.ask_at(each, Cluster.show, pb.ShowClusterRequest()) for each in addresses))
+    assert sorted(is_open) == ["a", "c"]

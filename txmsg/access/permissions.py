@@ -173,6 +173,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Cluster/Drain": _CHANGES_CLUSTER,
     "Cluster/Resume": _CHANGES_CLUSTER,
     "Cluster/Figures": _SHOWS_CLUSTER,
+    "Cluster/Mirrors": _SHOWS_CLUSTER,
     "Cluster/Clients": (_group(Action.DESCRIBE, found=True),),
     "Settings/Show": _SHOWS_CLUSTER,
     "Settings/Change": _CHANGES_CLUSTER,

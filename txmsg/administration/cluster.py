@@ -79,6 +79,45 @@ class Client:
     """Checks since its last answer."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorQueue:
+    """A queue of a mirror: what comes next in the log, and where the table ends."""
+
+    topic: str
+    queue: int
+    next_offset: int
+    end: int
+    stopped: str | None
+    """Why it is mirrored no further; None: it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """A mirror in a log, as its tailer noted last, and its replication slot."""
+
+    name: str
+    include: Sequence[str]
+    exclude: Sequence[str]
+    log: str | None
+    """A directory or an address; None: its tailer has not run yet."""
+    seen_at: datetime | None
+    is_tailing: bool
+    behind_s: float
+    """How long ago the oldest message was stored that is not in the log."""
+    behind_messages: int
+    queues: int
+    stopped_queues: int
+    behind: Sequence[MirrorQueue]
+    """Stopped queues, then those furthest behind; 100 at most."""
+    slot_state: str | None
+    """reserved, extended, unreserved (it will be lost soon) or lost; None: there is no slot."""
+    kept_bytes: int
+    """Write-ahead log that is kept for it."""
+    behind_bytes: int
+    safe_bytes: int | None
+    """What may be written before the slot is in danger; None: no limit."""
+
+
 class ClusterAdministration:
     """What `txmsg cluster` does. Calls block. Raises the errors of errors.py."""
 
@@ -119,6 +158,38 @@ class ClusterAdministration:
     def resume(self, broker: str) -> None:
         """Lets a draining broker work again. Idempotent."""
         self._ask(Cluster.resume, pb.ResumeRequest(broker=broker))
+
+    def mirrors(self) -> Sequence[Mirror]:
+        """The mirrors of the Notify database, by name."""
+        return [
+            Mirror(
+                name=mirror.name,
+                include=list(mirror.include),
+                exclude=list(mirror.exclude),
+                log=mirror.log or None,
+                seen_at=moment(mirror.seen_at_us),
+                is_tailing=mirror.tailing,
+                behind_s=mirror.behind_s,
+                behind_messages=mirror.behind_messages,
+                queues=mirror.queues,
+                stopped_queues=mirror.stopped_queues,
+                behind=[
+                    MirrorQueue(
+                        topic=queue.topic,
+                        queue=queue.queue,
+                        next_offset=queue.next_offset,
+                        end=queue.end,
+                        stopped=queue.stopped or None,
+                    )
+                    for queue in mirror.behind
+                ],
+                slot_state=mirror.slot_state or None,
+                kept_bytes=mirror.kept_bytes,
+                behind_bytes=mirror.behind_bytes,
+                safe_bytes=mirror.safe_bytes if mirror.HasField("safe_bytes") else None,
+            )
+            for mirror in self._ask(Cluster.mirrors, pb.MirrorsRequest()).mirrors
+        ]
 
     def figures(self, *, with_database: bool) -> BrokerFigures:
         """What the broker that answers exports; with_database: and what is the same from each broker."""

@@ -42,6 +42,7 @@ from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.messages import Messages
+from txmsg.broker.store.mirrors import Mirrors
 from txmsg.broker.store.retry_administration import RetryAdministration
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.settings import NOTICE as SETTINGS_NOTICE
@@ -210,7 +211,9 @@ class Broker:
                 txmsg_rpc.Notify: self.api,
                 txmsg_rpc.Admin: admin,
                 alerts_rpc.Alerts: AlertsApi(admin_pool, self.alerting),
-                cluster_rpc.Cluster: ClusterApi(Registry(admin_pool), clients, config.broker_id, self.figures),
+                cluster_rpc.Cluster: ClusterApi(
+                    Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures
+                ),
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
                 messages_rpc.Messages: MessagesApi(Messages(admin_pool)),
                 groups_rpc.Groups: GroupsApi(

@@ -62,6 +62,8 @@ def console(
         for name, text in _named("--broker", brokers, "notify").items()
     }
     config = ConsoleConfig(databases=databases, logs=_named("--log", logs, "metaq"), listen=listen)
+    if logs:
+        import txmsg.metaq.location  # noqa: F401 - what is not installed is told before anything is served
     log_to_stderr("warning", log_format or "text")
     name_process("console")
     loops.run(_serve(config, as_json=as_json))

@@ -5,27 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import click
 from rich.table import Table
 
+from txmsg.administration.log_contents import log_state, log_topics
 from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
 from txmsg.cli.options import duration, json_option
 from txmsg.cli.output import print_facts, print_table
 from txmsg.errors import CorruptLog
 from txmsg.message import check_name
-from txmsg.metaq.access import LogAccess, LogQueue, Range
+from txmsg.metaq.access import LogAccess
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
-from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.runtime.durations import shown_duration
-
-if TYPE_CHECKING:
-    from txmsg.metaq.remote.remote_log import RemoteLog
 
 _AS_THE_LOG = "log"
 
@@ -64,27 +61,15 @@ def topics(*, log: str, as_json: bool) -> None:
 
 def _rows(access: LogAccess) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for topic, numbers in access.topics().items():
-        settings = _shown(access.settings_of(topic))
-        kept = _kept(access, [LogQueue(topic, number) for number in numbers])
-        for (_, number), found in kept.items():
-            row: dict[str, Any] = {"topic": topic, "queue": number, "begin": None, "end": None}
+    for topic in log_topics(access)[0]:
+        for number, found in topic.queues:
+            row: dict[str, Any] = {"topic": topic.topic, "queue": number, "begin": None, "end": None}
             if isinstance(found, CorruptLog):
                 row["error"] = str(found)
             else:
                 row["begin"], row["end"] = found
-            rows.append(row | settings)
+            rows.append(row | _shown(topic.settings))
     return rows
-
-
-def _kept(access: LogAccess, queues: Sequence[LogQueue]) -> dict[LogQueue, Range | CorruptLog]:
-    """What is kept of each queue; of a damaged one, how it is."""
-    try:
-        return {**access.ranges(queues)}
-    except CorruptLog as exc:
-        if len(queues) == 1:
-            return {queues[0]: exc}
-    return {queue: _kept(access, [queue])[queue] for queue in queues}
 
 
 def _add_holes(access: LocalLog, rows: Sequence[dict[str, Any]]) -> int:
@@ -201,32 +186,10 @@ def status(*, log: str, as_json: bool) -> None:
     its disk is full.
     """
     with open_log(log) as access:
-        values = _values(access)
+        values = dataclasses.asdict(log_state(access))
     if as_json:
         click.echo(json.dumps(values))
     else:
         print_facts(values)
-    if values.get("failure"):
+    if values["failure"]:
         raise SystemExit(1)
-
-
-def _values(access: LogAccess) -> dict[str, object]:
-    topics = access.topics()
-    values: dict[str, object] = {"topics": len(topics), "queues": sum(map(len, topics.values()))}
-    if isinstance(access, LocalLog):
-        identity, files = access.identity(), CommitLogReader(access.root / "commitlog")
-        return values | {
-            "log_id": identity.log_id,
-            "generation": identity.generation,
-            "size_bytes": files.end() - files.begin(),
-        }
-    told = cast("RemoteLog", access).describe()
-    return values | {
-        "log_id": told.log_id,
-        "generation": told.generation,
-        "release": told.release,
-        "failure": told.failure or None,
-        "waiting_fetches": told.waiting,
-        "members": told.sessions,
-        "appending_bytes": told.appending_bytes,
-    }

@@ -26,8 +26,9 @@ class Field:
     choices: Sequence[tuple[str, str]] = ()
     """Values and what is shown of them."""
     is_required: bool = False
-    affects: bool = True
-    """Whether what will happen depends on it: then the dialog says it again when it changes."""
+    affects: bool = False
+    """Whether what will happen depends on it: then the dialog says it again when it changes. A click that changes it
+    by leaving it does nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +55,14 @@ class Action:
     """`look.values`: the fields so far. Raises the errors of errors.py, which the dialog then shows instead."""
     perform: Callable[[Look], Awaitable[str | Operation]]
     """`look.values`: the fields. What was done, in a sentence; or what has begun, if it takes long."""
+
+
+def deletion(look: Look, section: str, name: str, says: Sequence[str]) -> Confirmation:
+    """What is asked before a topic or a group is deleted: its texts are SECTION.delete_title, .delete and .force."""
+    return Confirmation(
+        title=look.t(f"{section}.delete_title", name=name),
+        says=says,
+        button=look.t(f"{section}.delete"),
+        is_danger=True,
+        fields=[Field(name="force", label=look.t(f"{section}.force"), kind="checkbox")],
+    )

@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from txmsg.console.actions import Action
+from txmsg.console.logs import Log
 from txmsg.console.look import Look
 from txmsg.console.operations import Operation, Operations
 from txmsg.console.pages import ACTIONS, VIEWS
@@ -42,7 +43,7 @@ class Console:
     """What all requests share."""
 
     watches: Mapping[str, Watch]
-    logs: Mapping[str, str]
+    logs: Mapping[str, Log]
     operations: Operations
     live: Live
     renderers: Mapping[str, Renderer]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.console.calls import CALL_S_MAX, Calls
+from txmsg.errors import BrokerUnavailable
 from txmsg.wire.channel import Channel
 from txmsg.wire.method import Method, ReplyT, RequestT
 
@@ -15,8 +15,6 @@ T = TypeVar("T")
 
 ATTEMPT_S_MAX: Final = 2.5
 """For the answer of one broker; then the next one is asked."""
-CALL_S_MAX: Final = 8.0
-"""For a call, by whichever broker."""
 _THREADS: Final = 8
 _CHANNELS_MAX: Final = 64
 
@@ -30,7 +28,7 @@ class Database:
         self._others: list[str] = []
         self._last = self._given[0]
         self._channels: dict[str, Channel] = {}
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="txmsg-console")
+        self._calls = Calls(f"brokers of {name}", _THREADS)
         self._loop = asyncio.get_running_loop()
 
     def learn(self, addresses: Sequence[str]) -> None:
@@ -59,12 +57,11 @@ class Database:
         self, address: str, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float = ATTEMPT_S_MAX
     ) -> ReplyT:
         """The reply of one broker."""
-        if address not in self._channels:
-            if len(self._channels) >= _CHANNELS_MAX:  # addresses of brokers that are long gone
-                oldest = next(iter(self._channels))
-                await self._channels.pop(oldest).close()
-            self._channels[address] = Channel(address)
-        return await self._channels[address].call(method, request, timeout_s=timeout_s)
+        channel = self._channels.pop(address, None) or Channel(address)
+        self._channels[address] = channel  # the last one is the one used last
+        if len(self._channels) > _CHANNELS_MAX:  # addresses of brokers that are long gone
+            await self._channels.pop(next(iter(self._channels))).close()
+        return await channel.call(method, request, timeout_s=timeout_s)
 
     def ask_from_thread(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
         """The same for a thread, as the administration takes it. The loop must not stop meanwhile."""
@@ -73,32 +70,14 @@ class Database:
             return call.result(CALL_S_MAX + 1)
         except TimeoutError as exc:
             call.cancel()
-            raise self._unknown() from exc
+            raise self._calls.unknown() from exc
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns, which blocks: on a thread, and not waited for longer than a call may take.
-
-        Raises OutcomeUnknown if it goes on, BrokerUnavailable if no thread was free to begin it.
-        """
-        begun = self._threads.submit(work)
-        try:
-            async with asyncio.timeout(CALL_S_MAX):
-                return await asyncio.wrap_future(begun)
-        except TimeoutError as exc:
-            if begun.cancel():
-                raise BrokerUnavailable(
-                    f"nothing was asked: the console is busy with other calls to {self.name}, try again"
-                ) from exc
-            raise self._unknown() from exc
-
-    def _unknown(self) -> OutcomeUnknown:
-        return OutcomeUnknown(
-            f"no broker of {self.name} answered within {CALL_S_MAX:g} s: if it was to change something, "
-            "it may have been carried out"
-        )
+        """What `work` returns, which blocks: see `Calls.run`."""
+        return await self._calls.run(work)
 
     async def close(self) -> None:
         """Calls under way fail. Closing twice is fine."""
-        for channel in self._channels.values():
+        for channel in list(self._channels.values()):
             await channel.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._calls.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from txmsg.console.look import Look
 from txmsg.errors import MisuseError, shown
-from txmsg.runtime.durations import time_in
+from txmsg.runtime.durations import seconds_in, time_in
 
 
 def names(of: type[Any]) -> list[str]:
@@ -34,6 +34,11 @@ def float_of(look: Look, name: str) -> float | None:
     if number is not None and not abs(number) < 1e15:
         raise MisuseError(look.t("forms.no_number", text=shown(text)))
     return number
+
+
+def as_of_now(text: str) -> str:
+    """A time instead of how long ago it was; any other text as it is. What was confirmed is what is done later."""
+    return text if seconds_in(text) is None or (time := time_in(text)) is None else time.isoformat()
 
 
 def time_of(look: Look, name: str) -> datetime | None:

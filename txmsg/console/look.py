@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 from txmsg.administration.alerts import AlertAdministration
@@ -13,10 +13,14 @@ from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.settings import SettingsAdministration
 from txmsg.administration.topics import TopicAdministration
+from txmsg.console.logs import Log
 from txmsg.console.operations import Operation, Operations
 from txmsg.console.render import Renderer
 from txmsg.console.watch import Snapshot, Watch
-from txmsg.errors import BrokerUnavailable
+from txmsg.errors import BrokerUnavailable, MisuseError
+
+if TYPE_CHECKING:
+    from txmsg.metaq.access import LogAccess
 
 T = TypeVar("T")
 
@@ -30,8 +34,8 @@ class Look:
     watches: Mapping[str, Watch]
     """All databases, by name."""
     operations: Operations
-    logs: Mapping[str, str] = field(default_factory=dict)
-    """MetaQ logs by name: their directories or addresses."""
+    logs: Mapping[str, Log] = field(default_factory=dict)
+    """MetaQ logs by name."""
     renderer: Renderer
     path: Mapping[str, str]
     """The parameters in the path."""
@@ -76,6 +80,13 @@ class Look:
     async def halves(self, work: Callable[[HalfAdministration], T]) -> T:
         """Asks the administration of half messages."""
         return await self.watch.database.run(lambda: work(HalfAdministration(self.watch.database.ask_from_thread)))
+
+    async def log(self, work: Callable[[LogAccess], T]) -> T:
+        """Asks the log that the path names. Raises MisuseError for an unknown one."""
+        log = self.logs.get(self.path["log"])
+        if log is None:
+            raise MisuseError(self.t("logs.unknown", name=self.path["log"]))
+        return await log.run(work)
 
     def start(self, title: str, total: int, steps: Callable[[NotifyAdministration], Iterator[int]]) -> Operation:
         """Begins what takes longer than a request. Raises MisuseError while too many run."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from txmsg.console.app import Console, all_renderers, new_app
 from txmsg.console.database import Database
+from txmsg.console.logs import Log
 from txmsg.console.operations import Operations
 from txmsg.console.security import check_listen
 from txmsg.console.views import Live
@@ -40,9 +41,10 @@ async def serve(config: ConsoleConfig, on_ready: Callable[[str], None], stop: as
         watches = {name: Watch(Database(name, addresses)) for name, addresses in config.databases.items()}
         for watch in watches.values():
             stack.push_async_callback(watch.database.close)
-        console = Console(
-            watches=watches, logs=config.logs, operations=Operations(), live=Live(), renderers=all_renderers()
-        )
+        logs = {name: Log(name, where) for name, where in config.logs.items()}
+        for log in logs.values():
+            stack.callback(log.close)
+        console = Console(watches=watches, logs=logs, operations=Operations(), live=Live(), renderers=all_renderers())
         server = Server(new_app(console))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         polling = [tasks.create_task(watch.run(), name=f"watch {name}") for name, watch in watches.items()]

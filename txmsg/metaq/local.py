@@ -168,6 +168,11 @@ class LocalLog:
         """How large the log is, for its writer. Reads its directory."""
         return self._writer.size()
 
+    @property
+    def retention_s(self) -> float | None:
+        """How long its writer keeps what topics do not say otherwise about; None: forever."""
+        return self._writer.config.retention_s
+
     def counts(self) -> LogCounts:
         """What its writer has done. Reads nothing."""
         return self._writer.counts()

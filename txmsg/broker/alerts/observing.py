@@ -10,8 +10,8 @@ import psycopg
 
 from txmsg.broker.alerts.conditions import MIRROR, Labels
 from txmsg.broker.alerts.file import SqlRule
+from txmsg.broker.store import mirrors as store
 from txmsg.broker.store.connect import Connection, answering_within, query_session
-from txmsg.broker.store.delivery import plain_cursor
 from txmsg.errors import BrokerUnavailable
 
 ROWS_MAX: Final = 100
@@ -19,51 +19,22 @@ ROWS_MAX: Final = 100
 _VALUE: Final = "value"
 _LABEL_LENGTH_MAX: Final = 200
 
-# The oldest message that is not mirrored: its segment by where its queue starts in each, so that one partition is
-# looked into.
-_MIRRORS = """
-    with positions as materialized (
-        select m.name, q.id as queue, coalesce(p.next_offset, 0) as next_offset, p.stopped
-          from txmsg.mirror m
-         cross join lateral txmsg.mirrored_queues(m.include, m.exclude) q
-          left join txmsg.mirror_queue p on p.mirror = m.name and p.queue = q.id
-    ), ages as (
-        select p.name, greatest(0, extract(epoch from now() - min(o.stored_at)))::float8 as behind_s,
-               count(*) filter (where p.stopped is not null) as stopped
-          from positions p
-          left join lateral (
-               select s.id from txmsg.segment s
-                 left join txmsg.segment_base b on b.segment = s.id and b.queue = p.queue
-                where s.state <> 'ahead' and not s.dropping and coalesce(b.base, 0) <= p.next_offset
-                order by s.id desc limit 1) s on true
-          left join lateral (
-               select m.stored_at from txmsg.message m
-                where m.segment = s.id and m.queue = p.queue and m.queue_offset = p.next_offset) o on true
-         group by p.name)
-    select m.name, coalesce(r.active, false), coalesce(a.behind_s, 0), coalesce(a.stopped, 0), r.safe_wal_size
-      from txmsg.mirror m
-      left join ages a on a.name = m.name
-      left join pg_database d on d.datname = current_database()
-      left join pg_replication_slots r on r.slot_name = 'txmsg_' || m.name || '_' || d.oid
-"""
-
 
 async def mirrors(conn: Connection) -> dict[str, dict[Labels, float]]:
     """Metrics of tailers as the database knows them, by mirror."""
-    cursor = await plain_cursor(conn).execute(_MIRRORS)
     found: dict[str, dict[Labels, float]] = {
         "txmsg_mirror_tailing": {},
         "txmsg_mirror_lag_seconds": {},
         "txmsg_mirror_stopped_queues": {},
         "txmsg_mirror_safe_bytes": {},
     }
-    for name, is_active, behind_s, stopped, safe_bytes in await cursor.fetchall():
-        labels: Labels = frozenset({(MIRROR, name)})
-        found["txmsg_mirror_tailing"][labels] = float(is_active)
-        found["txmsg_mirror_lag_seconds"][labels] = behind_s
-        found["txmsg_mirror_stopped_queues"][labels] = stopped
-        if safe_bytes is not None:
-            found["txmsg_mirror_safe_bytes"][labels] = safe_bytes
+    for mirror in await store.mirrors(conn):
+        labels: Labels = frozenset({(MIRROR, mirror.name)})
+        found["txmsg_mirror_tailing"][labels] = float(mirror.is_tailing)
+        found["txmsg_mirror_lag_seconds"][labels] = mirror.behind_s
+        found["txmsg_mirror_stopped_queues"][labels] = mirror.stopped_queues
+        if mirror.safe_bytes is not None:
+            found["txmsg_mirror_safe_bytes"][labels] = mirror.safe_bytes
     return found
 
 

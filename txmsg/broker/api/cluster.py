@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from txmsg.broker.clients import AttachedClients
 from txmsg.broker.cluster import Registry
+from txmsg.broker.store.mirrors import MirrorQueueRow, MirrorRow, Mirrors
 from txmsg.message import now_us, us_of_datetime
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures
@@ -13,13 +15,15 @@ from txmsg.wire.v1 import cluster_pb2 as pb
 
 Read = Callable[[bool], Awaitable[Figures]]
 """The figures of this broker; if asked for, with those of the database."""
+_QUEUES_BEHIND_MAX: Final = 100
 
 
 class ClusterApi:
     """The service Cluster. broker: the id of the one that `read` reads."""
 
-    def __init__(self, registry: Registry, clients: AttachedClients, broker: str, read: Read) -> None:
+    def __init__(self, registry: Registry, mirrors: Mirrors, clients: AttachedClients, broker: str, read: Read) -> None:
         self._registry = registry
+        self._mirrors = mirrors
         self._clients = clients
         self._broker = broker
         self._read = read
@@ -96,3 +100,42 @@ class ClusterApi:
                 if not isinstance(value, Histogram)
             ],
         )
+
+    async def mirrors(self, request: pb.MirrorsRequest) -> pb.MirrorsReply:
+        found, queues = await self._mirrors.all()
+        return pb.MirrorsReply(
+            mirrors=[_mirror(each, [queue for queue in queues if queue.mirror == each.name]) for each in found]
+        )
+
+
+def _mirror(mirror: MirrorRow, queues: Sequence[MirrorQueueRow]) -> pb.Mirror:
+    unfinished = sorted(
+        (queue for queue in queues if queue.stopped or queue.next_offset < queue.end),
+        key=lambda queue: (queue.stopped is None, queue.next_offset - queue.end),
+    )
+    return pb.Mirror(
+        name=mirror.name,
+        include=mirror.include,
+        exclude=mirror.exclude,
+        log=mirror.log,
+        seen_at_us=us_of_datetime(mirror.seen_at) if mirror.seen_at else 0,
+        tailing=mirror.is_tailing,
+        behind_s=mirror.behind_s,
+        behind_messages=sum(queue.end - queue.next_offset for queue in queues),
+        queues=len(queues),
+        stopped_queues=mirror.stopped_queues,
+        behind=[
+            pb.MirrorQueue(
+                topic=queue.topic,
+                queue=queue.number,
+                next_offset=queue.next_offset,
+                end=queue.end,
+                stopped=queue.stopped or "",
+            )
+            for queue in unfinished[:_QUEUES_BEHIND_MAX]
+        ],
+        slot_state=mirror.slot_state or "",
+        kept_bytes=mirror.kept_bytes,
+        behind_bytes=mirror.behind_bytes,
+        safe_bytes=mirror.safe_bytes,
+    )

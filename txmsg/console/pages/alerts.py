@@ -83,7 +83,6 @@ async def _confirm_silence(look: Look) -> Confirmation:
                 value=look.values.get("for", _SILENCE_FOR),
                 help=look.t("alerts.for_help"),
                 is_required=True,
-                affects=False,
             ),
             Field(
                 name="reason",
@@ -91,7 +90,6 @@ async def _confirm_silence(look: Look) -> Confirmation:
                 value=look.values.get("reason", ""),
                 help=look.t("alerts.reason_help"),
                 is_required=True,
-                affects=False,
             ),
         ],
     )

@@ -57,9 +57,9 @@ async def _select(look: Look) -> Selection:
 
 def _filter_fields(look: Look, selection: Selection) -> list[Field]:
     """The filter, up to now: those that die until the button is pressed are not meant."""
-    fields = [Field(name=name, kind="hidden", value=value) for name, value in _given(look).items() if name != "until"]
     assert selection.which.until is not None
-    return [*fields, Field(name="until", kind="hidden", value=selection.which.until.isoformat())]
+    times = {name: time.isoformat() for name in ("since", "until") if (time := getattr(selection.which, name))}
+    return [Field(name=name, kind="hidden", value=value) for name, value in (_given(look) | times).items()]
 
 
 def _named(look: Look) -> str:
@@ -80,7 +80,6 @@ async def _confirm_redrive(look: Look) -> Confirmation:
                 kind="number",
                 value=look.values.get("rate", ""),
                 help=look.t("dead_letters.rate_help"),
-                affects=False,
             ),
         ],
     )

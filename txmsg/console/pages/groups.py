@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from txmsg.administration import GroupChange, SeekPlan
+from txmsg.administration import GroupChange
+from txmsg.console import group_actions
 from txmsg.console.actions import Action, Confirmation, Field
 from txmsg.console.forms import float_of, int_of
 from txmsg.console.look import Look
@@ -14,7 +15,6 @@ from txmsg.console.views import View
 from txmsg.errors import MisuseError
 from txmsg.message import parse_id
 from txmsg.runtime.durations import seconds_in, shown_duration
-from txmsg.runtime.start import Start
 
 PAGE_MAX: Final = 100
 _RETRIES_MAX: Final = 20
@@ -95,7 +95,6 @@ async def _confirm_alter(look: Look) -> Confirmation:
                 kind="number",
                 value=look.values.get("rate", "" if rate is None else f"{rate:g}"),
                 help=look.t("groups.rate_help"),
-                affects=False,
             ),
             Field(
                 name="retries",
@@ -103,14 +102,12 @@ async def _confirm_alter(look: Look) -> Confirmation:
                 kind="number",
                 value=look.values.get("retries", "" if retries is None else str(retries)),
                 help=look.t("groups.default_help"),
-                affects=False,
             ),
             Field(
                 name="delays",
                 label=look.t("groups.delays"),
                 value=look.values.get("delays", delays),
                 help=look.t("groups.delays_help"),
-                affects=False,
             ),
             Field(
                 name="poisoned_key",
@@ -118,7 +115,6 @@ async def _confirm_alter(look: Look) -> Confirmation:
                 kind="select",
                 value=look.values.get("poisoned_key", settings.poisoned_key or "continue"),
                 choices=[(each, look.t(f"groups.poisoned_key_{each}")) for each in ("continue", "park")],
-                affects=False,
             ),
         ],
     )
@@ -147,73 +143,23 @@ def _delays(look: Look) -> Sequence[float]:
     return delays
 
 
-# ---- seek
+# ---- seek and delete
 
 
 async def _confirm_seek(look: Look) -> Confirmation:
-    group = look.path["group"]
-    found = await look.notify(lambda notify: notify.show_group(group))
-    topics = sorted({queue.topic for queue in found.queues})
-    if not topics:
-        raise MisuseError(look.t("groups.reads_nothing", group=group))
-    topic = look.values.get("topic", topics[0])
-    says = [look.t("groups.seek_says")]
-    if look.values.get("to", "").strip():
-        plan = await _plan(look, group)
-        says = [
-            look.t("groups.seek_plan", skipped=f"{plan.skipped:,}", repeated=f"{plan.repeated:,}", queues=len(plan.to)),
-            look.t("groups.seek_running"),
-        ]
-    return Confirmation(
-        title=look.t("groups.seek_title", group=group),
-        says=says,
-        button=look.t("groups.seek"),
-        is_danger=True,
-        fields=[
-            Field(
-                name="topic",
-                label=look.t("overview.topic"),
-                kind="select",
-                value=topic,
-                choices=[(each, each) for each in topics],
-            ),
-            Field(
-                name="to",
-                label=look.t("groups.seek_to"),
-                value=look.values.get("to", ""),
-                help=look.t("groups.seek_to_help"),
-                is_required=True,
-            ),
-            Field(
-                name="queue",
-                label=look.t("groups.queue"),
-                kind="number",
-                value=look.values.get("queue", ""),
-                help=look.t("groups.queue_help"),
-            ),
-            Field(
-                name="again",
-                label=look.t("groups.again"),
-                kind="checkbox",
-                value=look.values.get("again", ""),
-                help=look.t("groups.again_help"),
-                affects=False,
-            ),
-        ],
-    )
-
-
-async def _plan(look: Look, group: str) -> SeekPlan:
-    topic, to, queue = look.values.get("topic", ""), Start.parse(look.values["to"].strip()), int_of(look, "queue")
-    return await look.notify(lambda notify: notify.plan_seek(group, topic, to, queue=queue))
+    return await group_actions.confirm_seek(look, look.notify, has_generations=True)
 
 
 async def _seek(look: Look) -> str:
-    group, topic = look.path["group"], look.values.get("topic", "")
-    to, queue = Start.parse(look.values.get("to", "").strip()), int_of(look, "queue")
-    again = bool(look.values.get("again"))
-    queues = await look.notify(lambda notify: notify.seek(group, topic, to, queue=queue, again=again))
-    return look.t("groups.sought", group=group, queues=len(queues))
+    return await group_actions.seek(look, look.notify)
+
+
+async def _confirm_delete(look: Look) -> Confirmation:
+    return await group_actions.confirm_delete(look, look.notify)
+
+
+async def _delete(look: Look) -> str:
+    return await group_actions.delete(look, look.notify)
 
 
 # ---- retries
@@ -256,28 +202,6 @@ async def _skip(look: Look) -> str:
     group, id_ = look.path["group"], look.values.get("id", "")
     skipped = await look.notify(lambda notify: notify.skip_retry(group, id_))
     return look.t("groups.skipped", count=skipped)
-
-
-# ---- delete
-
-
-async def _confirm_delete(look: Look) -> Confirmation:
-    group = look.path["group"]
-    found = await look.notify(lambda notify: notify.show_group(group))
-    counts = {"waiting": f"{found.waiting:,}", "retrying": f"{found.retrying:,}", "dead": f"{found.dead:,}"}
-    return Confirmation(
-        title=look.t("groups.delete_title", group=group),
-        says=[look.t("groups.delete_says", **counts), look.t("groups.delete_members", members=len(found.members))],
-        button=look.t("groups.delete"),
-        is_danger=True,
-        fields=[Field(name="force", label=look.t("groups.force"), kind="checkbox", affects=False)],
-    )
-
-
-async def _delete(look: Look) -> str:
-    group, force = look.path["group"], bool(look.values.get("force"))
-    await look.notify(lambda notify: notify.delete_group(group, force=force))
-    return look.t("groups.deleted", group=group)
 
 
 VIEWS: Final = (

@@ -85,7 +85,6 @@ def _deciding(outcome: str) -> Action:
                     value=look.values.get("reason", ""),
                     help=look.t("halves.reason_help"),
                     is_required=True,
-                    affects=False,
                 )
             ],
         )

@@ -87,7 +87,6 @@ async def _confirm_set(look: Look) -> Confirmation:
                 value=look.values.get("value", (stored.value if stored else None) or used),
                 kind="select" if choices else "text",
                 choices=choices,
-                affects=False,
                 help=""
                 if setting is None
                 else f"{setting.rule()} · {look.t('settings.default')} {setting.shown_default()}",

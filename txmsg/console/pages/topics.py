@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from txmsg.administration.topics import DURABILITIES, PERMISSIONS, UNREAD, TopicChange, TopicSettings
-from txmsg.console.actions import Action, Confirmation, Field
+from txmsg.console.actions import Action, Confirmation, Field, deletion
 from txmsg.console.forms import float_of, int_of, names
 from txmsg.console.look import Look
 from txmsg.console.views import View
@@ -42,13 +42,12 @@ async def _confirm_create(look: Look) -> Confirmation:
         says=[look.t("topics.create_says")],
         button=look.t("topics.create"),
         fields=[
-            Field(name="topic", label=look.t("topics.name"), is_required=True, affects=False),
+            Field(name="topic", label=look.t("topics.name"), is_required=True),
             Field(
                 name="queues",
                 label=look.t("topics.queues"),
                 kind="number",
                 help=look.t("topics.queues_help"),
-                affects=False,
             ),
         ],
     )
@@ -81,7 +80,13 @@ async def _confirm_alter(look: Look) -> Confirmation:
         button=look.t("topics.alter"),
         fields=[
             *(
-                Field(name=name, label=look.t(f"topics.{name}"), kind="number", value=_given(look, settings, name))
+                Field(
+                    name=name,
+                    label=look.t(f"topics.{name}"),
+                    kind="number",
+                    value=_given(look, settings, name),
+                    affects=True,
+                )
                 for name in ("queues", "write_queues", "read_queues", "ordered_queues", "send_rate_max")
             ),
             *(
@@ -91,6 +96,7 @@ async def _confirm_alter(look: Look) -> Confirmation:
                     kind="select",
                     value=_given(look, settings, name),
                     choices=[(each, look.t(f"topics.{name}_{each}")) for each in choices],
+                    affects=True,
                 )
                 for name, choices in (
                     ("permission", PERMISSIONS),
@@ -161,13 +167,7 @@ async def _confirm_delete(look: Look) -> Confirmation:
     ]
     if found.settings.permission in {"rw", "w"}:
         says.append(look.t("topics.delete_closed_first"))
-    return Confirmation(
-        title=look.t("topics.delete_title", topic=topic),
-        says=says,
-        button=look.t("topics.delete"),
-        is_danger=True,
-        fields=[Field(name="force", label=look.t("topics.force"), kind="checkbox", affects=False)],
-    )
+    return deletion(look, "topics", topic, says)
 
 
 async def _delete(look: Look) -> str:

@@ -85,7 +85,7 @@ class LogApi:
     # ---- what there is
 
     async def describe(self, request: pb.DescribeLogRequest) -> pb.DescribeLogReply:
-        identity = await self._read(self._log.identity)
+        identity, size = await self._read(lambda: (self._log.identity(), self._log.size()))
         return pb.DescribeLogReply(
             log_id=identity.log_id,
             generation=identity.generation,
@@ -94,6 +94,8 @@ class LogApi:
             waiting=self._polls.count,
             sessions=len(self._sessions),
             appending_bytes=self._appender.size_bytes,
+            size_bytes=size.size_bytes,
+            retention_s=self._log.retention_s,
         )
 
     async def list_topics(self, request: pb.ListLogTopicsRequest) -> pb.ListLogTopicsReply:

@@ -147,3 +147,61 @@ class ClientsReply(_message.Message):
     clients: _containers.RepeatedCompositeFieldContainer[Client]
     more: bool
     def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ..., more: bool = ...) -> None: ...
+
+class MirrorsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MirrorQueue(_message.Message):
+    __slots__ = ("topic", "queue", "next_offset", "end", "stopped")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    next_offset: int
+    end: int
+    stopped: str
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., next_offset: _Optional[int] = ..., end: _Optional[int] = ..., stopped: _Optional[str] = ...) -> None: ...
+
+class Mirror(_message.Message):
+    __slots__ = ("name", "include", "exclude", "log", "seen_at_us", "tailing", "behind_s", "behind_messages", "queues", "stopped_queues", "behind", "slot_state", "kept_bytes", "behind_bytes", "safe_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    SEEN_AT_US_FIELD_NUMBER: _ClassVar[int]
+    TAILING_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_S_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
+    SLOT_STATE_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SAFE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    include: _containers.RepeatedScalarFieldContainer[str]
+    exclude: _containers.RepeatedScalarFieldContainer[str]
+    log: str
+    seen_at_us: int
+    tailing: bool
+    behind_s: float
+    behind_messages: int
+    queues: int
+    stopped_queues: int
+    behind: _containers.RepeatedCompositeFieldContainer[MirrorQueue]
+    slot_state: str
+    kept_bytes: int
+    behind_bytes: int
+    safe_bytes: int
+    def __init__(self, name: _Optional[str] = ..., include: _Optional[_Iterable[str]] = ..., exclude: _Optional[_Iterable[str]] = ..., log: _Optional[str] = ..., seen_at_us: _Optional[int] = ..., tailing: bool = ..., behind_s: _Optional[float] = ..., behind_messages: _Optional[int] = ..., queues: _Optional[int] = ..., stopped_queues: _Optional[int] = ..., behind: _Optional[_Iterable[_Union[MirrorQueue, _Mapping]]] = ..., slot_state: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., behind_bytes: _Optional[int] = ..., safe_bytes: _Optional[int] = ...) -> None: ...
+
+class MirrorsReply(_message.Message):
+    __slots__ = ("mirrors",)
+    MIRRORS_FIELD_NUMBER: _ClassVar[int]
+    mirrors: _containers.RepeatedCompositeFieldContainer[Mirror]
+    def __init__(self, mirrors: _Optional[_Iterable[_Union[Mirror, _Mapping]]] = ...) -> None: ...

@@ -17,3 +17,5 @@ class Cluster:
     figures = Method("Cluster/Figures", pb.FiguresRequest, pb.FiguresReply)
     # The clients attached to the broker that answers; clients attach to every broker.
     clients = Method("Cluster/Clients", pb.ClientsRequest, pb.ClientsReply)
+    # The mirrors of the Notify database, as their tailers noted last.
+    mirrors = Method("Cluster/Mirrors", pb.MirrorsRequest, pb.MirrorsReply)

@@ -29,7 +29,7 @@ class DescribeLogRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeLogReply(_message.Message):
-    __slots__ = ("log_id", "generation", "release", "failure", "waiting", "sessions", "appending_bytes")
+    __slots__ = ("log_id", "generation", "release", "failure", "waiting", "sessions", "appending_bytes", "size_bytes", "retention_s")
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,8 @@ class DescribeLogReply(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     APPENDING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_S_FIELD_NUMBER: _ClassVar[int]
     log_id: int
     generation: int
     release: str
@@ -44,7 +46,9 @@ class DescribeLogReply(_message.Message):
     waiting: int
     sessions: int
     appending_bytes: int
-    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ..., release: _Optional[str] = ..., failure: _Optional[str] = ..., waiting: _Optional[int] = ..., sessions: _Optional[int] = ..., appending_bytes: _Optional[int] = ...) -> None: ...
+    size_bytes: int
+    retention_s: float
+    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ..., release: _Optional[str] = ..., failure: _Optional[str] = ..., waiting: _Optional[int] = ..., sessions: _Optional[int] = ..., appending_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ..., retention_s: _Optional[float] = ...) -> None: ...
 
 class ListLogTopicsRequest(_message.Message):
     __slots__ = ("topic",)

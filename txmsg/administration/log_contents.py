@@ -1,0 +1,112 @@
+"""What is in a log: its state, its topics and their queues. For a directory and for a server alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from txmsg.errors import CorruptLog
+from txmsg.metaq.access import LogAccess, LogQueue, Range
+from txmsg.metaq.local import LocalLog
+from txmsg.metaq.remote.remote_log import RemoteLog
+from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.topics import TopicSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """A log, and the load of its server. From `release` on None for a directory."""
+
+    topics: int
+    queues: int
+    log_id: int
+    generation: int
+    size_bytes: int
+    release: str | None = None
+    failure: str | None = None
+    """Why the server accepts no appends; None: it does."""
+    waiting_fetches: int | None = None
+    members: int | None = None
+    appending_bytes: int | None = None
+    retention_s: float | None = None
+    """Of topics that do not say otherwise; None also for forever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTopic:
+    """A topic of a log. queues: what is kept of each, or how it is damaged."""
+
+    topic: str
+    settings: TopicSettings
+    queues: Sequence[tuple[int, Range | CorruptLog]]
+
+    @property
+    def kept(self) -> int:
+        """Offsets that are kept, in all queues that are not damaged."""
+        return sum(found.end - found.begin for _, found in self.queues if isinstance(found, Range))
+
+    @property
+    def damage(self) -> str | None:
+        """Of its first damaged queue; None: none is."""
+        return next((str(found) for _, found in self.queues if isinstance(found, CorruptLog)), None)
+
+
+def log_state(access: LogAccess) -> LogState:
+    """The state of a log."""
+    topics = access.topics()
+    topic_count, queue_count = len(topics), sum(map(len, topics.values()))
+    if isinstance(access, LocalLog):
+        identity, files = access.identity(), CommitLogReader(access.root / "commitlog")
+        return LogState(
+            topics=topic_count,
+            queues=queue_count,
+            log_id=identity.log_id,
+            generation=identity.generation,
+            size_bytes=files.end() - files.begin(),
+        )
+    told = cast(RemoteLog, access).describe()
+    return LogState(
+        topics=topic_count,
+        queues=queue_count,
+        log_id=told.log_id,
+        generation=told.generation,
+        size_bytes=told.size_bytes,
+        release=told.release,
+        failure=told.failure or None,
+        waiting_fetches=told.waiting,
+        members=told.sessions,
+        appending_bytes=told.appending_bytes,
+        retention_s=told.retention_s if told.HasField("retention_s") else None,
+    )
+
+
+def log_topics(
+    access: LogAccess, limit: int | None = None, *, after: str = "", contains: str = ""
+) -> tuple[Sequence[LogTopic], str | None]:
+    """The first topics by name that come after this one and have this in their names; what names the next page."""
+    found = access.topics()
+    names = sorted(name for name in found if name > after and contains.lower() in name.lower())
+    shown = names[:limit]
+    topics = [
+        LogTopic(
+            topic=name,
+            settings=access.settings_of(name),
+            queues=[
+                (queue.queue, kept)
+                for queue, kept in _kept(access, [LogQueue(name, number) for number in found[name]]).items()
+            ],
+        )
+        for name in shown
+    ]
+    return topics, shown[-1] if len(names) > len(shown) else None
+
+
+def _kept(access: LogAccess, queues: Sequence[LogQueue]) -> dict[LogQueue, Range | CorruptLog]:
+    """What is kept of each queue; of a damaged one, how it is."""
+    try:
+        return {**access.ranges(queues)}
+    except CorruptLog as exc:
+        if len(queues) == 1:
+            return {queues[0]: exc}
+    return {queue: _kept(access, [queue])[queue] for queue in queues}

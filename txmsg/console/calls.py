@@ -1,0 +1,49 @@
+"""Calls that block, on threads, none of which is waited for longer than a page may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+
+T = TypeVar("T")
+
+CALL_S_MAX: Final = 8.0
+
+
+class Calls:
+    """Calls to `whom`, so many at a time."""
+
+    def __init__(self, whom: str, threads: int) -> None:
+        self._whom = whom
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="txmsg-console")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns.
+
+        Raises OutcomeUnknown if it goes on, BrokerUnavailable if no thread was free to begin it.
+        """
+        begun = self._threads.submit(work)
+        try:
+            async with asyncio.timeout(CALL_S_MAX):
+                return await asyncio.wrap_future(begun)
+        except TimeoutError as exc:
+            if begun.cancel():
+                raise BrokerUnavailable(
+                    f"nothing was asked: the console is busy with other calls to {self._whom}, try again"
+                ) from exc
+            raise self.unknown() from exc
+
+    def unknown(self) -> OutcomeUnknown:
+        """What is known of a call that was not answered."""
+        return OutcomeUnknown(
+            f"no answer of {self._whom} within {CALL_S_MAX:g} s: if it was to change something, "
+            "it may have been carried out"
+        )
+
+    def close(self) -> None:
+        """Calls that have not begun do not begin. Closing twice is fine."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,111 @@
+"""What is done alike to groups of Notify and of a log: seek and delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from txmsg.administration import Administration
+from txmsg.console.actions import Confirmation, Field, deletion
+from txmsg.console.forms import as_of_now, int_of
+from txmsg.console.look import Look
+from txmsg.errors import MisuseError
+from txmsg.runtime.start import Start
+
+T = TypeVar("T")
+
+
+class Ask(Protocol):
+    """Asks the administration of groups: `Look.notify`, or that of a log."""
+
+    async def __call__(self, work: Callable[[Administration], T], /) -> T:
+        """What `work` returns."""
+        ...
+
+
+async def confirm_seek(look: Look, ask: Ask, *, has_generations: bool) -> Confirmation:
+    """Where to, and what that skips and repeats. has_generations: messages may come as new ones."""
+    group = look.path["group"]
+    found = await ask(lambda groups: groups.show_group(group))
+    topics = sorted({queue.topic for queue in found.queues if not queue.topic.startswith("%")})
+    if not topics:
+        raise MisuseError(look.t("groups.reads_nothing", group=group))
+    says, given = [look.t("groups.seek_says")], as_of_now(look.values.get("to", "").strip())
+    if given:
+        topic, to, queue = _place(look, given)
+        plan = await ask(lambda groups: groups.plan_seek(group, topic, to, queue=queue))
+        says = [
+            look.t("groups.seek_plan", skipped=f"{plan.skipped:,}", repeated=f"{plan.repeated:,}", queues=len(plan.to)),
+            look.t("groups.seek_running"),
+        ]
+    fields = [
+        Field(
+            name="topic",
+            label=look.t("overview.topic"),
+            kind="select",
+            value=look.values.get("topic", topics[0]),
+            choices=[(each, each) for each in topics],
+            affects=True,
+        ),
+        Field(
+            name="to",
+            label=look.t("groups.seek_to"),
+            value=given,
+            help=look.t("groups.seek_to_help"),
+            is_required=True,
+            affects=True,
+        ),
+        Field(
+            name="queue",
+            label=look.t("groups.queue"),
+            kind="number",
+            value=look.values.get("queue", ""),
+            help=look.t("groups.queue_help"),
+            affects=True,
+        ),
+    ]
+    if has_generations:
+        fields.append(
+            Field(
+                name="again",
+                label=look.t("groups.again"),
+                kind="checkbox",
+                value=look.values.get("again", ""),
+                help=look.t("groups.again_help"),
+            )
+        )
+    return Confirmation(
+        title=look.t("groups.seek_title", group=group),
+        says=says,
+        button=look.t("groups.seek"),
+        is_danger=True,
+        fields=fields,
+    )
+
+
+async def seek(look: Look, ask: Ask) -> str:
+    """Has the group go on there."""
+    group, again = look.path["group"], bool(look.values.get("again"))
+    topic, to, queue = _place(look, look.values.get("to", "").strip())
+    queues = await ask(lambda groups: groups.seek(group, topic, to, queue=queue, again=again))
+    return look.t("groups.sought", group=group, queues=len(queues))
+
+
+def _place(look: Look, to: str) -> tuple[str, Start, int | None]:
+    return look.values.get("topic", ""), Start.parse(to), int_of(look, "queue")
+
+
+async def confirm_delete(look: Look, ask: Ask) -> Confirmation:
+    """What goes with the group."""
+    group = look.path["group"]
+    found = await ask(lambda groups: groups.show_group(group))
+    counts = {"waiting": f"{found.waiting:,}", "retrying": f"{found.retrying:,}", "dead": f"{found.dead:,}"}
+    says = [look.t("groups.delete_says", **counts), look.t("groups.delete_members", members=len(found.members))]
+    return deletion(look, "groups", group, says)
+
+
+async def delete(look: Look, ask: Ask) -> str:
+    """Deletes the group."""
+    group, force = look.path["group"], bool(look.values.get("force"))
+    await ask(lambda groups: groups.delete_group(group, force=force))
+    return look.t("groups.deleted", group=group)
