@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from uuid import UUID
 
 import psycopg
 import pytest
 from psycopg import AsyncConnection
 
 from tests.integration.batch_harness import Notify
-from txmsg.broker.store.batch import STALE_SEGMENT, Batch, apply
+from txmsg.broker.store.batch import STALE_SEGMENT, Batch, DecidedBy, apply
 from txmsg.broker.store.connect import connect_writer
 from txmsg.message import new_transaction_id
 
@@ -40,6 +41,33 @@ async def test_the_same_outcome_again_is_fine_and_the_other_one_is_refused(db: N
 async def test_an_unknown_transaction_is_expired_never_guessed(db: Notify) -> None:
     ids = [new_transaction_id().bytes for _ in range(2)]
     assert (await db.apply(Batch(commit=ids[:1], rollback=ids[1:]))).problems == dict.fromkeys(ids, "expired")
+
+
+async def test_a_transaction_of_another_producer_group_is_not_known(db: Notify) -> None:
+    half = db.columns(3)
+    await db.apply(Batch(half=half))
+    committed, rolled_back, asked = half.ids
+    ends = Batch(commit=[committed], rollback=[rolled_back], check=[asked])
+    ends.groups = dict.fromkeys(half.ids, "stranger")
+    ends.decided_by = decided_by = {committed: DecidedBy.PERSON, rolled_back: DecidedBy.PERSON}
+    checks = await db.rows("select transaction_id, next_check_at from txmsg.half_message order by 1")
+    foreign = await db.apply(ends)
+    assert foreign.problems == dict.fromkeys(half.ids, "expired")
+    assert foreign.ends == {}
+    assert await db.rows("select transaction_id, next_check_at from txmsg.half_message order by 1") == checks
+    assert await db.rows("select count(*) from txmsg.rolled_back") == [(0,)]
+    # Beside one that is not: each keeps its outcome, and who decided it.
+    groups = {committed: "stranger", rolled_back: "shop", asked: "shop"}
+    mixed = await db.apply(
+        Batch(commit=[committed], rollback=[rolled_back, asked], groups=groups, decided_by=decided_by)
+    )
+    assert mixed.problems == {committed: "expired"}
+    assert await db.rows("select transaction_id from txmsg.half_message") == [(UUID(bytes=committed),)]
+    by = await db.rows("select transaction_id, decided_by from txmsg.rolled_back")
+    assert sorted(by) == sorted([(UUID(bytes=rolled_back), 3), (UUID(bytes=asked), 1)])
+    own = await db.apply(Batch(commit=[committed], groups={committed: "shop"}))
+    assert own.problems == {}
+    assert await db.rows("select transaction_id from txmsg.message") == [(UUID(bytes=committed),)]
 
 
 async def test_a_late_copy_of_a_half_does_not_come_back_to_life(db: Notify) -> None:

@@ -32,7 +32,7 @@ _ROWS_MAX = 4096
 _CALL = """
 explain (analyze, buffers, costs off, timing off, summary off, format json)
 select * from txmsg.apply_batch(
-    1, 0, '6 s', %b, %b, %b, %b, '{}', '{}', '{}', %b, %b, %b, '{}', %b, %b, '{}', '{}',
+    1, 0, '6 s', %b, %b, %b, %b, '{}', '{}', '{}', %b, %b, %b, '{}', %b, %b, '{}', '{}', %b,
     %b, %b, %b, '{}', '{}', '{}', %b, %b, '{}', '{}')
 """
 
@@ -46,6 +46,7 @@ async def _buffers(
     half: Columns = _NOTHING,
     commit: Sequence[bytes] = (),
     rollback: Sequence[bytes] = (),
+    group: str = "",
     plain: Columns = _NOTHING,
 ) -> int:
     """Applies a batch; the number of pages it looked at, in memory or not."""
@@ -62,6 +63,7 @@ async def _buffers(
             text_array(half.ordering_key),
             uuid_array(commit),
             uuid_array(rollback),
+            text_array([group] * len([*commit, *rollback])),
             uuid_array(plain.ids),
             smallint_array(plain.n),
             int4_array(plain.queue),
@@ -87,6 +89,9 @@ async def _measured(db: Notify) -> dict[str, int]:
                 "commits": await _buffers(connection, commit=half.ids),
                 "plain messages": await _buffers(connection, plain=plain),
             }
+            half = db.columns(_BATCH)
+            await _buffers(connection, half=half)
+            counted["commits of a group"] = await _buffers(connection, commit=half.ids, group="shop")
             half = db.columns(_BATCH)
             half.queue = [db.queues[row // 2 % 4] for row in range(_BATCH)]
             half.ordering_key = [f"{key}" for key in [uuid4() for _ in range(_BATCH // 2)] for _ in range(2)]

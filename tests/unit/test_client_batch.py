@@ -67,11 +67,12 @@ def test_one_transaction_must_fit_a_request() -> None:
 
 def test_outcomes_travel_by_kind() -> None:
     states = [TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN, TransactionState.COMMIT]
-    request = end_request(SHARD, [EndEntry(id_of(i), state, None) for i, state in enumerate(states)])
+    request = end_request("shop", SHARD, [EndEntry(id_of(i), state, None) for i, state in enumerate(states)])
     assert request.shard == SHARD
     assert request.commit == id_of(0) + id_of(3)
     assert request.rollback == id_of(1)
     assert request.unknown == id_of(2)
+    assert request.group == "shop"
 
 
 def test_who_is_not_named_by_an_error_has_succeeded() -> None:

@@ -119,7 +119,7 @@ _MEMBER = (_group(Action.RECEIVE, found=True),)
 PERMISSIONS: dict[str, tuple[Need, ...]] = {
     # What applications call.
     "Notify/Send": (_topic(Action.SEND, "batches[].topic"), _group(Action.SEND, "group", when="half")),
-    "Notify/EndTransactions": (_group(Action.SEND, found=True),),
+    "Notify/EndTransactions": (_group(Action.SEND, "group"),),
     "Notify/Recall": (_topic(Action.SEND, found=True),),
     "Notify/Receive": (_topic(Action.RECEIVE, "subscriptions[].topic"), _group(Action.RECEIVE, "group")),
     "Notify/Attach": (

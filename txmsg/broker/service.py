@@ -179,8 +179,11 @@ class NotifyService:
         rollback: Sequence[bytes] = (),
         unknown: Sequence[bytes] = (),
         by: DecidedBy = DecidedBy.CLIENT,
+        group: str = "",
     ) -> Problems:
         """Makes outcomes final, and has unknown ones checked soon. On return all but those with problems are on disk.
+
+        group: the producer group that they must be of, else they count as unknown; "" is any.
 
         Idempotent. A commit of ordered messages whose key is held back is final too: they enter their queue when the
         key is free. A transaction named with both outcomes is a problem. Raises Overloaded, BrokerUnavailable.
@@ -193,6 +196,8 @@ class NotifyService:
             decided_by={} if by is DecidedBy.CLIENT else dict.fromkeys([*commit, *rollback], by),
         )
         ends = batch.ends()
+        if group:
+            batch.groups = dict.fromkeys(ends, group)
         problems: dict[bytes, TxmsgError] = {
             transaction_id: InvalidMessage(
                 f"transaction {UUID(bytes=transaction_id)} is named with both outcomes in one request"

@@ -223,8 +223,8 @@ def recalled(message_id: str, result: int) -> bool:
     )
 
 
-def end_request(shard: bytes, entries: Sequence[EndEntry]) -> EndTransactionsRequest:
-    """One request for the outcomes of transactions of one Notify database."""
+def end_request(group: str, shard: bytes, entries: Sequence[EndEntry]) -> EndTransactionsRequest:
+    """One request for the outcomes of a producer group's transactions, all of one Notify database."""
 
     def ids_of(state: TransactionState) -> bytes:
         return b"".join([entry.transaction_id for entry in entries if entry.state is state])
@@ -234,6 +234,7 @@ def end_request(shard: bytes, entries: Sequence[EndEntry]) -> EndTransactionsReq
         commit=ids_of(TransactionState.COMMIT),
         rollback=ids_of(TransactionState.ROLLBACK),
         unknown=ids_of(TransactionState.UNKNOWN),
+        group=group,
     )
 
 

@@ -252,7 +252,7 @@ class Sender:
             errand: _Errand[EndEntry] = _Errand(
                 name="outcome",
                 method=Notify.end_transactions,
-                request_of=lambda entries: end_request(shard, entries),
+                request_of=lambda entries: end_request(self._group, shard, entries),
                 final=_worst,
                 counts=self._counts.outcome,
                 shard=shard,

@@ -58,6 +58,7 @@ class Batch:
     """Halves, plain messages and outcomes for one call. A transaction has one outcome in a batch at most.
 
     decided_by: who decided the outcomes that the client did not decide itself.
+    groups: the producer group that a transaction must be of to be ended: of others, nothing is known.
     incarnation: of the database from which the ids of queues and producers were read; None: there are none in it.
     """
 
@@ -67,6 +68,7 @@ class Batch:
     rollback: list[bytes] = field(default_factory=list)
     check: list[bytes] = field(default_factory=list)
     decided_by: dict[bytes, DecidedBy] = field(default_factory=dict)
+    groups: dict[bytes, str] = field(default_factory=dict)
     incarnation: UUID | None = None
 
     def extend(self, other: Batch) -> None:
@@ -83,6 +85,7 @@ class Batch:
         self.rollback += other.rollback
         self.check += other.check
         self.decided_by.update(other.decided_by)
+        self.groups.update(other.groups)
 
     def ends(self) -> list[bytes]:
         """The transactions that this batch says an outcome of."""
@@ -101,6 +104,7 @@ class Batch:
             rollback=[id_bytes for id_bytes in self.rollback if id_bytes in ids],
             check=[id_bytes for id_bytes in self.check if id_bytes in ids],
             decided_by={id_bytes: by for id_bytes, by in self.decided_by.items() if id_bytes in ids},
+            groups={id_bytes: group for id_bytes, group in self.groups.items() if id_bytes in ids},
             incarnation=self.incarnation,
         )
 
@@ -220,6 +224,7 @@ def _end_arrays(batch: Batch) -> list[Array]:
             else []
         ),
         uuid_array(batch.check),
+        text_array([batch.groups.get(id_bytes, "") for id_bytes in batch.ends()] if batch.groups else []),
     ]
 
 

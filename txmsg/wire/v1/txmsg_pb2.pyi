@@ -75,16 +75,18 @@ class SendReply(_message.Message):
     def __init__(self, shard: _Optional[bytes] = ..., errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ...) -> None: ...
 
 class EndTransactionsRequest(_message.Message):
-    __slots__ = ("shard", "commit", "rollback", "unknown")
+    __slots__ = ("shard", "commit", "rollback", "unknown", "group")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     ROLLBACK_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     shard: bytes
     commit: bytes
     rollback: bytes
     unknown: bytes
-    def __init__(self, shard: _Optional[bytes] = ..., commit: _Optional[bytes] = ..., rollback: _Optional[bytes] = ..., unknown: _Optional[bytes] = ...) -> None: ...
+    group: str
+    def __init__(self, shard: _Optional[bytes] = ..., commit: _Optional[bytes] = ..., rollback: _Optional[bytes] = ..., unknown: _Optional[bytes] = ..., group: _Optional[str] = ...) -> None: ...
 
 class EndTransactionsReply(_message.Message):
     __slots__ = ("errors",)

@@ -2,7 +2,8 @@
 
 -- Stores halves and plain messages and applies outcomes, all in one transaction. A column of nulls may be given as
 -- '{}'. p_decided_by: who decided each commit, and then each rollback: 1 the client, 2 a check, 3 a person. '{}': the
--- client all of them.
+-- client all of them. p_end_group: the producer group that each commit, rollback and check must be of, in this order; null:
+-- any; '{}': any for all. A transaction of another group counts as unknown.
 --
 -- Returns rows only for what is worth saying:
 --   end       queue, queue_offset   the queue reaches at least to before this offset (per queue that grew, or
@@ -39,7 +40,7 @@ create function txmsg.apply_batch(
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
     p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
     p_half_ordering_key text[], p_half_deliver_at timestamptz[],
-    p_commit uuid[], p_rollback uuid[], p_decided_by smallint[], p_check uuid[],
+    p_commit uuid[], p_rollback uuid[], p_decided_by smallint[], p_check uuid[], p_end_group text[],
     p_plain_id uuid[], p_plain_n smallint[], p_plain_queue int[], p_plain_key text[],
     p_plain_tag text[], p_plain_headers bytea[], p_plain_body bytea[], p_plain_born_at timestamptz[],
     p_plain_ordering_key text[], p_plain_deliver_at timestamptz[]
@@ -55,6 +56,7 @@ declare
     v_by_check uuid[];
     v_by_person uuid[];
     v_seen uuid[];
+    v_foreign uuid[];
     v_open boolean;
     v_known boolean;
     v_policies boolean;  -- whether some producer's first check has a time of its own
@@ -126,6 +128,31 @@ begin
               from unnest(p_commit) c(id) where c.id in (select unnest(v_seen));
             select coalesce(array_agg(c.id), '{}') into v_rollback
               from unnest(p_rollback) c(id) where c.id in (select unnest(v_seen));
+        end if;
+    end if;
+    if cardinality(p_end_group) > 0 then
+        -- After v_seen: what becomes visible later is not decided here, so nothing is decided that was not looked at.
+        with stored as materialized (
+            select h.transaction_id, h.producer from txmsg.half_message h
+             where h.transaction_id = any(v_ends) and h.n = 0)
+        select array_agg(e.id) into v_foreign
+          from unnest(v_ends, p_end_group) e(id, group_name)
+          join stored s on s.transaction_id = e.id
+          join txmsg.producer p on p.id = s.producer
+         where p.group_name <> e.group_name;
+        if v_foreign is not null then
+            return query select 'expired', unnest(v_foreign), null::int, null::bigint;
+            if cardinality(p_decided_by) > 0 then
+                p_decided_by := array(
+                    select e.by from unnest(p_commit || p_rollback, p_decided_by) with ordinality e(id, by, place)
+                     where e.id <> all (v_foreign) order by e.place);
+            end if;
+            p_commit := array(select c from unnest(p_commit) c where c <> all (v_foreign));
+            p_rollback := array(select c from unnest(p_rollback) c where c <> all (v_foreign));
+            p_check := array(select c from unnest(p_check) c where c <> all (v_foreign));
+            v_commit := array(select c from unnest(v_commit) c where c <> all (v_foreign));
+            v_rollback := array(select c from unnest(v_rollback) c where c <> all (v_foreign));
+            v_ends := p_commit || p_rollback || p_check;
         end if;
     end if;
     if cardinality(v_ends) > 0 or cardinality(p_plain_id) > 0 then
@@ -556,7 +583,7 @@ create procedure txmsg.write_batch(
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
     p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
     p_half_ordering_key text[], p_half_deliver_at timestamptz[],
-    p_commit uuid[], p_rollback uuid[], p_decided_by smallint[], p_check uuid[],
+    p_commit uuid[], p_rollback uuid[], p_decided_by smallint[], p_check uuid[], p_end_group text[],
     p_plain_id uuid[], p_plain_n smallint[], p_plain_queue int[], p_plain_key text[],
     p_plain_tag text[], p_plain_headers bytea[], p_plain_body bytea[], p_plain_born_at timestamptz[],
     p_plain_ordering_key text[], p_plain_deliver_at timestamptz[],
@@ -572,8 +599,8 @@ begin
       from txmsg.apply_batch(
         p_segment, p_previous, p_first_check, p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key,
         p_half_tag, p_half_headers, p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at,
-        p_commit, p_rollback, p_decided_by, p_check, p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag,
-        p_plain_headers, p_plain_body, p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at) r;
+        p_commit, p_rollback, p_decided_by, p_check, p_end_group, p_plain_id, p_plain_n, p_plain_queue, p_plain_key,
+        p_plain_tag, p_plain_headers, p_plain_body, p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at) r;
     -- A session reads changed settings between statements only: this one is what the wait begins with.
     if current_setting('synchronous_commit') = 'on' then
         standby_names := current_setting('synchronous_standby_names');
