@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from txmsg.access.permissions import missing
+from txmsg.access.permissions import denied, missing
 from txmsg.access.principal import Principal
-from txmsg.access.rules import Rights, resource_text
+from txmsg.access.rules import Rights
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.access.tokens import ID_LENGTH, read_token
-from txmsg.errors import BrokerUnavailable, PermissionDenied, TxmsgError, Unauthenticated
+from txmsg.errors import BrokerUnavailable, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 
 __all__ = ["AGE_S_MAX", "CERTIFICATE", "Guard"]
@@ -103,10 +103,7 @@ class Guard:
         lacking = missing(principal.rights, method, request)
         if lacking is None:
             return None
-        (action, kind), name = lacking
-        resource = resource_text(kind, name or "*")
-        command = f"txmsg acl allow {principal.name} {action} {resource}"
-        return PermissionDenied(f"user {principal.name} may not {action} {resource}: allow it with `{command}`")
+        return denied(principal.name, *lacking)
 
     def _of_token(self, token: str, peer: str) -> Principal:
         read = read_token(token)

@@ -9,9 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from shlex import quote as shell_quoted
 from typing import Any, NamedTuple
 
-from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rights
+from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rights, resource_text
+from txmsg.errors import PermissionDenied
+
+SEND_TOPIC = Right(Action.SEND, Kind.TOPIC)
+RECEIVE_GROUP = Right(Action.RECEIVE, Kind.GROUP)
+CHECK_GROUP = Right(Action.CHECK, Kind.GROUP)
+DESCRIBE_TOPIC = Right(Action.DESCRIBE, Kind.TOPIC)
+DESCRIBE_GROUP = Right(Action.DESCRIBE, Kind.GROUP)
+DESCRIBE_CLUSTER = Right(Action.DESCRIBE, Kind.CLUSTER)
+READ_TOPIC = Right(Action.READ, Kind.TOPIC)
+ADMINISTER_GROUP = Right(Action.ADMINISTER, Kind.GROUP)
+ADMINISTER_CLUSTER = Right(Action.ADMINISTER, Kind.CLUSTER)
 
 _GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 """Topics of a log that belong to a group, whose name follows."""
@@ -72,12 +84,19 @@ def resolved(right: Right, name: str) -> tuple[Right, str]:
     for prefix in _GROUP_TOPICS:
         if name.startswith(prefix):
             return _OF_GROUP[right.action], name.removeprefix(prefix)
-    return (_DESCRIBE_CLUSTER if right.action is Action.DESCRIBE else _ADMINISTER_CLUSTER), ""
+    return (DESCRIBE_CLUSTER if right.action is Action.DESCRIBE else ADMINISTER_CLUSTER), ""
 
 
 def allows(rights: Rights, right: Right, name: str) -> bool:
     """Whether a principal may do this with this name."""
     return rights.decide(*resolved(right, name)).allowed
+
+
+def denied(user: str, right: Right, name: str) -> PermissionDenied:
+    """The error for a right that a user does not have: it names the command that gives it."""
+    resource = resource_text(right.kind, name or "*")
+    command = f"txmsg acl allow {user} {right.action} {shell_quoted(resource)}"
+    return PermissionDenied(f"user {user} may not {right.action} {resource}: allow it with `{command}`")
 
 
 def missing(rights: Rights, method: str, request: Any) -> Missing | None:
@@ -102,18 +121,16 @@ def _group(action: Action, path: str = "", **kwargs: Any) -> Need:
     return Need(Right(action, Kind.GROUP), path, **kwargs)
 
 
-_DESCRIBE_CLUSTER = Right(Action.DESCRIBE, Kind.CLUSTER)
-_ADMINISTER_CLUSTER = Right(Action.ADMINISTER, Kind.CLUSTER)
 _OF_GROUP = {
-    Action.SEND: Right(Action.RECEIVE, Kind.GROUP),  # a member moves what failed there
-    Action.RECEIVE: Right(Action.RECEIVE, Kind.GROUP),
-    Action.READ: Right(Action.RECEIVE, Kind.GROUP),
-    Action.DESCRIBE: Right(Action.DESCRIBE, Kind.GROUP),
-    Action.ADMINISTER: Right(Action.ADMINISTER, Kind.GROUP),
+    Action.SEND: RECEIVE_GROUP,  # a member moves what failed there
+    Action.RECEIVE: RECEIVE_GROUP,
+    Action.READ: RECEIVE_GROUP,
+    Action.DESCRIBE: DESCRIBE_GROUP,
+    Action.ADMINISTER: ADMINISTER_GROUP,
 }
 _SIGNED_IN: tuple[Need, ...] = ()
-_SHOWS_CLUSTER = (Need(_DESCRIBE_CLUSTER),)
-_CHANGES_CLUSTER = (Need(_ADMINISTER_CLUSTER),)
+_SHOWS_CLUSTER = (Need(DESCRIBE_CLUSTER),)
+_CHANGES_CLUSTER = (Need(ADMINISTER_CLUSTER),)
 _MEMBER = (_group(Action.RECEIVE, found=True),)
 
 PERMISSIONS: dict[str, tuple[Need, ...]] = {

@@ -1,4 +1,4 @@
-"""Who makes the call that is being answered: for the audit log, at the depth where changes are written."""
+"""Who makes the call that is being answered, and what it may do: at the depth where things are found and changed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
+
+from txmsg.access.permissions import allows, denied
+from txmsg.access.principal import ANYONE, Principal
+from txmsg.access.rules import Right
 
 
 class Caller(NamedTuple):
@@ -21,9 +25,13 @@ class Calling(Protocol):
     @property
     def caller(self) -> Caller: ...
 
+    @property
+    def principal(self) -> Principal: ...
+
 
 class _Known(NamedTuple):
     caller: Caller
+    principal: Principal = ANYONE
 
 
 answering: ContextVar[Calling | None] = ContextVar("answering", default=None)
@@ -34,6 +42,20 @@ def current_caller() -> Caller:
     """Who makes the call that is being answered."""
     calling = answering.get()
     return Caller("", "") if calling is None else calling.caller
+
+
+def may(right: Right, name: str) -> bool:
+    """Whether who makes the call that is being answered may do this with what the call has found."""
+    calling = answering.get()
+    return calling is None or allows(calling.principal.rights, right, name)
+
+
+def require(right: Right, name: str) -> None:
+    """Raises PermissionDenied unless `may`."""
+    if not may(right, name):
+        calling = answering.get()
+        assert calling is not None, "nobody is denied outside a call"
+        raise denied(calling.principal.name, right, name)
 
 
 @contextmanager

@@ -254,9 +254,10 @@ class Server:
             connection.refuse_arriving(partial)
 
     def _look_at_credentials(self) -> None:
-        """Users have changed: those who have lost their credential are cut off."""
+        """Users or rules have changed: those who have lost their credential are cut off, and calls that wait end."""
         for connection in list(self.connections):
             connection.look_at_credential()
+            connection.look_at_calls()
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
@@ -344,10 +345,11 @@ def _listener(family: int, end: Any, *, is_alone: bool) -> socket.socket:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A call under way. call: where messages are many."""
+    """A call under way. call: where messages are many. request: the first one."""
 
     deadline: float
     size_bytes: int
+    request: object
     task: asyncio.Task[None] | None = None
     call: ServerCall[Any, Any] | None = None
 
@@ -412,6 +414,15 @@ class ServerConnection(Connection):
             except Unauthenticated:
                 # Not this error: the client may have another token by now, and learns it when it connects again.
                 self._let_out(BrokerUnavailable("the credential of this connection is not valid any more"))
+
+    def look_at_calls(self) -> None:
+        """Refuses the calls under way that wait or stream, and that their principal may not make any more."""
+        guard = self._server.guard
+        for call, running in list(self._calls.items()):
+            if guard is not None and running.call is not None and running.task is not None:
+                refused = guard.refusal(self.principal, running.call.method.name, running.request)
+                if refused is not None:
+                    self._refuse_call(call, refused)
 
     def _let_out(self, error: TxmsgError) -> None:
         """Tells why nothing more is done for this connection, and waits a while for the client to close it."""
@@ -578,7 +589,7 @@ class ServerConnection(Connection):
                 return
         self._server.calls_begun += 1
         deadline = self.loop.time() + head.timeout_ms / 1000 if head.timeout_ms else float("inf")
-        running = self._calls[call] = _Running(deadline, len(message))
+        running = self._calls[call] = _Running(deadline, len(message), arguments[0])
         self.hold(running.size_bytes)
         if method.takes_many or method.gives_many or hasattr(handler, "with_call"):
             running.call = ServerCall(self, call, method)
@@ -625,7 +636,7 @@ class ServerCall(Generic[RequestT, ReplyT]):
     def __init__(self, connection: ServerConnection, call: int, method: Method[RequestT, ReplyT]) -> None:
         self.connection = connection
         self._call = call
-        self._method = method
+        self.method = method
         self._requests: deque[RequestT | Buffer] = deque()
         self._is_ended = False
         self._came = asyncio.Event()
@@ -664,7 +675,7 @@ class ServerCall(Generic[RequestT, ReplyT]):
         request = self._requests.popleft()
         if isinstance(request, Buffer):
             self.connection.hold(-len(request))
-            return read_request(self._method, request)
+            return read_request(self.method, request)
         return request
 
     async def send(self, reply: ReplyT, data: Sequence[Buffer] = ()) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from uuid import UUID
 
+from txmsg.access.permissions import ADMINISTER_GROUP, DESCRIBE_GROUP, READ_TOPIC
 from txmsg.broker.api.notify import DeliveryService
 from txmsg.broker.clients import AttachedClients
 from txmsg.broker.retention import DropCounts
@@ -18,10 +19,13 @@ from txmsg.broker.store.topics import TopicRow
 from txmsg.errors import ProtocolError, shown
 from txmsg.logs import EventLog
 from txmsg.message import check_name, datetime_of_us, us_of_datetime
+from txmsg.wire.caller import may, require
 from txmsg.wire.codec import ids_of_bytes, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 _log = EventLog(__name__)
+_NO_GROUP = "-"
+"""The name of none: what comes between looking and deciding was not looked at, and is not decided."""
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _TOKEN = re.compile(r"(\d{1,17})\.([0-9a-f-]{36})\.(\d{1,5})")
 
@@ -68,7 +72,11 @@ class AdminApi:
         )
         rows = found[:limit]
         return pb.ListHalvesReply(
-            halves=[_half(row, self._clients.able(row.group_name, row.fence_id)) for row in rows],
+            halves=[
+                _half(row, self._clients.able(row.group_name, row.fence_id), with_bodies=request.with_bodies)
+                for row in rows
+                if may(DESCRIBE_GROUP, row.group_name)
+            ],
             next=_token(rows[-1]) if rows and rows[-1].more else "",
         )
 
@@ -77,7 +85,10 @@ class AdminApi:
         if len(ids) != 1:
             raise ProtocolError(f"resolve one transaction id at a time, not {len(ids)}")
         problems = await self._service.end(
-            commit=ids if request.commit else (), rollback=() if request.commit else ids, by=DecidedBy.PERSON
+            commit=ids if request.commit else (),
+            rollback=() if request.commit else ids,
+            by=DecidedBy.PERSON,
+            group=await self._group_to_administer(UUID(bytes=bytes(ids[0]))),
         )
         for error in problems.values():
             raise error
@@ -94,11 +105,21 @@ class AdminApi:
         ids = ids_of_bytes(request.transaction_id)
         if len(ids) + bool(request.group) != 1:
             raise ProtocolError("resume one transaction id or one group at a time")
+        if ids:
+            await self._group_to_administer(ids[0])
         resumed = await self._halves.resume(
             transaction_id=ids[0] if ids else None, group=check_name("group", request.group) if request.group else ""
         )
         self._on_resume()
         return pb.ResumeHalvesReply(resumed=resumed)
+
+    async def _group_to_administer(self, transaction_id: UUID) -> str:
+        """The producer group of an undecided transaction; _NO_GROUP if it is not. Raises PermissionDenied."""
+        group = (await self._halves.held([transaction_id])).get(transaction_id)
+        if group is None:
+            return _NO_GROUP
+        require(ADMINISTER_GROUP, group)
+        return group
 
     async def stats(self, request: pb.StatsRequest) -> pb.StatsReply:
         halves, in_doubt = await self._halves.count()
@@ -139,7 +160,8 @@ def _place(token: str) -> tuple[datetime, UUID, int]:
     return datetime_of_us(int(found[1])), UUID(found[2]), int(found[3])
 
 
-def _half(row: HalfRow, clients: int) -> pb.Half:
+def _half(row: HalfRow, clients: int, *, with_bodies: bool) -> pb.Half:
+    withheld = with_bodies and not may(READ_TOPIC, row.topic)
     return pb.Half(
         transaction_id=row.transaction_id.bytes,
         n=row.n,
@@ -148,8 +170,9 @@ def _half(row: HalfRow, clients: int) -> pb.Half:
         fence_id=row.fence_id.bytes if row.fence_id else b"",
         key=row.key or "",
         tag=row.tag or "",
-        headers=row.headers or b"",
-        body=row.body,
+        headers=b"" if withheld else row.headers or b"",
+        body=b"" if withheld else row.body,
+        withheld=withheld,
         born_at_us=_us(row.born_at),
         stored_at_us=_us(row.stored_at),
         next_check_at_us=_us(row.next_check_at),

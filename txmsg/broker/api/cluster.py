@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from txmsg.access.permissions import DESCRIBE_GROUP
 from txmsg.broker.clients import AttachedClients
 from txmsg.broker.cluster import Registry
 from txmsg.broker.store.mirrors import MirrorQueueRow, MirrorRow, Mirrors
 from txmsg.message import now_us, us_of_datetime
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures
+from txmsg.wire.caller import may
 from txmsg.wire.v1 import cluster_pb2 as pb
 
 Read = Callable[[bool], Awaitable[Figures]]
@@ -62,7 +64,11 @@ class ClusterApi:
 
     async def clients(self, request: pb.ClientsRequest) -> pb.ClientsReply:
         limit, contains = min(request.limit or 1000, 10_000), request.contains.lower()
-        found = [client for client in self._clients.all() if contains in f"{client.group} {client.host}".lower()]
+        found = [
+            client
+            for client in self._clients.all()
+            if contains in f"{client.group} {client.host}".lower() and may(DESCRIBE_GROUP, client.group)
+        ]
         return pb.ClientsReply(
             clients=[
                 pb.Client(

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from txmsg.access.permissions import DESCRIBE_GROUP, READ_TOPIC
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetterRow, DeadLetters, Place
 from txmsg.errors import ProtocolError, shown
 from txmsg.message import Offset, QueueId, check_name, datetime_of_us, parse_id, us_of_datetime
+from txmsg.wire.caller import may
 from txmsg.wire.v1 import dead_letters_pb2 as pb
 
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
@@ -31,8 +33,10 @@ class DeadLettersApi:
             with_bodies=request.with_bodies,
             size_bytes_max=_LIST_SIZE_BYTES_MAX,
         )
+        shown_rows = [row for row in rows if may(DESCRIBE_GROUP, row.group_name)]
         return pb.ListDeadLettersReply(
-            letters=[_letter(row) for row in rows], next=_token(rows[-1].place) if rows and rows[-1].more else ""
+            letters=[_letter(row, with_bodies=request.with_bodies) for row in shown_rows],
+            next=_token(rows[-1].place) if rows and rows[-1].more else "",
         )
 
     async def count(self, request: pb.CountRequest) -> pb.CountReply:
@@ -80,7 +84,8 @@ def _place(token: str) -> Place:
     )
 
 
-def _letter(row: DeadLetterRow) -> pb.DeadLetter:
+def _letter(row: DeadLetterRow, *, with_bodies: bool) -> pb.DeadLetter:
+    withheld = with_bodies and not may(READ_TOPIC, row.topic)
     return pb.DeadLetter(
         group=row.group_name,
         topic=row.topic,
@@ -91,8 +96,9 @@ def _letter(row: DeadLetterRow) -> pb.DeadLetter:
         key=row.key or "",
         tag=row.tag or "",
         ordering_key=row.ordering_key or "",
-        headers=row.headers or b"",
-        body=row.body,
+        headers=b"" if withheld else row.headers or b"",
+        body=b"" if withheld else row.body,
+        withheld=withheld,
         born_at_us=us_of_datetime(row.born_at),
         stored_at_us=us_of_datetime(row.stored_at),
         died_at_us=us_of_datetime(row.died_at),

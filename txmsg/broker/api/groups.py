@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from txmsg.access.permissions import DESCRIBE_GROUP
 from txmsg.administration import CheckChange, GroupChange
 from txmsg.broker.api.dead_letters import failure_of
 from txmsg.broker.check_policies import GroupChecks
@@ -17,6 +18,7 @@ from txmsg.broker.store.retry_administration import RetryAdministration, RetryPl
 from txmsg.errors import MisuseError, ProtocolError, shown
 from txmsg.message import Offset, QueueId, check_name, datetime_of_us, parse_id, us_of_datetime
 from txmsg.runtime.start import Start
+from txmsg.wire.caller import may
 from txmsg.wire.v1 import groups_pb2 as pb
 
 _CHECKS = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
@@ -63,7 +65,7 @@ class GroupsApi:
         groups = {
             name: pb.GroupSummary(group=name, created_at_us=us_of_datetime(created_at))
             for name, created_at in rows
-            if not end or name <= end
+            if (not end or name <= end) and may(DESCRIBE_GROUP, name)
         }
         for lag in lags:
             if lag.group in groups:
@@ -73,7 +75,11 @@ class GroupsApi:
         return pb.ListGroupsReply(
             groups=groups.values(),
             next=end,
-            producer_groups=[self._check_settings(row) for row in producers if not end or row.group_name <= end],
+            producer_groups=[
+                self._check_settings(row)
+                for row in producers
+                if (not end or row.group_name <= end) and may(DESCRIBE_GROUP, row.group_name)
+            ],
         )
 
     async def show_checks(self, request: pb.ShowChecksRequest) -> pb.ShowChecksReply:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from txmsg.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC, READ_TOPIC
 from txmsg.broker.api.dead_letters import failure_of
 from txmsg.broker.store.journal import EntryRow
 from txmsg.broker.store.messages import EndedRow, FoundRow, GroupRow, Messages
 from txmsg.errors import ProtocolError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, parse_id, us_of_datetime
+from txmsg.wire.caller import may
 from txmsg.wire.v1 import messages_pb2 as pb
 
 _REPLY_SIZE_BYTES_MAX = 16 * 1024 * 1024
@@ -23,17 +25,26 @@ class MessagesApi:
 
     async def find(self, request: pb.FindMessagesRequest) -> pb.FindMessagesReply:
         rows = await self._rows(request, limit=min(request.limit or 100, 10_000), with_bodies=request.with_bodies)
-        return pb.FindMessagesReply(messages=[_message(row) for row in rows], more=bool(rows) and rows[-1].more)
+        return pb.FindMessagesReply(
+            messages=[_message(row, with_bodies=request.with_bodies) for row in rows if may(DESCRIBE_TOPIC, row.topic)],
+            more=bool(rows) and rows[-1].more,
+        )
 
     async def trace(self, request: pb.TraceRequest) -> pb.TraceReply:
         limit = min(request.limit or 20, 1000) if request.key else MESSAGES_PER_TRANSACTION_MAX
         rows = await self._rows(request, limit=limit, with_bodies=False)
         reply = pb.TraceReply(more=bool(rows) and rows[-1].more)
         for row in rows:
+            if not may(DESCRIBE_TOPIC, row.topic):
+                continue
             traced = pb.TracedMessage(message=_message(row))
             if row.queue_offset is not None:
                 place = (row.queue_id, row.queue_offset)
-                traced.groups.extend(_group(state) for state in await self._messages.groups_of(*place))
+                traced.groups.extend(
+                    _group(state)
+                    for state in await self._messages.groups_of(*place)
+                    if may(DESCRIBE_GROUP, state.group_name)
+                )
                 traced.mirrors.extend(
                     pb.MirrorTrace(mirror=mirror.name, log=mirror.log, mirrored=mirror.is_mirrored)
                     for mirror in await self._messages.mirrors_of(*place)
@@ -50,7 +61,7 @@ class MessagesApi:
         if request.id and not rows:
             transaction_id, _ = parse_id(request.id)
             ended = await self._messages.ended(transaction_id)
-            if ended is not None:
+            if ended is not None and may(DESCRIBE_TOPIC, ended.topic or ""):
                 entries = await self._messages.journal_of(
                     transaction_id, 0, queue_id=None, queue_offset=None, since=ended.half_stored_at
                 )
@@ -83,7 +94,8 @@ def _decision(decided_by: int | None) -> str:
     return "UNDECIDED" if decided_by is None else pb.FoundMessage.Decision.Name(decided_by)
 
 
-def _message(row: FoundRow) -> pb.FoundMessage:
+def _message(row: FoundRow, *, with_bodies: bool = False) -> pb.FoundMessage:
+    withheld = with_bodies and not may(READ_TOPIC, row.topic)
     return pb.FoundMessage(
         transaction_id=row.transaction_id.bytes,
         n=row.n,
@@ -96,8 +108,9 @@ def _message(row: FoundRow) -> pb.FoundMessage:
         key=row.key or "",
         tag=row.tag or "",
         ordering_key=row.ordering_key or "",
-        headers=row.headers or b"",
-        body=row.body,
+        headers=b"" if withheld else row.headers or b"",
+        body=b"" if withheld else row.body,
+        withheld=withheld,
         size_bytes=row.size_bytes,
         born_at_us=us_of_datetime(row.born_at),
         half_stored_at_us=_us(row.half_stored_at),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 from uuid import UUID
 
+from txmsg.access.permissions import CHECK_GROUP, SEND_TOPIC
 from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Refusal, Subscription
 from txmsg.broker.incarnation import Incarnation
@@ -18,6 +19,7 @@ from txmsg.columns import Columns
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
 from txmsg.runtime.start import Start, start_of_wire
+from txmsg.wire.caller import may, require
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.server import ServerCall, with_call
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -128,6 +130,7 @@ class NotifyApi:
         routes: Routes,
         incarnation: Incarnation,
         stopping: asyncio.Event,
+        authenticates: bool = False,
     ) -> None:
         self._service = service
         self._delivery = delivery
@@ -137,6 +140,8 @@ class NotifyApi:
         self._routes = routes
         self._incarnation = incarnation
         self._stopping = stopping
+        self._authenticates = authenticates
+        """Whether ids of others must be refused: who calls is known."""
         self.address = ""
         """Where this broker is reached; set when the port is known."""
 
@@ -185,7 +190,9 @@ class NotifyApi:
             )
         commit, rollback, unknown = map(slices_of_ids, (request.commit, request.rollback, request.unknown))
         _check_items(len(commit) + len(rollback) + len(unknown))
-        problems = await self._service.end(commit=commit, rollback=rollback, unknown=unknown)
+        problems = await self._service.end(
+            commit=commit, rollback=rollback, unknown=unknown, group=request.group if self._authenticates else ""
+        )
         return pb.EndTransactionsReply(errors=_item_errors(problems))
 
     async def recall(self, request: pb.RecallRequest) -> pb.RecallReply:
@@ -197,8 +204,20 @@ class NotifyApi:
                 f"{len(ids)} messages to recall come with {len(ns)} places in their transactions, each of which is to "
                 f"be below {MESSAGES_PER_TRANSACTION_MAX}"
             )
-        kinds = await self._scheduled.recall(ids, ns)
+        own = await self._scheduled.topics_of(ids) if self._authenticates else None
+        kinds = await self._scheduled.recall(ids, ns) if own is None else await self._recall_own(ids, ns, own)
         return pb.RecallReply(results=[_RECALLS[kind] for kind in kinds])
+
+    async def _recall_own(
+        self, ids: Sequence[UUID], ns: Sequence[int], topics: Mapping[UUID, Set[str]]
+    ) -> Sequence[str]:
+        """As `recall`. Of messages in topics of others nothing is known, nor of those that came after the look."""
+        own = [
+            row for row, id_ in enumerate(ids) if id_ in topics and all(may(SEND_TOPIC, topic) for topic in topics[id_])
+        ]
+        kinds = await self._scheduled.recall([ids[row] for row in own], [ns[row] for row in own]) if own else ()
+        found = dict(zip(own, kinds, strict=True))
+        return [found.get(row, "unknown") for row in range(len(ids))]
 
     @with_call
     async def receive(self, request: pb.ReceiveRequest, call: Receiving) -> pb.ReceiveReply:
@@ -344,7 +363,10 @@ class NotifyApi:
     async def held(self, request: pb.HeldRequest) -> pb.HeldReply:
         ids = ids_of_bytes(request.transaction_ids)
         _check_items(len(ids))
-        return pb.HeldReply(held=bytes_of_ids(await self._halves.held(ids)))
+        held = await self._halves.held(ids)
+        for group in set(held.values()):
+            require(CHECK_GROUP, group)  # not left out: who is told that a transaction is decided purges its fence row
+        return pb.HeldReply(held=bytes_of_ids(held))
 
 
 def _check_items(count: int) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from txmsg.access.permissions import DESCRIBE_CLUSTER
 from txmsg.broker.settings import RunTimeSettings
 from txmsg.broker.store.settings import SettingRow
 from txmsg.message import us_of_datetime
+from txmsg.wire.caller import require
 from txmsg.wire.v1 import settings_pb2 as pb
 
 _WAIT_S_MAX = 300.0
 _PREFIXES_MAX = 100
+_OF_CLIENTS = ("client.", "app.")
+"""Scopes that every client may watch."""
 
 
 class SettingsApi:
@@ -41,6 +45,8 @@ class SettingsApi:
         return pb.SettingHistoryReply(changes=[_stored(row) for row in await self._settings.history(request.name)])
 
     async def watch(self, request: pb.WatchSettingsRequest) -> pb.WatchSettingsReply:
+        if not all(prefix.startswith(_OF_CLIENTS) for prefix in request.prefixes):
+            require(DESCRIBE_CLUSTER, "")
         await self._settings.changed_from(request.version, min(request.wait_ms / 1000, _WAIT_S_MAX))
         rows = self._settings.stored(request.prefixes[:_PREFIXES_MAX])
         return pb.WatchSettingsReply(version=self._settings.version, settings=[_stored(row) for row in rows])

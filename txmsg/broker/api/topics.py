@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from txmsg.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings, TopicSettingsRow
 from txmsg.message import check_name, us_of_datetime
+from txmsg.wire.caller import may
 from txmsg.wire.v1 import topics_pb2 as pb
 
 _CHANGES = (
@@ -29,9 +31,11 @@ class TopicsApi:
         limit = min(request.limit or 1000, 10_000)
         rows = await self._topics.list(limit + 1, after=request.after, contains=request.contains)
         found = [
-            pb.TopicSummary(settings=_topic(row.settings), kept=row.kept, entered=row.entered) for row in rows[:limit]
+            pb.TopicSummary(settings=_topic(row.settings), kept=row.kept, entered=row.entered)
+            for row in rows[:limit]
+            if may(DESCRIBE_TOPIC, row.settings.name)
         ]
-        return pb.ListTopicSettingsReply(topics=found, next=found[-1].settings.name if len(rows) > limit else "")
+        return pb.ListTopicSettingsReply(topics=found, next=rows[limit - 1].settings.name if len(rows) > limit else "")
 
     async def show(self, request: pb.ShowTopicRequest) -> pb.ShowTopicReply:
         topic, queues, groups, halves, scheduled = await self._topics.show(check_name("topic", request.name))
@@ -41,6 +45,7 @@ class TopicsApi:
             groups=[
                 pb.TopicGroup(group=group.group_name, waiting=group.waiting, retrying=group.retrying, dead=group.dead)
                 for group in groups
+                if may(DESCRIBE_GROUP, group.group_name)
             ],
             halves=halves,
             scheduled=scheduled,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -179,14 +179,16 @@ class Halves:
             )
             return await cursor.fetchall()
 
-    async def held(self, transaction_ids: Sequence[UUID]) -> Sequence[UUID]:
-        """Which of these are undecided here."""
+    async def held(self, transaction_ids: Sequence[UUID]) -> Mapping[UUID, str]:
+        """Which of these are undecided here, and of which producer group."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(
-                "select distinct transaction_id from txmsg.half_message where transaction_id = any(%s) and not decided",
+                "select h.transaction_id, p.group_name from txmsg.half_message h "
+                "join txmsg.producer p on p.id = h.producer "
+                "where h.transaction_id = any(%s) and h.n = 0 and not h.decided",
                 (list(transaction_ids),),
             )
-            return [transaction_id for (transaction_id,) in await cursor.fetchall()]
+            return dict(await cursor.fetchall())
 
     async def count(self) -> tuple[int, int]:
         """How many transactions are undecided, and how many of them are parked in doubt."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from datetime import datetime
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -64,6 +64,17 @@ class Scheduled:
 
         return await self._in_open_segment(once)
 
+    async def topics_of(self, ids: Sequence[UUID]) -> Mapping[UUID, Set[str]]:
+        """Where messages of these transactions are, or were taken back from, as far as `recall` looks."""
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(
+                _TOPICS_OF, {"ids": list(ids), "segments": [self._segment.open, self._segment.previous]}
+            )
+            found: dict[UUID, set[str]] = {}
+            for transaction_id, topic in await cursor.fetchall():
+                found.setdefault(transaction_id, set()).add(topic)
+            return found
+
     async def left_behind(self, limit: int) -> Sequence[UUID]:
         """See `DueMessages.left_behind`."""
         async with session(self._pool) as connection:
@@ -79,6 +90,18 @@ class Scheduled:
         await self._segment.refresh()
         return await call()
 
+
+_TOPICS_OF = """
+select found.transaction_id, t.name from (
+    select s.transaction_id, s.queue from txmsg.scheduled s where s.transaction_id = any(%(ids)s)
+    union select h.transaction_id, h.queue from txmsg.half_message h where h.transaction_id = any(%(ids)s)
+    union select m.transaction_id, m.queue from txmsg.message m
+     where m.segment = any(%(segments)s || array(select -s from unnest(%(segments)s) s))
+       and m.transaction_id = any(%(ids)s)
+    union select r.transaction_id, r.queue from txmsg.rolled_back r
+     where r.segment = any(%(segments)s) and r.transaction_id = any(%(ids)s)
+) found join txmsg.queue q on q.id = found.queue join txmsg.topic t on t.id = q.topic_id
+"""
 
 # From key to key, and of each the first row only: a key may hold back millions.
 _LEFT_BEHIND = """

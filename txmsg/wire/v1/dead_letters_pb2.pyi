@@ -35,7 +35,7 @@ class Failure(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., at_us: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
-    __slots__ = ("group", "topic", "queue", "offset", "transaction_id", "n", "key", "tag", "ordering_key", "headers", "body", "born_at_us", "stored_at_us", "died_at_us", "attempts", "last_error", "failures", "generation", "blocks_key", "size_bytes")
+    __slots__ = ("group", "topic", "queue", "offset", "transaction_id", "n", "key", "tag", "ordering_key", "headers", "body", "born_at_us", "stored_at_us", "died_at_us", "attempts", "last_error", "failures", "generation", "blocks_key", "size_bytes", "withheld")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class DeadLetter(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_KEY_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     queue: int
@@ -76,7 +77,8 @@ class DeadLetter(_message.Message):
     generation: int
     blocks_key: bool
     size_bytes: int
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., died_at_us: _Optional[int] = ..., attempts: _Optional[int] = ..., last_error: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., generation: _Optional[int] = ..., blocks_key: bool = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    withheld: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., died_at_us: _Optional[int] = ..., attempts: _Optional[int] = ..., last_error: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., generation: _Optional[int] = ..., blocks_key: bool = ..., size_bytes: _Optional[int] = ..., withheld: bool = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
     __slots__ = ("filter", "limit", "after", "with_bodies")

@@ -359,7 +359,7 @@ class ListHalvesRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., parked_only: bool = ..., transaction_id: _Optional[bytes] = ..., limit: _Optional[int] = ..., with_bodies: bool = ..., after: _Optional[str] = ...) -> None: ...
 
 class Half(_message.Message):
-    __slots__ = ("transaction_id", "n", "topic", "group", "fence_id", "key", "tag", "headers", "body", "born_at_us", "stored_at_us", "next_check_at_us", "checks", "parked_reason", "ordering_key", "decided", "held_back_by", "deliver_at_us", "clients")
+    __slots__ = ("transaction_id", "n", "topic", "group", "fence_id", "key", "tag", "headers", "body", "born_at_us", "stored_at_us", "next_check_at_us", "checks", "parked_reason", "ordering_key", "decided", "held_back_by", "deliver_at_us", "clients", "withheld")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -379,6 +379,7 @@ class Half(_message.Message):
     HELD_BACK_BY_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AT_US_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
     transaction_id: bytes
     n: int
     topic: str
@@ -398,7 +399,8 @@ class Half(_message.Message):
     held_back_by: bytes
     deliver_at_us: int
     clients: int
-    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., checks: _Optional[int] = ..., parked_reason: _Optional[str] = ..., ordering_key: _Optional[str] = ..., decided: bool = ..., held_back_by: _Optional[bytes] = ..., deliver_at_us: _Optional[int] = ..., clients: _Optional[int] = ...) -> None: ...
+    withheld: bool
+    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., fence_id: _Optional[bytes] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., checks: _Optional[int] = ..., parked_reason: _Optional[str] = ..., ordering_key: _Optional[str] = ..., decided: bool = ..., held_back_by: _Optional[bytes] = ..., deliver_at_us: _Optional[int] = ..., clients: _Optional[int] = ..., withheld: bool = ...) -> None: ...
 
 class ListHalvesReply(_message.Message):
     __slots__ = ("halves", "next")
