@@ -17,6 +17,7 @@ AREAS = {
     "access": "Users, and who is let in",
     "alert": "Alerts that brokers raise",
     "append": "Appends to a MetaQ server",
+    "audit": "The audit log",
     "attach": "Streams over which clients answer checks",
     "broker": "A broker process",
     "check": "Check-backs of half messages",

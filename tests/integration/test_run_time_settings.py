@@ -122,6 +122,7 @@ async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str)
             {"delivery": {"memory_size_bytes_max": broker.delivery.state.memory.size_bytes_max}}
         ],
         **dict.fromkeys([name for name in LIVE if name.startswith("alerts.")], lambda: [broker.alerting._config]),
+        "audit_retention_s": lambda: [broker.audit._config],
         "check_loop.in_flight_max": lambda: [{"check_loop": broker.checks._config}],
     }
     assert holders.keys() == LIVE.keys()

@@ -201,6 +201,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Alerts/Silence": _CHANGES_CLUSTER,
     "Alerts/Unsilence": _CHANGES_CLUSTER,
     "Alerts/Test": _CHANGES_CLUSTER,
+    "Audit/List": _SHOWS_CLUSTER,
     # A log.
     "MetaQ/Describe": _SIGNED_IN,
     "MetaQ/ListTopics": (_topic(Action.DESCRIBE, "topic", found=True),),

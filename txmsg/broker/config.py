@@ -188,6 +188,13 @@ class BrokerConfig:
     )
     retention_check_s: float = setting(60.0, "How often to look for segments to drop.", least=0, is_open=True)
 
+    audit_retention_s: float = setting(
+        90 * 86_400.0,
+        "How long to keep entries of the audit log.",
+        least=86_400,
+        most=DURATION_S_MAX,
+        live=True,
+    )
     connections_max: int = setting(
         16_000,
         "Clients that may be connected at once; fewer if the process may not open so many files. Further connections "

@@ -15,6 +15,7 @@ from txmsg.broker.admission import Admission
 from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.api.admin import AdminApi
 from txmsg.broker.api.alerts import AlertsApi
+from txmsg.broker.api.audit import AuditApi
 from txmsg.broker.api.cluster import ClusterApi
 from txmsg.broker.api.dead_letters import DeadLettersApi
 from txmsg.broker.api.groups import GroupsApi
@@ -22,6 +23,7 @@ from txmsg.broker.api.messages import MessagesApi
 from txmsg.broker.api.notify import NotifyApi
 from txmsg.broker.api.settings import SettingsApi
 from txmsg.broker.api.topics import TopicsApi
+from txmsg.broker.audit import AuditUpkeep
 from txmsg.broker.check_policies import GroupChecks
 from txmsg.broker.clients import AttachedClients
 from txmsg.broker.cluster import Leases, Membership, Notices, OwnQueues, Registry
@@ -35,6 +37,7 @@ from txmsg.broker.scheduler import Scheduler
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.settings import RunTimeSettings
+from txmsg.broker.store.audit import AuditLog
 from txmsg.broker.store.check_policies import CheckPolicies as CheckPolicyStore
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.dead_letters import DeadLetters
@@ -60,6 +63,7 @@ from txmsg.settings.tracing import tracing_of_process
 from txmsg.wire.server import CLOSING_S_MAX, Server, connections_allowed
 from txmsg.wire.v1 import (
     alerts_rpc,
+    audit_rpc,
     cluster_rpc,
     dead_letters_rpc,
     groups_rpc,
@@ -184,6 +188,8 @@ class Broker:
         # settings at run time
         self.settings = RunTimeSettings(given, SettingStore(pool), SettingStore(admin_pool), self.use)
         pool.incarnation.on_end(self.settings.forget)
+        audit_log = AuditLog(admin_pool)
+        self.audit = AuditUpkeep(config, audit_log)
         self.alerting = Alerting(config, admin_pool, self.figures, has_joined=lambda: bool(self.membership.brokers))
         # the API
         self.api = NotifyApi(
@@ -203,6 +209,7 @@ class Broker:
             Halves(admin_pool),
             groups,
             clients,
+            audit=audit_log,
             drops=self.retention.counts,
             on_resume=partial(self.checks.wake, sweep=True),
         )
@@ -211,6 +218,7 @@ class Broker:
                 txmsg_rpc.Notify: self.api,
                 txmsg_rpc.Admin: admin,
                 alerts_rpc.Alerts: AlertsApi(admin_pool, self.alerting),
+                audit_rpc.Audit: AuditApi(audit_log),
                 cluster_rpc.Cluster: ClusterApi(
                     Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures
                 ),
@@ -240,6 +248,7 @@ class Broker:
         self.checks.pace(config.check_loop)
         self.delivery.use(config.delivery)
         self.alerting.use(config)
+        self.audit.use(config)
 
     def _topics_changed(self) -> None:
         self.topics.look_soon()
@@ -265,6 +274,7 @@ class Broker:
             "notices": self.notices.run(),
             "figures": self.database_figures.run(),
             "alerts": self.alerting.run(),
+            "audit log": self.audit.run(),
             "journal": self.journal_writer.run(),
         }
 

@@ -20,6 +20,7 @@ EXAMPLE_FORMAT: Final = "\b\nExample:"
 
 COMMANDS: Final = {
     "alert": "Look at alerts that brokers raise, silence them, and test who is told.",
+    "audit": "List who changed what, from where, and what was there before.",
     "broker": "Run a broker.",
     "capture": "Print what clients and a server say to each other.",
     "cert": "Make certificates for development and tests.",

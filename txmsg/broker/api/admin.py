@@ -12,6 +12,7 @@ from txmsg.broker.api.notify import DeliveryService
 from txmsg.broker.clients import AttachedClients
 from txmsg.broker.retention import DropCounts
 from txmsg.broker.service import NotifyService
+from txmsg.broker.store.audit import AuditLog
 from txmsg.broker.store.batch import DecidedBy
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import HalfRow, Halves
@@ -41,6 +42,7 @@ class AdminApi:
         groups: GroupAdministration,
         clients: AttachedClients,
         *,
+        audit: AuditLog,
         drops: DropCounts,
         on_resume: Callable[[], None],
     ) -> None:
@@ -49,6 +51,7 @@ class AdminApi:
         self._halves = halves
         self._groups = groups
         self._clients = clients
+        self._audit = audit
         self._drops = drops
         self._on_resume = on_resume
 
@@ -84,6 +87,9 @@ class AdminApi:
         ids = slices_of_ids(request.transaction_id)
         if len(ids) != 1:
             raise ProtocolError(f"resolve one transaction id at a time, not {len(ids)}")
+        action, target = f"half.{'commit' if request.commit else 'rollback'}", str(UUID(bytes=bytes(ids[0])))
+        # Before it, as the batch is not a transaction of ours: there is no decision without an entry.
+        await self._audit.record(action, target, after={"reason": request.reason})
         problems = await self._service.end(
             commit=ids if request.commit else (),
             rollback=() if request.commit else ids,
@@ -91,6 +97,7 @@ class AdminApi:
             group=await self._group_to_administer(UUID(bytes=bytes(ids[0]))),
         )
         for error in problems.values():
+            await self._audit.record("half.refused", target, after={"error": str(error)})
             raise error
         _log.info(
             "half.decided_by_operator",

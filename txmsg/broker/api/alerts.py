@@ -8,6 +8,7 @@ from datetime import datetime
 from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.alerts.states import ActiveAlert, check_matchers, fits
 from txmsg.broker.store import alerts as store
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.errors import MisuseError, shown
 from txmsg.message import us_of_datetime
@@ -47,18 +48,26 @@ class AlertsApi:
             raise MisuseError(f"for_s={request.for_s:g} must be above 0 and at most {_SILENCE_S_MAX:g} seconds")
         _check_text("created_by", request.created_by)
         _check_text("reason", request.reason)
-        async with session(self._pool) as conn:
+        async with session(self._pool) as conn, conn.transaction():
             made = await store.silence(
                 conn, matchers, for_s=request.for_s, reason=request.reason, created_by=request.created_by
             )
+            await audit.record(conn, "alert.silence", str(made.id), after=made._asdict())
         return pb.SilenceReply(silence=_silence(made))
 
     async def unsilence(self, request: pb.UnsilenceRequest) -> pb.UnsilenceReply:
-        async with session(self._pool) as conn:
-            return pb.UnsilenceReply(held=await store.unsilence(conn, min(request.id, 2**63 - 1)))
+        async with session(self._pool) as conn, conn.transaction():
+            held = await store.unsilence(conn, min(request.id, 2**63 - 1))
+            if held:
+                await audit.record(conn, "alert.unsilence", str(request.id))
+            return pb.UnsilenceReply(held=held)
 
     async def test(self, _: pb.TestAlertsRequest) -> pb.TestAlertsReply:
         outcomes = await self._alerting.test()
+        async with session(self._pool) as conn:
+            await audit.record(
+                conn, "alert.test", "", after={name: error or "told" for name, error in outcomes.items()}
+            )
         return pb.TestAlertsReply(
             receivers=[pb.AlertTest(receiver=name, error=error) for name, error in outcomes.items()]
         )

@@ -10,8 +10,10 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
+from txmsg.wire.changes import change_of
 
 _SHOWN_DEAD = "1 day"
 
@@ -171,31 +173,46 @@ async def drain(conn: Connection, broker_id: str) -> DrainResult:
 
     Locks the live ones in the order of their ids: of brokers that are drained at the same moment, each sees the others.
     """
+    noted = change_of("broker.drain", broker_id, after={"state": "draining"})
     cursor = await plain_cursor(conn).execute(
-        """
+        f"""
         with live as materialized (
             select id, state from txmsg.broker where state <> 'dead' and expires_at >= now() order by id for update),
         drained as (
             update txmsg.broker set state = 'draining'
              where id in (select id from live where id = %(id)s)
-               and exists (select from live where id <> %(id)s and state = 'active'))
+               and exists (select from live where id <> %(id)s and state = 'active')
+            returning id),
+        noted as ({audit.ENTRY} from drained)
         select exists (select from live where id = %(id)s),
                exists (select from live where id <> %(id)s and state = 'active')
         """,
-        {"id": broker_id},
+        {"id": broker_id, **noted._asdict()},
     )
     row = await cursor.fetchone()
     assert row is not None
-    return DrainResult._make(row)
+    result = DrainResult._make(row)
+    if all(result):
+        noted.tell()
+    return result
 
 
 async def resume(conn: Connection, broker_id: str) -> bool:
     """Sets a broker active; whether it is alive."""
+    noted = change_of("broker.resume", broker_id, after={"state": "active"})
     cursor = await plain_cursor(conn).execute(
-        "update txmsg.broker set state = 'active' where id = %s and state <> 'dead' and expires_at >= now()",
-        (broker_id,),
+        f"""
+        with resumed as (
+            update txmsg.broker set state = 'active' where id = %(id)s and state <> 'dead' and expires_at >= now()
+            returning id)
+        {audit.ENTRY} from resumed
+        """,
+        {"id": broker_id, **noted._asdict()},
     )
-    return cursor.rowcount == 1
+    is_alive = cursor.rowcount == 1
+    if is_alive:
+        noted.tell()
+    return is_alive
 
 
 async def database_facts(conn: Connection) -> DatabaseFacts:

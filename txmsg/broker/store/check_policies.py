@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from psycopg.rows import class_row
 
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, notify, session
 
 
@@ -49,8 +50,15 @@ class CheckPolicies:
         """Writes all settings of a group, and tells the brokers."""
         values = {name: getattr(row, name) for name in CheckPolicyRow.__slots__}
         async with session(self._pool) as conn, conn.transaction():
+            async with conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
+                await cursor.execute(
+                    "select * from txmsg.check_policy where group_name = %s for update", (row.group_name,)
+                )
+                own = await cursor.fetchone() or CheckPolicyRow(group_name=row.group_name)
             await conn.execute(_SET, values)
             await notify(conn, "checks")
+            before, after = audit.difference(own, row)
+            await audit.record(conn, "group.checks", row.group_name, before=before, after=after)
 
 
 _SELECT = """

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from psycopg.rows import class_row
 
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection
 from txmsg.message import QueueId
+from txmsg.wire.changes import change_of
 
 _COLUMNS = "id, name, retry_delays_s, retries_max, poisoned_key, deliver_rate_max, stopped, version"
 
@@ -57,10 +59,17 @@ async def create_group(conn: Connection, name: str, expires_after_s: float | Non
 
     expires_after_s: when it is deleted if it is not used; None: never.
     """
-    await conn.execute(
-        "insert into txmsg.consumer_group (name, expires_after_s) values (%s, %s) on conflict do nothing",
-        (name, expires_after_s),
+    noted = change_of("group.create", name)
+    cursor = await conn.execute(
+        f"""
+        with made as (insert into txmsg.consumer_group (name, expires_after_s) values (%(name)s, %(expires_after_s)s)
+            on conflict do nothing returning expires_after_s)
+        {audit.ENTRY} from made where expires_after_s is null  -- not of a member that broadcasts
+        """,
+        {"name": name, "expires_after_s": expires_after_s, **noted._asdict()},
     )
+    if cursor.rowcount:
+        noted.tell()
 
 
 async def touch_groups(conn: Connection, groups: Collection[int]) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from psycopg.rows import class_row
 
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.message import Offset, QueueId, QueueNumber
 
@@ -33,6 +34,10 @@ class DeadLetterFilter:
     def parameters(self) -> dict[str, Any]:
         """Its fields by name, for the statements below."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+    def in_words(self) -> dict[str, object]:
+        """What is asked for, for the audit log."""
+        return {name: value for name, value in self.parameters().items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +148,9 @@ class DeadLetters:
                 await connection.execute(_LOCK_HEADS, places)
                 # A statement of its own: it must see which heads went while that one waited.
                 await connection.execute(_REDRIVEN_HEADS_ARE_DUE, places)
+            if redriven:
+                redriven_of = which.in_words() | {"dead_letters": len(redriven)}
+                await audit.record(connection, "dead_letter.redrive", which.group or "", after=redriven_of)
         return len(redriven)
 
     async def purge(self, which: DeadLetterFilter, limit: int) -> int:
@@ -155,6 +163,9 @@ class DeadLetters:
             if blocked:
                 groups, queue_ids, keys = (list(column) for column in zip(*blocked, strict=True))
                 await connection.execute(RELEASE, {"groups": groups, "queue_ids": queue_ids, "keys": keys})
+            if gone:
+                purged = which.in_words() | {"dead_letters": len(gone)}
+                await audit.record(connection, "dead_letter.purge", which.group or "", before=purged)
         return len(gone)
 
 

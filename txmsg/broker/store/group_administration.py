@@ -12,6 +12,7 @@ from psycopg.errors import CheckViolation
 from psycopg.rows import class_row
 
 from txmsg.administration import GroupChange
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.consumer_groups import GroupRow, group_row
 from txmsg.broker.store.delivery import open_segment, queue_ends
@@ -93,7 +94,10 @@ class GroupAdministration:
                 },
             )
             await notify(conn, "groups")
-            return await _group(conn, name)
+            altered = await _group(conn, name)
+            before, after = audit.difference(group, altered, "version")
+            await audit.record(conn, "group.alter", name, before=before, after=after)
+            return altered
 
     async def seek(
         self, name: str, topic: str, number: int | None, to: Start, *, again: bool
@@ -128,6 +132,17 @@ class GroupAdministration:
             # The brokers look at what changed when the version of a group does.
             await conn.execute("update txmsg.consumer_group set version = version + 1 where id = %s", (group.id,))
             await notify(conn, "groups")
+            await audit.record(
+                conn,
+                "group.seek",
+                name,
+                before={"topic": topic, "next_offsets": {queue.number: queue.next_offset for queue in chosen}},
+                after={
+                    "topic": topic,
+                    "next_offsets": {queue.number: places[queue.queue_id] for queue in chosen},
+                    "again": again,
+                },
+            )
             return [queue for queue in await _queues(conn, group.id) if queue.queue_id in places]
 
     async def plan_seek(
@@ -155,6 +170,9 @@ class GroupAdministration:
                 )
             await conn.execute("delete from txmsg.consumer_group where id = %s", (group.id,))
             await notify(conn, "groups")
+            waiting = sum(queue.waiting for queue in queues)
+            before = {"waiting": waiting, "retrying": retrying, "dead": dead}
+            await audit.record(conn, "group.delete", name, before=before)
 
 
 def _check(name: str, change: GroupChange) -> None:

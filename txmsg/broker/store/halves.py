@@ -10,6 +10,7 @@ from uuid import UUID
 
 from psycopg.rows import class_row
 
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.checker.policy import ParkReason
 from txmsg.checker.ports import Askable, Claim, DueHalf
@@ -138,11 +139,14 @@ class Halves:
         """
         resumed = 0
         while True:
-            async with session(self._pool) as connection:
+            async with session(self._pool) as connection, connection.transaction():
                 cursor = await connection.execute(
                     _RESUME, {"transaction_id": transaction_id, "group": group, "limit": _RESUME_BATCH}
                 )
                 ((count,),) = await cursor.fetchall()
+                if count:
+                    target = group or str(transaction_id)
+                    await audit.record(connection, "half.resume", target, after={"transactions": count})
             if not count:
                 return resumed
             resumed += count

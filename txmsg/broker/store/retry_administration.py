@@ -11,6 +11,7 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.consumer_groups import group_row
 from txmsg.broker.store.dead_letters import RELEASE
@@ -97,6 +98,8 @@ class RetryAdministration:
             cursor = await conn.execute(_NOW, values)
             due = await cursor.fetchall()
             end = RetryPlace(None, *max(due)) if len(due) == _BATCH else None
+            if due:
+                await audit.record(conn, "retry.hasten", group, after=_which(transaction_id, n) | {"retries": len(due)})
             return len(due), end
 
     async def skip(self, group: str, transaction_id: UUID, n: int | None) -> int:
@@ -110,7 +113,13 @@ class RetryAdministration:
             if keys:
                 queue_ids, names = (list(column) for column in zip(*keys, strict=True))
                 await conn.execute(RELEASE, {"groups": [group_id] * len(keys), "queue_ids": queue_ids, "keys": names})
+            if gone:
+                await audit.record(conn, "retry.skip", group, before=_which(transaction_id, n) | {"retries": len(gone)})
             return len(gone)
+
+
+def _which(transaction_id: UUID | None, n: int | None) -> dict[str, object]:
+    return {} if transaction_id is None else {"transaction_id": transaction_id, "n": n}
 
 
 async def _group_id(conn: AsyncConnection, name: str) -> int:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from psycopg.rows import class_row
 
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.errors import MisuseError
 
@@ -77,7 +78,7 @@ class SettingStore:
             cursor = await conn.execute(_NOW, {"name": name})
             row = await cursor.fetchone()
             assert row is not None
-            current, count, size_bytes = row
+            current, old, count, size_bytes = row
             if expected is not None and expected != current:
                 raise MisuseError(
                     f"{name} is at version {current}, not {expected}: look at it with `txmsg config history {name}`, "
@@ -98,6 +99,10 @@ class SettingStore:
             await conn.execute(_FORGET, {"name": name, "kept": _KEPT_MAX})
             await conn.execute(_FORGET_UNSET, {"kept_s": _UNSET_KEPT_S})
             await notify(conn, NOTICE)
+            action = "setting.unset" if value is None else "setting.set"
+            # changed_by is what the caller says of itself.
+            after = {"value": value, "version": changed.version, "changed_by": changed_by}
+            await audit.record(conn, action, name, before={"value": old, "version": current}, after=after)
             return changed
 
 
@@ -120,6 +125,7 @@ select * from (
 
 _NOW = """
 select coalesce((select max(version) from txmsg.setting_change where name = %(name)s), 0),
+       (select value from txmsg.setting_change where name = %(name)s order by version desc limit 1),
        count(value), coalesce(sum(octet_length(value)), 0)
   from (select distinct on (name) value from txmsg.setting_change
          where name <> %(name)s order by name, version desc) newest

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.delivery import open_segment, queue_ends
 from txmsg.errors import MisuseError, UnknownTopic
@@ -165,7 +166,10 @@ class TopicSettings:
             if wanted.durability == "memory" and topic.durability != "memory":
                 await conn.execute("select txmsg.begin_memory(%s)", (await _queue_ids(conn, topic.id),))
             await notify(conn, "topics")
-            return await _topic(conn, name)
+            altered = await _topic(conn, name)
+            before, after = audit.difference(topic, altered, "version", "settled_in_s")
+            await audit.record(conn, "topic.alter", name, before=before, after=after)
+            return altered
 
     async def delete(self, name: str, *, force: bool) -> None:
         """Deletes a topic that takes no messages any more. Raises UnknownTopic, and MisuseError while it is in use.
@@ -188,6 +192,8 @@ class TopicSettings:
             for statement in _DELETE:
                 await conn.execute(statement, {"id": topic.id, "ids": ids})
             await notify(conn, "topics")
+            before = {"queues": topic.queue_count, "created_at": topic.created_at}
+            await audit.record(conn, "topic.delete", name, before=before)
 
 
 def _wanted(topic: TopicSettingsRow, change: TopicChange) -> TopicSettingsRow:

@@ -13,6 +13,7 @@ from zlib import crc32
 from psycopg.rows import class_row
 
 from txmsg.broker.periodic import repeat
+from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import MisuseError, TopicExists, UnknownTopic
@@ -256,12 +257,15 @@ class TopicRegistry:
 
     async def _create(self, names: Sequence[str], queues: int) -> bool:
         # One statement, so that a topic is never seen without its queues; a race loses quietly.
-        async with session(self._pool) as connection:
+        async with session(self._pool) as connection, connection.transaction():
             cursor = await connection.execute(
                 "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) "
                 "select name, %(queues)s, %(queues)s from unnest(%(names)s::text[]) name on conflict do nothing "
-                "returning id, queue_count) insert into txmsg.queue (topic_id, number) "
-                "select made.id, generate_series(0, made.queue_count - 1) from made",
+                "returning id, name, queue_count), queues as (insert into txmsg.queue (topic_id, number) "
+                "select made.id, generate_series(0, made.queue_count - 1) from made) select name from made",
                 {"names": list(names), "queues": queues},
             )
-            return cursor.rowcount > 0
+            made = [name for (name,) in await cursor.fetchall()]
+            for name in made:
+                await audit.record(connection, "topic.create", name, after={"queues": queues})
+            return bool(made)

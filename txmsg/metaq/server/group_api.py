@@ -14,6 +14,7 @@ from txmsg.metaq.protocol import ID_SIZE_BYTES, offsets_of, queues_of_sets, sets
 from txmsg.metaq.server.log_api import checked
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.runtime.start import start_of_wire
+from txmsg.wire.changes import change_of
 from txmsg.wire.v1 import metaq_pb2 as pb
 
 T = TypeVar("T")
@@ -113,11 +114,13 @@ class GroupApi:
     async def seek_group(self, request: pb.SeekLogGroupRequest) -> pb.SeekLogGroupReply:
         group, offsets = check_name("group", request.group), _given(request)
         await self._do(lambda: self._log.seek(group, offsets))
+        change_of("log_group.seek", group, after={f"{q.topic} {q.queue}": to for q, to in offsets.items()}).tell()
         return pb.SeekLogGroupReply()
 
     async def delete_group(self, request: pb.DeleteLogGroupRequest) -> pb.DeleteLogGroupReply:
         group = check_name("group", request.group)
         await self._do(lambda: self._log.delete_group(group))
+        change_of("log_group.delete", group).tell()
         return pb.DeleteLogGroupReply()
 
 

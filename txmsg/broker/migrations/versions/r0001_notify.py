@@ -28,6 +28,7 @@ _PARTS = (
     "brokers",
     "settings",
     "alerts",
+    "audit",
     "catalogue",
 )
 

@@ -1,0 +1,234 @@
+"""The audit log: each method that changes something adds an entry, which nothing but retention removes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from google.protobuf.message import Message
+
+from tests.broker_process import BrokerProcess
+from tests.integration.cli_harness import TIMEOUT_S, json_of, said, store_half
+from tests.metaq.servers import served
+from tests.unit.test_permissions import METHODS
+from txmsg.access.permissions import PERMISSIONS
+from txmsg.access.rules import Action
+from txmsg.broker.audit import OTHERS, REFUSALS_MAX, AuditUpkeep
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.store.audit import AuditFilter, AuditLog
+from txmsg.broker.store.connect import open_pool
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.v1 import (
+    alerts_pb2,
+    cluster_pb2,
+    dead_letters_pb2,
+    groups_pb2,
+    metaq_pb2,
+    settings_pb2,
+    topics_pb2,
+    txmsg_pb2,
+)
+
+CHANGES = {
+    method for method, needs in PERMISSIONS.items() if any(need.right.action is Action.ADMINISTER for need in needs)
+}
+OF_LOGS = {method for method in CHANGES if method.startswith("MetaQ")}
+
+_FAILURES = """
+insert into txmsg.consumer_group (name) values ('g');
+insert into txmsg.cursor (group_id, queue_id, next_offset, epoch)
+select g.id, q.id, 0, 0 from txmsg.consumer_group g, txmsg.queue q join txmsg.topic t on t.id = q.topic_id
+ where t.name = 't';
+insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, born_at, stored_at)
+select c.group_id, c.queue_id, 1, 1, now() + interval '1 h', '00000000-0000-7000-8000-000000000001', 0, '', now(), now()
+  from txmsg.cursor c order by c.queue_id limit 1;
+insert into txmsg.dead_letter (group_id, queue_id, queue_offset, attempts, transaction_id, n, body, born_at, stored_at)
+select c.group_id, c.queue_id, o, 1, ('00000000-0000-7000-8000-00000000000' || o)::uuid, 0, '', now(), now()
+  from txmsg.cursor c, generate_series(2, 3) o where c.queue_id = (select min(queue_id) from txmsg.cursor);
+insert into txmsg.broker (id, address, release, schema_revision, expires_at)
+values ('another', '127.0.0.1:1', '0', '0001', now() + interval '1 h');
+"""
+_RETRY = "00000000-0000-7000-8000-000000000001.0"
+
+
+def call(address: str, method: str, request: Message) -> Any:
+    with BlockingChannel(address) as channel:
+        return channel.call(METHODS[method], request, timeout_s=TIMEOUT_S)
+
+
+def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa: PLR0915 - one broker for all
+    broker: BrokerProcess, notify_url: str
+) -> None:
+    called: set[str] = set()
+
+    with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
+
+        def entries() -> list[tuple[Any, ...]]:
+            return connection.execute(
+                "select who, address, action, target, before, after from txmsg.audit order by id"
+            ).fetchall()
+
+        def changes(method: str, request: Message, action: str, target: str) -> tuple[Any, Any]:
+            """Calls it; what was there before and after, by the one entry that it adds."""
+            known = len(entries())
+            call(broker.address, method, request)
+            called.add(method)
+            (who, address, *entry, before, after), *more = entries()[known:]
+            assert (who, entry, more) == ("anyone", [action, target], []), method
+            assert address.startswith("127.0.0.1:"), method
+            return before, after
+
+        topic = txmsg_pb2.CreateTopicRequest(name="t", queues=2)
+        assert changes("Admin/CreateTopic", topic, "topic.create", "t") == (None, {"queues": 2})
+        call(broker.address, "Admin/CreateTopic", topic)
+        connection.execute(_FAILURES)
+        altered = topics_pb2.AlterTopicRequest(name="t", queues=3, permission=4)
+        before, after = changes("Topics/Alter", altered, "topic.alter", "t")
+        assert (before["permission"], after["permission"], after["queue_count"]) == (6, 4, 3)
+        assert "durability" not in before
+
+        stopped = groups_pb2.AlterGroupRequest(group="g", stopped=True)
+        assert changes("Groups/Alter", stopped, "group.alter", "g") == ({"stopped": False}, {"stopped": True})
+        seek = groups_pb2.SeekRequest(group="g", topic="t", queue=0, latest=True, dry_run=True)
+        known = entries()
+        call(broker.address, "Groups/Seek", seek)
+        assert entries() == known
+        seek.dry_run = False
+        before, after = changes("Groups/Seek", seek, "group.seek", "g")
+        assert (before["next_offsets"], after["next_offsets"]) == ({"0": 0}, {"0": 0})
+        changes("Groups/RetryNow", groups_pb2.RetryNowRequest(group="g", id=_RETRY), "retry.hasten", "g")
+        before, _ = changes("Groups/SkipRetry", groups_pb2.SkipRetryRequest(group="g", id=_RETRY), "retry.skip", "g")
+        assert before["retries"] == 1
+        which = dead_letters_pb2.DeadLetterFilter(group="g")
+        redrive = dead_letters_pb2.RedriveRequest(filter=which, limit=1)
+        assert changes("DeadLetters/Redrive", redrive, "dead_letter.redrive", "g")[1]["dead_letters"] == 1
+        purge = dead_letters_pb2.PurgeRequest(filter=which, limit=9)
+        assert changes("DeadLetters/Purge", purge, "dead_letter.purge", "g")[0] == {"group": "g", "dead_letters": 1}
+        changes("Groups/Delete", groups_pb2.DeleteGroupRequest(group="g", force=True), "group.delete", "g")
+
+        half = store_half(broker)
+        checks = groups_pb2.AlterChecksRequest(group="shop", checks_max=3)
+        before, after = changes("Groups/AlterChecks", checks, "group.checks", "shop")
+        assert (before, after) == ({"checks_max": None}, {"checks_max": 3})
+        connection.execute("update txmsg.half_message set parked_reason = 'planted', next_check_at = null")
+        changes("Admin/ResumeHalves", txmsg_pb2.ResumeHalvesRequest(group="shop"), "half.resume", "shop")
+        id_bytes = bytes.fromhex(half.replace("-", ""))
+        commit = txmsg_pb2.ResolveHalfRequest(transaction_id=id_bytes, commit=True, reason="the order is there")
+        assert changes("Admin/ResolveHalf", commit, "half.commit", half)[1] == {"reason": "the order is there"}
+
+        silence = alerts_pb2.SilenceRequest(matchers=["rule=x"], for_s=60, reason="r", created_by="ada")
+        number = str(connection.execute("select coalesce(max(id), 0) + 1 from txmsg.alert_silence").fetchall()[0][0])
+        assert changes("Alerts/Silence", silence, "alert.silence", number)[1]["created_by"] == "ada"
+        changes("Alerts/Unsilence", alerts_pb2.UnsilenceRequest(id=int(number)), "alert.unsilence", number)
+        changes("Alerts/Test", alerts_pb2.TestAlertsRequest(), "alert.test", "")
+
+        drain, resume = cluster_pb2.DrainRequest(broker="another"), cluster_pb2.ResumeRequest(broker="another")
+        changes("Cluster/Drain", drain, "broker.drain", "another")
+        changes("Cluster/Resume", resume, "broker.resume", "another")
+
+        setting = settings_pb2.ChangeSettingRequest(name="app.x", value="1", changed_by="ada")
+        changes("Settings/Change", setting, "setting.set", "app.x")
+        unset = settings_pb2.ChangeSettingRequest(name="app.x", changed_by="ada")
+        before, after = changes("Settings/Change", unset, "setting.unset", "app.x")
+        assert (before["value"], after["value"], after["changed_by"]) == ("1", None, "ada")
+
+        connection.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")
+        deleted = topics_pb2.DeleteTopicRequest(name="t", force=True)
+        assert changes("Topics/Delete", deleted, "topic.delete", "t")[0]["queues"] == 3
+
+    assert called == CHANGES - OF_LOGS
+    page = json_of("audit", "list", "--action", "topic", "--limit", "2", "--broker", broker.address)
+    assert [(entry["action"], entry["target"]) for entry in page["entries"]] == [
+        ("topic.delete", "t"),
+        ("topic.create", "order.placed"),
+    ]
+    rest = json_of("audit", "list", "--action", "topic", "--page", str(page["next"]), "--broker", broker.address)
+    assert [entry["action"] for entry in rest["entries"]][-1] == "topic.create"
+    assert "half.commit" in said("audit", "list", "--target", half, "--since", "1h", "--broker", broker.address)
+    assert f"half.commit {half}" in broker.log.read_text()
+
+
+def test_every_method_of_a_log_that_changes_something_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    requests: dict[str, Message] = {
+        "MetaQ/SetTopic": metaq_pb2.SetLogTopicRequest(
+            topic="t", settings=metaq_pb2.LogTopicSettings(flush="sync", compression="none", retention_s=60)
+        ),
+        "MetaQGroups/SeekGroup": metaq_pb2.SeekLogGroupRequest(group="g"),
+        "MetaQGroups/DeleteGroup": metaq_pb2.DeleteLogGroupRequest(group="g"),
+    }
+    assert set(requests) == OF_LOGS
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address:
+        session = bytes(16)
+        join = metaq_pb2.JoinGroupRequest(group="g", topics=["t"], session=session, session_ms=60_000)
+        call(address, "MetaQGroups/Join", join)
+        call(address, "MetaQGroups/Leave", metaq_pb2.MemberRequest(session=session, call=1))
+        for method, request in requests.items():
+            caplog.clear()
+            call(address, method, request)
+            (told,) = [
+                record.txmsg  # type: ignore[attr-defined]
+                for record in caplog.records
+                if getattr(record, "txmsg", {}).get("event") == "audit.recorded"
+            ]
+            assert told["who"] == "anyone"
+            assert told["address"].startswith("127.0.0.1:")
+            assert told["target"] == ("t" if method == "MetaQ/SetTopic" else "g")
+
+
+@pytest.mark.parametrize(
+    "statement", ["update txmsg.audit set who = 'eve'", "delete from txmsg.audit", "truncate txmsg.audit"]
+)
+def test_entries_cannot_be_changed(notify_url: str, statement: str) -> None:
+    with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
+        connection.execute("insert into txmsg.audit (who, address, action, target) values ('ada', '', 'x.y', 'z')")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
+            connection.execute(statement)
+
+
+async def test_retention_removes_old_entries_and_never_those_of_the_last_day(notify_url: str) -> None:
+    pool = open_pool(notify_url)
+    await pool.open()
+    async with pool, pool.connection() as connection:
+        for age in ("1 hour", "25 hours", "100 days"):
+            await connection.execute(
+                "insert into txmsg.audit (at, who, address, action, target) "
+                "values (now() - %s::interval, 'ada', '', 'x.y', %s)",
+                (age, age),
+            )
+        log = AuditLog(pool)
+
+        async def left() -> list[str]:
+            return [row.target for row in await log.list(AuditFilter(who="ada"), before_id=None, limit=9)]
+
+        assert await log.forget(90 * 86_400) == 1
+        assert await left() == ["25 hours", "1 hour"]
+        assert await log.forget(0) == 1
+        assert await left() == ["1 hour"]
+
+
+async def test_an_attacker_adds_few_entries(notify_url: str) -> None:
+    pool = open_pool(notify_url)
+    await pool.open()
+    async with pool:
+        log = AuditLog(pool)
+        upkeep = AuditUpkeep(BrokerConfig(storage=notify_url), log)
+        for number in range(10_000):
+            upkeep.refused(f"10.0.{number // 256}.{number % 256}", "the token is wrong")
+        for _ in range(500):
+            upkeep.refused("10.0.0.0", "the token is wrong")
+        await upkeep.write_once()
+        rows = await log.list(AuditFilter(action="login.refused"), before_id=None, limit=1000)
+        assert len(rows) == REFUSALS_MAX
+        counts = {row.target: json.loads(row.after or "")["logins"] for row in rows}
+        assert counts["10.0.0.0"] == 501
+        assert counts[OTHERS] == 10_000 - (REFUSALS_MAX - 1)
+        await upkeep.write_once()
+        assert len(await log.list(AuditFilter(action="login"), before_id=None, limit=1000)) == REFUSALS_MAX
