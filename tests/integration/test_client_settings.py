@@ -49,7 +49,11 @@ def consuming(broker: BrokerProcess, group: str, *, concurrency: int) -> Iterato
             handlers.end(1000)
 
 
-def test_concurrency_changes_while_a_consumer_runs_and_returns_to_its_own(broker: BrokerProcess) -> None:
+def test_concurrency_changes_while_a_consumer_runs_and_returns_to_its_own(
+    broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="txmsg")
+
     def config(*words: str) -> None:
         json_of("config", *words, "--broker", broker.address)
 
@@ -62,6 +66,9 @@ def test_concurrency_changes_while_a_consumer_runs_and_returns_to_its_own(broker
         config("set", "client.concurrency@mailer", "5")
         config("set", "client.concurrency@other", "9")
         until(lambda: handlers.running == 5)
+        config("set", "client.prefetch_bytes@mailer", "1MiB")
+        config("set", "client.visibility_timeout_s@mailer", "90s")
+        until(lambda: "5 handlers run at once now, prefetch_bytes is 1048576, visibility_timeout_s 90" in caplog.text)
         config("unset", "client.concurrency@mailer")
         config("unset", "client.concurrency")
 
@@ -79,6 +86,10 @@ def test_a_setting_of_clients_that_cannot_be_is_refused(broker: BrokerProcess) -
         return said("config", "set", *words, "--broker", broker.address, status=1)
 
     assert "from 1 to 4096" in refused("client.concurrency", "0")
+    assert "from 1s to 12h" in refused("client.visibility_timeout_s@mailer", "1d")
+    assert "shown by `txmsg topic show`" in said("config", "show", "topic", "--broker", broker.address, status=1)
+    assert "settings of a topic are changed by `txmsg topic alter`" in refused("topic.retention_s", "1d")
+    assert "settings of a group are changed by `txmsg group alter`" in refused("group.retries@mailer", "3")
     assert "did you mean client.concurrency?" in refused("client.concurency@mailer", "5")
 
 
@@ -87,5 +98,6 @@ def test_what_is_set_for_a_group_wins_and_what_cannot_be_is_left_out(caplog: pyt
     assert config_for("a", stored) == ClientConfig(concurrency=5)
     assert config_for("b", stored) == ClientConfig(concurrency=3)
     assert config_for("b", {}) == ClientConfig()
+    assert config_for("b", {"client.prefetch_bytes@b": "1MiB"}) == ClientConfig(prefetch_bytes=1024**2)
     assert config_for("b", {"client.concurrency": "many"}) == ClientConfig()
     assert "client.concurrency is not taken" in caplog.text

@@ -11,7 +11,7 @@ import pytest
 
 from tests.waiting import until_async
 from txmsg.client.channel import Brokers
-from txmsg.client.link import FAILURES_MAX, RENEWALS, Hand, Link, Polling
+from txmsg.client.link import FAILURES_MAX, RENEWALS, Bounds, Hand, Link, Polling
 from txmsg.errors import OutcomeUnknown, ProtocolError
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -49,6 +49,9 @@ class Broker:
         """Of the same calls."""
         self.asked: Callable[[int], object] = lambda size_bytes: None
         """Called for each poll, with how many bytes it asks for."""
+        self.poll_gate = asyncio.Event()
+        """Closed, polls wait for it."""
+        self.poll_gate.set()
 
     def channel(self, address: str) -> Broker:
         return self
@@ -60,6 +63,7 @@ class Broker:
             self.numbers.append(request.call)
         if request.max_messages:
             self.asked(request.max_bytes)
+            await self.poll_gate.wait()
         else:
             self.settling += 1
             await self.gate.wait()
@@ -98,11 +102,22 @@ def columns(*offsets: int, attempt: int = 1, body: bytes = b"x") -> pb.Delivered
     )
 
 
+def new_link(
+    broker: Broker,
+    take: Callable[[Link, Hand, list[ReceivedMessage]], None] = lambda *_: None,
+    *,
+    visibility_timeout_s: float = VISIBILITY_TIMEOUT_S,
+    out_size_bytes_max: int = 1000,
+) -> Link:
+    polling = Polling(group="g", client_id="c", subscriptions=())
+    bounds = Bounds(out_min=10, visibility_timeout_s=visibility_timeout_s, out_size_bytes_max=out_size_bytes_max)
+    return Link(cast(Brokers, broker), "b:1", polling, bounds, take)
+
+
 @asynccontextmanager
 async def filled_link(*, visibility_timeout_s: float = VISIBILITY_TIMEOUT_S) -> AsyncIterator[tuple[Link, Broker]]:
     """A link that holds offsets 5, 6, 8 and 9 of one queue."""
     broker, got = Broker(), asyncio.Event()
-    polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=visibility_timeout_s)
     broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, attempt=2), columns(8, 9)])]
     taken: list[int | None] = []
 
@@ -111,7 +126,7 @@ async def filled_link(*, visibility_timeout_s: float = VISIBILITY_TIMEOUT_S) -> 
         if len(taken) == 4:
             got.set()
 
-    link = Link(cast(Brokers, broker), "b:1", polling, 10, take)
+    link = new_link(broker, take, visibility_timeout_s=visibility_timeout_s)
     tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.keep())]
     try:
         await got.wait()
@@ -142,8 +157,7 @@ async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_witho
     broker.holds_polls = True
     asked = asyncio.Queue[int]()
     broker.asked = asked.put_nowait
-    polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=VISIBILITY_TIMEOUT_S)
-    link = Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None, out_size_bytes_max=100)
+    link = new_link(broker, out_size_bytes_max=100)
     running = asyncio.create_task(link.run())
     assert await asked.get() == 100
     assert await asked.get() == 40
@@ -189,8 +203,7 @@ async def test_messages_that_the_broker_took_back_count_as_long_as_they_are_in_m
     broker.expired = [HAND.receipt([5, 6])]
     asked = asyncio.Queue[int]()
     broker.asked = asked.put_nowait
-    polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=1.0)
-    link = Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None, out_size_bytes_max=100)
+    link = new_link(broker, visibility_timeout_s=1.0, out_size_bytes_max=100)
     tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.keep())]
     try:
         assert await asked.get() == 100
@@ -204,12 +217,55 @@ async def test_messages_that_the_broker_took_back_count_as_long_as_they_are_in_m
         await asyncio.wait(tasks)
 
 
+async def test_more_may_be_fetched_ahead_while_a_link_runs() -> None:
+    broker = Broker()
+    broker.replies = [pb.ReceiveReply(batches=[columns(5, body=b"x" * 90)])]
+    asked = asyncio.Queue[int]()
+    broker.asked = asked.put_nowait
+    link = new_link(broker, out_size_bytes_max=100)
+    running = asyncio.create_task(link.run())
+    try:
+        assert await asked.get() == 100
+        await until_async(lambda: link.out == 1)
+        assert asked.empty()
+        link.use(Bounds(out_min=10, visibility_timeout_s=VISIBILITY_TIMEOUT_S, out_size_bytes_max=300))
+        assert await asked.get() == 210
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_a_longer_visibility_timeout_holds_at_once_for_what_is_held() -> None:
+    async with filled_link(visibility_timeout_s=20.0) as (link, broker):
+        link.use(Bounds(out_min=10, visibility_timeout_s=600.0))
+        (receipt,) = await broker.held.get()
+        assert receipt == HAND.receipt([5, 6, 8, 9])
+        await until_async(lambda: link.holds(HAND, 5, now() + 500))
+
+
+async def test_what_a_poll_brings_is_held_for_as_long_as_the_poll_had_asked_for() -> None:
+    broker, asked, may_answer = Broker(), asyncio.Queue[int](), asyncio.Event()
+    broker.asked = asked.put_nowait
+    broker.poll_gate = may_answer
+    broker.replies = [pb.ReceiveReply(batches=[columns(5)])]
+    link = new_link(broker, visibility_timeout_s=20.0)
+    running = asyncio.create_task(link.run())
+    try:
+        await asked.get()
+        link.use(Bounds(out_min=10, visibility_timeout_s=600.0))
+        may_answer.set()
+        await until_async(lambda: link.holds(HAND, 5, now() + 10))
+        assert not link.holds(HAND, 5, now() + 20)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
 def polling_link(broker: Broker) -> Link:
     """Its first poll brings offset 5; the next one waits in the broker."""
     broker.holds_polls = True
     broker.replies = [pb.ReceiveReply(batches=[columns(5)])]
-    polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=VISIBILITY_TIMEOUT_S)
-    return Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None)
+    return new_link(broker)
 
 
 async def test_a_stop_ends_the_poll_under_way_and_says_what_came_last() -> None:
@@ -306,8 +362,7 @@ async def test_what_cannot_be_read_is_not_said_to_be_missing() -> None:
     """It would come for ever, uncounted: a new line knows nothing of it, so its visibility timeout ends."""
     broker = Broker()
     broker.holds_polls, broker.unreadable = True, 1
-    polling = Polling(group="g", client_id="c", subscriptions=(), visibility_timeout_s=VISIBILITY_TIMEOUT_S)
-    link = Link(cast(Brokers, broker), "b:1", polling, 10, lambda *_: None)
+    link = new_link(broker)
     running = asyncio.create_task(link.run())
     await until_async(lambda: len(broker.lines) == 2)
     link.stop()

@@ -18,7 +18,7 @@ from txmsg.cli.options import Decorator, json_option, yes_option
 from txmsg.cli.output import moment, print_facts, print_rows, say
 from txmsg.cli.settings import Settings, config_option
 from txmsg.settings.catalogue import Setting, settings_of
-from txmsg.settings.sources import DEFAULT, from_environment, from_file, unknown
+from txmsg.settings.sources import DEFAULT, ELSEWHERE, from_environment, from_file, unknown
 from txmsg.wire.v1 import settings_pb2 as pb
 from txmsg.wire.v1 import settings_rpc
 
@@ -115,6 +115,9 @@ def check(*, scope: str, with_defaults: bool, config: Path | None, as_json: bool
 @json_option
 def show(*, names: tuple[str, ...], with_defaults: bool, broker: str, as_json: bool) -> None:
     """Show the settings that a running broker uses with where each comes from, and all that are set at run time."""
+    for name in names:
+        if name.partition(".")[0] in ELSEWHERE:
+            raise unknown(name, ())
     reply = ask_broker(broker, settings_rpc.Settings.show, pb.ShowSettingsRequest())
     used = [
         each

@@ -18,7 +18,7 @@ from txmsg.client.counts import ConsumerCounts
 from txmsg.client.delivery import Delivery
 from txmsg.client.epochs import Epochs
 from txmsg.client.hooks import ConsumerHooks
-from txmsg.client.link import OUT_SIZE_BYTES_MAX, Hand, Link, Polling
+from txmsg.client.link import OUT_SIZE_BYTES_MAX, Bounds, Hand, Link, Polling
 from txmsg.client.links import Links
 from txmsg.client.options import shards_of
 from txmsg.client.steering import follow
@@ -30,7 +30,12 @@ from txmsg.message import ReceivedMessage
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.runtime.start import Start, start_to_wire
-from txmsg.settings.clients import ClientConfig
+from txmsg.settings.clients import (
+    PREFETCH_BYTES_MAX,
+    VISIBILITY_TIMEOUT_S_MAX,
+    VISIBILITY_TIMEOUT_S_MIN,
+    ClientConfig,
+)
 from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
@@ -41,8 +46,6 @@ if TYPE_CHECKING:
 _log = EventLog(__name__)
 
 WATCH_INTERVAL_S_MAX = 5.0
-VISIBILITY_TIMEOUT_S_MAX = 12 * 3600.0
-PREFETCH_BYTES_MAX = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ class AsyncConsumer(AsyncLifecycle):
     brokers: "host:port", several of them in a list or separated by commas; those of several Notify databases separated
     by semicolons, or as a list of such lists. group: whose progress this is.
     concurrency: handlers at once, of each kind; `def` handlers run on threads, `async def` ones on the loop. While it
-    runs, `txmsg config set client.concurrency@GROUP NUMBER` changes it.
+    runs, `txmsg config set client.concurrency@GROUP NUMBER` changes it; so it is with visibility_timeout_s and
+    prefetch_bytes.
     visibility_timeout_s: when nothing is heard of this process for so long, others are given what it holds. A handler
     may take longer than that: its message is left to it while the process lives, up to 12 hours.
     close_timeout_s: how long `close` waits for handlers. Per broker, twice `concurrency` messages are fetched ahead, or
@@ -110,9 +114,13 @@ class AsyncConsumer(AsyncLifecycle):
         self._addresses = shards_of(brokers)
         self._tls = client_context(tls) or False
         self._visibility_timeout_s = check_seconds(
-            "visibility_timeout_s", visibility_timeout_s, least_s=1, most_s=VISIBILITY_TIMEOUT_S_MAX
+            "visibility_timeout_s",
+            visibility_timeout_s,
+            least_s=VISIBILITY_TIMEOUT_S_MIN,
+            most_s=VISIBILITY_TIMEOUT_S_MAX,
         )
         self._prefetch_bytes = check_count("prefetch_bytes", prefetch_bytes, most=PREFETCH_BYTES_MAX)
+        self._made_with = self._concurrency, self._prefetch_bytes, self._visibility_timeout_s
         self.hooks = hooks or ConsumerHooks()
 
     def _begin(self) -> None:
@@ -127,6 +135,7 @@ class AsyncConsumer(AsyncLifecycle):
     # ---- life
 
     async def _open(self) -> None:
+        self._set(ClientConfig())  # after a fork others may hold than when it was made
         self._workers = Workers[Delivery](
             self._concurrency,
             name=f"txmsg-{self.group}",
@@ -136,10 +145,8 @@ class AsyncConsumer(AsyncLifecycle):
             group=self.group,
             client_id=uuid4().hex,
             subscriptions=tuple(Subscription(topic=topic, tags=tag) for topic, tag in self._subscriptions.tags.items()),
-            visibility_timeout_s=self._visibility_timeout_s,
             start=start_to_wire(self._start),
         )
-        self._made_with = self._concurrency
         self._shards = [self._new_shard(addresses, polling) for addresses in self._addresses]
         self._steering = asyncio.create_task(
             follow(self._shards[0].brokers, self.group, self._use), name=f"txmsg-settings-{self.group}"
@@ -155,9 +162,8 @@ class AsyncConsumer(AsyncLifecycle):
                 brokers,
                 address,
                 polling,
-                2 * self._concurrency,
+                self._bounds(),
                 take,
-                out_size_bytes_max=self._prefetch_bytes,
                 counts=self._counts,
             )
 
@@ -186,15 +192,31 @@ class AsyncConsumer(AsyncLifecycle):
 
     def _use(self, config: ClientConfig) -> None:
         """Takes what an operator has set, at the first of several Notify databases."""
-        self._concurrency = config.concurrency or self._made_with
+        self._set(config)
         self._workers.resize(self._concurrency)
         for shard in self._shards:
-            shard.links.allow(2 * self._concurrency)
+            shard.links.use(self._bounds())
         _log.info(
-            "consumer.concurrency_set",
-            "group %(group)s: up to %(concurrency)d handlers run at once now",
+            "consumer.settings_taken",
+            "group %(group)s: up to %(concurrency)d handlers run at once now, prefetch_bytes is %(prefetch_bytes)d, "
+            "visibility_timeout_s %(visibility_timeout_s)g",
             group=self.group,
             concurrency=self._concurrency,
+            prefetch_bytes=self._prefetch_bytes,
+            visibility_timeout_s=self._visibility_timeout_s,
+        )
+
+    def _set(self, config: ClientConfig) -> None:
+        concurrency, prefetch_bytes, visibility_timeout_s = self._made_with
+        self._concurrency = config.concurrency or concurrency
+        self._prefetch_bytes = config.prefetch_bytes or prefetch_bytes
+        self._visibility_timeout_s = config.visibility_timeout_s or visibility_timeout_s
+
+    def _bounds(self) -> Bounds:
+        return Bounds(
+            out_min=2 * self._concurrency,
+            out_size_bytes_max=self._prefetch_bytes,
+            visibility_timeout_s=self._visibility_timeout_s,
         )
 
     # ---- work

@@ -12,6 +12,7 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
@@ -58,8 +59,20 @@ class Polling:
     group: str
     client_id: str
     subscriptions: tuple[Subscription, ...]
-    visibility_timeout_s: float
     start: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much may be out at once, and for how long the broker leaves it to us. Others may hold later.
+
+    out_min: messages that may be out, at least; more are when they are settled quickly. out_size_bytes_max: of their
+    bodies; one message more may be.
+    """
+
+    out_min: int
+    visibility_timeout_s: float
+    out_size_bytes_max: int = OUT_SIZE_BYTES_MAX
 
 
 def _new_line() -> int:
@@ -98,8 +111,6 @@ class Link:
     """Polls one broker while `run` runs and `stop` has not been called.
 
     `take` gets what was delivered, and whoever took it calls `ack`, `refuse` or `drop` exactly once for each message.
-    out_min: messages that may be out at once, at least; more are when they are settled quickly. out_size_bytes_max: of
-    their bodies; one message more may be.
     """
 
     def __init__(
@@ -107,21 +118,23 @@ class Link:
         brokers: Brokers,
         address: str,
         polling: Polling,
-        out_min: int,
+        bounds: Bounds,
         take: Callable[[Link, Hand, list[ReceivedMessage]], None],
         *,
-        out_size_bytes_max: int = OUT_SIZE_BYTES_MAX,
         counts: ConsumerCounts | None = None,
     ) -> None:
         self.address = address
         self._counts = counts or ConsumerCounts()
         self._channel = brokers.channel(address)
         self._polling = polling
-        self._out_min = self._out_max = out_min
+        self._bounds = bounds
+        self._out_max = bounds.out_min
+        self._asked_s = bounds.visibility_timeout_s
+        """The visibility timeout that the poll under way asks for."""
+        self._rebound = asyncio.Event()
         self._take = take
         self._out = 0
         self._out_size_bytes = 0
-        self._out_size_bytes_max = out_size_bytes_max
         self._held: dict[Hand, _Held] = {}
         self._settled_count = 0
         self._paced_at = 0.0
@@ -143,10 +156,12 @@ class Link:
         """Messages received and not settled."""
         return self._out
 
-    def allow(self, out_min: int) -> None:
-        """From now on so many messages may be out at once, at least."""
-        self._out_min = self._out_max = out_min
+    def use(self, bounds: Bounds) -> None:
+        """From now on these hold. The poll under way has asked by those before."""
+        self._bounds = bounds
+        self._out_max = bounds.out_min
         self._room.set()
+        self._rebound.set()
 
     # ---- settling
 
@@ -242,8 +257,9 @@ class Link:
         """Polls until `stop`. Broker failures are waited out."""
         while not self._stopping.is_set():
             self._set_pace()
-            room, room_bytes = self._out_max - self._out, self._out_size_bytes_max - self._out_size_bytes
-            if room < max(1, self._out_max // 4) or room_bytes < max(1, self._out_size_bytes_max // 4):
+            size_bytes_max = self._bounds.out_size_bytes_max
+            room, room_bytes = self._out_max - self._out, size_bytes_max - self._out_size_bytes
+            if room < max(1, self._out_max // 4) or room_bytes < max(1, size_bytes_max // 4):
                 self._room.clear()
                 await self._room.wait()
                 continue
@@ -258,7 +274,7 @@ class Link:
                 messages, unreadable = delivered(columns)
                 self._out += len(messages) + len(unreadable)
                 self._counts.received += len(messages) + len(unreadable)
-                until = asyncio.get_running_loop().time() + self._polling.visibility_timeout_s
+                until = asyncio.get_running_loop().time() + self._asked_s
                 # What came before from one queue and under one token came in this reply: a part are retries.
                 sizes = self._held.setdefault(hand, _Held({}, until)).sizes
                 sizes.update(dict.fromkeys(unreadable, 0))
@@ -273,9 +289,11 @@ class Link:
 
     async def keep(self) -> None:
         """Tells the broker for ever what is held for long, so that it leaves it to us. Quick handlers cost nothing."""
-        visibility_timeout_s = self._polling.visibility_timeout_s
         while True:
-            await asyncio.sleep(visibility_timeout_s / RENEWALS)
+            # What the poll under way brings may be left to us for a shorter time than now holds.
+            await self._wait(min(self._bounds.visibility_timeout_s, self._asked_s) / RENEWALS, self._rebound)
+            self._rebound.clear()
+            visibility_timeout_s = self._bounds.visibility_timeout_s
             now = asyncio.get_running_loop().time()
             old = [
                 hand
@@ -302,7 +320,7 @@ class Link:
         passed_s = now - self._paced_at
         if passed_s >= PACE_INTERVAL_S:
             ahead = round(self._settled_count / passed_s * AHEAD_S)
-            self._out_max = max(self._out_min, min(ahead, AHEAD_COUNT_MAX))
+            self._out_max = max(self._bounds.out_min, min(ahead, AHEAD_COUNT_MAX))
             self._settled_count, self._paced_at = 0, now
 
     def stop(self) -> None:
@@ -313,11 +331,15 @@ class Link:
             self._poll.cancel()
 
     async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(random.uniform(0.05, min(PAUSE_S_MAX, 0.1 * 2 ** min(self._failures, 8)))):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
+        longest_s = min(PAUSE_S_MAX, 0.1 * 2 ** min(self._failures, 8))
+        await self._wait(random.uniform(0.05, longest_s), self._stopping)
+
+    @staticmethod
+    async def _wait(time_s: float, for_event: asyncio.Event) -> None:
+        """Returns when the time is over, or the event is there."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(time_s):
+                await for_event.wait()
 
     def _log_failure(self, error: TxmsgError) -> None:
         """The first failure is news; the rest of an outage is not. But what somebody must mend is said every minute."""
@@ -340,6 +362,7 @@ class Link:
         """Up to so many messages, of so many bytes. None after a failure, and when `stop` was called."""
         request = self._request()
         request.max_messages, request.max_bytes = room, room_bytes
+        self._asked_s = self._bounds.visibility_timeout_s
         request.wait_ms = int(POLL_WAIT_S * 1000)
         self._name_line(request)
         self._is_in_doubt = True
@@ -392,7 +415,7 @@ class Link:
             group=self._polling.group,
             client_id=self._polling.client_id,
             subscriptions=self._polling.subscriptions,
-            visibility_timeout_ms=int(self._polling.visibility_timeout_s * 1000),
+            visibility_timeout_ms=int(self._bounds.visibility_timeout_s * 1000),
             start=self._polling.start,
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txmsg.client.channel import Brokers
-from txmsg.client.link import Link
+from txmsg.client.link import Bounds, Link
 from txmsg.logs import EventLog
 
 _log = EventLog(__name__)
@@ -64,10 +64,10 @@ class Links:
         """Messages received and not settled."""
         return sum(line.link.out for line in self._all())
 
-    def allow(self, out_min: int) -> None:
-        """From now on so many messages of each broker may be out at once, at least."""
+    def use(self, bounds: Bounds) -> None:
+        """From now on these hold, for each broker."""
         for line in self._all():
-            line.link.allow(out_min)
+            line.link.use(bounds)
 
     def _all(self) -> list[_Line]:
         return [*self._lines.values(), *self._retiring.values()]

@@ -94,8 +94,18 @@ def parameter_of(setting: Setting) -> str:
     return setting.name.replace(".", "_")
 
 
+ELSEWHERE: Final = ("topic", "group")
+"""What has settings that are not in the catalogue."""
+
+
 def unknown(name: str, known: Iterable[str], place: str = "") -> MisuseError:
-    """The error: there is no such setting. Names the nearest one."""
+    """The error: there is no such setting. Names the nearest one, or the command."""
+    scope = name.partition(".")[0]
+    if scope in ELSEWHERE:
+        return MisuseError(
+            f"{place}{shown(name)}: settings of a {scope} are changed by `txmsg {scope} alter`, and shown by "
+            f"`txmsg {scope} show`"
+        )
     near = _near(name, known) or (";" if "." in name else f": choose one of {', '.join(known)};")
     return MisuseError(f"{place}{shown(name)} is not a setting{near} `txmsg config explain` lists all")
 
