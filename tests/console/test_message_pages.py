@@ -55,7 +55,9 @@ def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, 
     found = page(client, "/topics", q="PAGE.o")
     assert "page.one" in found
     assert "page.two" not in found
-    assert "No group reads it yet." in page(client, "/topics/page.one")
+    text = page(client, "/topics/page.one")
+    assert "No group reads it yet." in text
+    assert "takes messages" in text.split('id="segment-1"')[1]
     asked = dialog(client, "/topics/page.one/alter")
     assert "The number of queues can only grow" in asked
     settings = {"queues": "4", "write_queues": "2", "read_queues": "2", "ordered_queues": "2", "send_rate_max": ""}
@@ -215,6 +217,12 @@ def test_a_message_is_found_by_key_and_its_life_and_body_are_shown(client: httpx
     found = page(client, "/messages", q=HOSTILE)
     assert sent in found
     assert "\u202e" not in re.sub(r"<input[^>]*>", "", found)  # a field holds the very text that was given
+    queue, offset = re.search(r"<td[^>]*>(\d+) / (\d+)</td>", found).groups()  # type: ignore[union-attr]
+    assert sent in page(client, "/messages", topic="page.found", queue=queue, **{"from": offset})
+    assert sent in page(client, "/messages", topic="page.found", **{"from": "1h"})
+    later = str(int(offset) + 1)
+    assert "Nothing is stored there." in page(client, "/messages", topic="page.found", queue=queue, **{"from": later})
+    assert "topic &#39;nowhere&#39; is unknown" in page(client, "/messages", topic="nowhere")
     one = page(client, f"/messages/{quote(sent)}")
     assert "ff 00" in one
     assert "In its queue" in one

@@ -115,10 +115,49 @@ def test_messages_that_are_not_in_their_queues_are_found_by_key_too(start_broker
     assert [each["offset"] for each in found(broker, "--id", message_id(dropped, 0))] == [4]
 
 
-def test_find_wants_a_key_or_an_id() -> None:
-    assert "a --key or for an --id" in said("message", "find", status=2)
-    assert "a --key or for an --id" in said("message", "find", "--key", "k", "--id", "7", status=2)
-    assert "--topic goes with --key" in said("message", "find", "--topic", "t", "--id", "7", status=2)
+def test_messages_are_found_from_an_offset_or_a_time_on_as_they_were_stored(
+    broker: BrokerProcess, notify_url: str
+) -> None:
+    said("topic", "create", "placed", "--queues", "2", "--broker", broker.address)
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute(
+            "insert into txmsg.message (segment, queue, queue_offset, transaction_id, n, body, born_at, stored_at) "
+            "select s.id, q.id, o, gen_random_uuid(), 0, '', now(), "
+            "timestamptz '2026-05-01T10:00:00Z' + (2 * o + q.number) * interval '1 min' "
+            "from txmsg.segment s, txmsg.queue q join txmsg.topic t on t.id = q.topic_id, generate_series(0, 4) o "
+            "where s.state = 'open' and t.name = 'placed'"
+        )
+
+    def places(*options: str) -> list[tuple[int, int]]:
+        return [(each["queue"], each["offset"]) for each in found(broker, "--topic", "placed", *options)]
+
+    assert places("--from", "earliest") == [(queue, offset) for offset in range(5) for queue in range(2)]
+    assert places("--from", "3", "--queue", "1") == [(1, 3), (1, 4)]
+    assert places("--from", "2026-05-01T10:05:00Z", "--limit", "3") == [(1, 2), (0, 3), (1, 3)]
+    assert places("--from", "2026-05-01T12:00:00Z") == []
+    assert json_of(
+        "message", "find", "--topic", "placed", "--from", "9", "--limit", "1", "--broker", broker.address
+    ) == {
+        "messages": [],
+        "more": False,
+    }
+    where = ("--broker", broker.address)
+    assert "has no queue 2" in said(
+        "message", "find", "--topic", "placed", "--from", "0", "--queue", "2", *where, status=1
+    )
+    assert "is unknown" in said("message", "find", "--topic", "nowhere", "--from", "0", *where, status=1)
+    assert "behind the latest" in said("message", "find", "--topic", "placed", "--from", "latest", *where, status=1)
+
+
+def test_find_wants_a_key_an_id_or_a_place() -> None:
+    for options, refused in (
+        ((), "a --key, for an --id, or --from"),
+        (("--key", "k", "--id", "7"), "a --key, for an --id, or --from"),
+        (("--topic", "t", "--id", "7"), "--topic goes with --key"),
+        (("--key", "k", "--queue", "1"), "--queue goes with --from"),
+        (("--from", "1"), "--from is a position in a --topic"),
+    ):
+        assert refused in said("message", "find", *options, status=2)
 
 
 def test_a_half_is_traced_from_its_storing_to_its_queue_and_its_mirrors(

@@ -49,12 +49,31 @@ def drained(broker: BrokerProcess) -> bool:
     return all(group["waiting"] == 0 for group in shown(broker)["groups"])
 
 
+def test_segments_are_shown_with_how_many_messages_of_the_topic_are_in_each(
+    broker: BrokerProcess, notify_url: str
+) -> None:
+    with Producer(broker.address, group="shop") as producer:
+        for body in (b"1", b"2", b"3"):
+            producer.send(Message("t", body))
+        producer.send(Message("other", b"4"))
+        with psycopg.connect(notify_url, connect_timeout=10) as connection:
+            connection.execute("select txmsg.rotate((select id from txmsg.segment where state = 'open'))")
+        producer.send(Message("t", b"5"))
+    segments = shown(broker)["segments"]
+    assert [(each["id"], each["messages"], each["closed_at"] is None) for each in segments] == [
+        (1, 3, False),
+        (2, 1, True),
+    ]
+
+
 def test_settings_are_shown_listed_and_changed_one_by_one(broker: BrokerProcess) -> None:
     where = ("--broker", broker.address)
     said("topic", "create", "t", "--queues", "4", *where)
     topic = shown(broker)
     queues = [{"number": n, "begin": 0, "end": 0} for n in range(4)]
     assert (topic["queues_kept"], topic["groups"], topic["halves"], topic["scheduled"]) == (queues, [], 0, 0)
+    assert [(each["id"], each["messages"], each["closed_at"]) for each in topic["segments"]] == [(1, 0, None)]
+    assert topic["retention_s"] == 7 * 86_400
     assert (topic["permission"], topic["durability"], topic["unread"]) == ("rw", "sync", "keep")
     settings = {key: topic[key] for key in altered(broker, "--queues", "4")}
     for options, changed in (

@@ -8,6 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from txmsg.administration.life import MessageLife, lives_of
+from txmsg.broker.api.dead_letters import failure_of
+from txmsg.broker.delivery.window import EXPIRED
 from txmsg.message import us_of_datetime
 from txmsg.wire.v1 import dead_letters_pb2
 from txmsg.wire.v1 import messages_pb2 as pb
@@ -118,6 +120,15 @@ def test_a_failure_in_the_journal_and_among_the_retries_is_told_once() -> None:
         ("before the journal", None),
         ("later", "c1"),
         ("another group's", "c2"),
+    ]
+
+
+def test_an_attempt_that_was_not_settled_in_time_has_expired_and_was_not_refused() -> None:
+    failures = [failure_of({"attempt": n, "error": error}) for n, error in ((1, "no route"), (2, EXPIRED))]
+    told = life(stored(), groups=[pb.GroupTrace(group="mail", state=pb.GroupTrace.RETRYING, failures=failures)])
+    assert [(event.what, event.attempt) for event in told.events if event.group == "mail"] == [
+        ("refused", 1),
+        ("expired", 2),
     ]
 
 

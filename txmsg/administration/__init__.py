@@ -13,7 +13,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -24,6 +24,7 @@ from txmsg.errors import MisuseError, shown
 from txmsg.message import datetime_of_us
 from txmsg.runtime.start import Start
 from txmsg.wire.method import Method, ReplyT, RequestT
+from txmsg.wire.v1 import dead_letters_pb2
 
 
 class Ask(Protocol):
@@ -186,11 +187,12 @@ class SeekPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why one attempt failed."""
+    """Why one attempt failed. is_expired: it was not settled within its visibility timeout, rather than refused."""
 
     attempt: int
     at: datetime | None
     error: str
+    is_expired: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,6 +384,14 @@ def changer() -> str:
 def moment(us: int) -> datetime | None:
     """Microseconds since 1970, which are 0 where nothing is known."""
     return datetime_of_us(us) if us else None
+
+
+def failures_of(failures: Iterable[dead_letters_pb2.Failure]) -> list[Failure]:
+    """Why attempts failed, as a broker tells it."""
+    return [
+        Failure(attempt=each.attempt, at=moment(each.at_us), error=each.error, is_expired=each.expired)
+        for each in failures
+    ]
 
 
 _MOST: Final = {FieldDescriptor.TYPE_UINT32: 2**32 - 1, FieldDescriptor.TYPE_UINT64: 2**64 - 1}

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from txmsg.administration import Failure, moment
+from txmsg.administration import Failure, failures_of, moment
 from txmsg.message import message_id
 from txmsg.wire.v1 import messages_pb2 as pb
 
@@ -263,9 +263,8 @@ def _failures_of(group: LifeInGroup, journal: Sequence[LifeEvent]) -> Iterator[L
         if same is not None:
             known.remove(same)
         else:
-            yield LifeEvent(
-                at=failure.at, what="refused", group=group.group, attempt=failure.attempt, detail=failure.error
-            )
+            what = "expired" if failure.is_expired else "refused"
+            yield LifeEvent(at=failure.at, what=what, group=group.group, attempt=failure.attempt, detail=failure.error)
 
 
 def _is_same(event: LifeEvent, failure: Failure) -> bool:
@@ -320,8 +319,5 @@ def _in_group(group: pb.GroupTrace) -> LifeInGroup:
         next_attempt_at=moment(group.next_attempt_at_us),
         died_at=moment(group.died_at_us),
         generation=group.generation,
-        failures=[
-            Failure(attempt=failure.attempt, at=moment(failure.at_us), error=failure.error)
-            for failure in group.failures
-        ],
+        failures=failures_of(group.failures),
     )

@@ -15,7 +15,6 @@ from txmsg.administration import (
     DeadLetter,
     DeadLetterFilter,
     DeadLetterPage,
-    Failure,
     GroupChange,
     GroupDetails,
     GroupList,
@@ -28,11 +27,12 @@ from txmsg.administration import (
     SeekPlan,
     Selection,
     TopicLag,
+    failures_of,
     moment,
     new_request,
 )
 from txmsg.administration.life import MessageLives, lives_of
-from txmsg.errors import InvalidMessage, OutcomeExpired, UnknownGroup, shown
+from txmsg.errors import InvalidMessage, MisuseError, OutcomeExpired, UnknownGroup, shown
 from txmsg.message import datetime_of_us, message_id, parse_id, us_of_datetime
 from txmsg.runtime.start import Start
 from txmsg.wire.codec import unpack_headers
@@ -189,6 +189,14 @@ class NotifyAdministration:
             )
         return lives_of(reply, which)
 
+    def messages_from(self, topic: str, start: Start, *, queue: int | None = None, limit: int = 20) -> MessageLives:
+        """The lives of the stored messages of a topic, or of one queue, from a place on, the first stored one first.
+
+        start: no `latest`. Raises UnknownTopic.
+        """
+        request = messages_pb2.TraceRequest(topic=topic, place=place_of(start, queue), limit=limit)
+        return lives_of(self._ask(Messages.trace, request), "")
+
     def message_content(self, id: str) -> tuple[Mapping[str, str], bytes] | None:
         """Headers and body of a message (UUID.NUMBER); None if it is only a retry or dead letter any more, or gone."""
         request = messages_pb2.FindMessagesRequest(id=id, limit=1, with_bodies=True)
@@ -203,6 +211,15 @@ def _is_id(text: str) -> bool:
     except InvalidMessage:
         return False
     return True
+
+
+def place_of(start: Start, queue: int | None) -> messages_pb2.Place:
+    """Where to begin among stored messages. Raises MisuseError for `latest`, behind which nothing is stored."""
+    if start.kind == "latest":
+        raise MisuseError("nothing is stored behind the latest message: give earliest, an offset or a time")
+    if start.kind == "time":
+        return new_request(messages_pb2.Place, queue=queue, at_us=start.value)
+    return new_request(messages_pb2.Place, queue=queue, offset=start.value)
 
 
 def _destination(to: Start) -> dict[str, Any]:
@@ -279,7 +296,7 @@ def _letter(letter: dead_letters_pb2.DeadLetter) -> DeadLetter:
         body_size_bytes=letter.size_bytes,
         headers=dict(unpack_headers(letter.headers)),
         body=letter.body,
-        failures=_failures(letter.failures),
+        failures=failures_of(letter.failures),
     )
 
 
@@ -296,11 +313,7 @@ def _retry(retry: groups_pb2.Retry) -> Retry:
         attempts=retry.attempts,
         due_at=moment(retry.due_at_us),
         last_error=retry.last_error or None,
-        failures=_failures(retry.failures),
+        failures=failures_of(retry.failures),
         generation=retry.generation,
         body_size_bytes=retry.size_bytes,
     )
-
-
-def _failures(failures: Sequence[dead_letters_pb2.Failure]) -> list[Failure]:
-    return [Failure(attempt=failure.attempt, at=moment(failure.at_us), error=failure.error) for failure in failures]

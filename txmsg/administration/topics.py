@@ -65,6 +65,16 @@ class TopicQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSegment:
+    """A segment, and how many messages of a topic are in it. closed_at: None while it takes messages."""
+
+    id: int
+    opened_at: datetime | None
+    closed_at: datetime | None
+    messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicGroup:
     """How far a group is behind in a topic, in messages."""
 
@@ -80,6 +90,10 @@ class TopicDetails:
 
     settings: TopicSettings
     queues: Sequence[TopicQueue]
+    segments: Sequence[TopicSegment]
+    """Those that are kept, the oldest first."""
+    retention_s: float
+    """After it is closed, a segment is kept for so long at least."""
     groups: Sequence[TopicGroup]
     halves: int
     scheduled: int
@@ -134,6 +148,16 @@ class TopicAdministration:
         return TopicDetails(
             settings=_settings(reply.topic),
             queues=[TopicQueue(number=queue.number, begin=queue.begin, end=queue.end) for queue in reply.queues],
+            segments=[
+                TopicSegment(
+                    id=segment.id,
+                    opened_at=moment(segment.opened_at_us),
+                    closed_at=moment(segment.closed_at_us),
+                    messages=segment.messages,
+                )
+                for segment in reply.segments
+            ],
+            retention_s=reply.retention_s,
             groups=[
                 TopicGroup(group=group.group, waiting=group.waiting, retrying=group.retrying, dead=group.dead)
                 for group in reply.groups

@@ -228,7 +228,7 @@ class Broker:
                     groups, RetryAdministration(admin_pool), self.delivery, self.check_policies, clients
                 ),
                 settings_rpc.Settings: SettingsApi(self.settings),
-                topics_rpc.Topics: TopicsApi(TopicSettings(admin_pool)),
+                topics_rpc.Topics: TopicsApi(TopicSettings(admin_pool), lambda: self.config.retention_s),
             },
             connections_max=connections_allowed(config.connections_max),
             tls=config.tls.of_server(),

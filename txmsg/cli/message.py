@@ -10,14 +10,15 @@ from uuid import UUID
 import click
 from rich.table import Table
 
-from txmsg.administration.notify import NotifyAdministration
+from txmsg.administration.notify import NotifyAdministration, place_of
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.life import life_values, print_life
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import json_option, yes_option
+from txmsg.cli.options import START, json_option, yes_option
 from txmsg.cli.output import content, moment, print_facts, print_table
 from txmsg.errors import MisuseError, OutcomeExpired, printable
 from txmsg.message import parse_message_id
+from txmsg.runtime.start import Start
 from txmsg.wire.v1 import messages_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2
 from txmsg.wire.v1.messages_rpc import Messages
@@ -34,34 +35,61 @@ _DECISIONS = {
 
 @click.group()
 def message() -> None:
-    """Find messages by key or id, trace them, and recall delayed ones."""
+    """Find messages by key, id or place, trace them, and recall delayed ones."""
 
 
 @message.command(
-    short_help="Find messages by key or id.",
+    short_help="Find messages by key, id or place.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg message find --key 42 --topic order.placed\n"
+    "  txmsg message find --topic order.placed --queue 3 --from 1200 --limit 1\n"
+    "  txmsg message find --topic order.placed --from 2h\n"
     "  txmsg message find --id 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01 --bodies",
 )
 @click.option("--key", default="", metavar="KEY", help="Messages with this key, in any state.")
 @click.option("--id", "id_", default="", metavar="ID", help="This message, or all of this transaction.")
-@click.option("--topic", default="", metavar="NAME", help="With --key: only in this topic.")
+@click.option("--topic", default="", metavar="NAME", help="With --key: only in this topic. With --from: in this one.")
+@click.option(
+    "--from",
+    "start",
+    metavar="POSITION",
+    type=START,
+    help="Stored messages from here on: earliest, an offset, or a time (2026-05-01T10:00:00Z, or 2h for two hours "
+    "ago).",
+)
+@click.option("--queue", type=click.IntRange(0, 9999), help="With --from: only in this queue.")
 @click.option("--bodies", is_flag=True, help="Also print headers and bodies.")
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number of messages."
 )
 @broker_option
 @json_option
-def find(*, key: str, id_: str, topic: str, bodies: bool, limit: int, broker: str, as_json: bool) -> None:
-    """Find messages by key or id: topic, queue and offset, or what they wait for.
+def find(
+    *,
+    key: str,
+    id_: str,
+    topic: str,
+    start: Start | None,
+    queue: int | None,
+    bodies: bool,
+    limit: int,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Find messages by key, id or place: topic, queue and offset, or what they wait for.
 
-    Newest first; those that are not committed come last. Messages of dropped segments are gone, except for retries and
-    dead letters. Of what a rollback drops, nothing is left to be found.
+    Newest first, and those that are not committed last; with --from in the order in which they were stored. Messages of
+    dropped segments are gone, except for retries and dead letters. Of what a rollback drops, nothing is left to find.
     """
-    if bool(key) == bool(id_):
-        raise click.UsageError("look for a --key or for an --id")
+    if (bool(key), bool(id_), start is not None).count(True) != 1:
+        raise click.UsageError("look for a --key, for an --id, or --from a position in a --topic")
     if id_ and topic:
-        raise click.UsageError("--topic goes with --key: an id says all")
-    request = pb.FindMessagesRequest(key=key, id=id_, topic=topic, limit=limit, with_bodies=bodies)
+        raise click.UsageError("--topic goes with --key or --from: an id says all")
+    if start is None and queue is not None:
+        raise click.UsageError("--queue goes with --from")
+    if start is not None and not topic:
+        raise click.UsageError("--from is a position in a --topic: name it")
+    place = None if start is None else place_of(start, queue)
+    request = pb.FindMessagesRequest(key=key, id=id_, topic=topic, place=place, limit=limit, with_bodies=bodies)
     reply = ask_broker(broker, Messages.find, request)
     if as_json:
         messages = [_values(message, with_body=bodies) for message in reply.messages]

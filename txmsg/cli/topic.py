@@ -76,15 +76,23 @@ def list_(*, limit: int, contains: str, page: str, broker: str, as_json: bool) -
 @broker_option
 @json_option
 def show(*, name: str, broker: str, as_json: bool) -> None:
-    """Show a topic: settings, queues with the offsets kept, and the lag of each group."""
+    """Show a topic: settings, queues with the offsets kept, segments, and the lag of each group."""
     found = TopicAdministration(asker(broker)).show(name)
-    queues, groups = ([asdict(each) for each in things] for things in (found.queues, found.groups))
-    values = {**asdict(found.settings), "halves": found.halves, "scheduled": found.scheduled}
+    queues, segments, groups = (
+        [asdict(each) for each in things] for things in (found.queues, found.segments, found.groups)
+    )
+    values = {
+        **asdict(found.settings),
+        "retention_s": found.retention_s,
+        "halves": found.halves,
+        "scheduled": found.scheduled,
+    }
     if as_json:
-        click.echo(json_text({**values, "queues_kept": queues, "groups": groups}))
+        click.echo(json_text({**values, "queues_kept": queues, "segments": segments, "groups": groups}))
         return
     print_facts(values)
     print_rows(queues)
+    print_rows(segments)
     if groups:
         print_rows(groups)
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from txmsg.access.permissions import DESCRIBE_GROUP, READ_TOPIC
+from txmsg.broker.delivery.window import EXPIRED
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetterRow, DeadLetters, Place
 from txmsg.errors import ProtocolError, shown
 from txmsg.message import Offset, QueueId, check_name, datetime_of_us, parse_id, us_of_datetime
@@ -118,4 +119,5 @@ def failure_of(value: Mapping[str, Any]) -> pb.Failure:
         attempt=value.get("attempt", 0),
         at_us=us_of_datetime(datetime.fromisoformat(at)) if at else 0,
         error=value.get("error") or "",
+        expired=value.get("error") == EXPIRED,
     )

@@ -10,10 +10,11 @@ from txmsg.broker.api.dead_letters import failure_of
 from txmsg.broker.store.journal import EntryRow
 from txmsg.broker.store.messages import EndedRow, FoundRow, GroupRow, Messages
 from txmsg.errors import ProtocolError
-from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, parse_id, us_of_datetime
+from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, datetime_of_us, parse_id, us_of_datetime
 from txmsg.wire.caller import may
 from txmsg.wire.v1 import messages_pb2 as pb
 
+_OFFSET_MAX = 2**63 - 1
 _REPLY_SIZE_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -31,7 +32,7 @@ class MessagesApi:
         )
 
     async def trace(self, request: pb.TraceRequest) -> pb.TraceReply:
-        limit = min(request.limit or 20, 1000) if request.key else MESSAGES_PER_TRANSACTION_MAX
+        limit = MESSAGES_PER_TRANSACTION_MAX if request.id else min(request.limit or 20, 1000)
         rows = await self._rows(request, limit=limit, with_bodies=False)
         reply = pb.TraceReply(more=bool(rows) and rows[-1].more)
         for row in rows:
@@ -71,8 +72,10 @@ class MessagesApi:
     async def _rows(
         self, request: pb.FindMessagesRequest | pb.TraceRequest, *, limit: int, with_bodies: bool
     ) -> Sequence[FoundRow]:
-        if bool(request.key) == bool(request.id):
-            raise ProtocolError("give either an id or a key to find a message")
+        if (bool(request.key), bool(request.id), request.HasField("place")).count(True) != 1:
+            raise ProtocolError("give an id, a key or a place to find a message")
+        if request.HasField("place"):
+            return await self._from_place(request.topic, request.place, limit=limit, with_bodies=with_bodies)
         if request.id:
             return await self._messages.of_id(
                 *parse_id(request.id), limit=limit, with_bodies=with_bodies, size_bytes_max=_REPLY_SIZE_BYTES_MAX
@@ -80,6 +83,19 @@ class MessagesApi:
         return await self._messages.of_key(
             request.key,
             topic=check_name("topic", request.topic) if request.topic else None,
+            limit=limit,
+            with_bodies=with_bodies,
+            size_bytes_max=_REPLY_SIZE_BYTES_MAX,
+        )
+
+    async def _from_place(self, topic: str, place: pb.Place, *, limit: int, with_bodies: bool) -> Sequence[FoundRow]:
+        if place.HasField("offset") == place.HasField("at_us"):
+            raise ProtocolError("give either an offset or a time to begin at")
+        return await self._messages.from_place(
+            check_name("topic", topic),
+            place.queue if place.HasField("queue") else None,
+            offset=min(place.offset, _OFFSET_MAX) if place.HasField("offset") else None,
+            at=datetime_of_us(place.at_us) if place.HasField("at_us") else None,
             limit=limit,
             with_bodies=with_bodies,
             size_bytes_max=_REPLY_SIZE_BYTES_MAX,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from txmsg.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings, TopicSettingsRow
 from txmsg.message import check_name, us_of_datetime
@@ -22,10 +24,11 @@ _CHANGES = (
 
 
 class TopicsApi:
-    """The service Topics."""
+    """The service Topics. retention_s: of this broker, now."""
 
-    def __init__(self, topics: TopicSettings) -> None:
+    def __init__(self, topics: TopicSettings, retention_s: Callable[[], float]) -> None:
         self._topics = topics
+        self._retention_s = retention_s
 
     async def list(self, request: pb.ListTopicSettingsRequest) -> pb.ListTopicSettingsReply:
         limit = min(request.limit or 1000, 10_000)
@@ -38,17 +41,27 @@ class TopicsApi:
         return pb.ListTopicSettingsReply(topics=found, next=rows[limit - 1].settings.name if len(rows) > limit else "")
 
     async def show(self, request: pb.ShowTopicRequest) -> pb.ShowTopicReply:
-        topic, queues, groups, halves, scheduled = await self._topics.show(check_name("topic", request.name))
+        found = await self._topics.show(check_name("topic", request.name))
         return pb.ShowTopicReply(
-            topic=_topic(topic),
-            queues=[pb.TopicQueue(number=queue.number, begin=queue.begin, end=queue.end) for queue in queues],
+            topic=_topic(found.settings),
+            queues=[pb.TopicQueue(number=queue.number, begin=queue.begin, end=queue.end) for queue in found.queues],
+            segments=[
+                pb.TopicSegment(
+                    id=segment.id,
+                    opened_at_us=us_of_datetime(segment.opened_at),
+                    closed_at_us=us_of_datetime(segment.closed_at) if segment.closed_at else 0,
+                    messages=segment.messages,
+                )
+                for segment in found.segments
+            ],
             groups=[
                 pb.TopicGroup(group=group.group_name, waiting=group.waiting, retrying=group.retrying, dead=group.dead)
-                for group in groups
+                for group in found.groups
                 if may(DESCRIBE_GROUP, group.group_name)
             ],
-            halves=halves,
-            scheduled=scheduled,
+            halves=found.halves,
+            scheduled=found.scheduled,
+            retention_s=self._retention_s(),
         )
 
     async def alter(self, request: pb.AlterTopicRequest) -> pb.AlterTopicReply:

@@ -12,6 +12,7 @@ from psycopg.rows import class_row
 
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.journal import EntryRow, entries_of
+from txmsg.errors import UnknownTopic
 from txmsg.message import Offset, QueueId, QueueNumber
 
 _ENTRIES_MAX = 10_000
@@ -111,6 +112,39 @@ class Messages:
         given = {"id": transaction_id, "n": n, "limit": limit, "with_bodies": with_bodies, "size": size_bytes_max}
         return await self._found(_OF_ID, given, limit)
 
+    async def from_place(
+        self,
+        topic: str,
+        queue: int | None,
+        *,
+        offset: int | None,
+        at: datetime | None,
+        limit: int,
+        with_bodies: bool,
+        size_bytes_max: int,
+    ) -> Sequence[FoundRow]:
+        """Up to `limit` stored messages of a topic, or one queue of it, from an offset or a time on, the first first.
+
+        Raises UnknownTopic if it has no such queue.
+        """
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(_STARTS, {"topic": topic, "queue": queue, "offset": offset, "at": at})
+            starts = await cursor.fetchall()
+        if not starts:
+            raise UnknownTopic(
+                f"topic {topic!r} is unknown: check the spelling"
+                if queue is None
+                else f"topic {topic!r} has no queue {queue}, or is unknown: `txmsg topic show {topic}` lists its queues"
+            )
+        given = {
+            "queues": [queue_id for queue_id, _ in starts],
+            "begins": [begin for _, begin in starts],
+            "limit": limit,
+            "with_bodies": with_bodies,
+            "size": size_bytes_max,
+        }
+        return await self._found(_FROM_PLACE, given, limit)
+
     async def _found(self, statement: str, given: Mapping[str, Any], limit: int) -> Sequence[FoundRow]:
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(FoundRow)) as cursor:
             await cursor.execute(statement, {**given, "limit": limit + 1})
@@ -160,7 +194,7 @@ _SHOWN = """
     select f.*, sum(octet_length(case when %(with_bodies)s then f.body else '' end)) over (
                     w rows between unbounded preceding and 1 preceding) as before,
            row_number() over w < count(*) over () as more
-      from found f window w as (order by f.stored_at desc nulls last, f.transaction_id, f.n)
+      from found f window w as (order by {order})
 )
 select s.state, s.transaction_id, s.n, t.name as topic, q.number, q.id as queue_id, s.queue_offset, s.segment,
        s.decided_by, s.key, s.tag, s.ordering_key, case when %(with_bodies)s then s.headers end as headers,
@@ -172,8 +206,9 @@ select s.state, s.transaction_id, s.n, t.name as topic, q.number, q.id as queue_
   join txmsg.topic t on t.id = q.topic_id
   left join txmsg.producer p on p.id = s.producer
  where s.before is null or s.before < %(size)s
- order by s.stored_at desc nulls last, s.transaction_id, s.n
+ order by {order}
 """
+_NEWEST_FIRST = _SHOWN.format(order="stored_at desc nulls last, transaction_id, n")
 
 # What is not in a segment: half messages and delayed ones; retries and dead letters whose segment was dropped. Each of
 # the last ones is shown once, however many groups have it.
@@ -227,7 +262,7 @@ with found as materialized (
          where {_HAS_KEY.format(table="m", queue="queue")}
          limit %(limit)s) m
      limit %(limit)s
-){_SHOWN}"""
+){_NEWEST_FIRST}"""
 
 _OF_ID = f"""
 with found as materialized (
@@ -238,7 +273,27 @@ with found as materialized (
     union all
     {_elsewhere(_HAS_ID)}
      limit %(limit)s
-){_SHOWN}"""
+){_NEWEST_FIRST}"""
+
+_STARTS = """
+select q.id, coalesce(%(offset)s::bigint, txmsg.offset_at(q.id, %(at)s::timestamptz)) as begin
+  from txmsg.topic t join txmsg.queue q on q.topic_id = t.id
+ where t.name = %(topic)s and (%(queue)s::bigint is null or q.number = %(queue)s)
+"""
+
+# The first ones of each queue, by one range of the primary key in each segment. Where nothing is as late, no row.
+_FROM_PLACE = f"""
+with found as materialized (
+    select m.* from unnest(%(queues)s::int[], %(begins)s::bigint[]) b(queue, begin)
+     cross join lateral (
+           select m.* from (select s.id from txmsg.segment s where s.state <> 'ahead' and not s.dropping) s
+            cross join lateral ({_STORED}
+                 from unnest(array[s.id, -s.id]) p(id) join txmsg.message m on m.segment = p.id
+                where m.queue = b.queue and m.queue_offset >= b.begin
+                order by m.queue_offset limit %(limit)s) m
+            order by m.queue_offset limit %(limit)s) m
+     order by m.stored_at, m.queue, m.queue_offset limit %(limit)s
+){_SHOWN.format(order="stored_at, queue, queue_offset")}"""
 
 _GROUPS = """
 select g.name as group_name,

@@ -82,6 +82,26 @@ class TopicQueueRow:
     end: Offset
 
 
+class TopicSegmentRow(NamedTuple):
+    """A segment, and how many messages of a topic are in it. closed_at: None for the one that takes messages."""
+
+    id: int
+    opened_at: datetime
+    closed_at: datetime | None
+    messages: int
+
+
+class TopicDetailsRow(NamedTuple):
+    """A topic whole. halves: undecided or held back."""
+
+    settings: TopicSettingsRow
+    queues: Sequence[TopicQueueRow]
+    segments: Sequence[TopicSegmentRow]
+    groups: Sequence[TopicGroupRow]
+    halves: int
+    scheduled: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicGroupRow:
     """What a group has still to do in some queues of a topic, by its cursors as written."""
@@ -116,10 +136,8 @@ class TopicSettings:
             kept[topic_id] += ends[queue_id] - begin
         return [TopicSummaryRow(topic, kept[topic.id], entered[topic.id]) for topic in topics]
 
-    async def show(
-        self, name: str
-    ) -> tuple[TopicSettingsRow, Sequence[TopicQueueRow], Sequence[TopicGroupRow], int, int]:
-        """The topic, its queues, its groups, and how many halves and scheduled messages wait. Raises UnknownTopic."""
+    async def show(self, name: str) -> TopicDetailsRow:
+        """The topic, and what is in it. Raises UnknownTopic."""
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name)
             ids = await _queue_ids(conn, topic.id)
@@ -130,9 +148,10 @@ class TopicSettings:
                 TopicQueueRow(number=QueueNumber(number), begin=begins[queue_id], end=Offset(ends[queue_id]))
                 for number, queue_id in enumerate(ids)
             ]
+            segments = await _segments(conn, ids, sum(ends.values()))
             groups = await _groups(conn, ids)
             undecided, held_back, scheduled = await _not_entered(conn, ids)
-        return topic, queues, groups, undecided + held_back, scheduled
+        return TopicDetailsRow(topic, queues, segments, groups, undecided + held_back, scheduled)
 
     async def alter(self, name: str, change: TopicChange) -> TopicSettingsRow:
         """Changes what is named, all or nothing. Raises UnknownTopic, and MisuseError for what cannot be."""
@@ -259,6 +278,16 @@ def _check_settled(topic: TopicSettingsRow) -> None:
             f"brokers may still use the settings of topic {topic.name!r} before its last change: try again in "
             f"{topic.settled_in_s:.0f} s"
         )
+
+
+async def _segments(conn: AsyncConnection, ids: Sequence[QueueId], end: int) -> Sequence[TopicSegmentRow]:
+    """The segments that are kept. end: the ends of all queues, together."""
+    found = await (await conn.execute(_SEGMENTS, {"ids": ids})).fetchall()
+    begins = [begin for *_, begin in found]
+    return [
+        TopicSegmentRow(id_, opened_at, closed_at, following - begin)
+        for (id_, opened_at, closed_at, begin), following in zip(found, [*begins[1:], end], strict=True)
+    ]
 
 
 async def _check_drained(conn: AsyncConnection, topic: TopicSettingsRow, first: int, what: str) -> None:
@@ -395,6 +424,14 @@ update txmsg.topic
 """
 
 _BEGINS = "select q.id, txmsg.first_kept(q.id) from unnest(%(ids)s::int[]) q(id)"
+
+# Where all queues together start in each segment. No row: the queue is younger than the segment, and starts at 0.
+_SEGMENTS = """
+select s.id, s.opened_at, s.closed_at, coalesce(sum(b.base), 0)::bigint
+  from txmsg.segment s left join txmsg.segment_base b on b.segment = s.id and b.queue = any(%(ids)s::int[])
+ where s.state <> 'ahead' and not s.dropping
+ group by s.id order by s.id
+"""
 
 _LOCK_QUEUES = """
 select pg_advisory_xact_lock(7702, l.lock)

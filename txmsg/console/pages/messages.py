@@ -1,31 +1,35 @@
-"""Single messages of a Notify database: found by id or key, with headers, body and the life of each."""
+"""Single messages of a Notify database: found by id, key or place, with headers, body and the life of each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txmsg.administration.life import MessageLife
+from txmsg.administration.life import MessageLives
 from txmsg.console.body import shown_body
+from txmsg.console.forms import int_of
 from txmsg.console.look import Look
 from txmsg.console.views import View
-from txmsg.errors import OutcomeExpired
+from txmsg.errors import MisuseError, OutcomeExpired, UnknownTopic
+from txmsg.runtime.start import Start
 
 _FOUND_MAX: Final = 50
 _EVENTS_MAX: Final = 500
 
 
 async def _read(look: Look) -> Mapping[str, Any]:
-    which, topic = look.values.get("q", "").strip(), look.values.get("topic", "").strip()
-    lives: list[MessageLife] = []
-    more, missing = False, ""
-    if which:
-        try:
+    which, topic, begin = (look.values.get(name, "").strip() for name in ("q", "topic", "from"))
+    found, missing = MessageLives(lives=[], more=False), ""
+    try:
+        if which:
             found = await look.notify(lambda notify: notify.message_life(which, topic=topic, limit=_FOUND_MAX))
-            lives, more = list(found.lives), found.more
-        except OutcomeExpired as exc:
-            missing = str(exc)
-    return {"lives": lives, "more": more, "missing": missing, "search": which, "topic": topic}
+        elif topic:
+            start, queue = Start.parse(begin or "earliest"), int_of(look, "queue")
+            found = await look.notify(lambda notify: notify.messages_from(topic, start, queue=queue, limit=_FOUND_MAX))
+            missing = look.t("messages.none_there")
+    except (OutcomeExpired, UnknownTopic, MisuseError) as exc:
+        missing = str(exc)
+    return {"found": found, "missing": missing, "is_by_place": bool(topic) and not which}
 
 
 async def _read_one(look: Look) -> Mapping[str, Any]:

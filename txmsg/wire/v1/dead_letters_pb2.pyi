@@ -25,14 +25,16 @@ class DeadLetterFilter(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., since_us: _Optional[int] = ..., until_us: _Optional[int] = ..., error: _Optional[str] = ..., id: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("attempt", "at_us", "error")
+    __slots__ = ("attempt", "at_us", "error", "expired")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     AT_US_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     at_us: int
     error: str
-    def __init__(self, attempt: _Optional[int] = ..., at_us: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    expired: bool
+    def __init__(self, attempt: _Optional[int] = ..., at_us: _Optional[int] = ..., error: _Optional[str] = ..., expired: bool = ...) -> None: ...
 
 class DeadLetter(_message.Message):
     __slots__ = ("group", "topic", "queue", "offset", "transaction_id", "n", "key", "tag", "ordering_key", "headers", "body", "born_at_us", "stored_at_us", "died_at_us", "attempts", "last_error", "failures", "generation", "blocks_key", "size_bytes", "withheld")

@@ -8,19 +8,31 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Place(_message.Message):
+    __slots__ = ("queue", "offset", "at_us")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    AT_US_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    offset: int
+    at_us: int
+    def __init__(self, queue: _Optional[int] = ..., offset: _Optional[int] = ..., at_us: _Optional[int] = ...) -> None: ...
+
 class FindMessagesRequest(_message.Message):
-    __slots__ = ("key", "id", "topic", "limit", "with_bodies")
+    __slots__ = ("key", "id", "topic", "limit", "with_bodies", "place")
     KEY_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     WITH_BODIES_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     key: str
     id: str
     topic: str
     limit: int
     with_bodies: bool
-    def __init__(self, key: _Optional[str] = ..., id: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ..., with_bodies: bool = ...) -> None: ...
+    place: Place
+    def __init__(self, key: _Optional[str] = ..., id: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ..., with_bodies: bool = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
 
 class FoundMessage(_message.Message):
     __slots__ = ("transaction_id", "n", "state", "topic", "queue", "offset", "segment", "decided_by", "key", "tag", "ordering_key", "headers", "body", "size_bytes", "born_at_us", "half_stored_at_us", "stored_at_us", "deliver_at_us", "producer_group", "checks", "next_check_at_us", "parked_reason", "withheld")
@@ -105,16 +117,18 @@ class FindMessagesReply(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., more: bool = ...) -> None: ...
 
 class TraceRequest(_message.Message):
-    __slots__ = ("id", "key", "topic", "limit")
+    __slots__ = ("id", "key", "topic", "limit", "place")
     ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     id: str
     key: str
     topic: str
     limit: int
-    def __init__(self, id: _Optional[str] = ..., key: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    place: Place
+    def __init__(self, id: _Optional[str] = ..., key: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
 
 class GroupTrace(_message.Message):
     __slots__ = ("group", "state", "attempts", "next_attempt_at_us", "died_at_us", "generation", "failures")

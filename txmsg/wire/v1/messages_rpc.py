@@ -7,7 +7,7 @@ from txmsg.wire.v1 import messages_pb2 as pb
 class Messages:
     """The service Messages."""
 
-    # Messages by id or by key, the newest segment first.
+    # Messages by id or by key, the newest segment first; or from a place in a topic on, the first stored one first.
     find = Method("Messages/Find", pb.FindMessagesRequest, pb.FindMessagesReply)
     # The life of a message, of all messages of a transaction, or of those with a key.
     trace = Method("Messages/Trace", pb.TraceRequest, pb.TraceReply)

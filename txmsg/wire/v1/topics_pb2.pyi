@@ -72,6 +72,18 @@ class TopicQueue(_message.Message):
     end: int
     def __init__(self, number: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
+class TopicSegment(_message.Message):
+    __slots__ = ("id", "opened_at_us", "closed_at_us", "messages")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OPENED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    opened_at_us: int
+    closed_at_us: int
+    messages: int
+    def __init__(self, id: _Optional[int] = ..., opened_at_us: _Optional[int] = ..., closed_at_us: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+
 class TopicGroup(_message.Message):
     __slots__ = ("group", "waiting", "retrying", "dead")
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -91,18 +103,22 @@ class ShowTopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ShowTopicReply(_message.Message):
-    __slots__ = ("topic", "queues", "groups", "halves", "scheduled")
+    __slots__ = ("topic", "queues", "groups", "halves", "scheduled", "segments", "retention_s")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     HALVES_FIELD_NUMBER: _ClassVar[int]
     SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_S_FIELD_NUMBER: _ClassVar[int]
     topic: TopicSettings
     queues: _containers.RepeatedCompositeFieldContainer[TopicQueue]
     groups: _containers.RepeatedCompositeFieldContainer[TopicGroup]
     halves: int
     scheduled: int
-    def __init__(self, topic: _Optional[_Union[TopicSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[TopicQueue, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TopicGroup, _Mapping]]] = ..., halves: _Optional[int] = ..., scheduled: _Optional[int] = ...) -> None: ...
+    segments: _containers.RepeatedCompositeFieldContainer[TopicSegment]
+    retention_s: float
+    def __init__(self, topic: _Optional[_Union[TopicSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[TopicQueue, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TopicGroup, _Mapping]]] = ..., halves: _Optional[int] = ..., scheduled: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[TopicSegment, _Mapping]]] = ..., retention_s: _Optional[float] = ...) -> None: ...
 
 class AlterTopicRequest(_message.Message):
     __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max", "journal")
