@@ -56,10 +56,10 @@ $(BROKER) $(ALL) $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.$(installed:txmsg%=%)'
 	@touch $(stamps)
 
-demo: $(BROKER) ## Register users while processes are killed; then compare the databases (DEMO_ARGS='--users 500')
+demo: $(BROKER) ## Register users while processes are killed; then compare the databases (DEMO_ARGS='--users 500 --console')
 	$(BIN)/txmsg demo registration $(DEMO_ARGS)
 
-trades: $(ALL) ## Show a day of trades live on a page; then compare all totals (TRADES_ARGS='--rate 1000 --kill')
+trades: $(ALL) ## Show a day of trades live on a page; then compare all totals (TRADES_ARGS='--rate 1000 --kill --console')
 	$(BIN)/txmsg demo trades $(TRADES_ARGS)
 
 test: $(STAMP) ## Run the tests (PYTEST_ARGS='-k fence'; PYTEST_ARGS='--postgres=URL' for a server of yours)

@@ -20,9 +20,10 @@ COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "registration"]
 @pytest.mark.timeout(400)
 def test_every_committed_user_reaches_every_subscriber_once_though_processes_are_killed(tmp_path: Path) -> None:
     keep = tmp_path / "kept"
-    arguments = ["--users", "60", "--crash", "6", "--keep", str(keep), "--json"]
+    arguments = ["--users", "60", "--crash", "6", "--console", "--keep", str(keep), "--json"]
     run = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-5000:]
+    assert "the console is at http://127.0.0.1:" in run.stderr
 
     result = json.loads(run.stdout.splitlines()[-1])
     assert (result["missing"], result["duplicated"], result["phantom"], result["in_doubt"]) == (0, 0, 0, 0)

@@ -43,6 +43,21 @@ _json_option: Decorator = click.option(
 )
 
 
+def _installed(_: click.Context, __: click.Parameter, is_wanted: bool) -> bool:
+    if is_wanted:
+        import txmsg.console.server  # noqa: F401 - what is not installed is told before anything starts
+    return is_wanted
+
+
+_console_option: Decorator = click.option(
+    "--console",
+    "with_console",
+    is_flag=True,
+    callback=_installed,
+    help="Also run `txmsg console`, for a browser on this machine.",
+)
+
+
 @click.group()
 def demo() -> None:
     """Run an example with real processes on an embedded database."""
@@ -74,9 +89,12 @@ def demo() -> None:
     show_default=True,
     help="Subscriber that is down for a while.",
 )
+@_console_option
 @_keep_option
 @_json_option
-def registration(*, users: int, crash: int, slow_ms: int, down: str, keep: Path | None, as_json: bool) -> None:
+def registration(
+    *, users: int, crash: int, slow_ms: int, down: str, with_console: bool, keep: Path | None, as_json: bool
+) -> None:
     """Register users by calls and by messages while processes are killed, then compare the databases.
 
     Exit status 1 if an effect is missing, duplicated or phantom, or a transaction is undecided.
@@ -84,7 +102,8 @@ def registration(*, users: int, crash: int, slow_ms: int, down: str, keep: Path 
     from txmsg.demo.registration.supervisor import Plan, run
 
     try:
-        plan = Plan(users=users, crashes=crash, slow_ms=slow_ms, down=None if down == "none" else down)
+        away = None if down == "none" else down
+        plan = Plan(users=users, crashes=crash, slow_ms=slow_ms, down=away, with_console=with_console)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     _play(
@@ -152,10 +171,19 @@ def _print_registration(console: Console, result: registration_demo.Result, *, u
     is_flag=True,
     help="Read the page's totals over HTTP, even if a browser is installed.",
 )
+@_console_option
 @_keep_option
 @_json_option
 def trades(
-    *, rate: float, seconds: float, seed: int, kill: bool, no_browser: bool, keep: Path | None, as_json: bool
+    *,
+    rate: float,
+    seconds: float,
+    seed: int,
+    kill: bool,
+    no_browser: bool,
+    with_console: bool,
+    keep: Path | None,
+    as_json: bool,
 ) -> None:
     """Create, pay, ship and refund orders, show their sums live on a page, then compare all totals.
 
@@ -170,7 +198,8 @@ def trades(
         raise click.ClickException(f"this demo needs more ({exc}): run `pip install 'txmsg[all]'`") from exc
 
     try:
-        plan = Plan(load=Load(rate=rate, seconds=seconds, seed=seed), kill=kill, with_browser=not no_browser)
+        load = Load(rate=rate, seconds=seconds, seed=seed)
+        plan = Plan(load=load, kill=kill, with_browser=not no_browser, with_console=with_console)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     _play(

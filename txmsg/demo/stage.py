@@ -33,6 +33,9 @@ class Audience(Protocol):
     def progress(self, steps: int, note: str) -> None:
         """So many steps of the phase are done."""
 
+    def say(self, text: str) -> None:
+        """Something that stays to be read."""
+
 
 class Stage:
     """Leaving the context ends all its processes, whatever happened inside: the last started first."""
@@ -118,6 +121,14 @@ class Stage:
         options = ("--storage", self.url("notify"), "--listen", self.broker_address)
         checks = ("--first-check-s", str(FIRST_CHECK_S), "--check-interval-s", str(CHECK_INTERVAL_S))
         return self.start_program("broker", "txmsg.cli.main", "broker", *options, *checks)
+
+    def start_console(self, *logs: Path) -> str:
+        """Starts the console, which shows the Notify database and these logs; its address."""
+        options = [word for log in logs for word in ("--log", str(log))]
+        where = ("--broker", self.broker_address, "--listen", "127.0.0.1:0")
+        child = self.start_program("console", "txmsg.cli.main", "console", *where, *options)
+        child.wait_ready()
+        return f"http://{child.address}"
 
     def broker_stats(self) -> StatsReply:
         """What the broker counted since it started."""

@@ -76,6 +76,8 @@ class Plan:
     """How long the slowest subscriber takes for a user."""
     down: str | None
     """The subscriber that is away for a while; None: all stay."""
+    with_console: bool = False
+    """Whether `txmsg console` shows the broker meanwhile."""
 
     def __post_init__(self) -> None:
         if self.users < 20:
@@ -143,6 +145,8 @@ def run(plan: Plan, directory: Path, audience: Audience) -> Result:
             ServiceCluster(stage.start_service, size=SERVICES) as cluster,
         ):
             cluster.wait_all_up()
+            if plan.with_console:
+                audience.say(f"the console is at {stage.start_console()}")
             crowd = Crowd(cluster, log, audience)
             latency: dict[str, Latency] = {}
             for way, title in TITLES.items():

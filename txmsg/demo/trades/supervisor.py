@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from txmsg.demo.stage import Audience
 from txmsg.demo.trades.health import HealthWriter
@@ -36,13 +36,6 @@ SUMS: Final = ("orders", "paid", "shipped", "refunded", "turnover_cents")
 """What the page, the trade database and the log have to agree on."""
 
 
-class Public(Audience, Protocol):
-    """Who watches this demo."""
-
-    def say(self, text: str) -> None:
-        """Something that stays to be read."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How big the day is, and what takes part."""
@@ -54,6 +47,8 @@ class Plan:
     """Whether the page's totals are read by a browser, where there is one."""
     with_dashboard: bool = True
     """Whether Spark and the page take part: without them, only trade database and log are compared."""
+    with_console: bool = False
+    """Whether `txmsg console` shows broker, mirror and log meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +83,7 @@ class Result:
         return self.equal and not self.stock_oversold
 
 
-def run(plan: Plan, directory: Path, public: Public) -> Result:
+def run(plan: Plan, directory: Path, public: Audience) -> Result:
     """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
     process fails that was not killed on purpose."""
     began = time.monotonic()
@@ -99,6 +94,8 @@ def run(plan: Plan, directory: Path, public: Public) -> Result:
         if plan.with_dashboard:
             watch = stack.enter_context(PageWatch(stage.children["page"].address))
             public.say(f"the page is at http://{stage.children['page'].address}/")
+        if plan.with_console:
+            public.say(f"the console is at {stage.start_console(stage.log)}")
         day = _Day(plan, stage, health, watch, public)
         day.trade()
         day.settle()
@@ -116,7 +113,7 @@ class _Day:
     """The load while it is carried out, and what is done meanwhile."""
 
     def __init__(
-        self, plan: Plan, stage: TradeStage, health: HealthWriter, watch: PageWatch | None, public: Public
+        self, plan: Plan, stage: TradeStage, health: HealthWriter, watch: PageWatch | None, public: Audience
     ) -> None:
         self._plan, self._stage, self._health, self._watch, self._public = plan, stage, health, watch, public
         self._made, self._late_s = 0, 0.0
