@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from txmsg.access.permissions import DESCRIBE_GROUP
+from txmsg.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from txmsg.broker.clients import AttachedClients
 from txmsg.broker.cluster import Registry
 from txmsg.broker.store.mirrors import MirrorQueueRow, MirrorRow, Mirrors
@@ -139,6 +139,7 @@ def _mirror(mirror: MirrorRow, queues: Sequence[MirrorQueueRow]) -> pb.Mirror:
                 stopped=queue.stopped or "",
             )
             for queue in unfinished[:_QUEUES_BEHIND_MAX]
+            if may(DESCRIBE_TOPIC, queue.topic)
         ],
         slot_state=mirror.slot_state or "",
         kept_bytes=mirror.kept_bytes,
