@@ -112,6 +112,9 @@ class Bar:
     def progress(self, steps: int, note: str) -> None:
         self._progress.update(self._task, completed=steps)
 
+    def say(self, text: str) -> None:
+        self._progress.console.print(text)
+
     def advance(self, steps: int) -> None:
         self._progress.advance(self._task, steps)
 
