@@ -132,6 +132,19 @@ def test_a_client_whose_files_would_be_others_is_refused(name: str, tmp_path: Pa
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("name", ["a..b", "host name", "", "a_b.c", "a@b.c", "10.0.0.0/8"])
+def test_a_server_that_no_client_could_name_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["cert", "dev", "--dir", str(tmp_path / "made"), "--server", name])
+    assert (result.exit_code, f"--server {name!r} is not a host name" in result.output) == (1, True), result.output
+    assert not (tmp_path / "made").exists()
+
+
+def test_what_is_to_be_copied_is_quoted(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["cert", "dev", "--dir", str(tmp_path / "my files")])
+    assert f"export TXMSG_TLS_CA='{tmp_path}/my files/ca.pem'\n" in result.output
+    assert f"--tls-key '{tmp_path}/my files/server.key'\n" in result.output
+
+
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "broker-1.internal:7700"])
 @pytest.mark.parametrize("command", [["broker"], ["metaq", "serve", "--data-dir", "log"]])
 def test_a_server_that_strangers_reach_needs_certificates_of_clients(

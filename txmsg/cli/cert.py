@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 import click
 import trustme
@@ -12,7 +13,7 @@ import trustme
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
 from txmsg.cli.output import json_text
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, shown
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 _AUTHORITY = "ca"
@@ -62,6 +63,7 @@ def dev(*, directory: Path, servers: Sequence[str], clients: Sequence[str], as_j
     for name in clients:
         if name in {"", ".", "..", _AUTHORITY, "server"} or "/" in name:
             raise MisuseError(f"--client {name!r} cannot be the name of its files: give another one, such as shop")
+    _check_hosts(servers)
     directory.mkdir(parents=True, exist_ok=True)
     authority = _authority(directory)
     _write(directory / "server", authority.issue_cert(*servers))
@@ -71,12 +73,28 @@ def dev(*, directory: Path, servers: Sequence[str], clients: Sequence[str], as_j
     if as_json:
         click.echo(json_text({"files": files, "servers": servers}))
         return
+    authority_file = quote(files[_AUTHORITY])
+    key = quote(str(directory / f"{clients[0]}.key"))
     click.echo(f"made {', '.join(files.values())}, each with its .key\n")
-    click.echo(f"servers:  --tls-cert {files['server']} --tls-key {directory / 'server.key'}")
-    click.echo(f"clients:  export {CA_VARIABLE}={files[_AUTHORITY]}")
+    click.echo(f"servers:  --tls-cert {quote(files['server'])} --tls-key {quote(str(directory / 'server.key'))}")
+    click.echo(f"clients:  export {CA_VARIABLE}={authority_file}")
     click.echo("\nto let in only clients with a certificate:")
-    click.echo(f"servers:  --tls-client-ca {files[_AUTHORITY]}")
-    click.echo(f"clients:  export {CERT_VARIABLE}={files[clients[0]]} {KEY_VARIABLE}={directory / clients[0]}.key")
+    click.echo(f"servers:  --tls-client-ca {authority_file}")
+    click.echo(f"clients:  export {CERT_VARIABLE}={quote(files[clients[0]])} {KEY_VARIABLE}={key}")
+
+
+def _check_hosts(servers: Sequence[str]) -> None:
+    """Raises MisuseError before anything is written."""
+    trial = trustme.CA()
+    for name in servers:
+        try:
+            if "@" in name or "/" in name:  # an address of e-mail, or a network: no server has it
+                raise ValueError("it has @ or /")
+            trial.issue_cert(name)
+        except ValueError as exc:
+            raise MisuseError(
+                f"--server {shown(name)} is not a host name or an address ({exc}): give one such as broker1.internal"
+            ) from exc
 
 
 def _authority(directory: Path) -> trustme.CA:
