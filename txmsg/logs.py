@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import sys
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -95,8 +97,9 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """A JSON object on one line for each record: time, level, logger, event, message, the fields of the event.
 
-    Records of others have no event. time is RFC 3339, in UTC; exception is a traceback. Characters that are not ASCII
-    are written as escapes.
+    Records of others have no event. time is RFC 3339, in UTC; exception is a traceback. What is logged within a sampled
+    span of OpenTelemetry has its trace_id and span_id. Characters that are not ASCII are written as escapes; numbers
+    that JSON does not have, such as nan, are text.
 
     process: what stands in each line as the name of the process, such as "user-service".
     """
@@ -115,14 +118,41 @@ class JsonFormatter(logging.Formatter):
         }
         if self.process:
             line["process"] = self.process
-        fields = dict(getattr(record, "txmsg", {}))
+        fields = _fields_of(record)
         if fields:
             line["event"] = fields.pop("event")
         line["message"] = record.getMessage()
+        line |= _span_fields()
         line |= fields
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
-        return json.dumps(line, default=_text)
+        try:
+            return json.dumps(line, default=_text, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):  # also of keys that are no text, and of circles
+            return json.dumps({name: _simple(value) for name, value in line.items()})
+
+
+def _fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """The event and its fields; nothing if a logger of others has used the attribute for something else."""
+    found = getattr(record, "txmsg", None)
+    if not isinstance(found, dict) or not isinstance(found.get("event"), str):
+        return {}
+    return dict(found) if all(isinstance(name, str) for name in found) else {}
+
+
+def _span_fields() -> dict[str, str]:
+    """Of the current span, in a process that uses OpenTelemetry. This imports nothing: most do not."""
+    current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
+    context = current().get_span_context() if current is not None else None
+    if context is None or not (context.is_valid and context.trace_flags.sampled):
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+def _simple(value: object) -> object:
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return _text(value)
 
 
 def _text(value: object) -> str:

@@ -86,6 +86,19 @@ def test_records_of_others_have_no_event(written: _Written) -> None:
     assert written.line()["message"] == "retried 3 times"
 
 
+def test_numbers_that_json_does_not_have_are_text(written: _Written) -> None:
+    _log.warning("a.b", "lag %(lag_s)s", lag_s=float("nan"), rate=float("-inf"), share=0.5, parts={"x": float("inf")})
+    line = written.line()
+    assert (line["lag_s"], line["rate"], line["share"], line["parts"]) == ("nan", "-inf", 0.5, "{'x': inf}")
+    assert "NaN" not in written.stream.getvalue()
+
+
+@pytest.mark.parametrize("used", ["1.0", {"a": 1}, {"event": 7}, {"event": "x", 3: 4}, ["event"]])
+def test_an_attribute_of_others_with_our_name_is_left_out(written: _Written, used: object) -> None:
+    logging.getLogger("txmsg.tested.other").info("hello", extra={"txmsg": used})
+    assert written.line().keys() == {"time", "level", "logger", "message"}
+
+
 def test_each_line_names_the_process(written: _Written) -> None:
     root = logging.getLogger()
     root.addHandler(written.handler)
