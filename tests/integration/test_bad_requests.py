@@ -136,6 +136,31 @@ def test_halves_that_no_check_would_ever_reach_are_refused_and_their_neighbours_
     assert stored == [(UUID(bytes=whole), 0), (UUID(bytes=whole), 1)]
 
 
+@pytest.mark.parametrize("bad_tag", ["", "-"], ids=["tags are valid", "a tag is not"])
+def test_headers_and_tags_that_are_invalid_are_refused_and_their_neighbours_stored(
+    client: RawClient, notify_url: str, bad_tag: str
+) -> None:
+    """The headers of few messages are checked alone; a tag that is wrong has all messages checked."""
+    bare, tagged, unread, carrying, tagged_badly = ids = [new_transaction_id().bytes for _ in range(5)]
+    carried = pb.Headers(values={"h": "1"}).SerializeToString()
+    columns = pb.MessageColumns(
+        topic="t",
+        transaction_ids=b"".join(ids),
+        body=[b""] * 5,
+        born_at_us=[0] * 5,
+        tag=["", "new", "", "new", bad_tag],
+        headers=[b"", b"", _GARBAGE, carried, b""],
+    )
+    reply = pb.SendReply.FromString(ask(client, "Notify/Send", pb.SendRequest(group="g", batches=[columns])))
+    refused = {unread: "protocol"} | ({tagged_badly: "invalid_name"} if bad_tag else {})
+    assert {each.transaction_id: each.code for each in reply.errors} == refused
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        rows = connection.execute("select transaction_id, tag, headers from txmsg.message").fetchall()
+    stored = {row[0].bytes: row[1:] for row in rows}
+    expected = {bare: (None, None), tagged: ("new", None), carrying: ("new", carried), tagged_badly: (None, None)}
+    assert stored == {each: value for each, value in expected.items() if each not in refused}
+
+
 def test_a_list_of_halves_is_cut_at_a_size_that_a_reply_can_carry_and_says_so(client: RawClient) -> None:
     for _ in range(6):
         send_halves(client, [(new_transaction_id().bytes, 0, b"x" * BODY_SIZE_BYTES_MAX)])

@@ -42,6 +42,7 @@ from txmsg.message import (
     check_delay,
     check_name,
     datetime_of_us,
+    is_name,
     now_us,
 )
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, unpack_headers
@@ -147,8 +148,8 @@ class NotifyService:
         except (UnknownTopic, InvalidMessage, TopicClosed, Overloaded) as exc:
             problems.update(dict.fromkeys(batch.ids, exc))
             return
-        if not _all_valid(batch, self.body_size_bytes_max):
-            problems.update(_invalid(topic_name, batch, self.body_size_bytes_max))
+        if rows := _doubtful(batch, self.body_size_bytes_max):
+            problems.update(_invalid(topic_name, batch, rows, self.body_size_bytes_max))
         columns.extend(batch)
         columns.queue += self._queues(topic, batch)
         columns.producer += [producer] * count
@@ -245,15 +246,21 @@ def _unique(ids: Sequence[bytes], without: Set[bytes]) -> list[bytes]:
     return [id_bytes for id_bytes in unique if id_bytes not in without] if without else list(unique)
 
 
-def _all_valid(batch: Columns, body_size_bytes_max: int) -> bool:
-    """A quick check of a whole batch; False if any item needs a closer one."""
+def _doubtful(batch: Columns, body_size_bytes_max: int) -> Sequence[int]:
+    """The rows that need a closer check: those with headers, or all, if something is wrong in any of the others."""
+    if _all_valid_but_headers(batch, body_size_bytes_max):
+        return [row for row, packed in enumerate(batch.headers) if packed]
+    return range(len(batch.ids))
+
+
+def _all_valid_but_headers(batch: Columns, body_size_bytes_max: int) -> bool:
+    """A quick check of a whole batch."""
     return (
         max(map(len, batch.body), default=0) <= body_size_bytes_max
         and min(batch.born_at_us, default=0) >= 0
         and max(batch.born_at_us, default=0) <= _BORN_AT_US_MAX
         and max(batch.n, default=0) < MESSAGES_PER_TRANSACTION_MAX
-        and not any(batch.headers)
-        and (not batch.tag or set(batch.tag) == {""})
+        and all(is_name(tag) for tag in {*batch.tag} if tag)
         and max(map(len, batch.key or _NO_TEXT), default=0) <= KEY_SIZE_BYTES_MAX // 4
         and "\0" not in "".join(batch.key)
         and max(map(len, batch.ordering_key or _NO_TEXT), default=0) <= KEY_SIZE_BYTES_MAX // 4
@@ -264,10 +271,10 @@ def _all_valid(batch: Columns, body_size_bytes_max: int) -> bool:
     )
 
 
-def _invalid(topic: str, batch: Columns, body_size_bytes_max: int) -> dict[bytes, TxmsgError]:
-    """Checks each item: those that cannot be stored, with the reason."""
+def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_max: int) -> dict[bytes, TxmsgError]:
+    """Checks these rows: the transactions that cannot be stored, with the reason."""
     problems: dict[bytes, TxmsgError] = {}
-    for row, transaction_id in enumerate(batch.ids):
+    for row in rows:
         try:
             if not 0 <= batch.born_at_us[row] <= _BORN_AT_US_MAX:
                 raise InvalidMessage(f"born_at_us={batch.born_at_us[row]} is not between 1970 and the year 9999")
@@ -289,7 +296,7 @@ def _invalid(topic: str, batch: Columns, body_size_bytes_max: int) -> dict[bytes
             )
             check_delay(topic, deliver_at_us, now_us())
         except TxmsgError as exc:
-            problems[transaction_id] = exc
+            problems[batch.ids[row]] = exc
     return problems
 
 
