@@ -1,11 +1,14 @@
-"""Which messages carry a context: those whose span is sampled, not all whose span is recorded."""
+"""Which calls reach the SDK, and which messages carry a context: those whose span is sampled, not all recorded ones."""
 
 from __future__ import annotations
 
+import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
-from txmsg import Message, ReceivedMessage
+from tests.tracing.conftest import Spans, is_child
+from txmsg import Message, MisuseError, ReceivedMessage, TransactionState
 from txmsg.tracing import Tracing
 
 
@@ -23,8 +26,58 @@ def test_a_message_whose_span_is_recorded_but_not_sampled_carries_no_context() -
     tracing = Tracing(TracerProvider(sampler=RecordOnly()))
 
     with tracing.sending("send", [Message("t", b"")], "g") as sending:
-        assert sending.messages[0].headers == {}
+        assert sending.carried_by([Message("t", b"")])[0].headers == {}
     parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     with tracing.checking("g", ReceivedMessage("t", b"", headers=parent), 1) as checking:
         assert checking is not None
         assert checking.traceparent == ""
+
+
+MESSAGES = (Message("t", b""),)
+
+
+def test_of_calls_within_no_trace_a_share_begins_one_and_the_rest_records_nothing(spans: Spans) -> None:
+    tracer = spans.provider.get_tracer("instrumentation")
+    tracing = Tracing(spans.provider, sampled=0.5)
+
+    carrying = 0
+    for _ in range(1000):
+        with tracing.sending("half", MESSAGES, "g") as sending:
+            carrying += "traceparent" in sending.carried_by(MESSAGES)[0].headers
+        with sending.local_transaction(), tracer.start_as_current_span("statement"):
+            pass
+        with sending.telling(TransactionState.COMMIT):
+            pass
+
+    assert 400 < carrying < 600
+    assert {name: len(spans.named(name)) for name in spans.names()} == dict.fromkeys(
+        ("half t", "local transaction", "statement", "commit t"), carrying
+    )
+
+
+def test_a_call_within_a_trace_follows_it_whatever_the_share_is(spans: Spans) -> None:
+    tracing = Tracing(spans.provider, sampled=0)
+
+    with spans.provider.get_tracer("test").start_as_current_span("request"):
+        with tracing.transaction(), tracing.sending("send", MESSAGES, "g") as sending:
+            assert "traceparent" in sending.carried_by(MESSAGES)[0].headers
+
+    assert is_child(spans.one("local transaction"), spans.one("request"))
+    assert is_child(spans.one("send t"), spans.one("local transaction"))
+
+
+def test_a_transaction_that_begins_no_trace_has_its_messages_begin_none(spans: Spans) -> None:
+    tracing = Tracing(spans.provider, sampled=0)
+
+    with tracing.transaction():
+        assert not trace.get_current_span().get_span_context().trace_flags.sampled
+        with Tracing(spans.provider).sending("send", MESSAGES, "g") as sending:
+            assert sending.carried_by(MESSAGES) is MESSAGES
+
+    assert spans.names() == []
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_a_share_beyond_all_and_none_is_refused(share: float) -> None:
+    with pytest.raises(MisuseError, match=rf"sampled={share} is not a share: give a number from 0 to 1"):
+        Tracing(sampled=share)

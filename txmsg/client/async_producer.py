@@ -206,7 +206,9 @@ class AsyncProducer:
         sender = self._sender_here() or await self._started()
         waiter = sender.new_waiter()
         with sending(self.tracing, "send", messages, self.group) as trace:
-            sender.plain.offer(SendEntry(transaction_id.bytes, messages if trace is None else trace.messages, waiter))
+            sender.plain.offer(
+                SendEntry(transaction_id.bytes, messages if trace is None else trace.carried_by(messages), waiter)
+            )
             await waiter
             if trace is not None:
                 trace.stored(transaction_id.bytes)
@@ -252,7 +254,7 @@ class AsyncProducer:
         messages = messages_of(messages, self.encryption)
         with sending(self.tracing, "half", messages, self.group) as trace:
             entry = (FreshEntry if transaction_id is None else SendEntry)(
-                id_bytes, trace.messages if trace is not None and carry_context else messages, waiter
+                id_bytes, trace.carried_by(messages) if trace is not None and carry_context else messages, waiter
             )
             sender.halves.offer(entry)
             shard = await waiter  # first: the entry may get another id on its way

@@ -193,7 +193,7 @@ class Producer:
         self._started()
         waiter: ThreadWaiter[SendEntry] = ThreadWaiter()
         with sending(self.tracing, "send", messages, self.group) as trace:
-            entry = SendEntry(transaction_id.bytes, messages if trace is None else trace.messages, waiter)
+            entry = SendEntry(transaction_id.bytes, messages if trace is None else trace.carried_by(messages), waiter)
             self._core._sender_started.plain.send(entry, waiter, self._wait_s)
             if trace is not None:
                 trace.stored(transaction_id.bytes)
@@ -241,7 +241,7 @@ class Producer:
         messages = messages_of(messages, self._core.encryption)
         with sending(self.tracing, "half", messages, self.group) as trace:
             entry = (FreshEntry if transaction_id is None else SendEntry)(
-                id_bytes, trace.messages if trace is not None and carry_context else messages, waiter
+                id_bytes, trace.carried_by(messages) if trace is not None and carry_context else messages, waiter
             )
             try:
                 shard = self._core._sender_started.halves.send(entry, waiter, self._wait_s)

@@ -11,15 +11,15 @@ from txmsg.message import Message, TransactionState
 
 if TYPE_CHECKING:
     from txmsg.tracing import Tracing
-    from txmsg.tracing.sending import Sending
+    from txmsg.tracing.sending import Sending, Unsampled
 
 NOT_TRACED = nullcontext()
 
 
 def sending(
     tracing: Tracing | None, operation: Literal["send", "half"], messages: Sequence[Message], group: str
-) -> AbstractContextManager[Sending | None]:
-    """A call that stores messages. What it gives has the messages to be sent instead."""
+) -> AbstractContextManager[Sending | Unsampled | None]:
+    """A call that stores messages. What it gives says how the messages are sent."""
     return NOT_TRACED if tracing is None else tracing.sending(operation, messages, group)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
+from functools import lru_cache
+from random import Random
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
 
@@ -29,73 +31,84 @@ LOCAL_TRANSACTION = "local transaction"
 _NOTHING = nullcontext()
 
 
-class Sending:
-    """One call of a producer, for the time of a `with`; and for its transaction, what comes after it.
+class Unsampled:
+    """A call of a producer that is not sampled, and the transaction that it begins. The same for all of a producer.
 
-    messages: to be sent instead of those given: they carry the context of the span, which is the parent of all that
-    becomes of them. A context that the application has put into a message stays, and is linked.
+    Objects of each call's own would cost more than the call of the sampler: they live until the transaction's end, and
+    so are looked at by the garbage collector, with all else in the process.
 
-    What is not sampled carries none. So it costs neither bytes in the tables nor time at consumers, who take it as not
-    sampled as well.
+    beneath: the span that instrumentations find in the local transaction; None: that of the caller, as it is.
     """
 
-    __slots__ = ("_is_ambient", "_is_traced", "_span", "_topic", "_tracer", "_transaction_id", "messages")
+    __slots__ = ("_beneath",)
 
-    def __init__(
-        self, tracer: Tracer, operation: Literal["send", "half"], messages: Sequence[Message], group: str
-    ) -> None:
-        self.messages = messages
+    def __init__(self, beneath: Span | None) -> None:
+        self._beneath = beneath
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+    def carried_by(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """They carry no context: it would cost bytes in the tables and time at consumers, to say nothing."""
+        return messages
+
+    def stored(self, id_bytes: bytes) -> None:
+        pass
+
+    def local_transaction(self) -> AbstractContextManager[Any]:
+        """Instrumentations record nothing in it."""
+        return _NOTHING if self._beneath is None else Block(self._beneath, is_current=True, is_own=False)
+
+    def telling(self, state: TransactionState) -> AbstractContextManager[Any]:
+        return _NOTHING
+
+
+class Sending:
+    """One call of a producer, for the time of a `with`; and for its transaction, what comes after it."""
+
+    __slots__ = ("_count", "_span", "_topic", "_tracer", "_transaction_id")
+
+    def __init__(self, tracer: Tracer, span: Span, topic: str | None, count: int) -> None:
         self._tracer = tracer
+        self._span = span
+        self._topic = topic
+        self._count = count
         self._transaction_id = ""
-        self._topic = topic = _topic_of(messages)
-        current = get_current()  # once: in a process of many tasks each look costs more than a microsecond
-        ambient = get_current_span(current)
-        context = ambient.get_span_context()
-        self._is_ambient = context.is_valid and not context.trace_flags.sampled
-        if self._is_ambient:  # the most usual case of all, so it does not even ask the sampler
-            self._is_traced = False
-            self._span: Span = ambient
-            return
-        own = _own_contexts(messages)
-        attributes = attributes_of(operation, topic, kind="send", count=len(messages))
-        attributes["messaging.txmsg.producer.group"] = group
-        self._span = begin(
-            tracer,
-            name_of(operation, topic),
-            current,
-            kind=SpanKind.CLIENT if len(own) == len(messages) else SpanKind.PRODUCER,
-            attributes=attributes,
-            links=own,
-        )
-        self._is_traced = self._span.is_recording()
-        if self._is_traced and self._span.get_span_context().trace_flags.sampled:
-            headers = headers_of(self._span)
-            self.messages = tuple(with_context(message, headers) for message in messages)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._is_traced:
-            end(self._span, error)
+        end(self._span, error)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # spans stay in their process; a Half that goes to another one is not traced there
 
+    def carried_by(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages with the context of the span, which is the parent of all that becomes of them.
+
+        One that the application has put into a message stays. Where the span is recorded and not sampled: as they are.
+        """
+        if not self._span.get_span_context().trace_flags.sampled:
+            return messages
+        headers = headers_of(self._span)
+        return tuple(with_context(message, headers) for message in messages)
+
     def stored(self, id_bytes: bytes) -> None:
         """The messages are stored, under this transaction id."""
-        if self._is_traced:
-            self._transaction_id = str(UUID(bytes=id_bytes))
-            self._span.set_attribute(TRANSACTION_ID, self._transaction_id)
-            if len(self.messages) == 1:
-                self._span.set_attribute(MESSAGE_ID, message_id(UUID(bytes=id_bytes), 0))
+        self._transaction_id = str(UUID(bytes=id_bytes))
+        self._span.set_attribute(TRANSACTION_ID, self._transaction_id)
+        if self._count == 1:
+            self._span.set_attribute(MESSAGE_ID, message_id(UUID(bytes=id_bytes), 0))
 
     def local_transaction(self) -> AbstractContextManager[Any]:
         """The time of the local transaction. What instrumentations do in it stands beneath it."""
-        if self._is_ambient:
-            return _NOTHING
-        if not self._is_traced:
-            return Block(self._span, is_current=True, is_own=False)
         return Block(
             begin(
                 self._tracer,
@@ -108,9 +121,7 @@ class Sending:
 
     def telling(self, state: TransactionState) -> AbstractContextManager[Any]:
         """The time in which the broker is told the outcome."""
-        if not self._is_traced:
-            return _NOTHING
-        attributes = attributes_of(state.value, self._topic, kind="settle", count=len(self.messages))
+        attributes = attributes_of(state.value, self._topic, kind="settle", count=self._count)
         return Block(
             begin(
                 self._tracer,
@@ -120,6 +131,58 @@ class Sending:
                 attributes={**attributes, TRANSACTION_ID: self._transaction_id, OUTCOME: state.value},
             )
         )
+
+
+class Roots:
+    """Decides which calls within no trace may begin one, before the SDK is asked. sampled: their share."""
+
+    __slots__ = ("_draw", "_sampled")
+
+    def __init__(self, sampled: float) -> None:
+        self._sampled = sampled
+        self._draw = Random().random  # not the module's, which an application may have seeded
+
+    def may_begin(self) -> bool:
+        return self._draw() < self._sampled
+
+
+class Sendings:
+    """Begins those of a `Tracing`. nothing: a span that records nothing."""
+
+    __slots__ = ("_roots", "_tracer", "_unsampled", "_unsampled_above")
+
+    def __init__(self, tracer: Tracer, nothing: Span, roots: Roots) -> None:
+        self._tracer = tracer
+        self._roots = roots
+        self._unsampled = Unsampled(nothing)
+        self._unsampled_above = Unsampled(None)
+
+    def begin(self, operation: Literal["send", "half"], messages: Sequence[Message], group: str) -> Sending | Unsampled:
+        """A context that the application has put into a message is linked."""
+        current = get_current()  # once: in a process of many tasks each look costs more than a microsecond
+        above = get_current_span(current).get_span_context()
+        if not above.is_valid:
+            if not self._roots.may_begin():
+                return self._unsampled
+        elif not above.trace_flags.sampled:  # the sampler is not asked either
+            return self._unsampled_above
+        own = _own_contexts(messages)
+        topic = _topic_of(messages)
+        span = begin(
+            self._tracer,
+            name_of(operation, topic),
+            current,
+            kind=SpanKind.CLIENT if len(own) == len(messages) else SpanKind.PRODUCER,
+            attributes=_attributes(operation, topic, len(messages), group),
+            links=own,
+        )
+        return Sending(self._tracer, span, topic, len(messages)) if span.is_recording() else self._unsampled
+
+
+@lru_cache(maxsize=100)
+def _attributes(operation: str, topic: str | None, count: int, group: str) -> Mapping[str, str | int]:
+    attributes = attributes_of(operation, topic, kind="send", count=count)
+    return MappingProxyType({**attributes, "messaging.txmsg.producer.group": group})
 
 
 def _topic_of(messages: Sequence[Message]) -> str | None:

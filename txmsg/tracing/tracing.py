@@ -13,13 +13,15 @@ from opentelemetry.trace import (
     ProxyTracerProvider,
     SpanKind,
     TracerProvider,
+    get_current_span,
     get_tracer,
     get_tracer_provider,
 )
 
+from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.tracing.context import beneath, context_of, links_of, unsampled
-from txmsg.tracing.sending import LOCAL_TRANSACTION, Sending
+from txmsg.tracing.sending import LOCAL_TRANSACTION, Roots, Sending, Sendings, Unsampled
 from txmsg.tracing.spans import (
     MESSAGE_COUNT,
     Block,
@@ -44,6 +46,9 @@ class Tracing:
     `opentelemetry-instrument`. How many are sampled is its business, too.
     joins_senders: a handler's span is the child of the sender's, so one trace shows all that became of a message.
     False: it begins a trace of its own, with a link to the sender's span; for what is handled days later, or replayed.
+    sampled: the share, from 0 to 1, of a producer's calls within no trace that may begin one, if the provider's sampler
+    agrees. The rest does not reach the SDK, whose samplers cost more than the call of a busy producer. Calls within a
+    trace follow it.
     starts_traces: whether a handler's span begins a trace where the message carries none, because its sender has not
     sampled it, or does not trace. By default such a message is handled untraced.
 
@@ -54,13 +59,18 @@ class Tracing:
         self,
         tracer_provider: TracerProvider | None = None,
         *,
+        sampled: float = 1.0,
         joins_senders: bool = True,
         starts_traces: bool = False,
     ) -> None:
+        if not 0 <= sampled <= 1:
+            raise MisuseError(f"sampled={sampled} is not a share: give a number from 0 to 1, as 0.01 for 1 %")
         self._tracer = get_tracer("txmsg", version("txmsg"), tracer_provider, SCHEMA_URL)
         self._joins_senders = joins_senders
         self._starts_traces = starts_traces
         self._nothing = unsampled()
+        self._roots = Roots(sampled)
+        self._sendings = Sendings(self._tracer, self._nothing, self._roots)
 
     def untraced(self) -> Block:
         """What is begun in the block belongs to no trace, and begins none."""
@@ -68,12 +78,16 @@ class Tracing:
 
     # ---- producers
 
-    def sending(self, operation: Literal["send", "half"], messages: Sequence[Message], group: str) -> Sending:
+    def sending(
+        self, operation: Literal["send", "half"], messages: Sequence[Message], group: str
+    ) -> Sending | Unsampled:
         """The time of a call that stores messages."""
-        return Sending(self._tracer, operation, messages, group)
+        return self._sendings.begin(operation, messages, group)
 
     def transaction(self) -> Block:
         """The time of a transaction whose messages are sent in it."""
+        if not get_current_span().get_span_context().is_valid and not self._roots.may_begin():
+            return self.untraced()
         span = begin(self._tracer, LOCAL_TRANSACTION, attributes={"messaging.system": "txmsg"})
         return Block(span, is_current=True)
 
