@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +15,9 @@ from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
+from tests.waiting import until
 from txmsg import Message, Producer
+from txmsg.administration.cluster import ClusterAdministration
 from txmsg.cli.connections import asker
 from txmsg.cli.main import main
 from txmsg.doctor import brokers
@@ -114,6 +117,18 @@ def test_brokers_of_two_releases_are_found(cluster: Cluster) -> None:
     newer = dataclasses.replace(answer, broker=dataclasses.replace(answer.broker, release="9.9"))
     [found] = found_by(brokers.releases, dataclasses.replace(cluster, answers=[newer]))
     assert found.what.endswith("the brokers of 9.9")
+
+
+def test_clients_of_another_release_than_the_brokers_are_found(broker: BrokerProcess, cluster: Cluster) -> None:
+    [answer] = cluster.answers
+    newer = dataclasses.replace(answer, broker=dataclasses.replace(answer.broker, release="9.9"))
+    with Producer(broker.address, group="old-shop"):
+        until(lambda: ClusterAdministration(cluster.ask).clients(10, contains="old-shop")[0])
+        assert found_by(brokers.client_releases, cluster) == []
+        [found] = found_by(brokers.client_releases, dataclasses.replace(cluster, answers=[newer]))
+    assert re.match(
+        r"1 clients are of release \S+, the first of group old-shop on .+; the brokers are of 9.9", found.what
+    )
 
 
 def test_a_broker_whose_clock_is_off_is_found(cluster: Cluster) -> None:

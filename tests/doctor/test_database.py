@@ -113,6 +113,19 @@ def test_few_free_connections_are_found(notify_url: str, monkeypatch: pytest.Mon
     assert "connections are used" in found.what
 
 
+def test_fewer_connections_than_brokers_may_need_are_found(
+    notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_CONNECTIONS_SHARE", 2.0)
+    assert found_by(database.connections, notify_url) == []
+    session.execute(
+        "insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
+        "select 'b' || n, 'h:' || n, '1', '1', now() + interval '1 hour' from generate_series(1, 200) n"
+    )
+    [found] = found_by(database.connections, notify_url)
+    assert found.what.startswith("200 brokers may have 3400 connections, others have ")
+
+
 @contextmanager
 def slot(session: Session, name: str) -> Iterator[None]:
     session.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [name])

@@ -39,7 +39,7 @@ from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.settings import RunTimeSettings
 from txmsg.broker.store.audit import AuditLog
 from txmsg.broker.store.check_policies import CheckPolicies as CheckPolicyStore
-from txmsg.broker.store.connect import Pool, open_pool
+from txmsg.broker.store.connect import ADMIN_POOL_SIZE_MAX, Pool, open_pool
 from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import Halves
@@ -76,8 +76,6 @@ from txmsg.wire.v1 import (
 _log = EventLog(__name__)
 
 _START_PAUSE_S = 1.0
-_ADMIN_CONNECTIONS_MAX = 4
-"""Connections for administration and Stats; further requests wait for one."""
 _ADMIN_STATEMENT_S_MAX = 10.0
 """How long a statement of administration may take. Then the server cancels it, and the command reports that."""
 _CLOSE_S_MAX = 3.0
@@ -358,7 +356,7 @@ async def serve(given: Given[BrokerConfig], on_ready: Callable[[str], None], sto
     config = given.config
     pool = open_pool(config.storage)
     # Requests of operators may take long, and must not take connections from delivery and checks.
-    admin_pool = open_pool(config.storage, size_max=_ADMIN_CONNECTIONS_MAX, statement_timeout_s=_ADMIN_STATEMENT_S_MAX)
+    admin_pool = open_pool(config.storage, size_max=ADMIN_POOL_SIZE_MAX, statement_timeout_s=_ADMIN_STATEMENT_S_MAX)
     admin_pool.incarnation = pool.incarnation
     await pool.open()
     await admin_pool.open()

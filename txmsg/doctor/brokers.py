@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Final
 
 from txmsg.administration import Ask, GroupSummary
-from txmsg.administration.cluster import BrokerFigures, BrokerSummary, ClusterAdministration, ClusterState
+from txmsg.administration.cluster import BrokerFigures, BrokerSummary, Client, ClusterAdministration, ClusterState
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicAdministration
 from txmsg.doctor import groups
@@ -28,6 +28,7 @@ _BOUND_SHARE: Final = threshold_of("TxmsgBoundNear")
 _NEW: Final = timedelta(hours=1)
 _TOPIC_PAGES_MAX: Final = 20
 _CALLS_MAX: Final = 16
+_CLIENTS_MAX: Final = 10_000
 _ASSIGNED_S_MAX: Final = 8.0
 _LOOK_S: Final = 0.25
 
@@ -133,6 +134,28 @@ def releases(cluster: Cluster) -> Iterator[Finding]:
             why="it may look for what they do not have, and miss what they have",
             fix="run `txmsg doctor` of their release",
         )
+
+
+def client_releases(cluster: Cluster) -> Iterator[Finding]:
+    """Clients are of the release of the brokers."""
+    brokers = {answer.broker.release for answer in cluster.answers}
+    clients, is_cut = ClusterAdministration(cluster.ask).clients(_CLIENTS_MAX)
+    by_release: dict[str, list[Client]] = {}
+    for client in clients:
+        by_release.setdefault(client.release, []).append(client)
+    for release, of_release in sorted(by_release.items()):
+        if release in brokers:
+            continue
+        first = of_release[0]
+        yield warning(
+            f"{len(of_release)} clients are of release {release}, the first of group "
+            f"{first.consumer_group or first.producer_group} on {first.host}; the brokers are of "
+            f"{', '.join(sorted(brokers))}",
+            why="two releases side by side are for the time of an upgrade",
+            fix="upgrade brokers first, then these applications; `txmsg cluster clients` lists them",
+        )
+    if is_cut:
+        yield groups.cut(f"more clients are attached than the first {_CLIENTS_MAX:,}, which alone were looked at")
 
 
 def broker_clocks(cluster: Cluster) -> Iterator[Finding]:
@@ -281,6 +304,7 @@ def _values(figures: BrokerFigures, metric: str, where: Mapping[str, str]) -> It
 CHECKS: Final[tuple[Check[Cluster], ...]] = (
     broker_addresses,
     releases,
+    client_releases,
     broker_clocks,
     broker_states,
     undelivered_queues,

@@ -14,6 +14,7 @@ from psycopg.rows import namedtuple_row
 
 from txmsg.binlog import status as mirror
 from txmsg.broker import migrate
+from txmsg.broker.store.connect import SESSIONS_MAX
 from txmsg.doctor.disk import free_space
 from txmsg.doctor.finding import CHECK_S_MAX, Check, Finding, examine, name_of, on_one_line, problem, warning
 from txmsg.errors import StorageError
@@ -31,6 +32,8 @@ _DEAD_ROWS_MAX: Final = 200_000
 _AGE_MAX: Final = 1_000_000_000
 _MIRROR_BEHIND_S_MAX: Final = threshold_of("TxmsgMirrorBehind")
 _FAILOVER_FROM: Final = 170000
+_OF_BROKERS: Final = ("txmsg broker", "txmsg writer", "txmsg listener", "txmsg upkeep")
+"""What the sessions of brokers are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +157,31 @@ def autovacuum(database: Database) -> Iterator[Finding]:
 
 
 def connections(database: Database) -> Iterator[Finding]:
-    """The server takes more connections."""
+    """The server takes more connections, and as many as its brokers may need."""
     [row] = database.rows(
         "select count(*) filter (where a.backend_type = 'client backend') as used, "
         "       count(*) filter (where a.application_name like 'txmsg%%') as own, "
+        "       count(*) filter (where a.backend_type = 'client backend' and not "
+        "           (a.datname = current_database() and a.application_name = any (%s))) as others, "
+        "       (select count(*) from txmsg.broker where state <> 'dead' and expires_at > now()) as brokers, "
         "       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int "
         "           as allowed "
-        "  from pg_stat_activity a"
+        "  from pg_stat_activity a",
+        list(_OF_BROKERS),
     )
+    wanted = row.brokers * SESSIONS_MAX + row.others
     if row.used >= _CONNECTIONS_SHARE * row.allowed:
         yield warning(
             f"{row.used} of {row.allowed} connections are used, {row.own} of them by txmsg",
             why="a broker that gets no connection accepts and delivers nothing",
             fix="raise max_connections and restart PostgreSQL, or end sessions of others (pg_stat_activity)",
+        )
+    elif wanted > row.allowed:
+        yield warning(
+            f"{row.brokers} brokers may have {row.brokers * SESSIONS_MAX} connections, others have {row.others}, and "
+            f"{row.allowed} are allowed",
+            why="under load a broker gets no connection, and accepts and delivers nothing",
+            fix="raise max_connections and restart PostgreSQL, or run fewer brokers on it",
         )
 
 

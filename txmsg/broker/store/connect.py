@@ -49,6 +49,12 @@ TRANSIENT = (
 )
 """What the driver raises when the database is away or restarts, or has ended a session that stood still."""
 
+POOL_SIZE_MAX: Final = 8
+ADMIN_POOL_SIZE_MAX: Final = 4
+"""For administration; further requests wait for a connection."""
+SESSIONS_MAX: Final = POOL_SIZE_MAX + ADMIN_POOL_SIZE_MAX + 5
+"""Of a broker: those of its pools, of three writers and the listener, and one for upkeep."""
+
 _PARAMETERS: dict[str, Any] = {"connect_timeout": 5, "client_encoding": ENCODING, **KEEPALIVES}
 
 _CHANNEL: Final = "txmsg"
@@ -163,7 +169,7 @@ async def _set(connection: AsyncConnection[Any], settings: Mapping[str, str]) ->
 
 
 def open_pool(
-    url: str, *, size_max: int = 8, idle_in_transaction_s: float = 5.0, statement_timeout_s: float = 0.0
+    url: str, *, size_max: int = POOL_SIZE_MAX, idle_in_transaction_s: float = 5.0, statement_timeout_s: float = 0.0
 ) -> Pool:
     """Connections for delivery and checks, or for administration. Open it with `await pool.open()`.
 
