@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from txmsg.access.limits import NO_LIMITS, UserLimits
 from txmsg.access.permissions import denied, missing
 from txmsg.access.principal import Principal
 from txmsg.access.rules import Rights
@@ -42,6 +43,7 @@ class Guard:
         self,
         *,
         age_s_max: float = AGE_S_MAX,
+        limits: UserLimits = NO_LIMITS,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -50,6 +52,10 @@ class Guard:
         """By user: connections of one share them."""
         self.on_change: Callable[[], None] = lambda: None
         """Called with each new snapshot: the server looks whether its connections are still valid."""
+        self.on_refused: Callable[[str, str], None] = lambda _peer, _why: None
+        """Called with each login that is refused."""
+        self.limits = limits
+        """Of users, where they have none of their own."""
         self._age_s_max = age_s_max
         self._clock = clock
         self._monotonic = monotonic
@@ -98,6 +104,11 @@ class Guard:
             raise Unauthenticated(_REFUSED)
         return self._of_credential(credential)
 
+    def limits_of(self, user: str) -> UserLimits:
+        """What a user may take of this server."""
+        found = self.snapshot.users.get(user)
+        return self.limits.with_own(found.limits) if found is not None and found.limits else self.limits
+
     def refusal(self, principal: Principal, method: str, request: Any) -> TxmsgError | None:
         """Why this call is refused; None if it is not."""
         lacking = missing(principal.rights, method, request)
@@ -140,6 +151,7 @@ class Guard:
         return Principal(user.name, user.roles, rights, credential, expires_at)
 
     def _refused(self, peer: str, credential: str, why: str) -> None:
+        self.on_refused(peer, why)
         _log.warning(
             "access.refused",
             "the credential %(credential)s from %(peer)s is refused: %(why)s",

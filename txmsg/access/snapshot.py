@@ -18,6 +18,8 @@ class User:
     name: str
     roles: frozenset[str] = frozenset()
     certificate: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Fields of UserLimits in which it is not as others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

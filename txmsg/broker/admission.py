@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 
-from txmsg.broker.rate import TokenBucket
+from txmsg.access.rate import TokenBucket, admitted
 from txmsg.broker.store.topics import Topic
 from txmsg.errors import Overloaded, TopicClosed
 
@@ -37,17 +36,14 @@ class Admission:
         bucket = self._buckets.get(topic.name)
         if bucket is None or bucket.rate != topic.send_rate_max:
             bucket = self._buckets[topic.name] = TokenBucket(topic.send_rate_max, now)
-        wait_s = bucket.debt_s(now)
-        if wait_s > self._wait_s_max:
-            raise Overloaded(
-                f"topic {topic.name!r} accepts {topic.send_rate_max:g} messages/s at each broker, and more wait here "
-                f"than can be sent in {self._wait_s_max:g} s: nothing was stored, send more slowly, or raise the rate "
-                f"with `txmsg topic alter {topic.name} --send-rate N`"
-            )
-        bucket.take(count)
-        if wait_s:
-            try:
-                await asyncio.sleep(wait_s)
-            except asyncio.CancelledError:
-                bucket.take(-count)  # its sender has given up: others may send instead
-                raise
+        await admitted(
+            bucket, count, now=now, wait_s_max=self._wait_s_max, refusal=lambda: _refusal(topic, self._wait_s_max)
+        )
+
+
+def _refusal(topic: Topic, wait_s_max: float) -> Overloaded:
+    return Overloaded(
+        f"topic {topic.name!r} accepts {topic.send_rate_max:g} messages/s at each broker, and more wait here than can "
+        f"be sent in {wait_s_max:g} s: nothing was stored, send more slowly, or raise the rate with `txmsg topic "
+        f"alter {topic.name} --send-rate N`"
+    )

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
+from txmsg.access.limits import Usage
 from txmsg.access.permissions import allows, denied
 from txmsg.access.principal import ANYONE, Principal
 from txmsg.access.rules import Right
@@ -28,10 +29,16 @@ class Calling(Protocol):
     @property
     def principal(self) -> Principal: ...
 
+    @property
+    def usage(self) -> Usage | None:
+        """What its user takes of the server; None without authentication."""
+        ...
+
 
 class _Known(NamedTuple):
     caller: Caller
     principal: Principal = ANYONE
+    usage: Usage | None = None
 
 
 answering: ContextVar[Calling | None] = ContextVar("answering", default=None)
@@ -42,6 +49,12 @@ def current_caller() -> Caller:
     """Who makes the call that is being answered."""
     calling = answering.get()
     return Caller("", "") if calling is None else calling.caller
+
+
+def current_usage() -> Usage | None:
+    """What its user takes of the server, and may take; None without authentication."""
+    calling = answering.get()
+    return None if calling is None else calling.usage
 
 
 def may(right: Right, name: str) -> bool:

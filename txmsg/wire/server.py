@@ -21,8 +21,11 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from txmsg.access.failures import Failures
 from txmsg.access.guard import Guard
+from txmsg.access.limits import Usage, Usages
 from txmsg.access.principal import ANYONE, NOBODY
+from txmsg.access.tokens import read_token
 from txmsg.errors import (
     BrokerUnavailable,
     MessageTooLarge,
@@ -54,6 +57,8 @@ CLOSING_S_MAX = 2 * _CLOSE_S_MAX
 _BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """Small replies that wait for a client which does not read: above it, its requests wait, too."""
 _BACKLOG = 1024
+_REFUSING_MAX = 100
+"""Refused logins whose answer waits; more are cut off."""
 _PORTS_TRIED = 10
 _SAY_AGAIN_S = 60.0
 _SAY_OPEN_AGAIN_S = 3600.0
@@ -145,8 +150,12 @@ class Server:
         self.limits = limits
         self.tls = tls
         self.guard = guard
+        self.failures = Failures()
+        self.refusing = 0
+        """Connections whose refusal waits."""
         if guard is not None:
             guard.on_change = self._look_at_credentials
+            self.usages = Usages(guard.limits_of)
         self._address = ""
         self._is_open = False
         """Whether other machines reach it, and clients need no certificate."""
@@ -254,7 +263,9 @@ class Server:
             connection.refuse_arriving(partial)
 
     def _look_at_credentials(self) -> None:
-        """Users or rules have changed: those who have lost their credential are cut off, and calls that wait end."""
+        """Users, rules or limits have changed: who has lost its credential is cut off, and calls that wait end."""
+        assert self.guard is not None
+        self.usages.look(self.guard.snapshot.users)
         for connection in list(self.connections):
             connection.look_at_credential()
             connection.look_at_calls()
@@ -367,7 +378,12 @@ class ServerConnection(Connection):
         self._server = server
         self.principal = ANYONE if server.guard is None else NOBODY
         """Who it is; NOBODY before it has authenticated, and after it was refused."""
+        self.usage: Usage | None = None
+        """What its user takes of the server, with other connections; None without authentication."""
+        self._is_counted = False
+        """Among the connections of its user."""
         self._refused_at = 0.0
+        self._refusal: asyncio.TimerHandle | None = None
         self.waiting_bytes_max = server.limits.held_bytes
         self.backlog_bytes_max = _BACKLOG_BYTES_MAX
         self.arrival_s = server.limits.arrival_s
@@ -402,9 +418,38 @@ class ServerConnection(Connection):
         certificate = "" if self._tls is None else self._tls.certificate_name()
         try:
             self.principal = guard.authenticate(self.peer.token, certificate, self.peer_name)
-        except (Unauthenticated, BrokerUnavailable) as exc:
+            self.usage = self._server.usages.enter(self.principal.name)
+            self._is_counted = True
+        except Unauthenticated as exc:
+            self._refuse_slowly(exc)
+        except BrokerUnavailable as exc:
             self._let_out(exc)
         self.peer.ClearField("token")
+
+    def _refuse_slowly(self, error: Unauthenticated) -> None:
+        """Answers the later the more logins of this address, or with this token, were refused: it may be guessing."""
+        assert self.peer is not None
+        server = self._server
+        token = read_token(self.peer.token)
+        host = self.peer_name.rpartition(":")[0]
+        delay_s = server.failures.delay_s(self.loop.time(), host, *([] if token is None else [token.id]))
+        if not delay_s:
+            self._let_out(error)
+        elif server.refusing >= _REFUSING_MAX:
+            self._let_out(BrokerUnavailable("too many logins are refused at this moment: try again later"))
+        else:
+            server.refusing += 1
+            self._refusal = self.loop.call_later(delay_s, self._refuse, error)
+
+    def _refuse(self, error: Unauthenticated) -> None:
+        self._forget_refusal()
+        self._let_out(error)
+
+    def _forget_refusal(self) -> None:
+        if self._refusal is not None:
+            self._refusal.cancel()
+            self._refusal = None
+            self._server.refusing -= 1
 
     def look_at_credential(self) -> None:
         """Ends the connection if its credential is not valid any more; else the principal has the roles of now."""
@@ -427,13 +472,21 @@ class ServerConnection(Connection):
     def _let_out(self, error: TxmsgError) -> None:
         """Tells why nothing more is done for this connection, and waits a while for the client to close it."""
         self.principal = NOBODY
+        self._leave()
         self._refused_at = self.loop.time()
         self.go_away(error)
         self.cancel_calls()
         self.finish()
 
+    def _leave(self) -> None:
+        if self.usage is not None and self._is_counted:
+            self._is_counted = False
+            self.usage.connections -= 1
+
     def lost(self, reason: str) -> None:
         self._server.connections.discard(self)
+        self._leave()
+        self._forget_refusal()
         self.cancel_calls()
         if not self.ended.done():
             self.ended.set_result(None)
@@ -499,7 +552,8 @@ class ServerConnection(Connection):
 
     def take(self, kind: int, flags: int, call: int, message: Buffer) -> None:
         if kind == Kind.CALL:
-            self._begin(flags, call, message)
+            if self.principal is not NOBODY:  # which is told soon, or was, and knows then that no call was begun
+                self._begin(flags, call, message)
         elif kind == Kind.PUSH:
             running = self._calls.get(call)
             if running is not None and running.call is not None:
@@ -547,6 +601,8 @@ class ServerConnection(Connection):
         """So many bytes more of requests are under way, or fewer."""
         allowed = self._server.limits.held_bytes
         before, self._held_bytes = self._held_bytes, self._held_bytes + size_bytes
+        if self.usage is not None:
+            self.usage.in_flight_bytes += size_bytes
         if (before > allowed) != (self._held_bytes > allowed):
             self.hold_back(self._held_bytes > allowed)
 
@@ -582,11 +638,10 @@ class ServerConnection(Connection):
         except TxmsgError as exc:
             self._fail(call, exc)
             return
-        if (guard := self._server.guard) is not None:
-            refused = guard.refusal(self.principal, method.name, arguments[0])
-            if refused is not None:
-                self._fail(call, refused)
-                return
+        refused = self._why_not(method, arguments[0], len(message))
+        if refused is not None:
+            self._fail(call, refused)
+            return
         self._server.calls_begun += 1
         deadline = self.loop.time() + head.timeout_ms / 1000 if head.timeout_ms else float("inf")
         running = self._calls[call] = _Running(deadline, len(message), arguments[0])
@@ -600,11 +655,22 @@ class ServerConnection(Connection):
         running.task = self.loop.create_task(self._answer(call, handler, arguments, running.call))
         running.task.add_done_callback(lambda _: self._forget(call, running))
 
+    def _why_not(self, method: Method[Any, Any], request: Any, size_bytes: int) -> TxmsgError | None:
+        """Why this user may not make this call now."""
+        if (guard := self._server.guard) is None:
+            return None
+        refused = guard.refusal(self.principal, method.name, request)
+        if refused is None and self.usage is not None and self.usage.is_limited:
+            return self.usage.refusal(size_bytes)
+        return refused
+
     async def _answer(
         self, call: int, handler: Handler, arguments: tuple[Any, ...], told: ServerCall[Any, Any] | None
     ) -> None:
         answering.set(self)
         try:
+            if self.usage is not None:
+                await self.usage.request()
             reply = await handler(*arguments)
             message = b"" if reply is None else reply.SerializeToString()
         except TxmsgError as exc:

@@ -19,7 +19,7 @@ from txmsg.columns import Columns
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
 from txmsg.runtime.start import Start, start_of_wire
-from txmsg.wire.caller import may, require
+from txmsg.wire.caller import current_usage, may, require
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.server import ServerCall, with_call
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -155,7 +155,10 @@ class NotifyApi:
     async def send(self, request: pb.SendRequest) -> pb.SendReply:
         if self._routes.is_draining:
             raise BrokerUnavailable("this broker is draining and accepts no messages: ask another one")
-        _check_items(sum(len(batch.body) for batch in request.batches))
+        count = sum(len(batch.body) for batch in request.batches)
+        _check_items(count)
+        if (usage := current_usage()) is not None:
+            await usage.messages(count)
         problems = await self._service.send(
             group=request.group,
             fence_id=request.fence_id,

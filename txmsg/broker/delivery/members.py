@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from txmsg.access.rate import TokenBucket
 from txmsg.broker.delivery.values import Line, Receipt
-from txmsg.broker.rate import TokenBucket
 from txmsg.logs import EventLog
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 

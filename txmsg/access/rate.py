@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
+from txmsg.errors import Overloaded
+
 _BURST_S = 0.5
 
 
@@ -36,3 +41,22 @@ class TokenBucket:
     def take(self, count: int) -> None:
         """`count` items were admitted; below 0: so many were not, after all."""
         self._tokens = min(self._burst, self._tokens - count)
+
+
+async def admitted(
+    bucket: TokenBucket, count: int, *, now: float, wait_s_max: float, refusal: Callable[[], Overloaded]
+) -> None:
+    """Returns when `count` items may pass: when the items before them are paid for, so the next ones wait for these.
+
+    Raises what `refusal` gives, at once, if that is longer than wait_s_max.
+    """
+    wait_s = bucket.debt_s(now)
+    if wait_s > wait_s_max:
+        raise refusal()
+    bucket.take(count)
+    if wait_s:
+        try:
+            await asyncio.sleep(wait_s)
+        except asyncio.CancelledError:
+            bucket.take(-count)  # who waited has given up: others may pass instead
+            raise

@@ -1,0 +1,149 @@
+"""What one user may take of a server, with real clients: at its limit it is refused or slowed, and others are not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.waiting import until_async
+from tests.wire.services import Echo, ask, serving
+from tests.wire.test_authentication import Users, permissions, users
+from txmsg.access import failures as failures_module
+from txmsg.access.failures import DELAY_S_MAX, FREE, Failures
+from txmsg.access.limits import Usage, Usages, UserLimits
+from txmsg.access.rules import ADMIN
+from txmsg.access.tokens import new_token
+from txmsg.errors import BrokerUnavailable, Overloaded, Unauthenticated
+from txmsg.wire.channel import Channel
+
+__all__ = ["permissions", "users"]
+WAIT_S = 60.0
+
+
+def limit(users: Users, name: str, **limits: float) -> None:
+    users.users[name] = replace(users.users[name], limits=limits)
+    users.use()
+
+
+# ---- limits
+
+
+async def test_connections_above_the_limit_are_refused_and_those_of_others_are_not(users: Users) -> None:
+    anna, bert = users.add("anna", ADMIN).text, users.add("bert", ADMIN).text
+    limit(users, "anna", connections=2)
+    async with serving(guard=users.guard) as (address, _, server):
+        async with Channel(address, token=anna) as one, Channel(address, token=anna) as two:
+            for channel in (one, two):
+                await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+            with pytest.raises(BrokerUnavailable, match="txmsg user limit anna --connections N"):
+                async with Channel(address, token=anna) as three:
+                    await three.call(Echo.back, ask(), timeout_s=WAIT_S)
+            async with Channel(address, token=bert) as other:
+                await other.call(Echo.back, ask(), timeout_s=WAIT_S)
+        await until_async(lambda: not server.connections)
+        async with Channel(address, token=anna) as again:
+            await again.call(Echo.back, ask(), timeout_s=WAIT_S)
+
+
+async def test_bytes_under_way_above_the_limit_are_refused_but_one_request_never(users: Users) -> None:
+    anna, bert = users.add("anna", ADMIN).text, users.add("bert", ADMIN).text
+    limit(users, "anna", in_flight_bytes=1000)
+    async with serving(guard=users.guard) as (address, answers, _):
+        async with Channel(address, token=anna) as one, Channel(address, token=anna) as two:
+            large = asyncio.create_task(one.call(Echo.wait, ask(bytes(5000)), timeout_s=WAIT_S))
+            await until_async(lambda: answers.begun == 1)
+            with pytest.raises(Overloaded, match="--bytes N"):
+                await two.call(Echo.back, ask(bytes(500)), timeout_s=WAIT_S)
+            async with Channel(address, token=bert) as other:
+                await other.call(Echo.back, ask(bytes(5000)), timeout_s=WAIT_S)
+            answers.go.set()
+            await large
+            await two.call(Echo.back, ask(bytes(5000)), timeout_s=WAIT_S)
+
+
+async def test_a_user_at_its_rate_waits_and_one_far_above_it_is_refused_while_others_go_on(users: Users) -> None:
+    anna, bert = users.add("anna", ADMIN).text, users.add("bert", ADMIN).text
+    limit(users, "anna", requests_per_s=2)
+    async with serving(guard=users.guard) as (address, answers, _):
+        async with Channel(address, token=anna) as greedy, Channel(address, token=bert) as modest:
+            calls = [asyncio.create_task(greedy.call(Echo.back, ask(), timeout_s=WAIT_S)) for _ in range(40)]
+            with pytest.raises(Overloaded, match="2 requests/s are allowed"):
+                await asyncio.gather(*calls)
+            assert answers.begun < 10
+            for _ in range(100):  # all at once, while calls of the other one wait
+                await modest.call(Echo.back, ask(), timeout_s=WAIT_S)
+            assert not all(call.done() for call in calls)
+            limit(users, "anna")
+            await greedy.call(Echo.back, ask(), timeout_s=WAIT_S)
+            for call in calls:
+                call.cancel()
+
+
+async def test_messages_are_paced_by_their_number() -> None:
+    now = 0.0
+    usage = Usage("anna", UserLimits(messages_per_s=10), lambda: now)
+    await usage.messages(1000)
+    with pytest.raises(Overloaded, match="10 messages/s are allowed"):
+        await usage.messages(1)
+    now = 100.0
+    await usage.messages(1)
+
+
+def test_a_user_that_connects_anew_does_not_begin_with_a_full_rate_and_a_deleted_one_is_forgotten() -> None:
+    usages = Usages(lambda _: UserLimits(requests_per_s=1))
+    usage = usages.enter("anna")
+    usage.connections -= 1
+    assert usages.enter("anna") is usage
+    usages.look({"anna": None})
+    assert usages.enter("anna") is usage
+    usages.look({})
+    assert usages.enter("anna") is not usage
+
+
+def test_own_limits_go_before_those_of_all() -> None:
+    limits = UserLimits(connections=5, requests_per_s=7)
+    assert limits.with_own({"connections": 0}) == UserLimits(requests_per_s=7)
+    assert not UserLimits().is_any
+
+
+# ---- guessing
+
+
+async def test_who_guesses_is_answered_later_and_others_are_not(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures_module, "FREE", 0)
+    good = users.add("anna", ADMIN).text
+    async with serving(guard=users.guard) as (address, _, server):
+        async with Channel(address, token=new_token().text) as bad:
+            guess = asyncio.create_task(bad.call(Echo.back, ask(), timeout_s=WAIT_S))
+            await until_async(lambda: server.refusing == 1)
+            async with Channel(address, token=good) as channel:
+                await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+            assert not guess.done()
+            with pytest.raises(Unauthenticated):
+                await guess
+        assert server.refusing == 0
+
+
+async def test_of_many_who_guess_most_are_cut_off(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures_module, "FREE", 0)
+    monkeypatch.setattr("txmsg.wire.server._REFUSING_MAX", 0)
+    async with serving(guard=users.guard) as (address, _, server):
+        with pytest.raises(BrokerUnavailable, match="too many logins are refused"):
+            async with Channel(address, token=new_token().text) as channel:
+                await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+        await until_async(lambda: not server.connections)
+        assert server.refusing == 0
+
+
+def test_failures_cost_more_each_time_are_forgotten_and_bounded() -> None:
+    failures = Failures(keys_max=100)
+    delays = [failures.delay_s(0.0, "10.0.0.1") for _ in range(20)]
+    assert delays[:FREE] == [0.0] * FREE
+    assert 0 < delays[FREE] < delays[FREE + 1] < delays[-1] == DELAY_S_MAX
+    assert failures.delay_s(0.0, "10.0.0.2", "10.0.0.1") == DELAY_S_MAX
+    assert failures.delay_s(1000.0, "10.0.0.1") == 0.0
+    for number in range(1000):
+        failures.delay_s(1000.0, f"10.1.0.{number}")
+    assert len(failures) == 100
