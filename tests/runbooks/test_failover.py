@@ -36,16 +36,13 @@ class Shop:
             "FIRST": self.first.url(DATABASE),
             "SECOND": self.second.url(DATABASE),
             "FIRST_DATA": self.first.data,
+            "SECOND_DATA": self.second.data,
             "STORAGE": storage,
             "BROKER": broker.address,
         }
-        first, second = self.first.shell, self.second.shell
-        self.move = Page("move", moving, {"on_first": first})
-        self.failover = Page(
-            "failover",
-            {**moving, "SECOND_DATA": self.second.data, "TOPIC": TOPIC},
-            {"on_first": first, "on_second": second},
-        )
+        servers = {"on_first": self.first.shell, "on_second": self.second.shell}
+        self.move = Page("move", moving, servers)
+        self.failover = Page("failover", {**moving, "TOPIC": TOPIC}, servers)
 
     def is_mirrored(self) -> bool:
         return is_mirrored(self.second.url(DATABASE), self._log)
