@@ -24,6 +24,7 @@ from txmsg.broker.store.connect import open_pool
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import (
+    access_pb2,
     alerts_pb2,
     cluster_pb2,
     dead_letters_pb2,
@@ -136,6 +137,17 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         unset = settings_pb2.ChangeSettingRequest(name="app.x", changed_by="ada")
         before, after = changes("Settings/Change", unset, "setting.unset", "app.x")
         assert (before["value"], after["value"], after["changed_by"]) == ("1", None, "ada")
+
+        made = access_pb2.CreateUserRequest(name="eve", roles=["r"])
+        assert changes("Access/CreateUser", made, "user.create", "eve")[1]["roles"] == ["r"]
+        altered_user = access_pb2.AlterUserRequest(name="eve", add_roles=["s"])
+        assert changes("Access/AlterUser", altered_user, "user.alter", "eve")[1]["roles"] == ["r", "s"]
+        rotate = access_pb2.RotateTokenRequest(name="eve")
+        before, after = changes("Access/RotateToken", rotate, "user.rotate", "eve")
+        assert (len(before["tokens"]), len(after["tokens"])) == (1, 2)
+        before, after = changes("Access/Revoke", access_pb2.RevokeRequest(name="eve"), "user.revoke", "eve")
+        assert (len(before["tokens"]), len(after["tokens"])) == (2, 0)
+        changes("Access/DeleteUser", access_pb2.DeleteUserRequest(name="eve"), "user.delete", "eve")
 
         connection.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")
         deleted = topics_pb2.DeleteTopicRequest(name="t", force=True)

@@ -62,7 +62,9 @@ def test_help_names_the_variable_that_stands_for_an_option(command: str, variabl
 
 
 def test_unknown_command_is_answered_with_the_known_ones() -> None:
-    assert "no command 'brokr': choose one of alert, broker, capture, cert, cluster, " in txmsg("brokr", status=2)
+    assert "no command 'brokr': choose one of alert, audit, broker, capture, cert, cluster, " in txmsg(
+        "brokr", status=2
+    )
 
 
 def test_version_is_printed() -> None:

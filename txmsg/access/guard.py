@@ -25,14 +25,15 @@ __all__ = ["AGE_S_MAX", "CERTIFICATE", "Guard"]
 
 AGE_S_MAX: Final = 60.0
 """For how long a server that cannot ask whether users have changed still lets them connect."""
-CERTIFICATE: Final = "certificate"
-"""The credential of a principal that a client certificate proves."""
+CERTIFICATE: Final = "certificate "
+"""What the credential of a principal begins with that a client certificate proves; the name in it follows."""
 _ABSENT: Final = Credential(id="-" * ID_LENGTH, user="", secret_sha256=bytes(32), expires_at=-math.inf)
 """Compared with where there is no such token: an unknown one takes as long as a wrong one."""
 _REFUSED: Final = (
     "the token is not valid here: it is wrong, expired or revoked, or of another installation; make another one with "
     "`txmsg user rotate NAME`"
 )
+_SAID_PER_MINUTE_MAX: Final = 60
 _log = EventLog(__name__)
 
 
@@ -52,10 +53,12 @@ class Guard:
         """By user: connections of one share them."""
         self.on_change: Callable[[], None] = lambda: None
         """Called with each new snapshot: the server looks whether its connections are still valid."""
-        self.on_refused: Callable[[str, str], None] = lambda _peer, _why: None
+        self.on_refused: Callable[[str, str], None] = lambda _host, _why: None
         """Called with each login that is refused."""
         self.limits = limits
         """Of users, where they have none of their own."""
+        self._said = (0, 0)
+        """In which minute how many refusals were logged."""
         self._age_s_max = age_s_max
         self._clock = clock
         self._monotonic = monotonic
@@ -71,13 +74,18 @@ class Guard:
         """The snapshot is still the newest."""
         self._confirmed_at = self._monotonic()
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the snapshot was confirmed lately enough to let anybody in by it."""
+        return self._monotonic() - self._confirmed_at <= self._age_s_max
+
     def authenticate(self, token: str, certificate: str, peer: str) -> Principal:
         """Who this is. certificate: the name in a verified client certificate, "" without; a token goes before it.
 
         Raises Unauthenticated, whose text does not say whether there is such a user; the log does. Raises
         BrokerUnavailable if the snapshot is too old to tell.
         """
-        if self._monotonic() - self._confirmed_at > self._age_s_max:
+        if not self.is_fresh:
             raise BrokerUnavailable(
                 f"this server could not ask for {self._age_s_max:g} s whether users have changed, and takes no new "
                 "connections: ask another one"
@@ -94,11 +102,11 @@ class Guard:
 
     def renewed(self, principal: Principal) -> Principal:
         """The same user as it is now. Raises Unauthenticated if its credential was revoked or has expired."""
-        if principal.credential == CERTIFICATE:
-            found = self.snapshot.users.get(principal.name)
-            if found is None or not found.certificate:
-                raise Unauthenticated("the user of this certificate was deleted, or has another certificate now")
-            return self._principal(found, CERTIFICATE)
+        if principal.credential.startswith(CERTIFICATE):
+            user = self.snapshot.certificates.get(principal.credential.removeprefix(CERTIFICATE))
+            if user is None or user.name != principal.name:
+                raise Unauthenticated("this certificate does not stand for its user any more")
+            return self._principal(user, principal.credential)
         credential = self.snapshot.credentials.get(principal.credential)
         if credential is None or credential.user != principal.name or credential.expires_at <= self._clock():
             raise Unauthenticated(_REFUSED)
@@ -139,7 +147,7 @@ class Guard:
                 "no user has this client certificate: create one with `txmsg user create NAME --certificate` and its "
                 "name, or give token="
             )
-        return self._principal(user, CERTIFICATE)
+        return self._principal(user, CERTIFICATE + certificate)
 
     def _of_credential(self, credential: Credential) -> Principal:
         return self._principal(self.snapshot.users[credential.user], credential.id, credential.expires_at)
@@ -151,7 +159,11 @@ class Guard:
         return Principal(user.name, user.roles, rights, credential, expires_at)
 
     def _refused(self, peer: str, credential: str, why: str) -> None:
-        self.on_refused(peer, why)
+        self.on_refused(peer.rpartition(":")[0] or peer, why)
+        minute = int(self._monotonic() // 60)
+        self._said = (minute, self._said[1] + 1 if self._said[0] == minute else 1)
+        if self._said[1] > _SAID_PER_MINUTE_MAX:  # strangers must not fill the log; `on_refused` counts all
+            return
         _log.warning(
             "access.refused",
             "the credential %(credential)s from %(peer)s is refused: %(why)s",

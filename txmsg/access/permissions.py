@@ -131,6 +131,7 @@ _OF_GROUP = {
 _SIGNED_IN: tuple[Need, ...] = ()
 _SHOWS_CLUSTER = (Need(DESCRIBE_CLUSTER),)
 _CHANGES_CLUSTER = (Need(ADMINISTER_CLUSTER),)
+_READS_CLUSTER = (Need(Right(Action.READ, Kind.CLUSTER)),)
 _MEMBER = (_group(Action.RECEIVE, found=True),)
 
 PERMISSIONS: dict[str, tuple[Need, ...]] = {
@@ -202,6 +203,15 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Alerts/Unsilence": _CHANGES_CLUSTER,
     "Alerts/Test": _CHANGES_CLUSTER,
     "Audit/List": _SHOWS_CLUSTER,
+    # Users.
+    "Access/WhoAmI": _SIGNED_IN,
+    "Access/ListUsers": _READS_CLUSTER,
+    "Access/CreateUser": _CHANGES_CLUSTER,
+    "Access/AlterUser": _CHANGES_CLUSTER,
+    "Access/RotateToken": _CHANGES_CLUSTER,
+    "Access/Revoke": _CHANGES_CLUSTER,
+    "Access/DeleteUser": _CHANGES_CLUSTER,
+    "Access/Watch": _READS_CLUSTER,
     # A log.
     "MetaQ/Describe": _SIGNED_IN,
     "MetaQ/ListTopics": (_topic(Action.DESCRIBE, "topic", found=True),),

@@ -20,6 +20,7 @@ from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_M
 from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
 from txmsg.settings.common import (
     TlsConfig,
+    authentication_setting,
     http_listen_setting,
     http_token_file_setting,
     insecure_setting,
@@ -66,6 +67,7 @@ class BrokerConfig:
     http_token_file: Path | None = http_token_file_setting()
     tls: TlsConfig = field(default_factory=TlsConfig)
     """TLS of `listen` and `http_listen`."""
+    authentication: bool = authentication_setting("(`txmsg user`, `txmsg acl`)")
     insecure: bool = insecure_setting()
     tracing: bool = tracing_setting("check-backs")
     broker_id: str = setting(
@@ -313,7 +315,7 @@ class BrokerConfig:
 
     def _check_identity(self) -> None:
         """The addresses and the id by which others know this broker."""
-        self.tls.check_listen(self.listen, insecure=self.insecure)
+        self.tls.check_listen(self.listen, authentication=self.authentication, insecure=self.insecure)
         self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)
         if self.advertise:
             check_address("advertise", self.advertise)

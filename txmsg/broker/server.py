@@ -6,13 +6,16 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from txmsg.broker import migrate
+from txmsg.broker.access import LiveAccess, UserDirectory
 from txmsg.broker.admission import Admission
 from txmsg.broker.alerts.alerting import Alerting
+from txmsg.broker.api.access import AccessApi
 from txmsg.broker.api.admin import AdminApi
 from txmsg.broker.api.alerts import AlertsApi
 from txmsg.broker.api.audit import AuditApi
@@ -52,6 +55,8 @@ from txmsg.broker.store.settings import NOTICE as SETTINGS_NOTICE
 from txmsg.broker.store.settings import SettingStore
 from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.broker.store.topics import Topic, TopicRegistry
+from txmsg.broker.store.users import NOTICE as ACCESS_NOTICE
+from txmsg.broker.store.users import Users
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError, UnknownTopic
@@ -62,6 +67,7 @@ from txmsg.settings.live import Given
 from txmsg.settings.tracing import tracing_of_process
 from txmsg.wire.server import CLOSING_S_MAX, Server, connections_allowed
 from txmsg.wire.v1 import (
+    access_rpc,
     alerts_rpc,
     audit_rpc,
     cluster_rpc,
@@ -148,6 +154,7 @@ class Broker:
                 "groups": lambda _: self.delivery.look_soon(),
                 "checks": lambda _: self.check_policies.look_soon(),
                 SETTINGS_NOTICE: lambda _: self.settings.look_soon(),
+                ACCESS_NOTICE: lambda _: self._access_changed(),
             },
             on_ends=self.delivery.wake,
             on_connect=self.membership.look_soon,
@@ -188,6 +195,11 @@ class Broker:
         pool.incarnation.on_end(self.settings.forget)
         audit_log = AuditLog(admin_pool)
         self.audit = AuditUpkeep(config, audit_log)
+        # users
+        self.access = LiveAccess(Users(pool)) if config.authentication else None
+        if self.access is not None:
+            pool.incarnation.on_end(self.access.forget)
+            self.access.guard.on_refused = self.audit.refused
         self.alerting = Alerting(config, admin_pool, self.figures, has_joined=lambda: bool(self.membership.brokers))
         # the API
         self.api = NotifyApi(
@@ -215,6 +227,7 @@ class Broker:
             {
                 txmsg_rpc.Notify: self.api,
                 txmsg_rpc.Admin: admin,
+                access_rpc.Access: AccessApi(UserDirectory(Users(admin_pool), self.access), self.access),
                 alerts_rpc.Alerts: AlertsApi(admin_pool, self.alerting),
                 audit_rpc.Audit: AuditApi(audit_log),
                 cluster_rpc.Cluster: ClusterApi(
@@ -230,6 +243,7 @@ class Broker:
             },
             connections_max=connections_allowed(config.connections_max),
             tls=config.tls.of_server(),
+            guard=None if self.access is None else self.access.guard,
         )
 
     def use(self, config: BrokerConfig) -> None:
@@ -252,6 +266,10 @@ class Broker:
         self.topics.look_soon()
         self.journal_writer.look_soon()
 
+    def _access_changed(self) -> None:
+        if self.access is not None:
+            self.access.look_soon()
+
     def _on_ends(self, ends: Mapping[int, int]) -> None:
         """Queues (by id) now end before these offsets."""
         self.delivery.wake(ends)
@@ -259,7 +277,8 @@ class Broker:
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What runs until the broker stops, by name; the writers, which end after the server, are not among them."""
-        return {
+        access = {} if self.access is None else {"access": self.access.run()}
+        return access | {
             "segments": self.segments.run(),
             "retention": self.retention.run(),
             "topics": self.topics.run(self.config.topic_refresh_s),
@@ -293,6 +312,9 @@ class Broker:
             writing = tasks.create_task(self.writers.run(), name="writers")
             background = [tasks.create_task(running, name=name) for name, running in self.background().items()]
             try:
+                if self.access is not None:
+                    with suppress(BrokerUnavailable):  # `background` goes on trying; until then nobody is let in
+                        await self.access.refresh_once()
                 await self.server.start()
                 _log.info(
                     "broker.started",
@@ -322,6 +344,8 @@ class Broker:
         deadline = loop.time() + self.config.stop_timeout_s
         self.delivery.drain()
         self.settings.close()
+        if self.access is not None:
+            self.access.close()
         # While the server still takes acknowledgements: the queues go to other brokers with nothing in flight.
         try:
             async with asyncio.timeout(self.config.delivery.hand_over_s + _CLOSE_S_MAX):

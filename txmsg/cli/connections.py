@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +16,13 @@ from txmsg.cli.options import Decorator
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
 from txmsg.wire.address import check_address
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.credential import TOKEN_FILE_VARIABLE
 from txmsg.wire.failures import was_told
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 _CALL_TIMEOUT_S = 10.0
 
-broker_option: Decorator = click.option(
+_broker: Decorator = click.option(
     "--broker",
     metavar="HOST:PORT",
     envvar="TXMSG_BROKER",
@@ -29,6 +31,29 @@ broker_option: Decorator = click.option(
     show_default=True,
     help="Any broker of the Notify database.",
 )
+
+
+def _use_token_file(_: click.Context, __: click.Parameter, path: str | None) -> None:
+    if path is not None:
+        os.environ[TOKEN_FILE_VARIABLE] = path  # for all connections, and those of the processes that this one starts
+
+
+token_file_option: Decorator = click.option(
+    "--token-file",
+    metavar="FILE",
+    envvar=TOKEN_FILE_VARIABLE,
+    show_envvar=True,
+    expose_value=False,
+    callback=_use_token_file,
+    help="File with the token of a user, where brokers or servers require authentication.",
+)
+
+
+def broker_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --broker, and --token-file."""
+    return _broker(token_file_option(command))
+
+
 log_option: Decorator = click.option(
     "--log",
     metavar="LOG",

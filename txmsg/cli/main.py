@@ -40,6 +40,7 @@ COMMANDS: Final = {
     "tailer": "Mirror a Notify database into MetaQ: run, status, verify, fork.",
     "topic": "Create topics, look at them, change their settings, delete them.",
     "up": "Run a database, a broker, MetaQ and a tailer together, for development.",
+    "user": "Create users of brokers with authentication, rotate and revoke their tokens.",
 }
 """Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""
 

@@ -36,6 +36,7 @@ from txmsg.settings.clients import (
     VISIBILITY_TIMEOUT_S_MIN,
     ClientConfig,
 )
+from txmsg.wire.credential import TokenChoice, client_token
 from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
@@ -78,6 +79,8 @@ class AsyncConsumer(AsyncLifecycle):
     the latest message and is forgotten a day after it was last used.
     tls: True to verify the brokers' certificates by the authorities that the system trusts, the path of a file with
     authorities (PEM), or an ssl.SSLContext; False for none. By default the environment says it: TXMSG_TLS_CA.
+    token: of a user, where brokers require authentication: a token, the pathlib.Path of a file with one, or a function
+    that returns one; read again at each connection. By default the environment says it: TXMSG_TOKEN_FILE, TXMSG_TOKEN.
     hooks: for tests, which can also set them later.
     tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace the handlers.
     encryption: decrypts bodies for the handlers, such as `txmsg.encryption.AesGcm`.
@@ -98,6 +101,7 @@ class AsyncConsumer(AsyncLifecycle):
         start: Start | None = None,
         broadcast: bool | str = False,
         tls: TlsChoice = None,
+        token: TokenChoice = None,
         hooks: ConsumerHooks | None = None,
         tracing: Tracing | None = None,
         encryption: Encryption | None = None,
@@ -113,6 +117,7 @@ class AsyncConsumer(AsyncLifecycle):
         )
         self._addresses = shards_of(brokers)
         self._tls = client_context(tls) or False
+        self._token = client_token(token)
         self._visibility_timeout_s = check_seconds(
             "visibility_timeout_s",
             visibility_timeout_s,
@@ -154,7 +159,7 @@ class AsyncConsumer(AsyncLifecycle):
         self._watching = asyncio.create_task(self._watch())
 
     def _new_shard(self, addresses: Sequence[str], polling: Polling) -> _Shard:
-        brokers = Brokers(addresses, tls=self._tls)
+        brokers = Brokers(addresses, tls=self._tls, token=self._token)
         take = partial(self._take, Epochs())
 
         def new_link(address: str) -> Link:

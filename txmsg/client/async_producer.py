@@ -41,6 +41,7 @@ from txmsg.message import (
 )
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
+from txmsg.wire.credential import TokenChoice, client_token
 from txmsg.wire.tls import TlsChoice, client_context
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class AsyncProducer:
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
     tls: True to verify the brokers' certificates by the authorities that the system trusts, the path of a file with
     authorities (PEM), or an ssl.SSLContext; False for none. By default the environment says it: TXMSG_TLS_CA.
+    token: of a user, where brokers require authentication: a token, the pathlib.Path of a file with one, or a function
+    that returns one; read again at each connection. By default the environment says it: TXMSG_TOKEN_FILE, TXMSG_TOKEN.
     hooks: for tests, which can also set them later.
     tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace what it does.
     encryption: encrypts the bodies that are sent, such as `txmsg.encryption.AesGcm`, and decrypts them for the check
@@ -81,12 +84,14 @@ class AsyncProducer:
         check_listener: CheckMessageListener | None = None,
         timeout_s: Seconds = 10.0,
         tls: TlsChoice = None,
+        token: TokenChoice = None,
         hooks: ProducerHooks | None = None,
         tracing: Tracing | None = None,
         encryption: Encryption | None = None,
     ) -> None:
         self._addresses = shards_of(brokers)
         self._tls = client_context(tls) or False
+        self._token = client_token(token)
         self.group = check_name("producer group", group)
         self.check_listener = check_listener_of(check_listener)
         self._fence = _fence_of(self.check_listener)
@@ -116,8 +121,12 @@ class AsyncProducer:
     # ---- life
 
     async def start(self) -> Self:
-        """Connects, reads the fence id and attaches for check-backs. Called by the first use. Idempotent."""
+        """Connects, reads the fence id and attaches for check-backs, as the first use does, too. Idempotent.
+
+        Raises Unauthenticated if a broker does not let us in; one that is away is not waited for.
+        """
         await self._started()
+        await asyncio.gather(*(brokers.knock() for brokers in self._brokers))
         return self
 
     async def close(self) -> None:
@@ -157,7 +166,7 @@ class AsyncProducer:
     async def _connect(self) -> None:
         fence_id = b"" if self.fence is None else (await self.fence.fence_id()).bytes
         if not self._brokers:
-            self._brokers = [Brokers(addresses, tls=self._tls) for addresses in self._addresses]
+            self._brokers = [Brokers(addresses, tls=self._tls, token=self._token) for addresses in self._addresses]
         if len(self._brokers) > 1:
             await find_shards(self._brokers, timeout_s=self.timeout_s)
         senders: list[Sender] = []

@@ -16,6 +16,7 @@ from txmsg.client.options import shards_of
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, printable, shown
 from txmsg.logs import EventLog
 from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.wire.credential import TokenChoice, client_token
 from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1 import settings_pb2 as pb
 from txmsg.wire.v1.settings_rpc import Settings as Service
@@ -39,7 +40,7 @@ class AsyncSettings:
     brokers: of one database. prefix: only settings whose names begin so are followed. copy: a file with what was last
     heard; with it, `start` succeeds while no broker can be reached, and `get` gives the values from before. It is
     written whenever something changes, and belongs to one process. timeout_s: how long `start` waits for a broker.
-    tls: see AsyncProducer.
+    tls, token: see AsyncProducer.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class AsyncSettings:
         copy: Path | str | None = None,
         timeout_s: Seconds = 10.0,
         tls: TlsChoice = None,
+        token: TokenChoice = None,
     ) -> None:
         shards = shards_of(brokers)
         if len(shards) > 1:
@@ -59,6 +61,7 @@ class AsyncSettings:
             )
         self._addresses = shards[0]
         self._tls = client_context(tls) or False
+        self._token = client_token(token)
         self._prefix = prefix
         self._copy = None if copy is None else Path(copy)
         self._timeout_s = check_seconds("timeout_s", timeout_s, least_s=0, most_s=3600)
@@ -88,7 +91,7 @@ class AsyncSettings:
         self._copied = None if self._copy is None else await asyncio.to_thread(_read, self._copy)
         if self._copied is not None and not self._values:  # else those from before a close hold
             self._take(self._copied)
-        self._brokers = Brokers(self._addresses, tls=self._tls)
+        self._brokers = Brokers(self._addresses, tls=self._tls, token=self._token)
         self._following = asyncio.create_task(self._follow(self._brokers), name="txmsg-settings")
         try:
             await self._first_heard()

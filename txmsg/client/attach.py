@@ -17,7 +17,7 @@ from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.asker import Asker
 from txmsg.client.channel import Brokers
 from txmsg.client.received import checked
-from txmsg.errors import TxmsgError
+from txmsg.errors import PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.message import TransactionState
 from txmsg.wire.channel import Stream
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _log = EventLog(__name__)
 
 RECONNECT_PAUSE_S_MAX = 1.0
+REFUSED_PAUSE_S = 5.0
 CONNECT_S_MAX = 5.0
 CHECKS_MAX = 16
 """Check-backs that run at once; further ones wait."""
@@ -98,10 +99,17 @@ class Presence:
                 self._asker.close()
 
     async def _stay_attached(self, address: str) -> None:
+        is_refused = False
         while True:
             try:
                 await self._attach(address)
+                is_refused = False
                 _log.info("attach.ended", "broker %(broker)s ended the attach stream", broker=address)
+            except (Unauthenticated, PermissionDenied) as exc:
+                if not is_refused:
+                    _log.error("attach.refused", "broker %(broker)s refuses: %(error)s", broker=address, error=exc)
+                is_refused = True
+                await asyncio.sleep(REFUSED_PAUSE_S)  # an operator has to act, and each login that fails is noted
             except TxmsgError as exc:
                 _log.info(
                     "attach.failed",

@@ -16,11 +16,12 @@ from uuid import UUID
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
+from txmsg.wire.credential import TokenChoice, client_token
 from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteRequest
@@ -34,6 +35,7 @@ _ATTEMPT_S_MIN = 0.25
 _AVOIDED_S = 5.0
 """How long a broker that failed is chosen only where there is no other."""
 _SHARD_SIZE_BYTES = 16
+_KNOCK_S_MAX = 1.0
 _LINGER_S = 15.0
 """How long a broker that has gone may still be told what became of its messages."""
 
@@ -70,13 +72,14 @@ class Brokers:
     """The brokers of one Notify database, for one producer or consumer. Belongs to the loop it is first used on.
 
     The addresses that the user gave stay; `learn` adds those of the others, and takes them away when they have gone.
-    shard: that database, empty before one of them has said it. tls: for all of them.
+    shard: that database, empty before one of them has said it. tls, token: for all of them.
     """
 
-    def __init__(self, addresses: Sequence[str], *, tls: TlsChoice = None) -> None:
+    def __init__(self, addresses: Sequence[str], *, tls: TlsChoice = None, token: TokenChoice = None) -> None:
         check_not_patched()
         self.shard = b""
         self._tls = client_context(tls) or False
+        self._token = client_token(token)
         self._brokers = {address: self._new_broker(address, is_given=True) for address in addresses}
         self._gone: set[Broker] = set()
         self._listed: list[str] = []
@@ -125,12 +128,29 @@ class Brokers:
                 changed()
 
     def _new_broker(self, address: str, *, is_given: bool) -> Broker:
-        return Broker(address, is_given, Channel(address, tls=self._tls), BlockingChannel(address, tls=self._tls))
+        return Broker(
+            address,
+            is_given,
+            Channel(address, tls=self._tls, token=self._token),
+            BlockingChannel(address, tls=self._tls, token=self._token),
+        )
 
     def note_shard(self, shard: bytes) -> None:
         """Takes which database it is from a reply, if no broker has said it before."""
         if not self.shard and len(shard) == _SHARD_SIZE_BYTES:
             self.shard = shard
+
+    async def knock(self) -> None:
+        """Raises Unauthenticated, or MisuseError, if we are not let in.
+
+        Every other failure is left to calls that are tried again: a broker that is away is not waited for here.
+        """
+        try:
+            await self.call(Notify.route, RouteRequest(), timeout_s=_KNOCK_S_MAX)
+        except (Unauthenticated, MisuseError):
+            raise
+        except TxmsgError as exc:
+            _log.debug("client.knock_failed", "no broker answers at the start: %(error)s", error=exc)
 
     async def find_shard(self, timeout_s: float) -> None:
         """Asks the brokers, each once at most, which database it is. Raises what the last one asked raised."""

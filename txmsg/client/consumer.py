@@ -12,6 +12,7 @@ from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.start import Start
+from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
         start: Start | None = None,
         broadcast: bool | str = False,
         tls: TlsChoice = None,
+        token: TokenChoice = None,
         hooks: ConsumerHooks | None = None,
         tracing: Tracing | None = None,
         encryption: Encryption | None = None,
@@ -52,6 +54,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
                 start=start,
                 broadcast=broadcast,
                 tls=tls,
+                token=token,
                 hooks=hooks,
                 tracing=tracing,
                 encryption=encryption,

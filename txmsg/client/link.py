@@ -20,7 +20,7 @@ from typing import NamedTuple
 from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.counts import ConsumerCounts
 from txmsg.client.received import delivered
-from txmsg.errors import ProtocolError, TxmsgError
+from txmsg.errors import PermissionDenied, ProtocolError, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1.txmsg_pb2 import Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
@@ -33,6 +33,8 @@ POLL_WAIT_S = 300.0
 CALL_GRACE_S = 10.0
 FLUSH_DELAY_S = 0.005
 PAUSE_S_MAX = 1.0
+REFUSED_PAUSE_S_MAX = 10.0
+"""When an operator has to act first: each login that fails is noted."""
 FAILURES_MAX = 3
 """After so many failures in a row a stop does not wait for the broker to hear what came last: it has probably gone."""
 ERROR_TEXT_SIZE_MAX = 4000
@@ -148,6 +150,7 @@ class Link:
         self._poll: asyncio.Task[ReceiveReply | None] | None = None
         self._is_in_doubt = False  # whether messages are on their way from a poll that has ended without an answer
         self._failures = 0
+        self._is_refused = False
         self._said_at = 0.0
         self._flushed = False
 
@@ -331,7 +334,7 @@ class Link:
             self._poll.cancel()
 
     async def _pause(self) -> None:
-        longest_s = min(PAUSE_S_MAX, 0.1 * 2 ** min(self._failures, 8))
+        longest_s = min(REFUSED_PAUSE_S_MAX if self._is_refused else PAUSE_S_MAX, 0.1 * 2 ** min(self._failures, 8))
         await self._wait(random.uniform(0.05, longest_s), self._stopping)
 
     @staticmethod
@@ -431,6 +434,7 @@ class Link:
         except TxmsgError as exc:
             self._failures += 1
             self._counts.failed_calls += 1
+            self._is_refused = isinstance(exc, Unauthenticated | PermissionDenied)
             self._log_failure(exc)
             if isinstance(exc, ProtocolError):  # a reply that cannot be read would come again for ever, uncounted
                 self._line, self._received = _new_line(), 0
@@ -442,7 +446,7 @@ class Link:
                 group=self._polling.group,
                 broker=self.address,
             )
-        self._failures = 0
+        self._failures, self._is_refused = 0, False
         return reply
 
     def _hear_expired(self, expired: Sequence[Receipt]) -> None:

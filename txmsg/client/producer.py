@@ -36,6 +36,7 @@ from txmsg.message import (
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.process import LoopThread, shared_loop
+from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Producer:
     group: the producer group; any live client of it may be asked what became of a transaction.
     check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
     timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
-    tls: see AsyncProducer.
+    tls, token: see AsyncProducer.
     hooks: for tests, which can also set them later.
     tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace what it does.
 
@@ -73,6 +74,7 @@ class Producer:
         check_listener: CheckMessageListener | None = None,
         timeout_s: Seconds = 10.0,
         tls: TlsChoice = None,
+        token: TokenChoice = None,
         hooks: ProducerHooks | None = None,
         tracing: Tracing | None = None,
         encryption: Encryption | None = None,
@@ -83,6 +85,7 @@ class Producer:
             check_listener=check_listener,
             timeout_s=timeout_s,
             tls=tls,
+            token=token,
             hooks=hooks,
             tracing=tracing,
             encryption=encryption,

@@ -13,6 +13,7 @@ from txmsg.errors import MisuseError
 from txmsg.forks import renew_in_children
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.process import LoopThread, shared_loop
+from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
 
 
@@ -30,8 +31,11 @@ class Settings:
         copy: Path | str | None = None,
         timeout_s: Seconds = 10.0,
         tls: TlsChoice = None,
+        token: TokenChoice = None,
     ) -> None:
-        self._make = partial(AsyncSettings, brokers, prefix=prefix, copy=copy, timeout_s=timeout_s, tls=tls)
+        self._make = partial(
+            AsyncSettings, brokers, prefix=prefix, copy=copy, timeout_s=timeout_s, tls=tls, token=token
+        )
         self._renew()
         renew_in_children(self)
 

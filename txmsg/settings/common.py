@@ -38,15 +38,16 @@ class TlsConfig:
             raise MisuseError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
         self.of_server()  # a mistake is told before anything starts
 
-    def check_listen(self, listen: str, *, insecure: bool) -> None:
+    def check_listen(self, listen: str, *, authentication: bool, insecure: bool) -> None:
         """Raises MisuseError for an address that strangers can reach and where nobody would ask who they are."""
         check_reach(
             "--listen",
             listen,
             "whoever reaches it may read and change everything",
-            "give --tls-cert, --tls-key and --tls-client-ca, so that only clients with a certificate get in (`txmsg "
-            "cert dev` makes some to try), or --insecure where the network itself keeps strangers away",
-            is_guarded=self.client_ca is not None or insecure,
+            "give --tls-cert and --tls-key (`txmsg cert dev` makes some to try) with --auth or --tls-client-ca, so "
+            "that only clients with a token or a certificate get in, or --insecure where the network itself keeps "
+            "strangers away",
+            is_guarded=insecure or self.client_ca is not None or (self.cert is not None and authentication),
         )
 
     def check_http_listen(self, listen: str, token_file: Path | None, *, insecure: bool) -> None:
@@ -66,6 +67,15 @@ class TlsConfig:
     def of_server(self) -> ServerTls | None:
         """What these files make; None without. Raises MisuseError if one cannot be used."""
         return None if self.cert is None or self.key is None else ServerTls(self.cert, self.key, self.client_ca)
+
+
+def authentication_setting(users: str) -> bool:
+    """Of the field `authentication`. users: where they are."""
+    return setting(
+        False,
+        f"Clients need a token or a certificate of a user, and may do only what rules allow {users}.",
+        option="--auth",
+    )
 
 
 def insecure_setting() -> bool:

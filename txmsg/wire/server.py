@@ -158,7 +158,7 @@ class Server:
             self.usages = Usages(guard.limits_of)
         self._address = ""
         self._is_open = False
-        """Whether other machines reach it, and clients need no certificate."""
+        """Whether other machines reach it, and clients need neither a certificate nor, over TLS, a token."""
         self._say_open_at = 0.0
         self.connections_max = connections_max
         self.arriving_bytes = 0
@@ -198,7 +198,9 @@ class Server:
                 ) from exc
             return listen
         host, _, port = listen.rpartition(":")
-        self._is_open = not is_loopback(host_and_port(listen)[0]) and (self.tls is None or not self.tls.asks_clients)
+        self._is_open = not is_loopback(host_and_port(listen)[0]) and (
+            self.tls is None or not (self.tls.asks_clients or self.guard is not None)
+        )
         try:
             for sock in _bound(*host_and_port(listen)):
                 self._listeners.append(
@@ -283,7 +285,7 @@ class Server:
             _log.warning(
                 "server.insecure",
                 "strangers who reach %(address)s may read and change everything: it listens beyond this machine, and "
-                "clients need no certificate (--insecure)",
+                "not both TLS and a certificate or token are needed (--insecure)",
                 address=self._address,
             )
         self._look_at_files(now)

@@ -13,6 +13,7 @@ from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgEr
 from txmsg.forks import check_fork_was_told, renew_in_children
 from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
 
 T = TypeVar("T")
@@ -24,10 +25,10 @@ _ATTEMPT_S_MIN = 0.1
 class Server:
     """A MetaQ server, as this process reaches it: by one channel, which threads share."""
 
-    def __init__(self, address: str, *, tls: TlsChoice = None) -> None:
+    def __init__(self, address: str, *, tls: TlsChoice = None, token: TokenChoice = None) -> None:
         self.address = address
         check_not_patched()
-        self.channel = BlockingChannel(address, kind="MetaQ server", tls=tls)
+        self.channel = BlockingChannel(address, kind="MetaQ server", tls=tls, token=token)
         self._renew()
         renew_in_children(self)
 

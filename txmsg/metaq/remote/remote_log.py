@@ -40,6 +40,7 @@ from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
 from txmsg.runtime.start import Start, check_group_start
 from txmsg.wire.address import UNIX, check_address
+from txmsg.wire.credential import TokenChoice
 from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.tls import TlsChoice
 from txmsg.wire.v1 import metaq_pb2 as pb
@@ -58,11 +59,17 @@ class RemoteLog:
 
     timeout_s: how long a call is tried, up to 60. Then BrokerUnavailable; of an append that may have been carried out,
     OutcomeUnknown. A repeat never appends twice, also when the server was killed and started again in between. A forked
-    child connects and appends as another producer. tls: as producers have it.
+    child connects and appends as another producer. tls, token: as producers have them.
     """
 
     def __init__(
-        self, address: str, *, timeout_s: float = 15.0, session_s: float = 10.0, tls: TlsChoice = None
+        self,
+        address: str,
+        *,
+        timeout_s: float = 15.0,
+        session_s: float = 10.0,
+        tls: TlsChoice = None,
+        token: TokenChoice = None,
     ) -> None:
         if not address.startswith(UNIX):
             address = check_address("the address of a log", address)
@@ -71,7 +78,7 @@ class RemoteLog:
         self.address = address
         self._timeout_s = timeout_s
         self._session_s = session_s
-        self._server = Server(address, tls=tls)
+        self._server = Server(address, tls=tls, token=token)
         self._renew()
         renew_in_children(self)
 

@@ -77,5 +77,5 @@ class MetaQConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        self.tls.check_listen(self.listen, insecure=self.insecure)
+        self.tls.check_listen(self.listen, authentication=False, insecure=self.insecure)
         self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)

@@ -29,6 +29,7 @@ _PARTS = (
     "settings",
     "alerts",
     "audit",
+    "access",
     "catalogue",
 )
 

@@ -1,0 +1,275 @@
+"""Brokers that require authentication: who is let in, how users are made, and how fast a revoked token ends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import PostgresServer
+from tests.integration.cli_harness import json_of, said
+from tests.integration.client_harness import WAIT_S
+from tests.waiting import until
+from txmsg import AsyncProducer, Consumer, Message, PermissionDenied, Producer, Unauthenticated
+from txmsg.access.tokens import new_token
+from txmsg.cli.main import main
+from txmsg.client.settings import Settings
+from txmsg.errors import MisuseError, TxmsgError
+from txmsg.message import ReceivedMessage
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.v1.access_pb2 import WhoAmIRequest
+from txmsg.wire.v1.access_rpc import Access
+
+_numbers = itertools.count()
+
+
+class Secured:
+    """Two brokers of one database that require authentication, and the token of an administrator."""
+
+    def __init__(self, storage: str, first: BrokerProcess, second: BrokerProcess, admin: Path) -> None:
+        self.storage, self.first, self.second, self.admin = storage, first, second, admin
+
+    def user(self, command: str, *args: str) -> Any:
+        """What `txmsg user` prints, as the administrator, through the first broker."""
+        return json_of("user", command, *args, "--broker", self.first.address, "--token-file", str(self.admin))
+
+    def new(self, *options: str) -> tuple[str, str]:
+        """Another user with its token; may do everything."""
+        name = f"user{next(_numbers)}"
+        return name, self.user("create", name, "--role", "admin", *options)["token"]
+
+
+@pytest.fixture(scope="module")
+def secured(
+    postgres: PostgresServer, notify_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
+    directory, name = tmp_path_factory.mktemp("secured"), f"secured_{os.getpid()}"
+    storage, admin = postgres.create_database(name, template=notify_template), directory / "admin.token"
+    said("user", "create", "ops", "--role", "admin", "--storage", storage, "--out", str(admin))
+    with (
+        BrokerProcess(storage, "--auth", log=directory / "first.log") as first,
+        BrokerProcess(storage, "--auth", log=directory / "second.log") as second,
+    ):
+        yield Secured(storage, first, second, admin)
+        assert "Traceback" not in first.log.read_text() + second.log.read_text()
+    postgres.drop_database(name)
+
+
+@pytest.fixture(autouse=True)
+def no_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--token-file` sets it for the process."""
+    monkeypatch.setenv("TXMSG_TOKEN_FILE", "")
+
+
+def who(address: str, token: str) -> str:
+    """Whom a broker takes the holder of this token for."""
+    with BlockingChannel(address, token=token) as channel:
+        return channel.call(Access.who_am_i, WhoAmIRequest(), timeout_s=WAIT_S).name
+
+
+def is_refused(address: str, token: str) -> bool:
+    try:
+        who(address, token)
+    except Unauthenticated:
+        return True
+    return False
+
+
+def test_the_first_user_is_made_in_the_database_and_its_file_is_private(secured: Secured) -> None:
+    assert secured.admin.stat().st_mode & 0o777 == 0o600
+    for broker in (secured.first, secured.second):
+        assert who(broker.address, secured.admin.read_text().strip()) == "ops"
+
+
+def test_only_valid_tokens_are_let_in(secured: Secured) -> None:
+    name, right = secured.new()
+    for broker in (secured.first, secured.second):
+        until(lambda broker=broker: who(broker.address, right) == name)  # type: ignore[misc]
+        for wrong in ("", new_token().text, right[:-1] + ("a" if right[-1] != "a" else "b")):
+            assert is_refused(broker.address, wrong)
+
+
+def test_a_token_of_another_database_is_refused(secured: Secured, notify_url: str) -> None:
+    made = json_of("user", "create", "stranger", "--role", "admin", "--storage", notify_url)
+    assert is_refused(secured.first.address, made["token"])
+
+
+def test_an_expired_token_is_refused_and_ends_its_connections(secured: Secured) -> None:
+    name, token = secured.new("--expires", "2s")
+    with BlockingChannel(secured.first.address, token=token) as channel:
+        assert channel.call(Access.who_am_i, WhoAmIRequest(), timeout_s=WAIT_S).name == name
+        until(lambda: is_refused(secured.first.address, token))
+        until(lambda: _fails(channel, Unauthenticated))
+
+
+def _fails(channel: BlockingChannel, error: type[TxmsgError]) -> bool:
+    try:
+        channel.call(Access.who_am_i, WhoAmIRequest(), timeout_s=WAIT_S)
+    except error:
+        return True
+    except TxmsgError:
+        return False
+    return False
+
+
+def test_a_token_revoked_at_one_broker_ends_connections_of_another(secured: Secured) -> None:
+    name, token = secured.new()
+    until(lambda: not is_refused(secured.second.address, token))
+    with BlockingChannel(secured.second.address, token=token) as channel:
+        assert channel.call(Access.who_am_i, WhoAmIRequest(), timeout_s=WAIT_S).name == name
+        secured.user("revoke", name)
+        assert is_refused(secured.first.address, token)  # at once: it answers when it refuses
+        until(lambda: _fails(channel, Unauthenticated), within_s=10)
+    assert secured.user("show", name)["tokens"] == []
+
+
+def test_two_tokens_are_valid_at_a_time_and_a_third_takes_the_place_of_the_oldest(secured: Secured) -> None:
+    name, first = secured.new()
+    second = secured.user("rotate", name)["token"]
+    address = secured.first.address
+    assert (is_refused(address, first), is_refused(address, second)) == (False, False)
+    third = secured.user("rotate", name)["token"]
+    assert [is_refused(address, token) for token in (first, second, third)] == [True, False, False]
+    ids = [token["id"] for token in secured.user("show", name)["tokens"]]
+    assert ids == [third.split("_")[1], second.split("_")[1]]
+    secured.user("revoke", name, "--token", ids[1])
+    assert [is_refused(address, token) for token in (second, third)] == [True, False]
+
+
+def test_a_deleted_user_is_gone(secured: Secured) -> None:
+    name, token = secured.new()
+    secured.user("delete", name, "--yes")
+    assert is_refused(secured.first.address, token)
+    assert name not in [user["name"] for user in secured.user("list")["users"]]
+
+
+def test_clients_of_both_kinds_send_and_receive_with_tokens(secured: Secured, tmp_path: Path) -> None:
+    _, token = secured.new()
+    file = tmp_path / "token"
+    file.write_text(token)
+    brokers = f"{secured.first.address},{secured.second.address}"
+    until(lambda: not is_refused(secured.second.address, token))
+    received: queue.Queue[ReceivedMessage] = queue.Queue()
+    consumer = Consumer(brokers, group="g", token=file)
+    consumer.subscribe("t")(received.put)
+    with consumer:
+        with Producer(brokers, group="p", token=token) as producer:
+            producer.send(Message("t", b"of a thread"))
+
+        async def send() -> None:
+            async with AsyncProducer(brokers, group="p", token=lambda: token) as producer:
+                await producer.send(Message("t", b"of a loop"))
+
+        asyncio.run(send())
+        bodies = {received.get(timeout=WAIT_S).body for _ in range(2)}
+    assert bodies == {b"of a thread", b"of a loop"}
+    with Settings(brokers, token=token) as settings:
+        assert settings.get("app.x") is None
+
+
+def test_a_producer_that_is_not_let_in_fails_at_its_start(secured: Secured) -> None:
+    for token in ("", new_token().text):
+        with pytest.raises(Unauthenticated), Producer(secured.first.address, group="p", token=token):
+            pass
+
+
+def test_a_token_is_rotated_in_the_middle_of_a_run_without_an_error(secured: Secured, tmp_path: Path) -> None:
+    name, token = secured.new()
+    file = tmp_path / "token"
+    file.write_text(token)
+    brokers = f"{secured.first.address},{secured.second.address}"
+    until(lambda: not is_refused(secured.second.address, token))
+    sent, failed, stop = [0], [], threading.Event()
+
+    def send(producer: Producer) -> None:
+        while not stop.is_set():
+            try:
+                producer.send(Message("rotated", str(sent[0]).encode()))
+            except TxmsgError as exc:
+                failed.append(exc)
+                return
+            sent[0] += 1
+
+    with Producer(brokers, group="p", token=file) as producer:
+        sending = threading.Thread(target=send, args=(producer,))
+        sending.start()
+        until(lambda: sent[0] > 10)
+        new = secured.user("rotate", name, "--out", str(file))
+        assert new["token"] is None
+        secured.user("revoke", name, "--token", token.split("_")[1])
+        after = sent[0]
+        until(lambda: sent[0] > after + 50 or failed)
+        until(lambda: is_refused(secured.second.address, token))
+        stop.set()
+        sending.join(WAIT_S)
+    assert not failed
+
+
+def test_a_user_without_rules_may_only_ask_who_it_is(secured: Secured) -> None:
+    made = secured.user("create", "nobody-yet")
+    assert who(secured.first.address, made["token"]) == "nobody-yet"
+    with (
+        Producer(secured.first.address, group="p", token=made["token"]) as producer,
+        pytest.raises(PermissionDenied, match="txmsg acl allow nobody-yet send topic:t"),
+    ):
+        producer.send(Message("t", b""))
+
+
+def test_commands_take_a_token_by_file_and_say_what_is_missing(secured: Secured) -> None:
+    where = ("--broker", secured.first.address)
+    assert json_of("topic", "list", *where, "--token-file", str(secured.admin))
+    os.environ["TXMSG_TOKEN_FILE"] = ""
+    result = CliRunner().invoke(main, ["topic", "list", *where])
+    assert result.exit_code == 1
+    assert "requires authentication" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("create", "a b"), "is not a valid name"),
+        (("create", "anyone"), "reserved name"),
+        (("create", "x", "--role", "a b"), "is not a valid name"),
+        (("create", "ops"), "exists already"),
+        (("show", "missing"), "there is no user missing"),
+        (("rotate", "missing"), "there is no user missing"),
+        (("revoke", "ops", "--token", "none"), "no token with this id"),
+        (("delete", "missing", "--yes"), "there is no user missing"),
+    ],
+)
+def test_what_cannot_be_done_is_said(secured: Secured, args: tuple[str, ...], told: str) -> None:
+    where = ("--broker", secured.first.address, "--token-file", str(secured.admin))
+    assert told in said("user", *args, *where, status=1)
+
+
+def test_a_token_is_not_sent_to_another_machine_without_tls() -> None:
+    with pytest.raises(MisuseError, match="without TLS, where others could read it"):
+        who("192.0.2.1:7700", new_token().text)
+
+
+def test_a_forked_child_connects_with_the_token_of_its_parent(secured: Secured) -> None:
+    _, token = secured.new()
+    program = (
+        "import os, sys\n"
+        "from txmsg import Message, Producer\n"
+        "producer = Producer(sys.argv[1], group='p')\n"
+        "producer.send(Message('forked', b''))\n"
+        "child = os.fork()\n"
+        "producer.send(Message('forked', b''))\n"
+        "producer.close()\n"
+        "if child: sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    environment = {**os.environ, "TXMSG_TOKEN": token}
+    command = [sys.executable, "-c", program, secured.first.address]
+    subprocess.run(command, env=environment, check=True, timeout=WAIT_S * 4)

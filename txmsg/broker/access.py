@@ -1,0 +1,185 @@
+"""Users and rules as this broker knows them: keeps its guard in step with the database, and makes tokens.
+
+Brokers hear of a change by a notice, and look for one every second, so a revoked token is refused everywhere within
+two. A broker that is cut off from its database goes on with what it knows, and lets nobody in after the guard's age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+from txmsg.access.guard import Guard
+from txmsg.access.principal import check_role_name, check_user_name
+from txmsg.access.snapshot import AccessSnapshot
+from txmsg.access.tokens import new_token
+from txmsg.broker.periodic import repeat
+from txmsg.broker.store.users import UserRow, Users
+from txmsg.errors import BrokerUnavailable, MisuseError, shown
+from txmsg.logs import EventLog
+
+LOOK_S: Final = 1.0
+_CERTIFICATE_LENGTH_MAX: Final = 300
+_ROLES_MAX: Final = 20
+_log = EventLog(__name__)
+
+
+class LiveAccess:
+    """The guard of a broker with authentication, and what it decides by."""
+
+    def __init__(self, users: Users) -> None:
+        self.guard = Guard()
+        self._users = users
+        self._soon = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._is_closed = False
+        self._known: AccessSnapshot | None = None
+        self._epoch = 0
+        """How often the database has gone back."""
+        self._looking = asyncio.Lock()
+
+    def look_soon(self) -> None:
+        """Something was changed: reads it at once."""
+        self._soon.set()
+
+    def forget(self, _: str) -> None:
+        """The database has gone back, perhaps to other users."""
+        self._epoch += 1
+        self._known = None
+        self._soon.set()
+
+    def close(self) -> None:
+        """Ends all waiting for changes."""
+        self._is_closed = True
+        self._wake()
+
+    async def run(self) -> None:
+        """Repeats `refresh_once` until cancelled."""
+        await repeat("reading users", self.refresh_once, LOOK_S, soon=self._soon)
+
+    async def refresh_once(self) -> None:
+        """Has the guard decide by what the database says now."""
+        async with self._looking:  # two looks could end in the other order, and the older one would win
+            await self._look()
+
+    async def _look(self) -> None:
+        epoch = self._epoch
+        is_newest = self._known is not None and await self._users.version() == self._known.version
+        snapshot = None if is_newest else await self._users.snapshot()
+        if epoch != self._epoch:  # what was read may be older: `forget` has asked for another look
+            return
+        if snapshot is None:
+            self.guard.confirm()
+            return
+        self._known = snapshot
+        if not any(user.roles for user in snapshot.users.values()) and not snapshot.rules.all:
+            _log.warning(
+                "access.no_users",
+                "nobody may do anything: make the first user with `txmsg user create NAME --role admin --storage URL`",
+            )
+        self.guard.use(snapshot)
+        self._wake()
+
+    async def changed_from(self, version: int, wait_s: float) -> AccessSnapshot:
+        """What is known as soon as it is of another version than this, or the time is over.
+
+        Raises BrokerUnavailable when the broker stops, or does not know.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while not self._is_closed and (self._known is None or self._known.version == version):
+                    await self._changed.wait()
+        if self._is_closed:
+            raise BrokerUnavailable("this broker is stopping: ask another broker")
+        if self._known is None or not self.guard.is_fresh:
+            raise BrokerUnavailable("this broker cannot read users now: ask again, or another broker")
+        return self._known
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class UserDirectory:
+    """Makes and changes users. live: takes each change before it is answered; other brokers hear of it soon."""
+
+    def __init__(self, users: Users, live: LiveAccess | None = None) -> None:
+        self._users = users
+        self._live = live
+
+    async def list(self, limit: int, *, after: str, contains: str) -> Sequence[UserRow]:
+        """The first users by name, after this one and with this in their names."""
+        return await self._users.list(limit, after=after, contains=contains)
+
+    async def show(self, name: str) -> UserRow:
+        """One of them. Raises MisuseError."""
+        return await self._users.show(name)
+
+    async def create(
+        self, name: str, roles: Sequence[str], certificate: str, expires_at: datetime | None
+    ) -> tuple[UserRow, str]:
+        """A new user and its token; with a certificate it needs none, and "" is returned."""
+        check_user_name(name)
+        _check_roles(roles)
+        _check_certificate(certificate)
+        _check_expiry(expires_at)
+        token = None if certificate else new_token()
+        row = await self._users.create(name, roles, certificate or None, token, expires_at)
+        await self._take()
+        return row, "" if token is None else token.text
+
+    async def alter(self, name: str, *, add: Sequence[str], remove: Sequence[str], certificate: str | None) -> UserRow:
+        """Changes roles, and unless it is None the certificate: "" for none."""
+        _check_roles(add)
+        _check_certificate(certificate or "")
+        row = await self._users.alter(name, add=add, remove=remove, certificate=certificate)
+        await self._take()
+        return row
+
+    async def rotate(self, name: str, expires_at: datetime | None) -> tuple[UserRow, str]:
+        """Another token."""
+        _check_expiry(expires_at)
+        token = new_token()
+        row = await self._users.rotate(name, token, expires_at)
+        await self._take()
+        return row, token.text
+
+    async def revoke(self, name: str, token_id: str) -> UserRow:
+        """Takes away one token; with "" all of them and the certificate."""
+        row = await self._users.revoke(name, token_id)
+        await self._take()
+        return row
+
+    async def delete(self, name: str) -> None:
+        """Deletes a user with its tokens and rules."""
+        await self._users.delete(name)
+        await self._take()
+
+    async def _take(self) -> None:
+        if self._live is not None:
+            with suppress(BrokerUnavailable):  # it is changed, and taken with a later look
+                await self._live.refresh_once()
+
+
+def _check_roles(roles: Sequence[str]) -> None:
+    if len(roles) > _ROLES_MAX:
+        raise MisuseError(f"{len(roles)} roles are too many: a user has at most {_ROLES_MAX}")
+    for role in roles:
+        check_role_name(role)
+
+
+def _check_certificate(name: str) -> None:
+    if len(name) > _CERTIFICATE_LENGTH_MAX or not name.isprintable() or name != name.strip():
+        raise MisuseError(
+            f"certificate={shown(name)} is not the name in a certificate: give at most {_CERTIFICATE_LENGTH_MAX} "
+            "printable characters"
+        )
+
+
+def _check_expiry(expires_at: datetime | None) -> None:
+    if expires_at is not None and expires_at.timestamp() <= time.time():
+        raise MisuseError(f"a token that expires at {expires_at.isoformat()} could never be used: give a later time")

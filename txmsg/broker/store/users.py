@@ -1,0 +1,272 @@
+"""Every statement on users and their tokens, and the snapshot of all that guards decide by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import psycopg
+from psycopg.rows import class_row
+
+from txmsg.access.rules import ADMIN, Action, Kind, Rule, Rules
+from txmsg.access.snapshot import AccessSnapshot, Credential, User
+from txmsg.access.tokens import NewToken
+from txmsg.broker.store import audit
+from txmsg.broker.store.connect import Connection, Pool, notify, session
+from txmsg.errors import MisuseError
+from txmsg.wire.changes import State
+
+NOTICE: Final = "access"
+"""The kind of notice that tells of a change."""
+_SLOTS: Final = (1, 2)
+_USERS_MAX: Final = 10_000
+"""Each broker has all of them in memory."""
+
+
+class TokenRow(NamedTuple):
+    """A token, without its secret."""
+
+    id: str
+    created_at: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRow:
+    """A user, and its tokens, the newest first."""
+
+    name: str
+    roles: Sequence[str]
+    certificate: str | None
+    created_at: datetime
+    tokens: Sequence[TokenRow] = ()
+
+
+class Users:
+    """The users of one Notify database. Every method is its own transaction; changes notify the brokers."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def version(self) -> int:
+        """The version of the newest change."""
+        async with session(self._pool) as conn:
+            return await _version(conn)
+
+    async def snapshot(self) -> AccessSnapshot:
+        """All users, tokens and rules at one moment."""
+        async with session(self._pool) as conn, conn.transaction():
+            await conn.execute("set transaction isolation level repeatable read, read only")
+            version = await _version(conn)
+            users = await (await conn.execute("select name, roles, certificate from txmsg.access_user")).fetchall()
+            tokens = await (await conn.execute(_TOKENS)).fetchall()
+            rules = await (
+                await conn.execute("select subject, action, kind, pattern from txmsg.access_rule")
+            ).fetchall()
+        return AccessSnapshot(
+            version=version,
+            users={
+                name: User(name=name, roles=frozenset(roles), certificate=certificate or "")
+                for name, roles, certificate in users
+            },
+            credentials={
+                id_: Credential(
+                    id=id_,
+                    user=user,
+                    secret_sha256=secret_sha256,
+                    expires_at=math.inf if expires_at is None else expires_at.timestamp(),
+                )
+                for id_, user, secret_sha256, expires_at in tokens
+            },
+            rules=Rules(Rule(subject, Action(action), Kind(kind), pattern) for subject, action, kind, pattern in rules),
+        )
+
+    async def has_admin(self) -> bool:
+        """Whether any user may do everything."""
+        async with session(self._pool) as conn:
+            cursor = await conn.execute("select from txmsg.access_user where %s = any (roles) limit 1", (ADMIN,))
+            return await cursor.fetchone() is not None
+
+    async def list(self, limit: int, *, after: str = "", contains: str = "") -> Sequence[UserRow]:
+        """The first users by name, after this one and with this in their names, whatever the case."""
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(UserRow)) as cursor:
+            await cursor.execute(_LIST, {"after": after, "contains": contains, "limit": limit})
+            rows = await cursor.fetchall()
+            return [await _with_tokens(conn, row) for row in rows]
+
+    async def show(self, name: str) -> UserRow:
+        """One of them. Raises MisuseError."""
+        async with session(self._pool) as conn:
+            return await _user(conn, name)
+
+    async def create(
+        self,
+        name: str,
+        roles: Sequence[str],
+        certificate: str | None,
+        token: NewToken | None,
+        expires_at: datetime | None,
+    ) -> UserRow:
+        """A new user. Raises MisuseError if there is one of this name or with this certificate, or too many."""
+        async with session(self._pool) as conn, conn.transaction():
+            await _change(conn)
+            cursor = await conn.execute("select count(*) from txmsg.access_user")
+            row = await cursor.fetchone()
+            assert row is not None
+            if row[0] >= _USERS_MAX:
+                raise MisuseError(f"there are {row[0]} users, as many as may be: delete some with `txmsg user delete`")
+            made = await conn.execute(
+                "insert into txmsg.access_user (name, roles) values (%s, %s) on conflict do nothing",
+                (name, sorted(set(roles))),
+            )
+            if not made.rowcount:
+                raise MisuseError(f"user {name} exists already: `txmsg user rotate {name}` makes another token")
+            if certificate is not None:
+                await _set_certificate(conn, name, certificate)
+            if token is not None:
+                await _add_token(conn, name, token, expires_at)
+            user = await _user(conn, name)
+            await audit.record(conn, "user.create", name, after=_state(user))
+            return user
+
+    async def alter(self, name: str, *, add: Sequence[str], remove: Sequence[str], certificate: str | None) -> UserRow:
+        """Changes roles, and unless it is None the certificate: "" for none. Raises MisuseError."""
+        async with session(self._pool) as conn, conn.transaction():
+            await _change(conn)
+            before = await _user(conn, name)
+            roles = sorted({*before.roles, *add} - set(remove))
+            await conn.execute("update txmsg.access_user set roles = %s where name = %s", (roles, name))
+            if certificate is not None:
+                await _set_certificate(conn, name, certificate or None)
+            return await _changed(conn, "user.alter", before)
+
+    async def rotate(self, name: str, token: NewToken, expires_at: datetime | None) -> UserRow:
+        """Adds a token, in the place of the older one if there are two. Raises MisuseError."""
+        async with session(self._pool) as conn, conn.transaction():
+            await _change(conn)
+            before = await _user(conn, name)
+            await _add_token(conn, name, token, expires_at)
+            return await _changed(conn, "user.rotate", before)
+
+    async def revoke(self, name: str, token_id: str) -> UserRow:
+        """Takes away one token; with "" all of them and the certificate. Raises MisuseError."""
+        async with session(self._pool) as conn, conn.transaction():
+            await _change(conn)
+            before = await _user(conn, name)
+            if token_id and all(token.id != token_id for token in before.tokens):
+                raise MisuseError(f"user {name} has no token with this id: `txmsg user show {name}` lists them")
+            if not token_id:
+                await _set_certificate(conn, name, None)
+            await conn.execute(
+                "delete from txmsg.access_token where user_name = %(name)s and %(id)s in ('', id)",
+                {"name": name, "id": token_id},
+            )
+            return await _changed(conn, "user.revoke", before)
+
+    async def delete(self, name: str) -> None:
+        """Deletes a user with its tokens and rules: a later one of the name has none of them. Raises MisuseError."""
+        async with session(self._pool) as conn, conn.transaction():
+            await _change(conn)
+            before = await _user(conn, name)
+            await conn.execute("delete from txmsg.access_rule where subject = %s", (name,))
+            await conn.execute("delete from txmsg.access_user where name = %s", (name,))
+            await audit.record(conn, "user.delete", name, before=_state(before))
+
+
+async def _change(conn: Connection) -> None:
+    """Begins a change: others wait until it is committed, and brokers hear of it then."""
+    await conn.execute("update txmsg.access_version set version = version + 1")
+    await notify(conn, NOTICE)
+
+
+async def _changed(conn: Connection, action: str, before: UserRow) -> UserRow:
+    """The user as it is now, when the audit log has what was done."""
+    after = await _user(conn, before.name)
+    await audit.record(conn, action, before.name, before=_state(before), after=_state(after))
+    return after
+
+
+def _state(user: UserRow) -> State:
+    return {
+        "roles": list(user.roles),
+        "certificate": user.certificate,
+        "tokens": {token.id: token.expires_at for token in user.tokens},
+    }
+
+
+async def _version(conn: Connection) -> int:
+    row = await (await conn.execute("select version from txmsg.access_version")).fetchone()
+    assert row is not None
+    version: int = row[0]
+    return version
+
+
+async def _user(conn: Connection, name: str) -> UserRow:
+    async with conn.cursor(row_factory=class_row(UserRow)) as cursor:
+        await cursor.execute("select * from txmsg.access_user where name = %s", (name,))
+        row = await cursor.fetchone()
+    if row is None:
+        raise MisuseError(f"there is no user {name}: `txmsg user list` shows those that there are")
+    return await _with_tokens(conn, row)
+
+
+async def _with_tokens(conn: Connection, row: UserRow) -> UserRow:
+    async with conn.cursor(row_factory=class_row(TokenRow)) as cursor:
+        await cursor.execute(
+            "select id, created_at, expires_at from txmsg.access_token where user_name = %s order by created_at desc",
+            (row.name,),
+        )
+        tokens = await cursor.fetchall()
+    return UserRow(
+        name=row.name, roles=row.roles, certificate=row.certificate, created_at=row.created_at, tokens=tokens
+    )
+
+
+async def _set_certificate(conn: Connection, name: str, certificate: str | None) -> None:
+    try:
+        await conn.execute("update txmsg.access_user set certificate = %s where name = %s", (certificate, name))
+    except psycopg.errors.UniqueViolation as exc:
+        raise MisuseError(f"the certificate {certificate} stands for another user: choose another one") from exc
+
+
+async def _add_token(conn: Connection, name: str, token: NewToken, expires_at: datetime | None) -> None:
+    await conn.execute(_FREE_SLOT, {"name": name, "slots": list(_SLOTS)})
+    await conn.execute(
+        _ADD_TOKEN,
+        {
+            "id": token.id,
+            "name": name,
+            "slots": list(_SLOTS),
+            "secret_sha256": token.secret_sha256,
+            "expires_at": expires_at,
+        },
+    )
+
+
+_TOKENS = """
+select id, user_name, secret_sha256, expires_at from txmsg.access_token
+"""
+
+_LIST = """
+select * from txmsg.access_user
+ where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0
+ order by name limit %(limit)s
+"""
+
+# Of a user who has as many as may be: one that has expired, else the older one.
+_FREE_SLOT = """
+delete from txmsg.access_token
+ where id = (select id from txmsg.access_token where user_name = %(name)s
+              order by coalesce(expires_at <= now(), false) desc, created_at limit 1)
+   and (select count(*) from txmsg.access_token where user_name = %(name)s) >= cardinality(%(slots)s::int[])
+"""
+
+_ADD_TOKEN = """
+insert into txmsg.access_token (id, user_name, slot, secret_sha256, expires_at)
+select %(id)s, %(name)s, min(slot), %(secret_sha256)s, %(expires_at)s
+  from unnest(%(slots)s::smallint[]) slot
+ where slot not in (select t.slot from txmsg.access_token t where t.user_name = %(name)s)
+"""

@@ -1,0 +1,284 @@
+"""`txmsg user`: users of brokers with authentication, and their tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from txmsg.administration import Ask, changer
+from txmsg.administration.access import User, UserAdministration
+from txmsg.broker import migrate
+from txmsg.broker.access import UserDirectory
+from txmsg.broker.api.access import AccessApi
+from txmsg.broker.store.connect import open_pool
+from txmsg.broker.store.users import Users
+from txmsg.cli.connections import asker, broker_option
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.options import contains_option, duration, json_option, page_option, yes_option
+from txmsg.cli.output import json_text, print_facts, print_rows, say
+from txmsg.errors import MisuseError, printable
+from txmsg.wire.caller import Caller, calling_as
+from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
+from txmsg.wire.v1.access_rpc import Access
+
+_expires_option = click.option(
+    "--expires", metavar="DURATION", type=duration, help="How long the token is valid, such as 90d.  [default: always]"
+)
+_out_option = click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the token to this file, which only you can read, instead of printing it.",
+)
+_roles_option = click.option(
+    "--role", "roles", metavar="ROLE", multiple=True, help="A role that it has; `admin` may do everything. Repeatable."
+)
+
+
+def _administered(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --broker and --storage; the command gets what they name as `users`."""
+
+    @click.option(
+        "--storage",
+        metavar="URL",
+        help="Do it in this Notify database, without a broker: for the first user, or after the last token was lost.",
+    )
+    @broker_option
+    @wraps(command)
+    def with_users(*, broker: str, storage: str | None, **others: Any) -> Any:
+        ask = asker(broker) if storage is None else _asker_of_storage(storage)
+        return command(users=UserAdministration(ask), **others)
+
+    return with_users
+
+
+def _asker_of_storage(url: str) -> Ask:
+    """Answers as a broker would, from the database itself: whoever may write there needs nobody's permission."""
+
+    def ask(method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        return asyncio.run(_ask_storage(url, method, request))
+
+    return ask
+
+
+async def _ask_storage(url: str, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+    await asyncio.to_thread(migrate.require, url)
+    pool = open_pool(migrate.libpq_url(url), size_max=1)
+    await pool.open()
+    try:
+        api = AccessApi(UserDirectory(Users(pool)), None)
+        [name] = [name for name, each in methods_of(Access).items() if each is method]
+        with calling_as(Caller(changer(), "")):
+            reply: ReplyT = await getattr(api, name)(request)
+            return reply
+    finally:
+        await pool.close()
+
+
+@click.group()
+def user() -> None:
+    """Create users, and rotate or revoke their tokens.
+
+    Brokers started with --auth let users in only, and let them do only what rules allow (`txmsg acl`).
+    """
+
+
+@user.command(
+    short_help="Create a user, and print its token.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg user create shop --out shop.token\n"
+    "  txmsg user create ops --role admin --storage postgresql://notify@db/notify",
+)
+@click.argument("name")
+@_roles_option
+@click.option(
+    "--certificate", default="", metavar="NAME", help="The name in its client certificate, instead of a token."
+)
+@_expires_option
+@_out_option
+@_administered
+@json_option
+def create(
+    *,
+    name: str,
+    roles: Sequence[str],
+    certificate: str,
+    expires: float | None,
+    out: Path | None,
+    users: UserAdministration,
+    as_json: bool,
+) -> None:
+    """Create a user, and print its token: only this once, since only a hash of it is stored."""
+    if certificate and (expires is not None or out is not None):
+        raise click.UsageError("a user with --certificate gets no token: leave out --expires and --out")
+    _check_out(out)
+    found, token = users.create(name, roles=roles, certificate=certificate, expires_at=_expires_at(expires))
+    _print_token(f"user {name} created", found, token, out, as_json=as_json)
+
+
+@user.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg user list --json")
+@click.option("--limit", type=click.IntRange(1, 1000), default=1000, show_default=True, help="Maximum number per page.")
+@contains_option
+@page_option
+@_administered
+@json_option
+def list_(*, limit: int, contains: str, page: str, users: UserAdministration, as_json: bool) -> None:
+    """List users by name, with their roles."""
+    found = users.list(limit, after=page, contains=contains)
+    if as_json:
+        click.echo(json_text({"users": [asdict(each) for each in found.users], "next": found.next}))
+        return
+    if not found.users:
+        click.echo("no users" + (" match" if contains else ""))
+        return
+    print_rows(
+        {
+            "name": each.name,
+            "roles": ", ".join(each.roles),
+            "certificate": each.certificate,
+            "tokens": len(each.tokens),
+            "created_at": each.created_at,
+        }
+        for each in found.users
+    )
+    if found.next:
+        say(f"only the first {limit}: go on with --page {found.next}", err=True)
+
+
+@user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user show shop")
+@click.argument("name")
+@_administered
+@json_option
+def show(*, name: str, users: UserAdministration, as_json: bool) -> None:
+    """Show a user, and the ids and times of its tokens."""
+    _print_user(users.show(name), as_json=as_json)
+
+
+@user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user alter shop --role sender")
+@click.argument("name")
+@click.option("--role", "add_roles", metavar="ROLE", multiple=True, help="Give it this role. Repeatable.")
+@click.option("--no-role", "remove_roles", metavar="ROLE", multiple=True, help="Take this role away. Repeatable.")
+@click.option("--certificate", metavar="NAME", help='The name in its client certificate; "" for none.')
+@_administered
+@json_option
+def alter(
+    *,
+    name: str,
+    add_roles: Sequence[str],
+    remove_roles: Sequence[str],
+    certificate: str | None,
+    users: UserAdministration,
+    as_json: bool,
+) -> None:
+    """Change roles and certificate of a user. Its connections go on, with the rights of now."""
+    if not add_roles and not remove_roles and certificate is None:
+        raise click.UsageError("name what to change, such as --role")
+    found = users.alter(name, add_roles=add_roles, remove_roles=remove_roles, certificate=certificate)
+    _print_user(found, as_json=as_json)
+
+
+@user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user rotate shop --out shop.token")
+@click.argument("name")
+@_expires_option
+@_out_option
+@_administered
+@json_option
+def rotate(*, name: str, expires: float | None, out: Path | None, users: UserAdministration, as_json: bool) -> None:
+    """Make another token, and print it: only this once.
+
+    The one before stays valid until it is revoked or the next rotation, so that clients can change over.
+    """
+    _check_out(out)
+    found, token = users.rotate(name, expires_at=_expires_at(expires))
+    _print_token(f"user {name} has another token", found, token, out, as_json=as_json)
+
+
+@user.command(
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg user revoke shop --token k2zq5h7a4mv3xw2c",
+)
+@click.argument("name")
+@click.option("--token", default="", metavar="ID", help="Only this token: the id that `txmsg user show` prints.")
+@_administered
+@json_option
+def revoke(*, name: str, token: str, users: UserAdministration, as_json: bool) -> None:
+    """Take away the tokens and the certificate of a user, or one token. All brokers cut its connections within 2 s."""
+    found = users.revoke(name, token=token)
+    if as_json:
+        click.echo(json_text(asdict(found)))
+    else:
+        say(f"user {name} has {len(found.tokens)} tokens left" + (f", {token} is revoked" if token else ""))
+
+
+@user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user delete shop")
+@click.argument("name")
+@_administered
+@yes_option
+@json_option
+def delete(*, name: str, users: UserAdministration, yes: bool, as_json: bool) -> None:
+    """Delete a user with its tokens and rules."""
+    if not yes:
+        users.show(name)
+        click.confirm(printable(f"delete user {name} with its tokens and rules?"), abort=True, err=as_json)
+    users.delete(name)
+    click.echo(json_text({"user": name, "deleted": True}) if as_json else f"user {name} deleted")
+
+
+@user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user whoami --token-file shop.token")
+@broker_option
+@json_option
+def whoami(*, broker: str, as_json: bool) -> None:
+    """Show who the broker takes you for."""
+    values = asdict(UserAdministration(asker(broker)).who_am_i())
+    if as_json:
+        click.echo(json_text(values))
+    else:
+        print_facts({**values, "roles": ", ".join(values["roles"]) or None, "credential": values["credential"] or None})
+
+
+def _expires_at(expires_s: float | None) -> datetime | None:
+    return None if expires_s is None else datetime.now(UTC) + timedelta(seconds=expires_s)
+
+
+def _check_out(out: Path | None) -> None:
+    """Before the token is made, which could not be shown again."""
+    if out is not None and not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise MisuseError(f"--out {out} cannot be written: is {out.parent} a directory that you may write to?")
+
+
+def _print_token(what: str, found: User, token: str, out: Path | None, *, as_json: bool) -> None:
+    if out is not None:
+        _write_private(out, token)
+    if as_json:
+        click.echo(json_text({**asdict(found), "token": None if out is not None else token or None}))
+    elif not token:
+        say(f"{what}; the certificate {found.certificate} stands for it")
+    elif out is not None:
+        say(f"{what}; its token is in {out}")
+    else:
+        say(f"{what}; its token, which is not shown again:", err=True)
+        click.echo(token)
+
+
+def _write_private(path: Path, token: str) -> None:
+    """Moved into place, so that a client which reads the file sees either token whole."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(f"{token}\n")
+    new.replace(path)
+
+
+def _print_user(found: User, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json_text(asdict(found)))
+        return
+    print_facts({**asdict(found), "roles": ", ".join(found.roles) or None, "tokens": None})
+    if found.tokens:
+        print_rows(asdict(each) for each in found.tokens)

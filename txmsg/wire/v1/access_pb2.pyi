@@ -1,0 +1,191 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AccessToken(_message.Message):
+    __slots__ = ("id", "created_at_us", "expires_at_us")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    created_at_us: int
+    expires_at_us: int
+    def __init__(self, id: _Optional[str] = ..., created_at_us: _Optional[int] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
+
+class AccessUser(_message.Message):
+    __slots__ = ("name", "roles", "certificate", "created_at_us", "tokens")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    certificate: str
+    created_at_us: int
+    tokens: _containers.RepeatedCompositeFieldContainer[AccessToken]
+    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., certificate: _Optional[str] = ..., created_at_us: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[AccessToken, _Mapping]]] = ...) -> None: ...
+
+class WhoAmIRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WhoAmIReply(_message.Message):
+    __slots__ = ("name", "roles", "authentication", "credential", "expires_at_us")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    AUTHENTICATION_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIAL_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    authentication: bool
+    credential: str
+    expires_at_us: int
+    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., authentication: bool = ..., credential: _Optional[str] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
+
+class ListUsersRequest(_message.Message):
+    __slots__ = ("limit", "after", "contains", "name")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    CONTAINS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    after: str
+    contains: str
+    name: str
+    def __init__(self, limit: _Optional[int] = ..., after: _Optional[str] = ..., contains: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ListUsersReply(_message.Message):
+    __slots__ = ("users", "next")
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[AccessUser]
+    next: str
+    def __init__(self, users: _Optional[_Iterable[_Union[AccessUser, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
+
+class CreateUserRequest(_message.Message):
+    __slots__ = ("name", "roles", "certificate", "expires_at_us")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    certificate: str
+    expires_at_us: int
+    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., certificate: _Optional[str] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
+
+class CreateUserReply(_message.Message):
+    __slots__ = ("user", "token")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    user: AccessUser
+    token: str
+    def __init__(self, user: _Optional[_Union[AccessUser, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class AlterUserRequest(_message.Message):
+    __slots__ = ("name", "add_roles", "remove_roles", "certificate")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADD_ROLES_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_ROLES_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    add_roles: _containers.RepeatedScalarFieldContainer[str]
+    remove_roles: _containers.RepeatedScalarFieldContainer[str]
+    certificate: str
+    def __init__(self, name: _Optional[str] = ..., add_roles: _Optional[_Iterable[str]] = ..., remove_roles: _Optional[_Iterable[str]] = ..., certificate: _Optional[str] = ...) -> None: ...
+
+class AlterUserReply(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: AccessUser
+    def __init__(self, user: _Optional[_Union[AccessUser, _Mapping]] = ...) -> None: ...
+
+class RotateTokenRequest(_message.Message):
+    __slots__ = ("name", "expires_at_us")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    expires_at_us: int
+    def __init__(self, name: _Optional[str] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
+
+class RotateTokenReply(_message.Message):
+    __slots__ = ("user", "token")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    user: AccessUser
+    token: str
+    def __init__(self, user: _Optional[_Union[AccessUser, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class RevokeRequest(_message.Message):
+    __slots__ = ("name", "token")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    token: str
+    def __init__(self, name: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+
+class RevokeReply(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: AccessUser
+    def __init__(self, user: _Optional[_Union[AccessUser, _Mapping]] = ...) -> None: ...
+
+class DeleteUserRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteUserReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WatchAccessRequest(_message.Message):
+    __slots__ = ("version", "wait_ms")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    wait_ms: int
+    def __init__(self, version: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class WatchedToken(_message.Message):
+    __slots__ = ("id", "user", "secret_sha256", "expires_at_us")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    SECRET_SHA256_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    user: str
+    secret_sha256: bytes
+    expires_at_us: int
+    def __init__(self, id: _Optional[str] = ..., user: _Optional[str] = ..., secret_sha256: _Optional[bytes] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
+
+class WatchedRule(_message.Message):
+    __slots__ = ("subject", "action", "kind", "pattern")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    action: str
+    kind: str
+    pattern: str
+    def __init__(self, subject: _Optional[str] = ..., action: _Optional[str] = ..., kind: _Optional[str] = ..., pattern: _Optional[str] = ...) -> None: ...
+
+class WatchAccessReply(_message.Message):
+    __slots__ = ("version", "users", "tokens", "rules")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    users: _containers.RepeatedCompositeFieldContainer[AccessUser]
+    tokens: _containers.RepeatedCompositeFieldContainer[WatchedToken]
+    rules: _containers.RepeatedCompositeFieldContainer[WatchedRule]
+    def __init__(self, version: _Optional[int] = ..., users: _Optional[_Iterable[_Union[AccessUser, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[WatchedToken, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[WatchedRule, _Mapping]]] = ...) -> None: ...
