@@ -29,6 +29,7 @@ from txmsg.wire.v1 import (
     cluster_pb2,
     dead_letters_pb2,
     groups_pb2,
+    messages_pb2,
     metaq_pb2,
     settings_pb2,
     topics_pb2,
@@ -111,6 +112,14 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         purge = dead_letters_pb2.PurgeRequest(filter=which, limit=9)
         assert changes("DeadLetters/Purge", purge, "dead_letter.purge", "g")[0] == {"group": "g", "dead_letters": 1}
         changes("Groups/Delete", groups_pb2.DeleteGroupRequest(group="g", force=True), "group.delete", "g")
+
+        connection.execute(
+            "insert into txmsg.body_key (transaction_id, n, topic_id, key, expires_at) "
+            "select %s, 0, id, %s, now() + interval '1 h' from txmsg.topic where name = 't'",
+            (_RETRY.partition(".")[0], bytes(32)),
+        )
+        erase = messages_pb2.EraseRequest(topic="t", ids=[_RETRY])
+        assert changes("Messages/Erase", erase, "message.erase", _RETRY) == (None, {"topic": "t", "messages": 1})
 
         half = store_half(broker)
         checks = groups_pb2.AlterChecksRequest(group="shop", checks_max=3)

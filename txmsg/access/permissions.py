@@ -186,6 +186,8 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
         _topic(Action.READ, optional=True),
     ),
     "Messages/Trace": (_topic(Action.DESCRIBE, "topic", found=True),),
+    "Messages/Erase": (_topic(Action.ADMINISTER, "topic"),),
+    "Messages/BodyKeys": (_topic(Action.READ, "topic"),),
     # The brokers together.
     "Cluster/Show": _SHOWS_CLUSTER,
     "Cluster/Drain": _CHANGES_CLUSTER,

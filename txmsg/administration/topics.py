@@ -35,6 +35,8 @@ class TopicSettings:
     send_rate_max: float | None
     journal_since: datetime | None
     """When its journal was switched on; None: it is off."""
+    erasable_s: float | None
+    """For how long keys of its bodies are kept; None: they are not encrypted."""
     created_at: datetime | None
 
 
@@ -122,6 +124,7 @@ class TopicChange:
     unread: str | None = None
     send_rate_max: float | None = None
     journal: bool | None = None
+    erasable_s: float | None = None
 
 
 class TopicAdministration:
@@ -166,12 +169,15 @@ class TopicAdministration:
             scheduled=reply.scheduled,
         )
 
-    def create(self, topic: str, queues: int | None = None) -> tuple[int, datetime | None, bool]:
+    def create(
+        self, topic: str, queues: int | None = None, *, erasable_s: float | None = None
+    ) -> tuple[int, datetime | None, bool]:
         """Creates a topic: number of queues, when it was created, and whether it did not exist before.
 
-        Idempotent, unless the number of queues differs. queues None: as many as the broker gives topics.
+        Idempotent, unless the settings differ. queues None: as many as the broker gives topics. erasable_s: keys of
+        its bodies are kept for so long; None: they are not encrypted.
         """
-        request = new_request(txmsg_pb2.CreateTopicRequest, name=topic, queues=queues or 0)
+        request = new_request(txmsg_pb2.CreateTopicRequest, name=topic, queues=queues or 0, erasable_s=erasable_s or 0)
         reply = self._ask(Admin.create_topic, request)
         return reply.topic.queues, moment(reply.topic.created_at_us), reply.created
 
@@ -199,5 +205,6 @@ def _settings(settings: pb.TopicSettings) -> TopicSettings:
         unread=settings.unread,
         send_rate_max=settings.send_rate_max or None,
         journal_since=moment(settings.journal_since_us),
+        erasable_s=settings.erasable_s or None,
         created_at=moment(settings.created_at_us),
     )

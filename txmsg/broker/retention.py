@@ -17,6 +17,7 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.hourly import Hourly
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
+from txmsg.broker.store.body_keys import drop_expired
 from txmsg.broker.store.connect import Connection, upkeep_session
 from txmsg.broker.store.segments import Pin, SegmentRow
 from txmsg.logs import EventLog
@@ -76,12 +77,13 @@ class Retention:
         self._config = config
 
     async def run_once(self) -> int:
-        """Marks the segments that are due, and drops those marked. Returns how many were dropped."""
+        """Marks the segments that are due, and drops those marked and keys of bodies. Returns how many segments."""
         async with upkeep_session(self._config.storage) as conn:
             if not await store.try_upkeep_lock(conn):
                 return 0
             await self._give_up(conn)
             dropped = await self._drop(conn)
+            await drop_expired(conn)
             await store.release_upkeep_lock(conn)
             return dropped
 

@@ -32,6 +32,7 @@ from txmsg.broker.clients import AttachedClients
 from txmsg.broker.cluster import Leases, Membership, Notices, OwnQueues, Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
+from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.figures import DatabaseFigures, figures_of, unready
 from txmsg.broker.journal import Journal, JournalWriter
 from txmsg.broker.levels import Writers
@@ -41,6 +42,7 @@ from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.settings import RunTimeSettings
 from txmsg.broker.store.audit import AuditLog
+from txmsg.broker.store.body_keys import BodyKeys
 from txmsg.broker.store.check_policies import CheckPolicies as CheckPolicyStore
 from txmsg.broker.store.connect import ADMIN_POOL_SIZE_MAX, Pool, open_pool
 from txmsg.broker.store.dead_letters import DeadLetters
@@ -160,6 +162,7 @@ class Broker:
             on_connect=self.membership.look_soon,
         )
         # sending
+        bodies = ErasableBodies(self.topics, BodyKeys(pool))
         self.writers = Writers(pool, config, segments, on_ends=self._on_ends)
         self.service = service = NotifyService(
             self.topics,
@@ -168,6 +171,7 @@ class Broker:
             body_size_bytes_max=config.body_size_bytes_max,
             admission=Admission(config.request_timeout_s),
             own_queues=OwnQueues(self.membership.leases),
+            bodies=bodies,
         )
         # delayed messages
         scheduled = Scheduled(pool, segments)
@@ -208,6 +212,7 @@ class Broker:
             halves,
             clients,
             scheduled,
+            bodies=bodies,
             routes=self.membership,
             incarnation=pool.incarnation,
             stopping=stop,
@@ -234,7 +239,7 @@ class Broker:
                     Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures
                 ),
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
-                messages_rpc.Messages: MessagesApi(Messages(admin_pool)),
+                messages_rpc.Messages: MessagesApi(Messages(admin_pool), BodyKeys(admin_pool)),
                 groups_rpc.Groups: GroupsApi(
                     groups, RetryAdministration(admin_pool), self.delivery, self.check_policies, clients
                 ),

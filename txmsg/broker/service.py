@@ -12,11 +12,13 @@ from datetime import timedelta
 from uuid import UUID
 
 from txmsg.broker.admission import Admission
+from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.levels import LeveledWriter
 from txmsg.broker.store.batch import Batch, DecidedBy, Problem
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.columns import Columns
+from txmsg.erasable import SEALED_HEADER
 from txmsg.errors import (
     BrokerUnavailable,
     DuplicateId,
@@ -90,6 +92,8 @@ class NotifyService:
     own_queues: Callable[[Topic], Sequence[QueueId]] | None = None
     """The writable queues of a topic that this broker delivers. Unordered messages enter these, so that brokers do not
     wait for each other's locks. None, or an empty result: all queues."""
+    bodies: ErasableBodies | None = None
+    """Encrypts the bodies of erasable topics."""
     on_unknown: Callable[[], None] | None = None
     """Called when a client reports UNKNOWN for a transaction, so that it is checked soon."""
 
@@ -150,9 +154,12 @@ class NotifyService:
             return
         if rows := _doubtful(batch, self.body_size_bytes_max):
             problems.update(_invalid(topic_name, batch, rows, self.body_size_bytes_max))
+        if topic.erasable_s is not None and self.bodies is not None:
+            batch = batch.only(set(batch.ids) - problems.keys())
+            problems.update(await self.bodies.seal(topic, batch))
         columns.extend(batch)
         columns.queue += self._queues(topic, batch)
-        columns.producer += [producer] * count
+        columns.producer += [producer] * len(batch.ids)
 
     def _queues(self, topic: Topic, batch: Columns) -> list[QueueId]:
         """The queue of each message. An ordering key has one queue; others enter queues that this broker delivers.
@@ -286,11 +293,14 @@ def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_ma
             if batch.tag and batch.tag[row]:
                 check_name("tag", batch.tag[row])
             check_body_size(batch.body[row], topic, body_size_bytes_max)
+            headers = unpack_headers(batch.headers[row] if batch.headers else b"")
+            if SEALED_HEADER in headers:
+                raise InvalidMessage(f"header {SEALED_HEADER!r} is the brokers' own: leave it out")
             Message(
                 topic,
                 batch.body[row],
                 key=(batch.key[row] if batch.key else "") or None,
-                headers=unpack_headers(batch.headers[row] if batch.headers else b""),
+                headers=headers,
                 ordering_key=(batch.ordering_key[row] if batch.ordering_key else "") or None,
                 deliver_at=datetime_of_us(deliver_at_us) if deliver_at_us else None,
             )

@@ -1,4 +1,4 @@
-"""`txmsg message`: single messages, found, traced and recalled. Talks to the services Messages and Notify."""
+"""`txmsg message`: single messages, found, traced, recalled and erased. Talks to the services Messages and Notify."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ _DECISIONS = {
     "PERSON": "operator",
     "UNDECIDED": None,
 }
+_NAMED_MAX = 5
 
 
 @click.group()
 def message() -> None:
-    """Find messages by key, id or place, trace them, and recall delayed ones."""
+    """Find messages by key, id or place, trace them, recall delayed ones, erase bodies."""
 
 
 @message.command(
@@ -190,6 +191,47 @@ def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
                 f"message {id_} is not waiting for its time: `txmsg message trace {id_}` looks in all segments"
             )
     click.echo(json.dumps({"id": id_, "recalled": True}) if as_json else f"{id_} is not delivered")
+
+
+@message.command(
+    short_help="Make bodies of an erasable topic unreadable for good.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg message erase --topic user.registered 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0",
+)
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--topic", required=True, metavar="NAME", help="The topic of the messages.")
+@broker_option
+@yes_option
+@json_option
+def erase(*, ids: tuple[str, ...], topic: str, broker: str, yes: bool, as_json: bool) -> None:
+    """Make bodies of an erasable topic unreadable for good: in queues, retries, dead letters and mirrored logs.
+
+    ID is a message id, or a transaction id for all of its messages. What is not delivered yet is skipped. Keys, tags
+    and headers stay. Idempotent. Exit status 1 if something was not encrypted, so that it cannot be erased.
+    """
+    if not yes:
+        names = ", ".join(ids[:_NAMED_MAX]) + (f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else "")
+        click.confirm(printable(f"erase the bodies of {names}, for good?"), abort=True, err=as_json)
+    reply = ask_broker(broker, Messages.erase, pb.EraseRequest(topic=topic, ids=ids))
+    results = [
+        {"id": id_, "found": result.found, "erased": result.erased}
+        for id_, result in zip(ids, reply.results, strict=True)
+    ]
+    if as_json:
+        click.echo(json.dumps({"messages": results}))
+    else:
+        for result in results:
+            click.echo(f"{result['id']}: {_erased(result['found'], result['erased'])}")
+    if missing := [str(result["id"]) for result in results if not result["found"]]:
+        raise MisuseError(
+            f"topic {topic!r} has no key for {', '.join(missing[:_NAMED_MAX])}: unknown, no longer kept, or stored "
+            "before the topic was erasable"
+        )
+
+
+def _erased(found: object, erased: object) -> str:
+    if not found:
+        return "nothing to erase"
+    return "erased" if erased else "was erased before"
 
 
 def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:

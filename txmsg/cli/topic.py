@@ -9,12 +9,20 @@ import click
 from txmsg.administration.topics import DURABILITIES, PERMISSIONS, UNREAD, TopicAdministration, TopicChange
 from txmsg.cli.connections import asker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import contains_option, json_option, page_option, yes_option
+from txmsg.cli.options import SECONDS, Decorator, contains_option, json_option, page_option, yes_option
 from txmsg.cli.output import json_text, print_facts, print_rows, say
 from txmsg.errors import printable
 from txmsg.message import QUEUES_MAX
 
 _QUEUES = click.IntRange(1, QUEUES_MAX)
+_erasable_option: Decorator = click.option(
+    "--erasable",
+    "erasable_s",
+    type=SECONDS,
+    metavar="DURATION",
+    help="Encrypt each body with a key of its own, for `txmsg message erase`; keys are kept for this long, such as "
+    "400d. An erasable topic stays erasable.",
+)
 
 
 @click.group()
@@ -32,11 +40,12 @@ def topic() -> None:
     type=_QUEUES,
     help="Number of queues; can be raised later.  [default: the broker's --topic-queues]",
 )
+@_erasable_option
 @broker_option
 @json_option
-def create(*, name: str, queues: int | None, broker: str, as_json: bool) -> None:
-    """Create a topic. Idempotent, unless the number of queues differs."""
-    found, created_at, created = TopicAdministration(asker(broker)).create(name, queues)
+def create(*, name: str, queues: int | None, erasable_s: float | None, broker: str, as_json: bool) -> None:
+    """Create a topic. Idempotent, unless the settings differ."""
+    found, created_at, created = TopicAdministration(asker(broker)).create(name, queues, erasable_s=erasable_s)
     if as_json:
         click.echo(json_text({"topic": name, "queues": found, "created_at": created_at, "created": created}))
     else:
@@ -130,6 +139,7 @@ def show(*, name: str, broker: str, as_json: bool) -> None:
     type=click.Choice(["on", "off"]),
     help="Keep each delivery, acknowledgement and check for `txmsg message trace`.",
 )
+@_erasable_option
 @broker_option
 @json_option
 def alter(
@@ -144,6 +154,7 @@ def alter(
     unread: str | None,
     send_rate: float | None,
     journal: str | None,
+    erasable_s: float | None,
     broker: str,
     as_json: bool,
 ) -> None:
@@ -161,6 +172,7 @@ def alter(
         unread=unread,
         send_rate_max=send_rate,
         journal=None if journal is None else journal == "on",
+        erasable_s=erasable_s,
     )
     if change == TopicChange():
         raise click.UsageError("name what to change, such as --queues")

@@ -11,7 +11,7 @@ from txmsg.testing.clock import MOVES
 PAST = {
     *("alert.fired_at", "alert.notified_at", "alert.resolved_at", "alert.seen_at", "alert.since"),
     *("alert_notification.created_at", "alert_round.begun_at", "alert_silence.created_at"),
-    *("broker.heartbeat_at", "broker.started_at", "incarnation.server_started_at"),
+    *("audit.at", "body_key.erased_at", "broker.heartbeat_at", "broker.started_at", "incarnation.server_started_at"),
     *("consumer_group.created_at", "consumer_group.seen_at", "cursor.updated_at"),
     *("dead_letter.born_at", "dead_letter.died_at", "dead_letter.stored_at"),
     *("half_message.born_at", "half_message.stored_at"),
@@ -20,12 +20,12 @@ PAST = {
     *("journal.at", "retry.born_at", "retry.stored_at", "rolled_back.at", "rolled_back.half_stored_at"),
     *("scheduled.born_at", "scheduled.half_stored_at", "scheduled.stored_at"),
     *("segment.closed_at", "segment.created_at", "segment.opened_at", "setting_change.changed_at"),
-    *("topic.created_at", "topic.journal_since", "topic.write_changed_at"),
+    *("topic.created_at", "topic.erasable_since", "topic.journal_since", "topic.write_changed_at"),
 }
 LEASES = {"broker.expires_at", "cursor.held_until"}
 """Measured by brokers in memory as well."""
-TOLD = {"alert_notification.next_try_at", "alert_silence.until", "journal.until"}
-"""Of alerts and of what is told to people: no message waits for them."""
+TOLD = {"alert_notification.next_try_at", "body_key.expires_at", "alert_silence.until", "journal.until"}
+"""Of alerts, of keys, and of what is told to people: no message waits for them."""
 
 COLUMNS = """
 select c.relname || '.' || a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid

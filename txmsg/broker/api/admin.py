@@ -56,7 +56,9 @@ class AdminApi:
         self._on_resume = on_resume
 
     async def create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicReply:
-        row, created = await self._service.topics.create(request.name, request.queues)
+        row, created = await self._service.topics.create(
+            request.name, request.queues, erasable_s=request.erasable_s or None
+        )
         return pb.CreateTopicReply(topic=_topic(row), created=created)
 
     async def list_halves(self, request: pb.ListHalvesRequest) -> pb.ListHalvesReply:

@@ -7,13 +7,19 @@ from datetime import datetime
 
 from txmsg.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC, READ_TOPIC
 from txmsg.broker.api.dead_letters import failure_of
+from txmsg.broker.store.body_keys import BodyKeys
 from txmsg.broker.store.journal import EntryRow
 from txmsg.broker.store.messages import EndedRow, FoundRow, GroupRow, Messages
-from txmsg.errors import ProtocolError
+from txmsg.errors import InvalidMessage, ProtocolError
+from txmsg.logs import EventLog
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, check_name, datetime_of_us, parse_id, us_of_datetime
 from txmsg.wire.caller import may
+from txmsg.wire.codec import REQUEST_ITEMS_MAX, slices_of_ids
 from txmsg.wire.v1 import messages_pb2 as pb
 
+_log = EventLog(__name__)
+
+_ERASE_MAX = 1000
 _OFFSET_MAX = 2**63 - 1
 _REPLY_SIZE_BYTES_MAX = 16 * 1024 * 1024
 
@@ -21,8 +27,9 @@ _REPLY_SIZE_BYTES_MAX = 16 * 1024 * 1024
 class MessagesApi:
     """The service Messages."""
 
-    def __init__(self, messages: Messages) -> None:
+    def __init__(self, messages: Messages, keys: BodyKeys) -> None:
         self._messages = messages
+        self._keys = keys
 
     async def find(self, request: pb.FindMessagesRequest) -> pb.FindMessagesReply:
         rows = await self._rows(request, limit=min(request.limit or 100, 10_000), with_bodies=request.with_bodies)
@@ -68,6 +75,28 @@ class MessagesApi:
                 )
                 reply.ended.CopyFrom(_ended(ended, entries))
         return reply
+
+    async def erase(self, request: pb.EraseRequest) -> pb.EraseReply:
+        topic = check_name("topic", request.topic)
+        ids = [parse_id(each) for each in request.ids]
+        if len(ids) > _ERASE_MAX:
+            raise InvalidMessage(f"{len(ids)} ids in one request: at most {_ERASE_MAX} are allowed, send several")
+        results = [await self._keys.erase(topic, transaction_id, n) for transaction_id, n in ids]
+        _log.info(
+            "message.erased",
+            "%(messages)d messages of topic %(topic)s are erased",
+            messages=sum(erased for _, erased in results),
+            topic=topic,
+        )
+        return pb.EraseReply(results=[pb.EraseReply.Result(found=found, erased=erased) for found, erased in results])
+
+    async def body_keys(self, request: pb.BodyKeysRequest) -> pb.BodyKeysReply:
+        ids = slices_of_ids(request.transaction_ids)
+        ns = list(request.n) or [0] * len(ids)
+        if len(ns) != len(ids) or len(ids) > REQUEST_ITEMS_MAX:
+            raise ProtocolError(f"{len(ids)} messages come with {len(ns)} numbers: at most {REQUEST_ITEMS_MAX} of both")
+        keys = await self._keys.of(set(ids), topic=check_name("topic", request.topic))
+        return pb.BodyKeysReply(keys=[keys.get((each, n)) or b"" for each, n in zip(ids, ns, strict=True)])
 
     async def _rows(
         self, request: pb.FindMessagesRequest | pb.TraceRequest, *, limit: int, with_bodies: bool

@@ -10,6 +10,7 @@ from uuid import UUID
 from txmsg.access.permissions import CHECK_GROUP, SEND_TOPIC
 from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Refusal, Subscription
+from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.service import NotifyService
 from txmsg.broker.store.halves import Halves
@@ -127,6 +128,7 @@ class NotifyApi:
         clients: AttachedClients,
         scheduled: Scheduled,
         *,
+        bodies: ErasableBodies,
         routes: Routes,
         incarnation: Incarnation,
         stopping: asyncio.Event,
@@ -137,6 +139,7 @@ class NotifyApi:
         self._halves = halves
         self._clients = clients
         self._scheduled = scheduled
+        self._bodies = bodies
         self._routes = routes
         self._incarnation = incarnation
         self._stopping = stopping
@@ -271,6 +274,9 @@ class NotifyApi:
             )
             receipts = [handout.receipt for handout in handouts]
             call.unsent = lambda: self._delivery.put_back(request.group, request.client_id, receipts)
+            handouts, erased, damaged = await self._bodies.opened(handouts)
+            if erased or damaged:
+                await self._delivery.settle(request.group, request.client_id, erased, damaged)
         return pb.ReceiveReply(
             batches=[_columns(handout) for handout in handouts], expired=[_receipt_pb(receipt) for receipt in expired]
         )

@@ -20,6 +20,7 @@ _CHANGES = (
     "unread",
     "send_rate_max",
     "journal",
+    "erasable_s",
 )
 
 
@@ -86,6 +87,7 @@ def _topic(row: TopicSettingsRow) -> pb.TopicSettings:
         unread=row.unread,
         send_rate_max=row.send_rate_max or 0,
         journal_since_us=us_of_datetime(row.journal_since) if row.journal_since else 0,
+        erasable_s=row.erasable_s or 0,
         created_at_us=us_of_datetime(row.created_at),
         version=row.version,
     )

@@ -11,6 +11,7 @@ from uuid import UUID
 from psycopg.rows import class_row
 
 from txmsg.broker.store import audit
+from txmsg.broker.store.body_keys import opened
 from txmsg.broker.store.connect import Pool, session
 from txmsg.message import Offset, QueueId, QueueNumber
 
@@ -117,7 +118,7 @@ class DeadLetters:
                     | {f"after_{name}": value for name, value in place.items()}
                     | {"limit": limit + 1, "with_bodies": with_bodies, "size_bytes_max": size_bytes_max},
                 )
-                return (await cursor.fetchall())[:limit]
+                return await opened(connection, (await cursor.fetchall())[:limit])
 
     async def count(self, which: DeadLetterFilter) -> tuple[int, datetime]:
         """How many there are, and when that was by the database's clock."""

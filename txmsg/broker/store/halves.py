@@ -11,6 +11,7 @@ from uuid import UUID
 from psycopg.rows import class_row
 
 from txmsg.broker.store import audit
+from txmsg.broker.store.body_keys import opened
 from txmsg.broker.store.connect import Pool, session
 from txmsg.checker.policy import ParkReason
 from txmsg.checker.ports import Askable, Claim, DueHalf
@@ -47,13 +48,14 @@ class HalfRow:
 class _ClaimedRow(NamedTuple):
     """A first half that was due. All but `now` is None in the one row that comes when nothing is due."""
 
-    transaction_id: UUID | None
+    transaction_id: UUID
+    n: int
     group_name: str
     fence_id: UUID | None
     checks: int
     age_s: float
     overdue_s: float
-    topic: str
+    topic: str | None
     key: str | None
     tag: str | None
     headers: bytes | None
@@ -83,7 +85,7 @@ class Halves:
                         intervals_s.append(client.interval_s)
             async with connection.cursor(row_factory=class_row(_ClaimedRow)) as claimed:
                 await claimed.execute(_CLAIM, {"ids": ids, "intervals": intervals_s, "limit": limit, "since": since})
-                rows = await claimed.fetchall()
+                rows = await opened(connection, await claimed.fetchall())
         halves = [
             DueHalf(
                 transaction_id=TransactionId(row.transaction_id),
@@ -104,7 +106,7 @@ class Halves:
                 ),
             )
             for row in rows
-            if row.transaction_id is not None
+            if row.topic is not None
         ]
         through = rows[0].now if len(halves) < limit else max(row.was_due_at for row in rows)
         return Claim(halves=halves, through=through)
@@ -181,7 +183,7 @@ class Halves:
                     "size_bytes_max": size_bytes_max,
                 },
             )
-            return await cursor.fetchall()
+            return await opened(connection, await cursor.fetchall())
 
     async def held(self, transaction_ids: Sequence[UUID]) -> Mapping[UUID, str]:
         """Which of these are undecided here, and of which producer group."""
@@ -227,7 +229,7 @@ with due as materialized (
      where h.transaction_id = due.transaction_id and h.n = 0
     returning h.*, due.next_check_at as was_due_at
 )
-select c.transaction_id, p.group_name, p.fence_id, c.checks,
+select c.transaction_id, c.n, p.group_name, p.fence_id, c.checks,
        extract(epoch from now() - c.stored_at)::float8 as age_s,
        extract(epoch from now() - c.was_due_at)::float8 as overdue_s,
        t.name as topic, c.key, c.tag, c.headers, c.body, c.born_at, c.stored_at, c.was_due_at, now() as now

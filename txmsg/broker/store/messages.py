@@ -10,6 +10,7 @@ from uuid import UUID
 
 from psycopg.rows import class_row
 
+from txmsg.broker.store.body_keys import opened
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.journal import EntryRow, entries_of
 from txmsg.errors import UnknownTopic
@@ -148,7 +149,7 @@ class Messages:
     async def _found(self, statement: str, given: Mapping[str, Any], limit: int) -> Sequence[FoundRow]:
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(FoundRow)) as cursor:
             await cursor.execute(statement, {**given, "limit": limit + 1})
-            return (await cursor.fetchall())[:limit]
+            return await opened(connection, (await cursor.fetchall())[:limit])
 
     async def groups_of(self, queue_id: QueueId, queue_offset: Offset) -> Sequence[GroupRow]:
         """What each group that reads the queue has done with its message at this offset."""

@@ -18,6 +18,7 @@ from psycopg.rows import class_row
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.delivery import open_segment, queue_ends
+from txmsg.broker.store.topics import check_erasable
 from txmsg.errors import MisuseError, UnknownTopic
 from txmsg.message import QUEUES_MAX, Offset, QueueId, QueueNumber
 
@@ -44,6 +45,8 @@ class TopicSettingsRow:
     send_rate_max: float | None
     journal_since: datetime | None
     """None: it has no journal."""
+    erasable_s: float | None
+    """For how long the keys of its bodies are kept; None: they are not encrypted."""
     created_at: datetime
     version: int
     settled_in_s: float
@@ -63,6 +66,7 @@ class TopicChange:
     unread: str | None = None
     send_rate_max: float | None = None
     journal: bool | None = None
+    erasable_s: float | None = None
 
 
 class TopicSummaryRow(NamedTuple):
@@ -159,6 +163,7 @@ class TopicSettings:
             topic = await _topic(conn, name, lock=True)
             wanted = _wanted(topic, change)
             _check_numbers(topic, wanted)
+            check_erasable(name, wanted.erasable_s)
             if wanted.read_queues < topic.read_queues:
                 await _check_drained(conn, topic, wanted.read_queues, "read_queues")
             if wanted.ordered_queues != topic.ordered_queues:
@@ -179,6 +184,8 @@ class TopicSettings:
                     "unread": wanted.unread,
                     "send_rate_max": wanted.send_rate_max,
                     "journal": (topic.journal_since is not None) if change.journal is None else change.journal,
+                    "erasable_s": wanted.erasable_s,
+                    "settled": SETTLED_S,
                     "sends_elsewhere": _where_it_sends(wanted) != _where_it_sends(topic),
                 },
             )
@@ -231,6 +238,7 @@ def _wanted(topic: TopicSettingsRow, change: TopicChange) -> TopicSettingsRow:
         durability=change.durability or topic.durability,
         unread=change.unread or topic.unread,
         send_rate_max=rate,
+        erasable_s=topic.erasable_s if change.erasable_s is None else change.erasable_s,
     )
 
 
@@ -397,7 +405,8 @@ async def _not_entered(conn: AsyncConnection, ids: Sequence[QueueId]) -> tuple[i
 _SELECT = """
 select id, name, queue_count, coalesce(write_queues, queue_count) as write_queues,
        coalesce(read_queues, queue_count) as read_queues, ordered_queues,
-       permission, durability, unread, send_rate_max, journal_since, created_at, version,
+       permission, durability, unread, send_rate_max, journal_since, body_keys_kept_s as erasable_s, created_at,
+       version,
        greatest(0, %(settled)s::float8 - extract(epoch from now() - write_changed_at))::float8 as settled_in_s
   from txmsg.topic
 """
@@ -419,6 +428,10 @@ update txmsg.topic
        ordered_queues = %(ordered_queues)s, permission = %(permission)s, durability = %(durability)s,
        unread = %(unread)s, send_rate_max = %(send_rate_max)s,
        journal_since = case when %(journal)s then coalesce(journal_since, now()) end, version = version + 1,
+       body_keys_kept_s = %(erasable_s)s,
+       -- Encrypted once all brokers know that they have to decrypt.
+       erasable_since = case when %(erasable_s)s::float8 > 0
+                             then coalesce(erasable_since, now() + make_interval(secs => %(settled)s)) end,
        write_changed_at = case when %(sends_elsewhere)s then now() else write_changed_at end
  where id = %(id)s
 """

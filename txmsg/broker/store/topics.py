@@ -19,15 +19,18 @@ from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import MisuseError, TopicExists, UnknownTopic
 from txmsg.logs import EventLog
 from txmsg.message import QUEUES_MAX, QueueId, check_name, is_name
+from txmsg.runtime.durations import shown_duration
 
 _log = EventLog(__name__)
 
+ERASABLE_S = (60.0, 36_500 * 86_400.0)
+"""For how long keys of bodies may be kept."""
 TOPICS_MADE_MAX = 100
 """How many topics one request may bring that are not there yet."""
 _WRITE, _READ = 2, 4
 _STALE_S = 8.0
 """With a batch on its way less than SETTLED_S of topic_settings.py: after that, no broker sends by what was before."""
-_SELECT_ROWS = "select name, queue_count, created_at from txmsg.topic"
+_SELECT_ROWS = "select name, queue_count, created_at, body_keys_kept_s as erasable_s from txmsg.topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,11 @@ class Topic:
     read_queues: int = QUEUES_MAX
     permission: int = 6
     send_rate_max: float | None = None
+    id: int = 0
+    erasable_s: float | None = None
+    """For how long the keys of its bodies are kept; None: they are not encrypted."""
+    seals_at: float = 0.0
+    """From when on they are, by the registry's clock: when all brokers know that they may be."""
 
     @property
     def is_writable(self) -> bool:
@@ -69,6 +77,17 @@ class TopicRow:
     name: str
     queue_count: int
     created_at: datetime
+    erasable_s: float | None
+
+
+def check_erasable(name: str, erasable_s: float | None) -> None:
+    """Raises MisuseError for a time that keys of bodies cannot be kept."""
+    least_s, most_s = ERASABLE_S
+    if erasable_s is not None and not least_s <= erasable_s <= most_s:
+        raise MisuseError(
+            f"topic {name!r} cannot keep keys of its bodies for {erasable_s:g} s: give {shown_duration(least_s)} to "
+            f"{shown_duration(most_s)}, as long as anything reads its messages; an erasable topic stays erasable"
+        )
 
 
 class TopicRegistry:
@@ -219,7 +238,8 @@ class TopicRegistry:
         async with same_incarnation(self._pool), session(self._pool) as connection:
             cursor = await connection.execute(
                 "select t.name, array_agg(q.id order by q.number), coalesce(t.write_queues, t.queue_count), "
-                "t.ordered_queues, t.version, coalesce(t.read_queues, t.queue_count), t.permission, t.send_rate_max "
+                "t.ordered_queues, t.version, coalesce(t.read_queues, t.queue_count), t.permission, t.send_rate_max, "
+                "t.id, t.body_keys_kept_s, greatest(0, extract(epoch from t.erasable_since - now()))::float8 "
                 "from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.name = %s group by t.id",
                 (name,),
             )
@@ -227,18 +247,21 @@ class TopicRegistry:
         if found is None:
             return None
         _, queue_ids, *settings = found
-        topic = self._topics[name] = Topic(name, tuple(queue_ids), *settings)
+        settings[-1] = self._monotonic() + (settings[-1] or 0)
+        topic = Topic(name, tuple(queue_ids), *settings)
+        self._topics[name] = topic
         return topic
 
-    async def create(self, name: str, queues: int) -> tuple[TopicRow, bool]:
+    async def create(self, name: str, queues: int, *, erasable_s: float | None = None) -> tuple[TopicRow, bool]:
         """The topic, and whether it was made now. `queues` 0 means as many as topics get that are created unasked.
 
-        Raises InvalidName, MisuseError, TopicExists for another number of queues, BrokerUnavailable.
+        Raises InvalidName, MisuseError, TopicExists for other settings, BrokerUnavailable.
         """
         check_name("topic", name)
+        check_erasable(name, erasable_s)
         if not 0 <= queues <= QUEUES_MAX:
             raise MisuseError(f"{queues} queues for topic {name!r}: 1 to {QUEUES_MAX} are allowed")
-        created = await self._create([name], queues or self._queues)
+        created = await self._create([name], queues or self._queues, erasable_s)
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(TopicRow)) as cursor:
             await cursor.execute(f"{_SELECT_ROWS} where name = %s", (name,))
             row = await cursor.fetchone()
@@ -253,19 +276,27 @@ class TopicRegistry:
                 f"topic {name!r} exists with {row.queue_count} queues, not {queues}: use it as it is, or choose "
                 "another name"
             )
+        if erasable_s not in {None, row.erasable_s}:
+            raise TopicExists(
+                f"topic {name!r} exists with other settings: change them with `txmsg topic alter {name} --erasable "
+                f"{shown_duration(erasable_s or 0)}`"
+            )
         return row, created
 
-    async def _create(self, names: Sequence[str], queues: int) -> bool:
+    async def _create(self, names: Sequence[str], queues: int, erasable_s: float | None = None) -> bool:
         # One statement, so that a topic is never seen without its queues; a race loses quietly.
         async with session(self._pool) as connection, connection.transaction():
             cursor = await connection.execute(
-                "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) "
-                "select name, %(queues)s, %(queues)s from unnest(%(names)s::text[]) name on conflict do nothing "
-                "returning id, name, queue_count), queues as (insert into txmsg.queue (topic_id, number) "
+                "with made as (insert into txmsg.topic (name, queue_count, ordered_queues, body_keys_kept_s, "
+                "erasable_since) select name, %(queues)s, %(queues)s, %(kept)s::float8, "
+                "case when %(kept)s::float8 > 0 then now() end from unnest(%(names)s::text[]) name "
+                "on conflict do nothing returning id, name, queue_count), "
+                "queues as (insert into txmsg.queue (topic_id, number) "
                 "select made.id, generate_series(0, made.queue_count - 1) from made) select name from made",
-                {"names": list(names), "queues": queues},
+                {"names": list(names), "queues": queues, "kept": erasable_s},
             )
             made = [name for (name,) in await cursor.fetchall()]
+            after = {"queues": queues} if erasable_s is None else {"queues": queues, "erasable_s": erasable_s}
             for name in made:
-                await audit.record(connection, "topic.create", name, after={"queues": queues})
+                await audit.record(connection, "topic.create", name, after=after)
             return bool(made)

@@ -8,6 +8,43 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class EraseRequest(_message.Message):
+    __slots__ = ("topic", "ids")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class EraseReply(_message.Message):
+    __slots__ = ("results",)
+    class Result(_message.Message):
+        __slots__ = ("found", "erased")
+        FOUND_FIELD_NUMBER: _ClassVar[int]
+        ERASED_FIELD_NUMBER: _ClassVar[int]
+        found: int
+        erased: int
+        def __init__(self, found: _Optional[int] = ..., erased: _Optional[int] = ...) -> None: ...
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[EraseReply.Result]
+    def __init__(self, results: _Optional[_Iterable[_Union[EraseReply.Result, _Mapping]]] = ...) -> None: ...
+
+class BodyKeysRequest(_message.Message):
+    __slots__ = ("topic", "transaction_ids", "n")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    transaction_ids: bytes
+    n: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class BodyKeysReply(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class Place(_message.Message):
     __slots__ = ("queue", "offset", "at_us")
     QUEUE_FIELD_NUMBER: _ClassVar[int]

@@ -11,3 +11,7 @@ class Messages:
     find = Method("Messages/Find", pb.FindMessagesRequest, pb.FindMessagesReply)
     # The life of a message, of all messages of a transaction, or of those with a key.
     trace = Method("Messages/Trace", pb.TraceRequest, pb.TraceReply)
+    # Makes bodies unreadable for good: forgets their keys. Idempotent.
+    erase = Method("Messages/Erase", pb.EraseRequest, pb.EraseReply)
+    # Keys of bodies of an erasable topic, for readers of a log.
+    body_keys = Method("Messages/BodyKeys", pb.BodyKeysRequest, pb.BodyKeysReply)

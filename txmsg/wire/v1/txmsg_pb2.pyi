@@ -449,12 +449,14 @@ class Topic(_message.Message):
     def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., created_at_us: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("name", "queues")
+    __slots__ = ("name", "queues", "erasable_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ERASABLE_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     queues: int
-    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ...) -> None: ...
+    erasable_s: float
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., erasable_s: _Optional[float] = ...) -> None: ...
 
 class CreateTopicReply(_message.Message):
     __slots__ = ("topic", "created")

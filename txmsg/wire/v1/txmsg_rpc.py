@@ -32,5 +32,5 @@ class Admin:
     # Has the checks of parked halves begin anew, at once. Idempotent; what is not parked is left as it is.
     resume_halves = Method("Admin/ResumeHalves", pb.ResumeHalvesRequest, pb.ResumeHalvesReply)
     stats = Method("Admin/Stats", pb.StatsRequest, pb.StatsReply)
-    # Makes a topic. Idempotent; refused when it exists with another number of queues.
+    # Makes a topic. Idempotent; refused when it exists with other settings.
     create_topic = Method("Admin/CreateTopic", pb.CreateTopicRequest, pb.CreateTopicReply)

@@ -14,6 +14,7 @@ _PARTS = (
     "database",
     "incarnation",
     "topics",
+    "erasure",
     "halves",
     "messages",
     "journal",

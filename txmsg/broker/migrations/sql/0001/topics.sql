@@ -23,7 +23,11 @@ create table txmsg.topic (
     -- When brokers were last told to send elsewhere: what they must not write to any more is touched only later.
     write_changed_at timestamptz not null default now(),
     -- Since when what happens to its messages is journaled; null: it is not.
-    journal_since timestamptz
+    journal_since timestamptz,
+    -- From when on bodies are stored encrypted, with a key each that is kept for body_keys_kept_s; null: they are not.
+    erasable_since timestamptz,
+    body_keys_kept_s float8 check (body_keys_kept_s > 0),
+    check ((erasable_since is null) = (body_keys_kept_s is null))
 );
 create index topic_durability on txmsg.topic (durability) where durability <> 'sync';
 -- What batches look for first: topics with which they have more to do than with others.

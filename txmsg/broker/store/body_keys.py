@@ -1,0 +1,145 @@
+"""Every statement on the keys of bodies of erasable topics, and rows with their bodies decrypted for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol, TypeVar, cast
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from txmsg.broker.store import audit
+from txmsg.broker.store.connect import Connection, Pool, session
+from txmsg.erasable import ERASED_HEADER, SEALED_HEADER, unseal
+from txmsg.message import TransactionId, message_id
+from txmsg.wire.headers import pack_headers, unpack_headers
+
+SEALED: Final = pack_headers({SEALED_HEADER: "aes-256-gcm"})
+"""What a broker appends to the packed headers of a message whose body it encrypts."""
+_ERASED: Final = pack_headers({ERASED_HEADER: "1"})
+_EXPIRED_ROWS_MAX: Final = 10_000
+
+Keys = Mapping[tuple[bytes, int], bytes | None]
+"""By transaction id and number: the key; None if the message is erased. What has no entry has no key any more."""
+
+
+class Sealable(Protocol):
+    """A row of a message for an operator."""
+
+    @property
+    def transaction_id(self) -> UUID: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def headers(self) -> bytes | None: ...
+    @property
+    def body(self) -> bytes: ...
+
+
+R = TypeVar("R", bound=Sealable)
+
+
+class BodyKeys:
+    """The keys of one Notify database. Every method is its own transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def obtain(
+        self, topic_id: int, ids: Sequence[bytes], ns: Sequence[int], keys: Sequence[bytes], kept_s: Sequence[float]
+    ) -> Keys:
+        """The keys of these messages: those given, where there are none yet. They are on disk when the messages are."""
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(
+                "select * from txmsg.obtain_body_keys(%s, %s::uuid[], %s::smallint[], %s::bytea[], %s::float8[])",
+                (topic_id, [UUID(bytes=each) for each in ids], list(ns), list(keys), list(kept_s)),
+            )
+            return {(each.bytes, n): key for each, n, key in await cursor.fetchall()}
+
+    async def of(self, ids: Collection[bytes], *, topic: str | None = None) -> Keys:
+        """The keys of all messages of these transactions; topic: only of those of a topic."""
+        async with session(self._pool) as connection:
+            return await _keys(connection, {UUID(bytes=each) for each in ids}, topic)
+
+    async def erase(self, topic: str, transaction_id: UUID, n: int | None) -> tuple[int, int]:
+        """Forgets the keys of a message, or of all of a transaction: how many had one, and how many now have none.
+
+        On return no broker decrypts them any more.
+        """
+        async with session(self._pool) as connection, connection.transaction():
+            cursor = await connection.execute(_ERASE, {"topic": topic, "id": transaction_id, "n": n})
+            ((found, erased),) = await cursor.fetchall()
+            if erased:
+                target = str(transaction_id) if n is None else message_id(TransactionId(transaction_id), n)
+                await audit.record(connection, "message.erase", target, after={"topic": topic, "messages": erased})
+            return found, erased
+
+
+async def drop_expired(conn: Connection) -> int:
+    """Deletes keys whose time is over, in portions; how many."""
+    dropped = 0
+    while True:
+        cursor = await conn.execute(
+            "delete from txmsg.body_key where ctid = any(array("
+            "select ctid from txmsg.body_key where expires_at < now() order by expires_at limit %s))",
+            (_EXPIRED_ROWS_MAX,),
+        )
+        dropped += cursor.rowcount
+        if cursor.rowcount < _EXPIRED_ROWS_MAX:
+            return dropped
+
+
+def is_sealed(headers: bytes | None) -> bool:
+    """Whether a broker has encrypted the body that these packed headers come with."""
+    # The end alone is no proof: the text of a header may end like that.
+    return headers is not None and headers.endswith(SEALED) and SEALED_HEADER in unpack_headers(headers)
+
+
+def unsealed(headers: bytes, body: bytes, key: bytes | None) -> tuple[bytes, bytes]:
+    """Headers and body as they were sent; without a key an empty body, and a header that says why."""
+    sent = headers.removesuffix(SEALED)
+    return (sent + _ERASED, b"") if key is None else (sent, unseal(key, body))
+
+
+async def opened(connection: AsyncConnection[Any], rows: Sequence[R]) -> list[R]:
+    """Rows for an operator, with what is encrypted in clear. Those whose bodies were not asked for stay as they are."""
+    sealed = {row.transaction_id for row in rows if row.body and is_sealed(row.headers)}
+    if not sealed:
+        return list(rows)
+    keys = await _keys(connection, sealed, None)
+    return [_opened(row, keys) if row.body and is_sealed(row.headers) else row for row in rows]
+
+
+def _opened(row: R, keys: Keys) -> R:
+    assert row.headers is not None
+    headers, body = unsealed(row.headers, row.body, keys.get((row.transaction_id.bytes, row.n)))
+    if isinstance(row, tuple):
+        return cast(R, cast(Any, row)._replace(headers=headers, body=body))
+    return cast(R, replace(cast(Any, row), headers=headers, body=body))
+
+
+async def _keys(connection: AsyncConnection[Any], ids: Collection[UUID], topic: str | None) -> Keys:
+    cursor = await connection.execute(_KEYS, {"ids": list(ids), "topic": topic})
+    return {(each.bytes, n): key for each, n, key in await cursor.fetchall()}
+
+
+_KEYS = """
+select b.transaction_id, b.n, b.key from txmsg.body_key b
+ where b.transaction_id = any(%(ids)s::uuid[])
+   and (%(topic)s::text is null or b.topic_id = (select t.id from txmsg.topic t where t.name = %(topic)s))
+"""
+
+_ERASE = """
+with found as materialized (
+    select b.transaction_id, b.n, b.key is not null as had_key from txmsg.body_key b
+     where b.transaction_id = %(id)s and (%(n)s::int is null or b.n = %(n)s)
+       and b.topic_id = (select t.id from txmsg.topic t where t.name = %(topic)s)
+     order by b.n for update
+), erased as (
+    update txmsg.body_key b set key = null, erased_at = now() from found f
+     where b.transaction_id = f.transaction_id and b.n = f.n and f.had_key
+    returning b.n
+)
+select (select count(*) from found), (select count(*) from erased)
+"""

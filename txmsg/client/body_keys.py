@@ -1,0 +1,73 @@
+"""Keys of bodies of erasable topics, for readers of a log, who get ciphertext. Consumers of brokers need none.
+
+Blocking, and fit for any thread: handlers of a LogConsumer, tasks of Spark.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from txmsg.erasable import ERASED_HEADER, SEALED_HEADER, unseal
+from txmsg.message import Message, ReceivedMessage
+from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.wire.address import check_address
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.codec import REQUEST_ITEMS_MAX
+from txmsg.wire.v1.messages_pb2 import BodyKeysRequest
+from txmsg.wire.v1.messages_rpc import Messages
+
+TIMEOUT_S_MAX = 3600.0
+
+
+class BodyKeys:
+    """Decrypts messages of erasable topics that were read from a log. Fit for `encryption=` of a LogConsumer.
+
+    broker: "host:port" of any broker of the Notify database that the log mirrors. timeout_s: of each call.
+
+    Asks the broker for the keys each time: what was erased meanwhile is not decrypted. Its body is empty then, and it
+    has the header `txmsg-erased`.
+    """
+
+    def __init__(self, broker: str = "localhost:7700", *, timeout_s: Seconds = 10.0) -> None:
+        self._broker = check_address("broker", broker)
+        self._timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
+
+    def encrypt(self, message: Message) -> Message:
+        """The message as it is: brokers encrypt."""
+        return message
+
+    def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
+        """The message with its body decrypted; as it is, if its body is not encrypted. Raises BrokerUnavailable."""
+        return self.decrypt_all((message,))[0]
+
+    def decrypt_all(self, messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+        """As `decrypt`, in one call for up to 10,000 messages of a topic."""
+        opened = list(messages)
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for place, message in enumerate(opened):
+            if SEALED_HEADER in message.headers:
+                by_topic[message.topic].append(place)
+        for topic, places in by_topic.items():
+            for at in range(0, len(places), REQUEST_ITEMS_MAX):
+                part = places[at : at + REQUEST_ITEMS_MAX]
+                keys = self._keys(topic, [opened[place] for place in part])
+                for place, key in zip(part, keys, strict=True):
+                    opened[place] = _opened(opened[place], key)
+        return opened
+
+    def _keys(self, topic: str, messages: Sequence[ReceivedMessage]) -> Sequence[bytes]:
+        request = BodyKeysRequest(
+            topic=topic,
+            transaction_ids=b"".join(message.id_bytes for message in messages),
+            n=[message.n for message in messages],
+        )
+        with BlockingChannel(self._broker) as channel:
+            return channel.call(Messages.body_keys, request, timeout_s=self._timeout_s).keys
+
+
+def _opened(message: ReceivedMessage, key: bytes) -> ReceivedMessage:
+    headers = {name: value for name, value in message.headers.items() if name != SEALED_HEADER}
+    if not key:
+        return message._replace(body=b"", headers={**headers, ERASED_HEADER: "1"})
+    return message._replace(body=unseal(key, message.body), headers=headers)

@@ -1,0 +1,52 @@
+"""The bodies of erasable topics: each under a key of its own, which brokers keep. Pure.
+
+Knows neither where keys are kept nor the wire. `cryptography` is loaded with the first body.
+"""
+
+from __future__ import annotations
+
+import secrets
+from functools import cache
+from typing import Any, Final
+
+from txmsg.errors import InvalidMessage
+
+SEALED_HEADER: Final = "txmsg-erasable"
+"""The header of a message whose body is ciphertext. Brokers add it, and remove it with the encryption."""
+ERASED_HEADER: Final = "txmsg-erased"
+"""The header of a message whose body is empty because its key is gone."""
+KEY_SIZE_BYTES: Final = 32
+
+# A key encrypts one body, so the nonce need not differ. It must be the same each time: a repeated send is recognised by
+# the stored bytes. Another body under the id of a stored message is compared, and never stored.
+_NONCE: Final = bytes(12)
+
+
+def new_keys(count: int) -> list[bytes]:
+    """Random keys, one for each body."""
+    together = secrets.token_bytes(count * KEY_SIZE_BYTES)
+    return [together[at : at + KEY_SIZE_BYTES] for at in range(0, len(together), KEY_SIZE_BYTES)]
+
+
+def seal(key: bytes, body: bytes) -> bytes:
+    """The body under AES-256-GCM: 16 bytes longer. The same key and body give the same bytes."""
+    sealed: bytes = _cipher()(key).encrypt(_NONCE, body, None)
+    return sealed
+
+
+def unseal(key: bytes, sealed: bytes) -> bytes:
+    """The inverse of `seal`. Raises InvalidMessage for bytes that were not made with this key."""
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        body: bytes = _cipher()(key).decrypt(_NONCE, sealed, None)
+    except InvalidTag:
+        raise InvalidMessage("a body cannot be decrypted with its key: the stored bytes are damaged") from None
+    return body
+
+
+@cache
+def _cipher() -> Any:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # not of applications that have no such topic
+
+    return AESGCM
