@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
+from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -16,8 +20,22 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from tests.fuzz.conftest import Fuzz
 from tests.fuzz.wild import damaged
 from tests.waiting import until_async
+from tests.wire.certificates import Authority
 from tests.wire.services import Echo, ask, serving
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown, ProtocolError, TxmsgError, UnknownTopic, error_of_code
+from txmsg.access import failures
+from txmsg.access.guard import Guard
+from txmsg.access.permissions import PERMISSIONS
+from txmsg.access.snapshot import AccessSnapshot, Credential, User
+from txmsg.access.tokens import new_token
+from txmsg.errors import (
+    BrokerUnavailable,
+    OutcomeUnknown,
+    ProtocolError,
+    TxmsgError,
+    Unauthenticated,
+    UnknownTopic,
+    error_of_code,
+)
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting, read_greeting
@@ -37,6 +55,8 @@ from txmsg.wire.frames import (
     read_call_head,
 )
 from txmsg.wire.method import methods_of
+from txmsg.wire.server import Limits
+from txmsg.wire.tls import client_context
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 from txmsg.wire.v1.wire_pb2 import CallError, Greeting
 
@@ -45,6 +65,8 @@ T = TypeVar("T")
 WAIT_S = 60.0
 _SETTINGS = settings(max_examples=50, suppress_health_check=list(HealthCheck))
 _TEXT_SIZE_MAX = 1000
+_TLS_ALERT = 21
+_GROWTH_BYTES_MAX = 200 * 1024 * 1024
 _MARK = b"a ping that no example holds"
 _UINT8 = st.integers(0, 255)
 _UINT32 = st.integers(0, 2**32 - 1)
@@ -269,6 +291,98 @@ async def _outcome(address: str, data: bytes, places: list[int]) -> str:
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
+
+
+@st.composite
+def _of_a_stranger(draw: DrawFn) -> bytes:
+    """A greeting with a token that nobody has, or none, and whatever a client would send behind it; some is damaged."""
+    token = draw(st.sampled_from(["", "x", new_token().text]) | st.text(st.characters(codec="utf-8"), max_size=200))
+    hello = greeting(blocking=draw(st.booleans()), token=token)
+    data = hello + b"".join(draw(st.lists(_of_a_client(), max_size=8)))
+    return draw(damaged(data)) if draw(st.integers(0, 2)) == 0 else data
+
+
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+def test_a_stranger_gets_nothing_but_refusals_from_a_server_with_tls_and_authentication(
+    fuzz: Fuzz, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "DELAY_S_MAX", 0.001)  # else a server answers few of them
+    monkeypatch.setitem(PERMISSIONS, Echo.back.name, ())
+    token, guard, authority = new_token(), Guard(), Authority(tmp_path)
+    known = Credential(id=token.id, user="anna", secret_sha256=token.secret_sha256)
+    guard.use(AccessSnapshot(users={"anna": User(name="anna")}, credentials={token.id: known}))
+    context = client_context(str(authority.file))
+    assert context is not None
+    limits = Limits(greeting_s=0.5, look_s=0.02)
+    process = psutil.Process()
+    with _loop(caplog) as loop:
+        stack = AsyncExitStack()
+        served = serving(tls=authority.server(), guard=guard, limits=limits)
+        address, answers, server = loop.run(stack.enter_async_context(served))
+        neighbour = loop.run(stack.enter_async_context(Channel(address, tls=context, token=token.text)))
+        outcomes: Counter[str] = Counter()
+
+        async def send(data: bytes, places: list[int], is_encrypted: bool) -> None:
+            guard.confirm()
+            outcomes[await _refusal(address, data, places, context if is_encrypted else None)] += 1
+            served_before = answers.begun
+            assert (await neighbour.call(Echo.back, ask(b"good"), timeout_s=WAIT_S)).held == b"good"
+            assert answers.begun == served_before + 1
+            assert sum(outcomes.values()) == answers.begun, "no stranger's call was begun"
+
+        @_SETTINGS
+        @given(_of_a_stranger() | st.binary(max_size=100), _CUTS, st.integers(0, 4).map(bool))
+        @example(greeting(), [], True)
+        @example(greeting(token=new_token().text) + frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Back", 0)), [], True)
+        @example(
+            greeting() + b"".join(parts_of(Kind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + bytes(2**21))), [], True
+        )
+        @example(PREFACE + bytes([255] * 200), [], True)
+        @example(b"", [], True)
+        @example(greeting(), [], False)
+        @example(b"GET / HTTP/1.1\r\n\r\n", [], False)
+        def strangers(data: bytes, places: list[int], is_encrypted: bool) -> None:
+            loop.run(send(data, places, is_encrypted))
+
+        strangers()
+        caplog.clear()  # what is logged is not the server's memory
+        before_bytes = process.memory_info().rss
+        fuzz(strangers)
+        growth_bytes = process.memory_info().rss - before_bytes
+        print(f"\n{outcomes}, grew by {growth_bytes} bytes")
+        loop.run(until_async(lambda: len(server.connections) == 1))
+        assert (server.arriving_bytes, server.refusing) == (0, 0)
+        assert len(server.failures) < 1000
+        assert growth_bytes < _GROWTH_BYTES_MAX
+        assert set(outcomes) == {"refused", "closed"}, "all kinds of streams are among the examples"
+        loop.run(stack.aclose())
+
+
+async def _refusal(address: str, data: bytes, places: list[int], context: ssl.SSLContext | None) -> str:
+    """What a server says to a stranger: a greeting, a GOAWAY with a reason, nothing else; or it closes."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    try:
+        said = FrameReader()
+        came: list[Frame] = []
+        with suppress(ConnectionError, ssl.SSLError):
+            for piece in cut(data, places):
+                writer.write(piece)
+                await writer.drain()
+            while not any(frame.kind == Kind.GOAWAY for frame in came) and (more := await reader.read(65536)):
+                if context is None:
+                    assert more[0] == _TLS_ALERT, "a server with TLS says nothing without it"
+                else:
+                    came += said.feed(more)
+        if not came:
+            return "closed"
+        read_greeting(came[0])
+        assert {frame.kind for frame in came[1:]} <= {Kind.GOAWAY, Kind.PING}
+        told = [CallError.FromString(frame.payload) for frame in came[1:] if frame.kind == Kind.GOAWAY]
+        assert {each.code for each in told} <= {Unauthenticated.code, BrokerUnavailable.code}
+        return "refused" if told else "closed"
+    finally:
+        writer.transport.abort()
 
 
 def _is_between_frames(data: bytes) -> bool:

@@ -423,7 +423,7 @@ class Connection(asyncio.Protocol):
         try:
             return tls.receive(data)
         finally:
-            if not self._transport.is_closing():
+            if not self._is_finished and not self._transport.is_closing():
                 self._transport.write(tls.leaving())  # why it is refused, too
             if tls.is_ended:
                 self._transport.close()
