@@ -105,6 +105,15 @@ def _received(up: Up, count: int) -> list[bytes]:
     return found
 
 
+def _open_to_others(directory: Path) -> Iterator[Path]:
+    """What other users may look into: what is below a private directory is not reached by them, whatever its mode."""
+    for path in directory.iterdir():
+        if path.lstat().st_mode & 0o077:
+            yield path
+            if path.is_dir() and not path.is_symlink():
+                yield from _open_to_others(path)
+
+
 def test_a_message_goes_through_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     alerts = tmp_path / "alerts.toml"
     alerts.write_text('[receivers.nobody]\ncommand = ["/bin/true"]\n')
@@ -122,6 +131,10 @@ def test_a_message_goes_through_and_ctrl_c_leaves_nothing(tmp_path: Path) -> Non
         _send(up, 10)
         assert sorted(_received(up, 10)) == [str(number).encode() for number in range(10)]
         assert verify(up.storage, tmp_path / "metaq").is_equal
+        assert list(_open_to_others(tmp_path)) == [alerts]
+        log_files = [path for path in (tmp_path / "metaq").rglob("*") if path.is_file()]
+        assert log_files
+        assert [path for path in log_files if path.stat().st_mode & 0o077] == []
         up.process.send_signal(signal.SIGINT)
         _, said = up.process.communicate(timeout=_STOP_S_MAX)
         assert (up.process.returncode, said) == (0, b"")

@@ -17,6 +17,15 @@ def test_a_log_that_is_well_has_no_findings(tmp_path: Path) -> None:
     assert [each for each in log.look(str(tmp_path)) if each.check != "log-disk"] == []
 
 
+def test_a_log_that_others_can_look_into_is_a_warning(tmp_path: Path) -> None:
+    with Log(tmp_path):
+        pass
+    tmp_path.chmod(0o750)
+    [found] = [each for each in log.look(str(tmp_path)) if each.check == "log-permissions"]
+    assert (found.severity, found.fix) == (Severity.WARNING, f"chmod 700 {tmp_path}")
+    assert "mode 0750" in found.what
+
+
 def test_what_is_no_log_is_the_only_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "_ANSWER_S_MAX", 0.2)
     [found] = log.look(str(tmp_path / "none"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from typing import Final
 from txmsg.administration.log import LogAdministration
 from txmsg.doctor import groups
 from txmsg.doctor.disk import free_space
-from txmsg.doctor.finding import Check, Finding, examine, problem
+from txmsg.doctor.finding import Check, Finding, examine, problem, warning
 from txmsg.errors import TxmsgError
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.location import open_log
@@ -73,6 +75,17 @@ def log_disk(log: Opened) -> Iterator[Finding]:
         )
 
 
+def log_permissions(log: Opened) -> Iterator[Finding]:
+    """No other user can look into the log. Only seen where the log is a directory."""
+    directory = Path(log.where)
+    if directory.is_dir() and (mode := stat.S_IMODE(directory.stat().st_mode)) & 0o077:
+        yield warning(
+            f"other users can look into the directory of the log, {directory} (mode {mode:04o})",
+            why="it holds all messages that are mirrored, and who may write there can falsify them",
+            fix=f"chmod 700 {shlex.quote(str(directory))}",
+        )
+
+
 def unread_log_groups(log: Opened) -> Iterator[Finding]:
     """Each group for which messages wait has a member."""
     yield from groups.unread(log.groups(), lambda group: group.members or 0, log.option)
@@ -84,4 +97,4 @@ def log_dead_letters(log: Opened) -> Iterator[Finding]:
 
 
 FIRST: Final[tuple[Check[str], ...]] = (log_opens,)
-CHECKS: Final[tuple[Check[Opened], ...]] = (log_disk, unread_log_groups, log_dead_letters)
+CHECKS: Final[tuple[Check[Opened], ...]] = (log_disk, log_permissions, unread_log_groups, log_dead_letters)

@@ -51,7 +51,7 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Returns when the server accepts connections. Starting twice is fine, also after `kill`."""
         try:
-            self._place.root.mkdir(parents=True, exist_ok=True)
+            self._place.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self._place.start_lock):
                 if self._users_fd is None:
                     self._users_fd = lock(self._place.users_lock, fcntl.LOCK_SH, timeout_s=STOP_S_MAX)

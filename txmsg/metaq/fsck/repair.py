@@ -129,7 +129,7 @@ class _Repair:
 
     def _aside(self, path: Path) -> Path:
         directory = self._root / "damaged"
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         name = path.relative_to(self._root).as_posix().replace("/", "-")
         target = next(free for n in count() if not (free := directory / f"{n:03}-{name}").exists())
         shutil.move(path, target)
@@ -209,7 +209,7 @@ class _Repair:
         if first is None:
             return ""
         directory = self._root / "damaged"
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         target = next(free for n in count() if not (free := directory / f"{n:03}-{region.begin:020}.bytes").exists())
         with log_file(self._log, first).open("rb") as file, target.open("wb") as copy:
             file.seek(region.begin - first)

@@ -73,7 +73,7 @@ class MemberFile:
     def __init__(self, directory: Path, member: Member) -> None:
         """To be made while the group is locked."""
         members = directory / "members"
-        members.mkdir(exist_ok=True)
+        members.mkdir(mode=0o700, exist_ok=True)
         self._path = members / member.id
         beside = members / f".{member.id}"  # not seen before it is locked
         self._fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -153,7 +153,7 @@ class OwnedQueue:
     @classmethod
     def taken(cls, path: Path, owner: str) -> OwnedQueue | None:
         """The queue, if no member owns it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if _try_lock(fd, fcntl.LOCK_EX) and _is_at(fd, path):
@@ -255,7 +255,7 @@ def _sought_file(directory: Path, queue: LogQueue) -> Path:
 def seek_to(directory: Path, queue: LogQueue, offset: int) -> None:
     """Asks the owner to go on there. While the group is locked."""
     path = _sought_file(directory, queue)
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     write_whole(path, str(offset).encode())
 
 

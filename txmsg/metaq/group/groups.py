@@ -104,7 +104,7 @@ class LocalGroups:
     def _join(self, group: str, topics: Collection[str], start: Start, strategy: str) -> LocalMember:
         directory = self.directory / group
         if not directory.is_dir():
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(self.directory)
             sync_directory(self.directory.parent)
         member_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -196,7 +196,7 @@ def write_keys(root: Path, log_id: int, first: int, parts: list[Keys]) -> None:
     table["crc"] = [crc32c(block) for block in blocks]
     head = _HEAD.pack(_MAGIC, 0, log_id, first, parts[-1].end, len(hashes))[8:] + table.tobytes()
     path = keys_file(root, first)
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     write_whole(path, b"".join((_MAGIC, crc32c(head).to_bytes(4, "little"), head, *blocks)))
 
 

@@ -308,7 +308,7 @@ class Queues:
 
 def mark_end(directory: Path, end: int) -> None:
     """Notes where a queue goes on of which nothing is kept: an empty file of cells."""
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_cells(directory)
     cells_file(directory, end).touch(0o600)
     sync_directory(directory)
