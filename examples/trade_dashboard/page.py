@@ -25,6 +25,8 @@ from txmsg.errors import TxmsgError
 from txmsg.page.board import Snapshot
 from txmsg.page.page import Page, Words
 from txmsg.page.server import PageConfig, serve
+from txmsg.settings.common import TlsConfig
+from txmsg.wire.address import check_address
 
 from . import figures
 from .figures import Entry, Figures
@@ -170,27 +172,66 @@ def _entry(entry: Entry[str], name: Name) -> dict[str, Any]:
     "--http-listen",
     metavar="HOST:PORT",
     default="",
-    help="Where to serve /metrics, /livez and /readyz, on loopback. Port 0 takes a free one.  [default: not served]",
+    help="Where to serve /metrics, /livez and /readyz. Port 0 takes a free one.  [default: not served]",
 )
+@click.option(
+    "--login",
+    metavar="HOST:PORT[,HOST:PORT]...",
+    default="",
+    help="Brokers, for whose users the page is: it asks for a token.  [default: it is for everybody]",
+)
+@click.option(
+    "--tls-cert",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Certificate: pages are served by HTTPS (PEM). Read again when it changes.",
+)
+@click.option(
+    "--tls-key",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Its key, without a password (PEM).",
+)
+@click.option(
+    "--tls-client-ca",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Authorities, of one of which each browser must have a certificate (PEM).",
+)
+@click.option("--insecure", is_flag=True, help="Listens where other machines reach it, without TLS.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready.")
 def main(
-    *, results: str, listen: str, health: Path | None, stale_after: float, http_listen: str, as_json: bool
+    *,
+    results: str,
+    listen: str,
+    health: Path | None,
+    stale_after: float,
+    http_listen: str,
+    login: str,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    insecure: bool,
+    as_json: bool,
 ) -> None:
     """Serve the live page of the trade dashboard: figures as they come, pushed to every browser that looks."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    config = PageConfig(
-        database=results,
-        channel=figures.CHANNEL,
-        listen=listen,
-        health=health,
-        stale_after_s=stale_after,
-        http_listen=http_listen,
-    )
 
     def tell(address: str) -> None:
         click.echo(json.dumps({"listening": address}) if as_json else f"listening on {address}")
 
     try:
+        config = PageConfig(
+            database=results,
+            channel=figures.CHANNEL,
+            listen=listen,
+            health=health,
+            stale_after_s=stale_after,
+            http_listen=http_listen,
+            login=[check_address("--login", each) for each in login.split(",")] if login else (),
+            tls=TlsConfig(cert=tls_cert, key=tls_key, client_ca=tls_client_ca),
+            insecure=insecure,
+        )
         asyncio.run(_serve(config, tell))
     except TxmsgError as exc:
         raise click.ClickException(str(exc)) from exc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,13 @@ __all__ = ["browser"]
 WAIT_MS = 60_000
 LAPTOP = (1440, 900)
 _numbers = itertools.count(1)
+
+
+def csrf_in(html: str) -> str:
+    """What forms of a page send back."""
+    found = re.search(r'name="csrf" value="([^"]+)"', html)
+    assert found is not None, html
+    return found[1]
 
 
 class ConsoleProcess(Restartable):

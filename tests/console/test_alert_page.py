@@ -9,7 +9,7 @@ import pytest
 from markupsafe import escape
 from playwright.sync_api import expect
 
-from tests.console.conftest import WAIT_MS, Look, Shown
+from tests.console.conftest import WAIT_MS, Look, Shown, csrf_in
 from tests.integration.cli_harness import json_of
 
 HOSTILE = "<img src=x onerror=alert(1)>[*]"
@@ -31,6 +31,7 @@ def client(shown: Shown) -> Iterator[httpx2.Client]:
         "('TestWaits', 'here', 'pending'), ('TestOver', 'there', 'resolved')) alert (rule, place, state)"
     )
     with httpx2.Client(base_url=f"{shown.url}/notify", headers=OWN, timeout=60) as asking:
+        asking.headers["X-Txmsg-Csrf"] = csrf_in(asking.get(f"{shown.url}/login").text)
         yield asking
 
 

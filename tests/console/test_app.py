@@ -13,18 +13,19 @@ import httpx2
 import pytest
 
 import txmsg.console
+from tests.console.conftest import csrf_in
+from tests.console.served import IDLE, asked_console
 from txmsg.console import app as console_app
 from txmsg.console.actions import Confirmation, Field
-from txmsg.console.app import Console, all_renderers, new_app
+from txmsg.console.app import all_renderers
 from txmsg.console.database import Database
-from txmsg.console.operations import Operations
+from txmsg.console.desks import Desks
 from txmsg.console.pages import ACTIONS, VIEWS
 from txmsg.console.sections import SECTIONS
-from txmsg.console.security import check_listen
-from txmsg.console.texts import language_of, texts
-from txmsg.console.views import Live
-from txmsg.console.watch import Watch
+from txmsg.console.server import ConsoleConfig
+from txmsg.console.texts import texts
 from txmsg.errors import MisuseError, OutcomeUnknown
+from txmsg.page.language import language_of
 
 _PACKAGE = Path(txmsg.console.__file__).parent
 _TEMPLATES = {path.name: path.read_text() for path in (_PACKAGE / "templates").glob("*.html")}
@@ -34,16 +35,10 @@ _NOBODY = "127.0.0.1:1"
 @pytest.fixture
 async def client() -> AsyncIterator[httpx2.AsyncClient]:
     """A console whose broker is away, asked by its own pages."""
-    watch = Watch(Database("notify", [_NOBODY]))
-    watch.trouble = "no broker answers here"
-    console = Console(
-        watches={"notify": watch}, logs={}, operations=Operations(), live=Live(), renderers=all_renderers()
-    )
-    async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(app=new_app(console)), base_url="http://127.0.0.1:7790"
-    ) as asking:
-        yield asking
-    await watch.database.close()
+    async with asked_console(Desks({"notify": [_NOBODY]}, IDLE)) as asking:
+        asking.desks.open["notify"].watch.trouble = "no broker answers here"
+        asking.client.headers["X-Txmsg-Csrf"] = csrf_in((await asking.client.get("/login")).text)
+        yield asking.client
 
 
 # ---- texts
@@ -129,9 +124,10 @@ def test_what_others_have_made_is_as_npm_has_it() -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7790", "[::]:7790", "10.0.0.1:7790", "example.org:7790"])
-def test_it_listens_on_this_machine_only(listen: str) -> None:
-    with pytest.raises(MisuseError, match="ssh -L"):
-        check_listen(listen)
+def test_elsewhere_it_listens_with_tls_only(listen: str) -> None:
+    with pytest.raises(MisuseError, match=r"could be read on their way: give --tls-cert .*ssh -L"):
+        ConsoleConfig(databases={}, listen=listen)
+    assert not ConsoleConfig(databases={}, listen=listen, insecure=True).asks_everybody
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ async def test_channels_are_bounded_and_those_used_last_are_kept(
     is_open: list[str] = []
 
     class Channel:
-        def __init__(self, address: str) -> None:
+        def __init__(self, address: str, **_: str) -> None:
             self.address = address
             is_open.append(address)
 

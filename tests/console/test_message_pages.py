@@ -11,7 +11,7 @@ import pytest
 from markupsafe import escape
 from playwright.sync_api import expect
 
-from tests.console.conftest import WAIT_MS, Look, Shown
+from tests.console.conftest import WAIT_MS, Look, Shown, csrf_in
 from tests.integration.cli_harness import json_of, store_half
 from tests.integration.client_harness import collecting
 from tests.integration.test_dead_letter_command import bury, processed
@@ -28,6 +28,7 @@ expect.set_options(timeout=WAIT_MS)
 @pytest.fixture
 def client(shown: Shown) -> Iterator[httpx2.Client]:
     with httpx2.Client(base_url=f"{shown.url}/notify", headers=OWN, timeout=60, follow_redirects=True) as asking:
+        asking.headers["X-Txmsg-Csrf"] = csrf_in(asking.get(f"{shown.url}/login").text)
         yield asking
 
 

@@ -9,7 +9,7 @@ import pytest
 from markupsafe import escape
 from playwright.sync_api import expect
 
-from tests.console.conftest import WAIT_MS, Look, Shown
+from tests.console.conftest import WAIT_MS, Look, Shown, csrf_in
 from tests.metaq.logs import batch
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.location import open_log
@@ -24,6 +24,7 @@ expect.set_options(timeout=WAIT_MS)
 @pytest.fixture
 def client(shown: Shown) -> Iterator[httpx2.Client]:
     with httpx2.Client(base_url=f"{shown.url}/notify", headers=OWN, timeout=60) as asking:
+        asking.headers["X-Txmsg-Csrf"] = csrf_in(asking.get(f"{shown.url}/login").text)
         yield asking
 
 

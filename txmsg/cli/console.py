@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import click
 
@@ -14,17 +15,18 @@ from txmsg.errors import MisuseError
 from txmsg.logs import log_to_stderr, name_process
 from txmsg.runtime import loops
 from txmsg.runtime.signals import stop_on_signals
+from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_address
 
-_RESERVED = {"assets", "uplot", "operations", "preferences"}
+_RESERVED = {"assets", "login", "login.css", "logout", "operations", "preferences", "uplot"}
 
 
 @click.command(
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg console\n"
     "  txmsg console --broker orders=10.0.0.1:7700,10.0.0.2:7700 --broker trades=10.0.1.1:7700 --log 10.0.2.1:7720\n\n"
-    "Prints `listening on HOST:PORT` when it is ready: open http://HOST:PORT. There is no authentication, so it "
-    "listens on this machine only; from elsewhere use `ssh -L 7790:127.0.0.1:7790`."
+    "Prints `listening on HOST:PORT` when it is ready: open http://HOST:PORT, or https:// with --tls-cert. Where "
+    "brokers authenticate, it asks for a token, and does what its user may do. Beyond loopback it always asks."
 )
 @click.option(
     "--broker",
@@ -49,19 +51,53 @@ _RESERVED = {"assets", "uplot", "operations", "preferences"}
     metavar="HOST:PORT",
     default="127.0.0.1:7790",
     show_default=True,
-    help="Where browsers find it: an address of this machine only. Port 0 picks a free port.",
+    help="Where browsers find it. Port 0 picks a free port.",
 )
+@click.option(
+    "--tls-cert",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Certificate: pages are served by HTTPS (PEM). Read again when it changes.",
+)
+@click.option(
+    "--tls-key",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Its key, without a password (PEM).",
+)
+@click.option(
+    "--tls-client-ca",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Authorities, of one of which each browser must have a certificate (PEM).",
+)
+@click.option("--insecure", is_flag=True, help="Listens where other machines reach it, without TLS.")
 @log_format_option
 @json_option
 def console(
-    *, brokers: tuple[str, ...], logs: tuple[str, ...], listen: str, log_format: str | None, as_json: bool
+    *,
+    brokers: tuple[str, ...],
+    logs: tuple[str, ...],
+    listen: str,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    insecure: bool,
+    log_format: str | None,
+    as_json: bool,
 ) -> None:
     """Show brokers, topics, groups, dead letters and settings in a browser, live, and act on them."""
     databases = {
         name: [check_address("--broker", each) for each in text.split(",")]
         for name, text in _named("--broker", brokers, "notify").items()
     }
-    config = ConsoleConfig(databases=databases, logs=_named("--log", logs, "metaq"), listen=listen)
+    config = ConsoleConfig(
+        databases=databases,
+        logs=_named("--log", logs, "metaq"),
+        listen=listen,
+        tls=TlsConfig(cert=tls_cert, key=tls_key, client_ca=tls_client_ca),
+        insecure=insecure,
+    )
     if logs:
         import txmsg.metaq.location  # noqa: F401 - what is not installed is told before anything is served
     log_to_stderr("warning", log_format or "text")

@@ -7,8 +7,8 @@ something is an Action (actions.py): it says what it will do before it is posted
 (operations.py).
 
 pages/ has a module for each page, with its views and actions; templates/ their HTML, texts/ all their words in English
-and Chinese (texts.py), assets/ what browsers load. security.py checks each request; app.py joins all of it, and
-server.py serves it.
+and Chinese (texts.py), assets/ what browsers load. What a visitor may do, brokers decide by the token that it gave
+(desks.py); login and sessions are those of all pages (txmsg.page). app.py joins all of it, and server.py serves it.
 
 To add a page: a module in pages/ with VIEWS and ACTIONS, named in pages/__init__.py; a template; its texts in both
 languages.

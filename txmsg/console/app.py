@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from txmsg.console.actions import Action
+from txmsg.console.desks import Desk, Desks
 from txmsg.console.logs import Log
 from txmsg.console.look import Look
 from txmsg.console.operations import Operation, Operations
@@ -25,15 +26,17 @@ from txmsg.console.pages import ACTIONS, VIEWS
 from txmsg.console.pages.databases import DATABASES
 from txmsg.console.render import Renderer
 from txmsg.console.sections import SECTIONS
-from txmsg.console.security import Guard
-from txmsg.console.texts import LANGUAGES, language_of
 from txmsg.console.views import STREAMS_MAX, Live, Reading, View, read
-from txmsg.console.watch import Watch
-from txmsg.errors import TxmsgError
+from txmsg.errors import MisuseError, TxmsgError
+from txmsg.page.guard import Guard
+from txmsg.page.language import LANGUAGES, language_of
+from txmsg.page.login import Entrance, Gate, form_of, local_path, visit_of
 from txmsg.page.page import ASSETS as PAGE_ASSETS
+from txmsg.page.sessions import Sessions
 
 _ASSETS: Final = Path(__file__).parent / "assets"
 _THEMES: Final = ("system", "light", "dark")
+_FILES: Final = ("/assets/", "/uplot/")
 FORM_SIZE_BYTES_MAX: Final = 1024 * 1024
 _COOKIE_S: Final = 365 * 86_400
 
@@ -42,11 +45,14 @@ _COOKIE_S: Final = 365 * 86_400
 class Console:
     """What all requests share."""
 
-    watches: Mapping[str, Watch]
+    desks: Desks
+    sessions: Sessions[Desk]
     logs: Mapping[str, Log]
     operations: Operations
     live: Live
     renderers: Mapping[str, Renderer]
+    is_local: bool = True
+    """Whether only this machine reaches it, and calls it so."""
 
 
 def new_app(console: Console) -> ASGIApp:
@@ -57,7 +63,7 @@ def new_app(console: Console) -> ASGIApp:
         Route("/", api.home),
         Route("/preferences", api.prefer, methods=["POST"]),
         Route("/operations/{number:int}", api.operation),
-        Route("/operations/{number:int}/stop", api.stop_operation, methods=["POST"]),
+        Route("/operations/{number:int}/stop", api.operation, methods=["POST"]),
         Mount("/assets", StaticFiles(directory=_ASSETS)),
         Mount("/uplot", StaticFiles(directory=PAGE_ASSETS / "uplot")),
     ]
@@ -69,7 +75,18 @@ def new_app(console: Console) -> ASGIApp:
     ]
     routes += [Route("/{database}" + view.path, api.showing(view)) for view in VIEWS]
     app = Starlette(routes=routes, exception_handlers={HTTPStatus.NOT_FOUND.value: api.not_found})
-    return Guard(app)  # not as its middleware: that does not see the answer to what fails unexpectedly
+    entrance = Entrance(
+        title="txmsg",
+        places=list(console.desks.open),
+        sign_in=console.desks.sign_in,
+        is_needed=console.desks.is_needed,
+        is_over=lambda desk: desk.is_refused,
+        open_paths=_FILES,
+        language=lambda request: api.renderer(request).language,
+        theme=theme_of,
+    )
+    # Not as its middleware: that does not see the answer to what fails unexpectedly.
+    return Guard(Gate(app, entrance, console.sessions), files=_FILES, only_loopback=console.is_local)
 
 
 Handler = Callable[[Request], Any]
@@ -84,7 +101,7 @@ class _Api:
     # ---- pages
 
     async def home(self, request: Request) -> Response:
-        names = list(self._console.watches)
+        names = list(self._console.desks.open)
         if len(names) == 1:
             return RedirectResponse(f"/{quote(names[0])}", HTTPStatus.FOUND)
         return await self._show(DATABASES, request, self._look(request, names[0], dict(request.query_params)))
@@ -110,9 +127,16 @@ class _Api:
             live = self._console.live
             if live.streams >= STREAMS_MAX:
                 return PlainTextResponse("too many browsers look\n", HTTPStatus.SERVICE_UNAVAILABLE)
-            key = f"{look.renderer.language} {request.url.path}?{request.url.query}"
+            session = visit_of(request).session
+            key = (*look.desks.values(), look.renderer.language, request.url.path, request.url.query)
             return StreamingResponse(
-                live.events(key, view, look, render_part),
+                live.events(
+                    key,
+                    view,
+                    look,
+                    render_part,
+                    lambda: session is None or (session.is_open and not look.desk.is_refused),
+                ),
                 media_type="text/event-stream",
                 headers={"X-Accel-Buffering": "no"},
             )
@@ -122,21 +146,21 @@ class _Api:
         return HTMLResponse(look.renderer.page(template, values), reading.status)
 
     def _missing(self, request: Request) -> Response:
-        look = self._look(request, next(iter(self._console.watches)), {})
+        look = self._look(request, next(iter(self._console.desks.open)), {})
         values = self._values(request, look, "", Reading({}))
         return HTMLResponse(look.renderer.page("missing.html", values), HTTPStatus.NOT_FOUND)
 
     def _values(self, request: Request, look: Look, section: str, reading: Reading) -> dict[str, Any]:
-        theme = request.cookies.get("txmsg-theme", "")
         return {
             "look": look,
             "url": look.url,
             "watch": look.watch,
             "sections": self._sections,
             "section": section,
-            "theme": theme if theme in _THEMES else "system",
+            "theme": theme_of(request),
+            "csrf": visit_of(request).csrf,
             "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
-            "running": sum(not each.is_over for each in self._console.operations.all()),
+            "running": sum(not each.is_over for each in self._console.operations.of(look.owners)),
             "error": reading.error,
             **reading.values,
         }
@@ -148,9 +172,9 @@ class _Api:
 
         async def act(request: Request) -> Response:
             posted = request.method == "POST"
-            values = await _form(request) if posted else dict(request.query_params)
-            if values is None:
-                return PlainTextResponse("the form is too large\n", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            values = await self._posted(request) if posted else dict(request.query_params)
+            if isinstance(values, Response):
+                return values
             look = self._named(request, values)
             if look is None:
                 return self._missing(request)
@@ -171,27 +195,25 @@ class _Api:
         return _nothing({"txmsg:done": {"text": result}})
 
     async def operation(self, request: Request) -> Response:
-        operation = self._console.operations.find(request.path_params["number"])
+        owners = self._look(request, next(iter(self._console.desks.open)), {}).owners
+        operation = self._console.operations.find(request.path_params["number"], owners)
         if operation is None:
             return self._missing(request)
-        return HTMLResponse(self._renderer(request).page("operation.html", {"operation": operation}))
-
-    async def stop_operation(self, request: Request) -> Response:
-        operation = self._console.operations.find(request.path_params["number"])
-        if operation is None:
-            return self._missing(request)
-        operation.stop()
-        return HTMLResponse(self._renderer(request).page("operation.html", {"operation": operation}))
+        if request.method == "POST":
+            values = await self._posted(request)
+            if isinstance(values, Response):
+                return values
+            operation.stop()
+        return HTMLResponse(self.renderer(request).page("operation.html", {"operation": operation}))
 
     # ---- preferences
 
     async def prefer(self, request: Request) -> Response:
         """Keeps theme and language in cookies, and goes back."""
-        values = await _form(request) or {}
-        back = values.get("back", "/")
-        if not back.startswith("/") or back.startswith(("//", "/\\")):
-            back = "/"
-        response = RedirectResponse(back, HTTPStatus.SEE_OTHER)
+        values = await self._posted(request)
+        if isinstance(values, Response):
+            return values
+        response = RedirectResponse(local_path(values.get("back", "/")), HTTPStatus.SEE_OTHER)
         for name, allowed in (("theme", _THEMES), ("language", tuple(LANGUAGES))):
             if values.get(name) in allowed:
                 response.set_cookie(f"txmsg-{name}", values[name], max_age=_COOKIE_S, httponly=True, samesite="strict")
@@ -199,36 +221,48 @@ class _Api:
 
     # ---- requests
 
-    def _renderer(self, request: Request) -> Renderer:
+    async def _posted(self, request: Request) -> dict[str, str] | Response:
+        """What a form of this visit posted; or the answer to what is none. Every handler of a POST begins with it."""
+        values = await form_of(request, FORM_SIZE_BYTES_MAX)
+        if values is None:
+            return PlainTextResponse("the form is too large\n", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        if visit_of(request).has_csrf(request, values):
+            return values
+        renderer = self.renderer(request)
+        dialog = {"confirmation": None, "error": MisuseError(renderer.text("dialog.old_page")), "action": ""}
+        return HTMLResponse(renderer.page("dialog.html", dialog), HTTPStatus.FORBIDDEN)
+
+    def renderer(self, request: Request) -> Renderer:
+        """Of the language that was chosen, or that the browser prefers."""
         chosen = request.cookies.get("txmsg-language", "")
         accepted = language_of(request.headers.get("accept-language", ""))
         return self._console.renderers[chosen if chosen in LANGUAGES else accepted]
 
     def _named(self, request: Request, values: Mapping[str, str]) -> Look | None:
         name = request.path_params["database"]
-        return self._look(request, name, values) if name in self._console.watches else None
+        return self._look(request, name, values) if name in self._console.desks.open else None
 
     def _look(self, request: Request, database: str, values: Mapping[str, str]) -> Look:
         console = self._console
+        session = visit_of(request).session
+        desks = {**console.desks.open, **({} if session is None else session.at)}
+        desk = desks[database]
         return Look(
-            watch=console.watches[database],
-            watches=console.watches,
+            desk=desk,
+            desks=desks,
             operations=console.operations,
-            logs=console.logs,
-            renderer=self._renderer(request),
+            # The console reads logs by its own rights: of those who have logged in, only admins may.
+            logs=console.logs if desk.who is None or desk.who.is_admin else {},
+            renderer=self.renderer(request),
             path={name: str(value) for name, value in request.path_params.items()},
             values=values,
         )
 
 
-async def _form(request: Request) -> dict[str, str] | None:
-    """What a form posted; None if that is too large. Of a name that comes twice the last value holds."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > FORM_SIZE_BYTES_MAX:
-            return None
-    return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+def theme_of(request: Request) -> str:
+    """What the browser was told to keep."""
+    theme = request.cookies.get("txmsg-theme", "")
+    return theme if theme in _THEMES else "system"
 
 
 def _nothing(events: Mapping[str, object]) -> Response:

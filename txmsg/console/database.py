@@ -20,10 +20,14 @@ _CHANNELS_MAX: Final = 64
 
 
 class Database:
-    """Calls to its brokers: those at `addresses`, and those that these have named. Belongs to one loop."""
+    """Calls to its brokers: those at `addresses`, and those that these have named. Belongs to one loop.
 
-    def __init__(self, name: str, addresses: Sequence[str]) -> None:
+    token: of the visitor; "" is none. That of the environment is not used: whoever reaches the console would have it.
+    """
+
+    def __init__(self, name: str, addresses: Sequence[str], *, token: str = "") -> None:
         self.name = name
+        self.token = token
         self._given = list(addresses)
         self._others: list[str] = []
         self._last = self._given[0]
@@ -57,7 +61,7 @@ class Database:
         self, address: str, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float = ATTEMPT_S_MAX
     ) -> ReplyT:
         """The reply of one broker."""
-        channel = self._channels.pop(address, None) or Channel(address)
+        channel = self._channels.pop(address, None) or Channel(address, token=self.token)
         self._channels[address] = channel  # the last one is the one used last
         if len(self._channels) > _CHANNELS_MAX:  # addresses of brokers that are long gone
             await self._channels.pop(next(iter(self._channels))).close()

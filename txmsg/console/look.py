@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
@@ -13,6 +13,7 @@ from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.settings import SettingsAdministration
 from txmsg.administration.topics import TopicAdministration
+from txmsg.console.desks import Desk, Identity
 from txmsg.console.logs import Log
 from txmsg.console.operations import Operation, Operations
 from txmsg.console.render import Renderer
@@ -29,10 +30,10 @@ T = TypeVar("T")
 class Look:
     """What the functions of pages and actions get. Calls to brokers are bounded; they raise the errors of errors.py."""
 
-    watch: Watch
+    desk: Desk
     """Of the database that the path names."""
-    watches: Mapping[str, Watch]
-    """All databases, by name."""
+    desks: Mapping[str, Desk]
+    """Of all databases, by name."""
     operations: Operations
     logs: Mapping[str, Log] = field(default_factory=dict)
     """MetaQ logs by name."""
@@ -41,6 +42,26 @@ class Look:
     """The parameters in the path."""
     values: Mapping[str, str]
     """The query, or what a form posted."""
+
+    @property
+    def watch(self) -> Watch:
+        """Of the database that the path names."""
+        return self.desk.watch
+
+    @property
+    def watches(self) -> Mapping[str, Watch]:
+        """Of all databases, by name."""
+        return {name: desk.watch for name, desk in self.desks.items()}
+
+    @property
+    def who(self) -> Identity | None:
+        """Who is logged in to this database; None where that is not needed."""
+        return self.desk.who
+
+    @property
+    def owners(self) -> Set[str]:
+        """To whom operations belong that this visitor sees."""
+        return {desk.owner for desk in self.desks.values() if not desk.is_refused}
 
     def t(self, key: str, /, **values: object) -> str:
         """A text in the language of the browser."""
@@ -91,7 +112,13 @@ class Look:
     def start(self, title: str, total: int, steps: Callable[[NotifyAdministration], Iterator[int]]) -> Operation:
         """Begins what takes longer than a request. Raises MisuseError while too many run."""
         administration = NotifyAdministration(self.watch.database.ask_from_thread)
-        return self.operations.start(title, database=self.database, total=total, steps=lambda: steps(administration))
+        return self.operations.start(
+            title,
+            database=self.database,
+            owner=self.desk.owner,
+            total=total,
+            steps=lambda: steps(administration),
+        )
 
     async def settings(self, work: Callable[[SettingsAdministration], T]) -> T:
         """Asks the administration of settings."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,6 +25,8 @@ class Operation:
     id: int
     title: str
     database: str
+    owner: str
+    """Who began it. Others do not see it."""
     total: int
     done: int = 0
     state: str = "running"
@@ -55,19 +57,22 @@ class Operations:
         self._numbers = itertools.count(1)
         self._by_id: dict[int, Operation] = {}
 
-    def all(self) -> list[Operation]:
-        """The newest first."""
-        return list(reversed(self._by_id.values()))
+    def of(self, owners: Collection[str]) -> list[Operation]:
+        """Those of these owners, the newest first."""
+        return [each for each in reversed(self._by_id.values()) if each.owner in owners]
 
-    def find(self, number: int) -> Operation | None:
-        """One by its id; None if it is not kept."""
-        return self._by_id.get(number)
+    def find(self, number: int, owners: Collection[str]) -> Operation | None:
+        """One by its id; None if it is not kept, or another's."""
+        found = self._by_id.get(number)
+        return found if found is not None and found.owner in owners else None
 
-    def start(self, title: str, *, database: str, total: int, steps: Callable[[], Iterator[int]]) -> Operation:
+    def start(
+        self, title: str, *, database: str, owner: str, total: int, steps: Callable[[], Iterator[int]]
+    ) -> Operation:
         """Begins `steps` on a thread: each step tells how many more are done. Raises MisuseError while too many run."""
         if sum(not each.is_over for each in self._by_id.values()) >= RUNNING_MAX:
             raise MisuseError(f"{RUNNING_MAX} operations are running: wait until one has ended, or stop one")
-        operation = Operation(id=next(self._numbers), title=title, database=database, total=total)
+        operation = Operation(id=next(self._numbers), title=title, database=database, owner=owner, total=total)
         self._by_id[operation.id] = operation
         while len(self._by_id) > _KEPT_MAX:
             del self._by_id[next(number for number, each in self._by_id.items() if each.is_over)]

@@ -13,8 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from txmsg.console import shown
-from txmsg.console.texts import LANGUAGES, texts
+from txmsg.console.texts import texts
 from txmsg.errors import printable
+from txmsg.page.language import LANGUAGES
 
 
 def _printable(value: object) -> object:

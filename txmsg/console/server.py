@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from txmsg.console.app import Console, all_renderers, new_app
-from txmsg.console.database import Database
+from txmsg.console.desks import Desks
 from txmsg.console.logs import Log
 from txmsg.console.operations import Operations
-from txmsg.console.security import check_listen
 from txmsg.console.views import Live
-from txmsg.console.watch import Watch
 from txmsg.page.listening import Server, listening
+from txmsg.page.login import sweep
+from txmsg.page.sessions import Sessions
+from txmsg.settings.common import TlsConfig
+from txmsg.wire.address import check_reach, is_local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,33 +29,55 @@ class ConsoleConfig:
     logs: Mapping[str, str] = field(default_factory=dict)
     """MetaQ logs by name: directories or addresses of servers."""
     listen: str = "127.0.0.1:7790"
-    """HOST:PORT on loopback; port 0 takes a free one."""
+    """HOST:PORT; port 0 takes a free one."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    insecure: bool = False
+    """Whether the network itself keeps strangers away."""
+
+    def __post_init__(self) -> None:
+        check_reach(
+            "--listen",
+            self.listen,
+            "tokens and pages could be read on their way",
+            "give --tls-cert and --tls-key (`txmsg cert dev` makes some to try), or listen on 127.0.0.1 and reach it "
+            "through `ssh -L`, or give --insecure where the network itself keeps strangers away",
+            is_guarded=self.tls.cert is not None or self.insecure,
+        )
+
+    @property
+    def asks_everybody(self) -> bool:
+        """Whether a login is needed even if brokers ask for none, because strangers reach the console."""
+        return not (is_local(self.listen) or self.tls.client_ca is not None or self.insecure)
 
 
 async def serve(config: ConsoleConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Serves until `stop` is set; then ends in order, and browsers with it.
 
-    `on_ready` is called once with the address when it answers. Raises MisuseError when it may not or cannot listen
-    there.
+    `on_ready` is called once with the address when it answers. Raises MisuseError when it cannot listen there.
     """
-    check_listen(config.listen)
     async with AsyncExitStack() as stack:
         listener, address = stack.enter_context(listening(config.listen))
-        watches = {name: Watch(Database(name, addresses)) for name, addresses in config.databases.items()}
-        for watch in watches.values():
-            stack.push_async_callback(watch.database.close)
         logs = {name: Log(name, where) for name, where in config.logs.items()}
         for log in logs.values():
             stack.callback(log.close)
-        console = Console(watches=watches, logs=logs, operations=Operations(), live=Live(), renderers=all_renderers())
-        server = Server(new_app(console))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        polling = [tasks.create_task(watch.run(), name=f"watch {name}") for name, watch in watches.items()]
+        desks = Desks(config.databases, tasks, always=config.asks_everybody)
+        console = Console(
+            desks=desks,
+            sessions=Sessions(time.monotonic, desks.leave),
+            logs=logs,
+            operations=Operations(),
+            live=Live(),
+            renderers=all_renderers(),
+            is_local=is_local(config.listen),
+        )
+        server = Server(new_app(console), config.tls.of_server())
+        sweeping = tasks.create_task(sweep(console.sessions))
         tasks.create_task(server.serve(sockets=[listener]))
         on_ready(address)  # connections are taken from here on: the socket listens
         await stop.wait()
         console.operations.stop()
         console.live.closing.set()
         server.should_exit = True
-        for each in polling:
-            each.cancel()
+        sweeping.cancel()
+        await desks.close()

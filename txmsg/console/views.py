@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from txmsg.console.look import Look
-from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, UnknownGroup, UnknownTopic
+from txmsg.errors import (
+    BrokerUnavailable,
+    MisuseError,
+    OutcomeUnknown,
+    PermissionDenied,
+    TxmsgError,
+    UnknownGroup,
+    UnknownTopic,
+)
 
 STREAMS_MAX: Final = 200
 _TICK_S_MAX: Final = 1.5
 """Between two events, also while a page is read or waits. assets/live.js takes a longer silence for a lost server."""
 _SAME: Final = b"event: same\ndata:\n\n"
 _KEPT_S: Final = 30.0
+
+Key: TypeAlias = tuple[Hashable, ...]
+"""What makes two live parts the same: whose data, which language, which address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +67,8 @@ class Reading:
                 return HTTPStatus.NOT_FOUND
             case BrokerUnavailable() | OutcomeUnknown():
                 return HTTPStatus.SERVICE_UNAVAILABLE
+            case PermissionDenied():
+                return HTTPStatus.FORBIDDEN
             case MisuseError():
                 return HTTPStatus.BAD_REQUEST
             case _:
@@ -79,15 +92,20 @@ class Live:
     def __init__(self) -> None:
         self.streams = 0
         self.closing = asyncio.Event()
-        self._rendered: dict[str, tuple[float, asyncio.Task[str]]] = {}
+        self._rendered: dict[Key, tuple[float, asyncio.Task[str]]] = {}
 
-    async def events(self, key: str, view: View, look: Look, render: Callable[[Reading], str]) -> AsyncIterator[bytes]:
-        """Server-sent events: `part` with HTML whenever it has changed, else `same`. Who has the same key shares it."""
+    async def events(
+        self, key: Key, view: View, look: Look, render: Callable[[Reading], str], goes_on: Callable[[], bool]
+    ) -> AsyncIterator[bytes]:
+        """Server-sent events: `part` with HTML whenever it has changed, else `same`. Who has the same key shares it.
+
+        Ends when `goes_on` says so: the visitor has logged out.
+        """
         self.streams += 1
         last: str | None = None
         try:
             yield b"retry: 1000\n\n"
-            while not self.closing.is_set():
+            while not self.closing.is_set() and goes_on():
                 reading = self._shared(key, view, look, render)
                 while not (await asyncio.wait({reading}, timeout=_TICK_S_MAX))[0]:  # does not cancel it for others
                     yield _SAME
@@ -103,7 +121,7 @@ class Live:
         finally:
             self.streams -= 1
 
-    def _shared(self, key: str, view: View, look: Look, render: Callable[[Reading], str]) -> asyncio.Task[str]:
+    def _shared(self, key: Key, view: View, look: Look, render: Callable[[Reading], str]) -> asyncio.Task[str]:
         now = time.monotonic()
         found = self._rendered.get(key)
         if found is None or now - found[0] >= (view.every_s or _TICK_S_MAX / 3) / 2:

@@ -21,7 +21,7 @@ from txmsg.administration.cluster import (
     cluster_state,
 )
 from txmsg.console.database import Database
-from txmsg.errors import TxmsgError
+from txmsg.errors import TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.metrics.catalogue import CATALOGUE, Kind, Scope
 from txmsg.wire.v1 import cluster_pb2 as pb
@@ -31,6 +31,8 @@ _log = EventLog(__name__)
 
 POLL_S: Final = 1.0
 IDLE_POLL_S: Final = 10.0
+REFUSED_POLL_S: Final = 300.0
+"""While brokers ask for a token: each try is a refused login in their logs."""
 LOOKED_S: Final = 10.0
 """For so long after a page was asked for it is taken to be looked at."""
 DATABASE_POLL_S: Final = 5.0
@@ -121,6 +123,8 @@ class Watch:
         self.snapshot: Snapshot | None = None
         self.trouble = ""
         """Why the last poll failed; empty if it did not."""
+        self.is_refused = False
+        """Whether brokers want another token."""
         self.history: deque[Point] = deque(maxlen=_POINTS_MAX)
         self._looked_at = -LOOKED_S
         self._looked = asyncio.Event()
@@ -154,9 +158,10 @@ class Watch:
             begun_at = time.monotonic()
             try:
                 self.snapshot = await self._poll()
-                self.trouble = ""
+                self.trouble, self.is_refused = "", False
                 self._remember(self.snapshot)
             except TxmsgError as exc:
+                self.is_refused = isinstance(exc, Unauthenticated)
                 if not self.trouble:
                     _log.warning(
                         "console.unreadable",
@@ -176,6 +181,9 @@ class Watch:
 
     async def _pause(self, begun_at: float) -> None:
         took_s = time.monotonic() - begun_at
+        if self.is_refused:
+            await asyncio.sleep(REFUSED_POLL_S)
+            return
         if time.monotonic() - self._looked_at < LOOKED_S:
             await asyncio.sleep(max(POLL_S - took_s, took_s, 0.1))  # a slow database is not asked half of the time
             return

@@ -4,6 +4,8 @@
 - GET /events    server-sent events, each a bulletin; one at least every second, so that silence means a lost connection
 - GET /figures   the newest bulletin alone, for programs; 503 before the first
 - GET /assets, /page   what the page loads
+
+With a login, everything but /assets needs a session.
 """
 
 from __future__ import annotations
@@ -12,30 +14,30 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from txmsg.page.feed import Feed
+from txmsg.page.guard import Guard
+from txmsg.page.language import language_of
+from txmsg.page.login import VISIT, Entrance, Gate
 from txmsg.page.page import ASSETS, Page
+from txmsg.page.sessions import Session, Sessions
+from txmsg.page.visitors import Visitor, Visitors
 
 BROWSERS_MAX: Final = 1000
 """Maximum browsers at a time; more are told to retry."""
 _RETRY_MS: Final = 1000
-_HEADERS: Final = (
-    (b"cache-control", b"no-cache"),  # a release that is new is seen at once; unchanged assets answer 304
-    (b"content-security-policy", b"default-src 'self'; img-src 'self' data:"),
-    (b"x-content-type-options", b"nosniff"),
-)
+_FILES: Final = ("/assets/", "/page/")
 
 
-def new_app(page: Page, feed: Feed) -> Starlette:
-    """The application, to be served."""
+def new_app(page: Page, feed: Feed, visitors: Visitors | None, sessions: Sessions[Visitor]) -> ASGIApp:
+    """The application, to be served. visitors: None is everybody."""
     api = _Api(page, feed)
-    return Starlette(
+    app: ASGIApp = Starlette(
         routes=[
             Route("/", api.page),
             Route("/events", api.events),
@@ -43,8 +45,27 @@ def new_app(page: Page, feed: Feed) -> Starlette:
             Mount("/assets", StaticFiles(directory=ASSETS)),
             Mount("/page", StaticFiles(directory=page.directory)),
         ],
-        middleware=[Middleware(_Headers)],
     )
+    if visitors is not None:
+        entrance = Entrance(
+            title=page.words["title"].en,
+            sign_in=visitors.sign_in,
+            is_needed=_always,
+            is_over=lambda visitor: visitor.is_over,
+            open_paths=("/assets/",),
+            language=lambda request: language_of(request.headers.get("accept-language", "")),
+        )
+        app = Gate(app, entrance, sessions)
+    # Any Host: a page for many has names that it does not know; with a login, the cookie is of one of them.
+    return Guard(app, files=_FILES, only_loopback=False)
+
+
+def _is_over(session: Session[Visitor]) -> bool:
+    return not session.is_open or any(each.is_over for each in session.at.values())
+
+
+async def _always(_: str) -> bool:
+    return True
 
 
 class _Api:
@@ -65,13 +86,19 @@ class _Api:
         if self._feed.readers >= BROWSERS_MAX:
             return _later(f"{self._feed.readers} browsers look already: ask again later")
         # A proxy that collects what it passes on would make live figures old ones.
-        return StreamingResponse(self._events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        visit = request.scope.get(VISIT)
+        session = None if visit is None else visit.session
+        return StreamingResponse(
+            self._events(session), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        )
 
-    async def _events(self) -> AsyncIterator[bytes]:
+    async def _events(self, session: Session[Visitor] | None) -> AsyncIterator[bytes]:
         self._feed.readers += 1
         try:
             yield b"retry: %d\n\n" % _RETRY_MS
             async for bulletin in self._feed.bulletins():
+                if session is not None and _is_over(session):
+                    return  # the browser asks again, and is led to the login
                 yield b"data: %b\n\n" % bulletin
         finally:
             self._feed.readers -= 1
@@ -79,18 +106,3 @@ class _Api:
 
 def _later(why: str) -> Response:
     return JSONResponse({"error": why}, status_code=503, headers={"Retry-After": "1"})
-
-
-class _Headers:
-    """Adds _HEADERS to every answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_HEADERS]
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)

@@ -1,4 +1,4 @@
-"""A socket to listen on, and uvicorn without signal handlers of its own."""
+"""A socket to listen on, and uvicorn with our TLS and without signal handlers of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from txmsg.errors import MisuseError
 from txmsg.wire.address import check_address, host_and_port
+from txmsg.wire.tls import ServerTls
 
 _STOP_S: Final = 3
 
@@ -19,7 +20,7 @@ _STOP_S: Final = 3
 class Server(uvicorn.Server):
     """Serves an application. Leaves signals to the caller: uvicorn's handlers would end the process by the signal."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tls: ServerTls | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -29,6 +30,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 ws="none",
                 timeout_graceful_shutdown=_STOP_S,
+                ssl_context_factory=None if tls is None else lambda _, __: tls.for_web(),
             )
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -18,8 +18,13 @@ from txmsg.page.feed import Feed
 from txmsg.page.figures import figures_of
 from txmsg.page.health import HealthFile
 from txmsg.page.listening import Server, listening
+from txmsg.page.login import sweep
 from txmsg.page.page import Page
+from txmsg.page.sessions import Sessions
+from txmsg.page.visitors import Visitor, Visitors, asking
 from txmsg.page.watch import Read, Watch
+from txmsg.settings.common import TlsConfig
+from txmsg.wire.address import check_reach
 
 _BULLETIN_EVERY_S_MAX: Final = 1.0
 """Also when nothing is new: a browser that hears nothing for some seconds knows that the connection is lost."""
@@ -40,9 +45,28 @@ class PageConfig:
     health: Path | None = None
     """The file with the health of the parts. Default: none, and no health is shown."""
     http_listen: str = ""
-    """HOST:PORT on loopback for /metrics, /livez and /readyz. Default: none are served. Port 0 takes a free one."""
+    """HOST:PORT for /metrics, /livez and /readyz. Default: none are served. Port 0 takes a free one."""
+    http_token_file: Path | None = None
+    """File with the token of those who read /metrics. Default: none is needed."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """Of the page and of /metrics. Default: no TLS."""
+    login: Sequence[str] = ()
+    """Addresses of brokers, whose users may see the page. Default: everybody may."""
+    insecure: bool = False
+    """Whether the network itself keeps strangers away."""
     stale_after_s: float = 5.0
     """Seconds without new figures after which the page marks them as stale. Default 5."""
+
+    def __post_init__(self) -> None:
+        self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)
+        if self.login:
+            check_reach(
+                "--listen",
+                self.listen,
+                "tokens of --login could be read on their way",
+                "give --tls-cert and --tls-key, or --insecure where the network itself keeps strangers away",
+                is_guarded=self.tls.cert is not None or self.insecure,
+            )
 
 
 async def serve(
@@ -84,18 +108,24 @@ async def serve(
     watch = Watch(config.database, config.channel, read, on_read)
     health = None if config.health is None else HealthFile(config.health, clock=time.monotonic)
     with listening(config.listen, send_buffer_size_bytes=_SEND_BUFFER_SIZE_BYTES) as (listener, address):
-        server = Server(new_app(page, feed))
+        tls = config.tls.of_server()
         watch.start()
         try:
             async with (
-                serving(config.http_listen, Probes(figures=figures, unready=unready)),
+                serving(config.http_listen, Probes(figures=figures, unready=unready), tls, config.http_token_file),
                 asyncio.TaskGroup() as tasks,
             ):
+                visitors = Visitors(asking(config.login), tasks) if config.login else None
+                sessions = Sessions[Visitor](time.monotonic, Visitors.leave)
+                server = Server(new_app(page, feed, visitors, sessions), tls)
                 tasks.create_task(server.serve(sockets=[listener]))
+                sweeping = tasks.create_task(sweep(sessions))
                 feeding = tasks.create_task(_feed(feed, board, health, news))
                 on_ready(address)  # connections are taken from here on: the socket listens
                 await stop.wait()
                 feeding.cancel()
+                sweeping.cancel()
+                sessions.end_all()
                 feed.close()
                 server.should_exit = True
         finally:

@@ -49,7 +49,13 @@ function look() {
   if (source === null || performance.now() - heardAt < SILENCE_MS) return;
   lost.hidden = false;
   document.documentElement.setAttribute("data-lost", "");
-  if (source.readyState === EventSource.CLOSED) refresh(); // an answer that was no stream ends it for good
+  if (source.readyState !== EventSource.CLOSED) return;
+  refresh(); // an answer that was no stream ends it for good
+  // Perhaps the login has ended: then the page leads to another one.
+  fetch(location.href, { method: "HEAD", redirect: "manual" }).then(
+    (answer) => answer.type === "opaqueredirect" && location.reload(),
+    () => {}, // the console is away, and the page says so
+  );
 }
 
 function show(html) {

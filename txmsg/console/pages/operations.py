@@ -10,7 +10,7 @@ from txmsg.console.views import View
 
 
 async def _read(look: Look) -> Mapping[str, Any]:
-    return {"operations": look.operations.all()}
+    return {"operations": look.operations.of(look.owners)}
 
 
 VIEWS: Final = (View(path="/operations", section="operations", template="operations.html", read=_read, every_s=0.5),)

@@ -8,6 +8,14 @@ export const connection = {
   isLost: () => performance.now() - connection.heardAt > SILENCE_MS_MAX,
 };
 
+// An answer that is no stream may mean that the page asks for a login now: loading it again leads there.
+function lookForLogin() {
+  fetch(location.href, { method: "HEAD", redirect: "manual" }).then(
+    (answer) => answer.type === "opaqueredirect" && location.reload(),
+    () => {}, // the server is away: the page says so
+  );
+}
+
 // Calls `take` with each bulletin, for as long as the page is open.
 export function connect(address, take) {
   let source = null;
@@ -20,6 +28,9 @@ export function connect(address, take) {
     source.onmessage = (event) => {
       connection.heardAt = performance.now();
       take(JSON.parse(event.data));
+    };
+    source.onerror = () => {
+      if (source.readyState === EventSource.CLOSED) lookForLogin();
     };
   }
 

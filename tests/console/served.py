@@ -1,0 +1,68 @@
+"""A console in the test's own event loop, without a socket and without polling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import httpx2
+
+from txmsg.console.app import Console, all_renderers, new_app
+from txmsg.console.desks import Desk, Desks
+from txmsg.console.operations import Operations
+from txmsg.console.views import Live
+from txmsg.page.sessions import Sessions
+
+
+class _Idle:
+    """Parents of tasks that never run."""
+
+    def create_task(self, coroutine: Coroutine[Any, Any, None], **_: object) -> asyncio.Future[None]:
+        coroutine.close()
+        return asyncio.get_running_loop().create_future()
+
+
+IDLE = cast(asyncio.TaskGroup, _Idle())
+
+
+class Clock:
+    """Seconds, as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A console, and a browser."""
+
+    client: httpx2.AsyncClient
+    desks: Desks
+    sessions: Sessions[Desk]
+    console: Console
+
+
+@asynccontextmanager
+async def asked_console(
+    desks: Desks, *, clock: Clock | None = None, origin: str = "http://127.0.0.1:7790", is_local: bool = True
+) -> AsyncIterator[Asked]:
+    sessions = Sessions[Desk](clock or Clock(), desks.leave)
+    console = Console(
+        desks=desks,
+        sessions=sessions,
+        logs={},
+        operations=Operations(),
+        live=Live(),
+        renderers=all_renderers(),
+        is_local=is_local,
+    )
+    transport = httpx2.ASGITransport(app=new_app(console))
+    async with httpx2.AsyncClient(transport=transport, base_url=origin) as client:
+        yield Asked(client, desks, sessions, console)
+    await desks.close()

@@ -1,0 +1,324 @@
+"""The login of the console, without a browser, and with brokers that are not there: who gets in, and who does not."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+
+from tests.console.conftest import csrf_in
+from tests.console.served import IDLE, Asked, Clock, asked_console
+from txmsg.console.database import Database
+from txmsg.console.desks import Desks, Identity
+from txmsg.console.pages import ACTIONS
+from txmsg.errors import BrokerUnavailable, Unauthenticated
+from txmsg.page.sessions import AGE_S_MAX, ATTEMPT_EVERY_S, ATTEMPTS, IDLE_S, SESSIONS_MAX
+from txmsg.wire.v1 import cluster_pb2 as pb
+from txmsg.wire.v1.cluster_rpc import Cluster
+
+ANN = "txmsg_a_token_of_ann"
+BOB = "txmsg_a_token_of_bob"
+AWAY = "txmsg_while_all_are_away"
+NOBODY_ASKS = "txmsg_where_nobody_asks"
+OWN = {"Sec-Fetch-Site": "same-origin"}
+_WHO = {ANN: Identity(name="ann", roles=frozenset({"admin"})), BOB: Identity(name="<b>bob"), NOBODY_ASKS: None}
+
+
+async def who_am_i(database: Database) -> Identity | None:
+    if database.token == AWAY:
+        raise BrokerUnavailable("no <i>broker</i> answers")
+    if database.token not in _WHO:
+        raise Unauthenticated("the token is not valid here")
+    return _WHO[database.token]
+
+
+def console_of(*databases: str) -> Desks:
+    desks = Desks({name: ["127.0.0.1:1"] for name in databases}, IDLE, who_am_i=who_am_i)
+    for desk in desks.open.values():
+        desk.watch.is_refused, desk.watch.trouble = True, "brokers ask for a token"
+    return desks
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def asked(clock: Clock) -> AsyncIterator[Asked]:
+    """A console whose brokers ask for a token."""
+    async with asked_console(console_of("notify"), clock=clock) as found:
+        yield found
+
+
+async def log_in(
+    asked: Asked, token: str, *, place: str = "notify", there: str = "/notify/topics", csrf: str | None = None
+) -> httpx2.Response:
+    if csrf is None:
+        csrf = csrf_in((await asked.client.get("/login", params={"place": place})).text)
+    form = {"token": token, "place": place, "next": there, "csrf": csrf}
+    return await asked.client.post("/login", headers=OWN, data=form)
+
+
+# ---- who gets in
+
+
+@pytest.mark.parametrize("path", ["/", "/notify", "/notify/topics?q=a&after=b", "/operations/1", "/nowhere"])
+async def test_without_a_session_every_page_leads_to_the_login_and_back(asked: Asked, path: str) -> None:
+    answer = await asked.client.get(path)
+    assert answer.status_code == 303
+    page = await asked.client.get(answer.headers["location"])
+    assert page.status_code == 200
+    answer = await asked.client.post(
+        "/login",
+        headers=OWN,
+        data={"token": ANN, "csrf": csrf_in(page.text), "next": path.replace("&amp;", "&")},
+    )
+    assert (answer.status_code, answer.headers["location"]) == (303, path)
+    assert (await asked.client.get(path)).status_code in {302, 400, 404, 503}
+
+
+async def test_only_files_are_open(asked: Asked) -> None:
+    for path in ("/assets/console.css", "/login.css", "/uplot/uPlot.min.css"):
+        assert (await asked.client.get(path)).status_code == 200
+    for path, headers in (("/notify/topics", {"Accept": "text/event-stream"}), ("/notify", {"HX-Request": "true"})):
+        answer = await asked.client.get(path, headers=headers)
+        assert (answer.status_code, answer.text) == (401, "log in\n")
+    for path in ("/notify/new/topic", "/preferences", "/operations/1/stop"):
+        assert (await asked.client.post(path, headers=OWN)).status_code == 401
+
+
+async def test_what_a_visitor_does_is_asked_with_its_own_token(asked: Asked) -> None:
+    await log_in(asked, ANN)
+    (session,) = asked.sessions._by_id.values()
+    desk = session.at["notify"]
+    assert desk.watch.database.token == ANN
+    assert asked.desks.open["notify"].watch.database.token == ""
+    page = (await asked.client.get("/notify/topics")).text
+    assert "<strong>ann</strong> <small>admin</small>" in page
+    assert ANN not in page
+
+
+async def test_a_token_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXMSG_TOKEN", "txmsg_of_the_console_itself")
+    database = Database("notify", ["127.0.0.1:1"])
+    with pytest.raises(BrokerUnavailable):
+        await database.ask(Cluster.show, pb.ShowClusterRequest())
+    (channel,) = database._channels.values()
+    assert not channel._token
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "says"),
+    [
+        ("", 400, "Give a token."),
+        ("txmsg_unknown", 401, "This token is not valid: it is wrong, expired or revoked."),
+        (AWAY, 503, "no &lt;i&gt;broker&lt;/i&gt; answers"),
+        (NOBODY_ASKS, 503, "cannot tell who you are"),
+    ],
+)
+async def test_who_does_not_get_in_is_told_why(
+    asked: Asked, token: str, status: int, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    answer = await log_in(asked, token)
+    assert answer.status_code == status
+    assert says in answer.text
+    assert "set-cookie" not in answer.headers
+    assert not asked.sessions
+    assert not token or (token not in answer.text and token not in caplog.text)
+    assert (await asked.client.get("/notify")).status_code == 303
+
+
+async def test_the_page_speaks_chinese_and_is_as_dark_as_the_console(asked: Asked) -> None:
+    asked.client.cookies.set("txmsg-theme", "dark")
+    page = (await asked.client.get("/login", headers={"Accept-Language": "zh-CN"})).text
+    assert '<html lang="zh" data-theme="dark">' in page
+    assert "<button>登录</button>" in page
+
+
+@pytest.mark.parametrize("there", ["//evil.example", "https://evil.example", "/\\evil.example", "/login", "x", "/\n"])
+async def test_a_login_leads_to_pages_of_the_console_only(asked: Asked, there: str) -> None:
+    assert (await log_in(asked, ANN, there=there)).headers["location"] == "/"
+
+
+async def test_names_and_addresses_are_text(asked: Asked) -> None:
+    hostile = '/"><img src=x onerror=alert(1)>'
+    page = await asked.client.get("/login", params={"next": hostile, "place": hostile, "note": hostile})
+    assert "<img src=x" not in page.text
+    await log_in(asked, BOB)
+    assert "<strong>&lt;b&gt;bob</strong>" in (await asked.client.get("/notify/new/topic/x")).text
+
+
+# ---- the session
+
+
+async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(asked: Asked) -> None:
+    cookie = (await log_in(asked, ANN)).headers["set-cookie"]
+    assert cookie.startswith("txmsg-session=")
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert len(cookie.partition("=")[2].partition(";")[0]) >= 43  # 256 bits
+    assert "Max-Age" not in cookie
+
+
+async def test_by_https_the_cookie_is_for_this_host_and_https_only() -> None:
+    async with asked_console(console_of("notify"), origin="https://console.example:7790", is_local=False) as asked:
+        cookie = (await log_in(asked, ANN)).headers["set-cookie"]
+        assert cookie.startswith("__Host-txmsg-session=")
+        assert {"Secure", "HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+        assert "Domain" not in cookie
+        assert (await asked.client.get("/nowhere")).status_code == 404
+
+
+async def test_a_login_has_a_new_id_and_the_old_one_is_worth_nothing(asked: Asked) -> None:
+    asked.client.cookies.set("txmsg-session", "chosen-by-a-stranger")
+    answer = await log_in(asked, ANN)
+    first = answer.cookies["txmsg-session"]
+    asked.client.cookies.clear()
+    asked.client.cookies.set("txmsg-session", first)
+    assert first != "chosen-by-a-stranger"
+    csrf = csrf_in((await asked.client.get("/nowhere")).text)
+    second = (await log_in(asked, BOB, csrf=csrf)).cookies["txmsg-session"]
+    assert second != first
+    assert len(asked.sessions) == 1
+    asked.client.cookies.clear()
+    asked.client.cookies.set("txmsg-session", first)
+    assert (await asked.client.get("/notify")).status_code == 303
+
+
+async def test_logging_out_ends_the_session_and_its_connections(asked: Asked) -> None:
+    await log_in(asked, ANN)
+    (session,) = asked.sessions._by_id.values()
+    csrf = csrf_in((await asked.client.get("/nowhere")).text)
+    assert (await asked.client.post("/logout", headers=OWN)).status_code == 403
+    answer = await asked.client.post("/logout", headers=OWN, data={"csrf": csrf})
+    assert answer.headers["location"] == "/login"
+    assert "Max-Age=0" in answer.headers["set-cookie"]
+    assert not session.is_open
+    assert not session.at
+    assert not asked.sessions
+    assert (await asked.client.get("/notify")).status_code == 303
+
+
+async def test_a_session_ends_when_it_is_idle_and_when_it_is_old(asked: Asked, clock: Clock) -> None:
+    for step_s, limit_s in ((IDLE_S + 1, IDLE_S + 1), (IDLE_S / 2, AGE_S_MAX + 1)):
+        await log_in(asked, ANN)
+        begun, last = clock.now, 200
+        while clock.now < begun + limit_s:
+            assert (await asked.client.get("/nowhere")).status_code == 404
+            clock.now += step_s
+            last = (await asked.client.get("/nowhere")).status_code
+            asked.sessions.end_expired()
+        assert last == 303
+        assert not asked.sessions
+
+
+async def test_a_stream_of_events_does_not_keep_a_session_from_being_idle(asked: Asked, clock: Clock) -> None:
+    await log_in(asked, ANN)
+    (session,) = asked.sessions._by_id.values()
+    clock.now += IDLE_S / 2
+    used_at = session.used_at
+    assert (await asked.client.get("/nowhere", headers={"Accept": "text/event-stream"})).status_code == 404
+    assert session.used_at == used_at
+    await asked.client.get("/nowhere")
+    assert session.used_at == clock.now
+
+
+async def test_sessions_are_bounded_and_the_one_idle_for_longest_ends(asked: Asked, clock: Clock) -> None:
+    first = (await log_in(asked, ANN)).cookies["txmsg-session"]
+    for _ in range(SESSIONS_MAX):
+        clock.now += 1
+        asked.client.cookies.clear()
+        await log_in(asked, ANN)
+    assert len(asked.sessions) == SESSIONS_MAX
+    assert asked.sessions.find(first) is None
+    assert len(asked.desks._signed_in) == SESSIONS_MAX
+
+
+async def test_a_token_that_is_revoked_ends_the_login(asked: Asked) -> None:
+    await log_in(asked, ANN)
+    (session,) = asked.sessions._by_id.values()
+    session.at["notify"].watch.is_refused = True  # as brokers answered its poll
+    answer = await asked.client.get("/notify")
+    assert answer.status_code == 303
+    assert "You were logged out" in (await asked.client.get(answer.headers["location"])).text
+    assert not session.at
+
+
+async def test_each_database_has_a_login_of_its_own(clock: Clock) -> None:
+    async with asked_console(console_of("orders", "trades"), clock=clock) as asked:
+        page = (await asked.client.get("/login", params={"place": "trades"})).text
+        assert '<option selected value="trades">' in page
+        await log_in(asked, ANN, place="orders")
+        assert (await asked.client.get("/orders/nowhere")).status_code == 404
+        answer = await asked.client.get("/trades/topics")
+        assert answer.headers["location"] == "/login?next=%2Ftrades%2Ftopics&place=trades"
+        await log_in(asked, BOB, place="trades")
+        for place, name in (("orders", "ann"), ("trades", "&lt;b&gt;bob")):
+            assert f"<strong>{name}</strong>" in (await asked.client.get(f"/{place}")).text
+
+
+async def test_operations_of_others_are_neither_shown_nor_stopped(asked: Asked) -> None:
+    operations = asked.console.operations
+    began = operations.start("secret", database="notify", owner="notify/ann", total=1, steps=lambda: iter(()))
+    await log_in(asked, BOB)
+    csrf = csrf_in((await asked.client.get("/nowhere")).text)
+    path = f"/operations/{began.id}"
+    assert (await asked.client.get(path)).status_code == 404
+    assert (await asked.client.post(f"{path}/stop", headers=OWN, data={"csrf": csrf})).status_code == 404
+    await log_in(asked, ANN, csrf=csrf)
+    assert (await asked.client.get(path)).status_code == 200
+
+
+# ---- strangers
+
+
+async def test_logins_that_fail_are_slowed_and_a_good_one_waits_too(asked: Asked, clock: Clock) -> None:
+    csrf = csrf_in((await asked.client.get("/login")).text)
+    for _ in range(ATTEMPTS):
+        assert (await log_in(asked, "wrong", csrf=csrf)).status_code == 401
+    for token in ("wrong", ANN):
+        answer = await log_in(asked, token, csrf=csrf)
+        assert answer.status_code == 429
+        assert 0 < int(answer.headers["retry-after"]) <= ATTEMPT_EVERY_S
+    clock.now += ATTEMPT_EVERY_S
+    assert (await log_in(asked, ANN, csrf=csrf)).status_code == 303
+
+
+async def test_every_form_needs_the_token_of_its_session(asked: Asked) -> None:
+    before = csrf_in((await asked.client.get("/login")).text)
+    assert (await log_in(asked, ANN, csrf="")).status_code == 403
+    await log_in(asked, ANN, csrf=before)
+    mine = csrf_in((await asked.client.get("/nowhere")).text)
+    assert mine != before
+    posts = [path for path in _posts() if not path.startswith("/log")]
+    assert len(posts) > 20
+    for path in posts:
+        for wrong in ("", before):
+            answer = await asked.client.post(path, headers=OWN | {"X-Txmsg-Csrf": wrong}, data={"csrf": wrong})
+            assert answer.status_code in {403, 404}, path
+            assert answer.status_code == 403 or path == "/operations/1/stop", path
+        assert (await asked.client.post(path, headers=OWN | {"X-Txmsg-Csrf": mine})).status_code != 403, path
+
+
+async def test_a_link_from_elsewhere_finds_the_session_that_its_request_did_not_bring(asked: Asked) -> None:
+    """Browsers keep a SameSite=Strict cookie back from a link of another site, not from what its answer leads to."""
+    await log_in(asked, ANN)
+    cookie = asked.client.cookies["txmsg-session"]
+    asked.client.cookies.clear()
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    answer = await asked.client.get("/notify/alerts", headers=link)
+    assert answer.headers["refresh"] == "0; url=/login?next=%2Fnotify%2Falerts&place=notify"
+    asked.client.cookies.set("txmsg-session", cookie)
+    answer = await asked.client.get(answer.headers["refresh"].partition("url=")[2], headers=OWN)
+    assert answer.headers["location"] == "/notify/alerts"
+
+
+def _posts() -> list[str]:
+    """The address of everything that takes a POST."""
+    paths = [f"/notify{action.path}" for action in ACTIONS]
+    return [re.sub(r"\{[^}]*\}", "1", path) for path in (*paths, "/preferences", "/operations/1/stop")]

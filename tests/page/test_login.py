@@ -1,0 +1,128 @@
+"""A page with a login, and the headers of every page: without a socket, and with brokers that the test is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import httpx2
+import pytest
+
+from examples.trade_dashboard.page import PAGE
+from tests.console.conftest import csrf_in
+from tests.waiting import until_async
+from txmsg.errors import BrokerUnavailable, MisuseError, Unauthenticated
+from txmsg.page.app import new_app
+from txmsg.page.feed import Feed
+from txmsg.page.server import PageConfig
+from txmsg.page.sessions import Sessions
+from txmsg.page.visitors import Visitor, Visitors
+from txmsg.wire.v1 import access_pb2 as pb
+
+OWN = {"Sec-Fetch-Site": "same-origin"}
+TOKEN = "txmsg_of_a_visitor"
+
+
+@dataclass
+class Brokers:
+    """What brokers answer."""
+
+    tokens: set[str] = field(default_factory=lambda: {TOKEN})
+    authentication: bool = True
+    are_away: bool = False
+    asked: int = 0
+
+    async def ask(self, token: str) -> pb.WhoAmIReply:
+        self.asked += 1
+        if self.are_away:
+            raise BrokerUnavailable("nobody answers")
+        if token not in self.tokens:
+            raise Unauthenticated("the token is not valid here")
+        return pb.WhoAmIReply(name="ann", authentication=self.authentication)
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    return Brokers()
+
+
+@pytest.fixture
+async def browser(brokers: Brokers) -> AsyncIterator[httpx2.AsyncClient]:
+    feed = Feed()
+    feed.put(b'{"n": 1}')
+    sessions = Sessions[Visitor](lambda: 0.0, Visitors.leave)
+    async with asyncio.TaskGroup() as tasks:
+        app = new_app(PAGE, feed, Visitors(brokers.ask, tasks, check_s=0.01), sessions)
+        async with httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app=app), base_url="https://trades.example"
+        ) as client:
+            yield client
+        sessions.end_all()
+
+
+async def log_in(browser: httpx2.AsyncClient, token: str = TOKEN) -> httpx2.Response:
+    csrf = csrf_in((await browser.get("/login")).text)
+    return await browser.post("/login", headers=OWN, data={"token": token, "next": "/", "csrf": csrf})
+
+
+async def test_nothing_but_files_is_seen_without_a_token(browser: httpx2.AsyncClient) -> None:
+    for path in ("/", "/figures", "/page/page.css"):
+        answer = await browser.get(path)
+        assert (answer.status_code, answer.text) == (303, "")
+    assert (await browser.get("/events", headers={"Accept": "text/event-stream"})).status_code == 401
+    assert (await browser.get("/login.css")).status_code == 200
+    assert (await log_in(browser, "another")).status_code == 401
+    assert (await browser.get("/figures")).status_code == 303
+    answer = await log_in(browser)
+    assert answer.headers["set-cookie"].startswith("__Host-txmsg-session=")
+    assert (await browser.get("/figures")).json() == {"n": 1}
+    assert "<live-status" in (await browser.get("/")).text
+
+
+async def test_a_token_that_is_revoked_ends_the_look(browser: httpx2.AsyncClient, brokers: Brokers) -> None:
+    await log_in(browser)
+    brokers.are_away = True
+    asked = brokers.asked
+    await until_async(lambda: brokers.asked > asked + 1)
+    assert (await browser.get("/figures")).status_code == 200  # who is away takes nothing back
+    brokers.are_away = False
+    brokers.tokens.clear()
+    asked = brokers.asked
+    await until_async(lambda: brokers.asked > asked)
+    assert (await browser.get("/figures")).status_code == 303
+
+
+async def test_brokers_that_ask_for_no_token_let_nobody_in(browser: httpx2.AsyncClient, brokers: Brokers) -> None:
+    brokers.authentication = False
+    answer = await log_in(browser)
+    assert answer.status_code == 503
+    assert "these brokers ask for no token" in answer.text
+
+
+def test_a_login_elsewhere_needs_tls() -> None:
+    with pytest.raises(MisuseError, match="tokens of --login could be read on their way: give --tls-cert"):
+        PageConfig(database="", channel="", listen="0.0.0.0:7780", login=["localhost:7700"])
+    PageConfig(database="", channel="", listen="0.0.0.0:7780")  # for everybody
+
+
+@pytest.mark.parametrize("path", ["/", "/figures", "/page/page.css", "/assets/base.css", "/nowhere"])
+async def test_every_answer_forbids_foreign_scripts_and_frames(path: str) -> None:
+    app = new_app(PAGE, Feed(), None, Sessions[Visitor](lambda: 0.0))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://trades.example") as browser:
+        headers = (await browser.get(path)).headers
+        assert {"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(
+            headers["content-security-policy"].split("; ")
+        )
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["referrer-policy"] == headers["cross-origin-opener-policy"] == "same-origin"
+        assert headers["x-content-type-options"] == "nosniff"
+        is_file = path.startswith(("/page/", "/assets/"))
+        assert headers["cache-control"] == ("no-cache" if is_file else "no-store")
+        for foreign in (
+            {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"},
+            {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+        ):
+            assert (await browser.get(path, headers=foreign)).status_code == 403

@@ -1,0 +1,139 @@
+"""What a visitor works with: the brokers of each Notify database, asked with the visitor's own token.
+
+The console has no rights of its own. A login opens connections with the token that was given, so brokers decide each
+call by it, and nobody is shown what only another visitor may see. Databases whose brokers ask for no token have one
+desk for all, unless `always` demands a login.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from txmsg.access.rules import ADMIN
+from txmsg.access.tokens import is_token
+from txmsg.console.database import Database
+from txmsg.console.watch import Watch
+from txmsg.errors import MisuseError, Unauthenticated
+from txmsg.wire.v1 import access_pb2 as pb
+from txmsg.wire.v1.access_rpc import Access
+
+_FIRST_POLL_S: Final = 3.0
+NO_LOGIN: Final = "log in first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a token belongs to, as a broker says."""
+
+    name: str
+    roles: frozenset[str] = frozenset()
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it may do everything."""
+        return ADMIN in self.roles
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Desk:
+    """One Notify database as one visitor sees it. who: None where brokers ask for no token."""
+
+    watch: Watch
+    who: Identity | None
+    polling: asyncio.Task[None] | None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether brokers do not take its token any more, or ask for one that it has not."""
+        return self.watch.is_refused
+
+    @property
+    def owner(self) -> str:
+        """To whom operations belong that it starts."""
+        return f"{self.watch.name}/{'' if self.who is None else self.who.name}"
+
+
+async def who_am_i(database: Database) -> Identity | None:
+    """To whom the token of its connections belongs; None if its brokers ask for none."""
+    if not is_token(database.token):
+        raise Unauthenticated("this is not a token of txmsg")
+    reply = await database.ask(Access.who_am_i, pb.WhoAmIRequest())
+    if not reply.authentication:
+        return None
+    return Identity(name=reply.name, roles=frozenset(reply.roles))
+
+
+class Desks:
+    """Those of everybody, and those of each login. Belongs to one loop; `tasks` are the parents of all polling."""
+
+    def __init__(
+        self,
+        databases: Mapping[str, Sequence[str]],
+        tasks: asyncio.TaskGroup,
+        *,
+        always: bool = False,
+        who_am_i: Callable[[Database], Awaitable[Identity | None]] = who_am_i,
+    ) -> None:
+        self._databases = databases
+        self._tasks = tasks
+        self._who_am_i = who_am_i
+        self._always = always
+        self._closing: set[asyncio.Task[None]] = set()
+        self._signed_in: set[Desk] = set()
+        self.open: Mapping[str, Desk] = {name: self._opened(name) for name in databases}
+        """Of who has not logged in, by the name of the database."""
+
+    async def is_needed(self, place: str) -> bool:
+        """Whether this database needs a login; "" asks whether all of them do."""
+        asked = [self.open[place]] if place else list(self.open.values())
+        for desk in asked:
+            if desk.watch.snapshot is None and not desk.watch.trouble:
+                await desk.watch.polled(_FIRST_POLL_S)
+        return all(desk.is_refused for desk in asked)
+
+    async def sign_in(self, place: str, token: str) -> Desk:
+        """A desk with the rights of this token. Raises Unauthenticated, and what else a call raises."""
+        database = Database(place, self._databases[place], token=token)
+        try:
+            who = await self._who_am_i(database)
+            if who is None:
+                raise MisuseError(
+                    f"brokers of {place} ask for no token, so the console cannot tell who you are: let them "
+                    "authenticate (--auth), or let the console listen on loopback, or have --tls-client-ca"
+                )
+        except BaseException:
+            await database.close()
+            raise
+        watch = Watch(database)
+        desk = Desk(watch, who, self._tasks.create_task(watch.run(), name=f"watch {place} for {who.name}"))
+        self._signed_in.add(desk)
+        return desk
+
+    def leave(self, desk: Desk) -> None:
+        """Closes the desk of a login that has ended."""
+        self._signed_in.discard(desk)
+        closing = asyncio.create_task(_close(desk))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Closes all of them."""
+        for desk in (*self.open.values(), *self._signed_in):
+            await _close(desk)
+        await asyncio.gather(*self._closing)
+
+    def _opened(self, name: str) -> Desk:
+        watch = Watch(Database(name, self._databases[name], token=""))
+        if self._always:
+            watch.is_refused, watch.trouble = True, NO_LOGIN
+            return Desk(watch, None, None)
+        return Desk(watch, None, self._tasks.create_task(watch.run(), name=f"watch {name}"))
+
+
+async def _close(desk: Desk) -> None:
+    if desk.polling is not None:
+        desk.polling.cancel()
+    await desk.watch.database.close()

@@ -1,0 +1,143 @@
+"""Sessions of browsers that have logged in, and how often one may try. Knows no HTTP and no token.
+
+All of it is in memory: a restart logs everybody out, and nothing that lets somebody in stands on a disk. Everything is
+bounded, so that it cannot be used to fill the memory.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+IDLE_S: Final = 3600.0
+"""A session ends when nothing was asked for so long. Streams of events do not count: a page may be left open."""
+AGE_S_MAX: Final = 12 * 3600.0
+"""A session ends after so long, however busy it is."""
+SESSIONS_MAX: Final = 64
+"""Above it, the one that is idle for longest ends."""
+ATTEMPTS: Final = 10
+"""Logins that may fail in a row from one address."""
+ATTEMPT_EVERY_S: Final = 6.0
+"""Then one may fail each so often."""
+_ADDRESSES_MAX: Final = 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Session(Generic[T]):
+    """A browser that has logged in: at one place or at several, each with what its login gave."""
+
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    """What its forms must send back."""
+    made_at: float
+    used_at: float
+    at: dict[str, T] = field(default_factory=dict)
+    is_open: bool = True
+
+
+class Sessions(Generic[T]):
+    """All of a server. clock: monotonic; on_end: what came of a login is not used any more."""
+
+    def __init__(self, clock: Callable[[], float], on_end: Callable[[T], None] = lambda _: None) -> None:
+        self.clock = clock
+        self._on_end = on_end
+        self._by_id: dict[str, Session[T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def find(self, id_: str, *, is_use: bool = True) -> Session[T] | None:
+        """The session, if it has not ended. is_use: whether this keeps it from being idle."""
+        session = self._by_id.get(id_)
+        if session is None or self._has_expired(session):
+            return None
+        if is_use:
+            session.used_at = self.clock()
+        return session
+
+    def begin(self, place: str, value: T, before: Session[T] | None) -> Session[T]:
+        """A session with this login. It has a new id, and the other logins of the session before, which ends."""
+        now = self.clock()
+        session = Session[T](made_at=now, used_at=now)
+        if before is not None:
+            self.leave(before, place)
+            if before.at:
+                session.made_at = before.made_at  # a login does not prolong another one
+            session.at, before.at = before.at, {}
+            self.end(before)
+        session.at[place] = value
+        while len(self._by_id) >= SESSIONS_MAX:
+            self.end(min(self._by_id.values(), key=lambda each: each.used_at))
+        self._by_id[session.id] = session
+        return session
+
+    def leave(self, session: Session[T], place: str) -> None:
+        """Forgets the login at one place."""
+        if place in session.at:
+            self._on_end(session.at.pop(place))
+
+    def end(self, session: Session[T]) -> None:
+        """Forgets all of its logins. Ending twice is fine."""
+        session.is_open = False
+        self._by_id.pop(session.id, None)
+        for place in list(session.at):
+            self.leave(session, place)
+
+    def end_expired(self) -> None:
+        """Ends those that are idle or old: called every few seconds."""
+        for session in [each for each in self._by_id.values() if self._has_expired(each)]:
+            self.end(session)
+
+    def end_all(self) -> None:
+        """As a server does that stops."""
+        for session in list(self._by_id.values()):
+            self.end(session)
+
+    def _has_expired(self, session: Session[T]) -> bool:
+        now = self.clock()
+        return now - session.used_at > IDLE_S or now - session.made_at > AGE_S_MAX
+
+
+class Attempts:
+    """Failed logins, by address. One network of IPv6 (/64) counts as one address: its owner has them all."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._fails: dict[str, tuple[float, float]] = {}
+        """How many are counted, and when that was."""
+
+    def wait_s(self, address: str) -> float:
+        """For how long this address must wait; 0 if it may try now."""
+        return max(0.0, (self._counted(_network(address)) - ATTEMPTS + 1) * ATTEMPT_EVERY_S)
+
+    def count(self, address: str) -> None:
+        """An attempt begins. One that succeeds is taken back: many at once do not slip through."""
+        network = _network(address)
+        counted = self._counted(network) + 1
+        self._fails.pop(network, None)  # the newest stand last
+        while len(self._fails) >= _ADDRESSES_MAX:
+            del self._fails[next(iter(self._fails))]
+        self._fails[network] = (counted, self._clock())
+
+    def take_back(self, address: str) -> None:
+        """The attempt did not fail."""
+        network = _network(address)
+        if network in self._fails:
+            self._fails[network] = (max(0.0, self._counted(network) - 1), self._clock())
+
+    def _counted(self, network: str) -> float:
+        count, at = self._fails.get(network, (0.0, 0.0))
+        return max(0.0, count - (self._clock() - at) / ATTEMPT_EVERY_S)
+
+
+def _network(address: str) -> str:
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(found) if found.version == 4 else found.exploded[:19]
