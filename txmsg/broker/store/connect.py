@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import select
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 import psycopg
@@ -36,6 +37,29 @@ class Pool(AsyncConnectionPool[AsyncConnection[Any]]):
     """Connections to one Notify database, and which incarnation of it the broker's memory is of."""
 
     incarnation: Incarnation
+
+    @classmethod
+    async def worker(cls, q: Any) -> None:
+        """Makes connections until the pool is closed, or this task is cancelled.
+
+        psycopg_pool takes a cancellation that comes while it connects for a failure to connect, and goes on: a loop
+        that ends would wait for it for ever.
+        """
+        await super().worker(cast(Any, _UntilCancelled(q)))
+
+
+class _UntilCancelled:
+    """A queue from which a task that was cancelled gets nothing more."""
+
+    def __init__(self, tasks: asyncio.Queue[Any]) -> None:
+        self._tasks = tasks
+
+    async def get(self) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        if task.cancelling():
+            raise asyncio.CancelledError
+        return await self._tasks.get()
 
 
 TRANSIENT = (
@@ -208,10 +232,17 @@ def open_pool(
 
 async def _check(connection: AsyncConnection[Any]) -> None:
     is_fresh = isinstance(connection, _Connection) and time.monotonic() - connection.used_at < _FRESH_S
-    if is_fresh and not connection.closed:
+    if is_fresh and not connection.closed and not _has_news(connection):
         return  # a round trip for each read of new messages
     with answering_within(connection, _CHECK_S_MAX):
         await AsyncConnectionPool.check_connection(connection)
+
+
+def _has_news(connection: AsyncConnection[Any]) -> bool:
+    """Whether the server has said something of its own accord, as when it ends the session."""
+    readable = select.poll()
+    readable.register(connection.fileno(), select.POLLIN)
+    return bool(readable.poll(0))
 
 
 @asynccontextmanager
