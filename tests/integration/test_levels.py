@@ -18,7 +18,7 @@ _WAITING = "select 1 from pg_locks where locktype = 'advisory' and not granted"
 _NONE = ", ".join(["'{}'"] * 10)
 _CALL = f"""
 select count(*) from txmsg.apply_batch(1, 0, '6 s', '{{}}', {_NONE}, %(commit)s::uuid[], %(rollback)s::uuid[], null,
-    '{{}}', '{{}}', {", ".join(["'{}'"] * 9)})
+    '{{}}', '{{}}', '{{}}', {", ".join(["'{}'"] * 9)})
 """
 
 

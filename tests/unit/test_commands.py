@@ -99,7 +99,8 @@ def test_options_of_one_name_are_of_one_kind_everywhere() -> None:
     kinds: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path, command in COMMANDS.items():
         for name, option in options_of(command).items():
-            kinds[name][f"{option.type.name} {option.is_flag}"].append(path)
+            kind = "path" if isinstance(option.type, click.Path) else option.type.name
+            kinds[name][f"{kind} {option.is_flag}"].append(path)
     assert [(name, dict(found)) for name, found in kinds.items() if len(found) > 1] == []
 
 

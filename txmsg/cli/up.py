@@ -76,7 +76,6 @@ _PORT_MAX: Final = 65_535
 @click.option(
     "--alerts",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="File of the broker's alerts: their receivers, and rules of your own. Default: alerts are logged and listed.",
 )
 @config_option
@@ -90,7 +89,7 @@ def up(
     data_dir: Path | None,
     with_console: bool,
     console_listen: str,
-    alerts: Path | None,
+    alerts: str | None,
     config: Path | None,
     log_format: str | None,
     as_json: bool,
@@ -107,7 +106,7 @@ def up(
         parts = _Parts(stop, http)
         problem: str | None = None
         try:
-            told = () if alerts is None else ("--alerts", str(alerts))
+            told = () if alerts is None else ("--alerts", alerts)
             parts.start("broker", "broker", "--storage", storage, "--listen", listen, *told, *options)
             parts.start(
                 "metaq", "metaq", "serve", "--data-dir", str(root / "metaq"), "--listen", metaq_listen, *options

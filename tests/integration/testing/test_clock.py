@@ -9,6 +9,7 @@ import psycopg
 from txmsg.testing.clock import MOVES
 
 PAST = {
+    *("access_rule.created_at", "access_token.created_at", "access_user.created_at"),
     *("alert.fired_at", "alert.notified_at", "alert.resolved_at", "alert.seen_at", "alert.since"),
     *("alert_notification.created_at", "alert_round.begun_at", "alert_silence.created_at"),
     *("audit.at", "body_key.erased_at", "broker.heartbeat_at", "broker.started_at", "incarnation.server_started_at"),
@@ -24,8 +25,14 @@ PAST = {
 }
 LEASES = {"broker.expires_at", "cursor.held_until"}
 """Measured by brokers in memory as well."""
-TOLD = {"alert_notification.next_try_at", "body_key.expires_at", "alert_silence.until", "journal.until"}
-"""Of alerts, of keys, and of what is told to people: no message waits for them."""
+TOLD = {
+    "access_token.expires_at",
+    "alert_notification.next_try_at",
+    "body_key.expires_at",
+    "alert_silence.until",
+    "journal.until",
+}
+"""Of tokens, of alerts, of keys, and of what is told to people: no message waits for them."""
 
 COLUMNS = """
 select c.relname || '.' || a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid
