@@ -36,8 +36,8 @@ from txmsg.settings.clients import (
     VISIBILITY_TIMEOUT_S_MIN,
     ClientConfig,
 )
-from txmsg.wire.credential import TokenChoice, client_token
-from txmsg.wire.tls import TlsChoice, client_context
+from txmsg.wire.credential import TokenChoice, client_access
+from txmsg.wire.tls import TlsChoice
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ class AsyncConsumer(AsyncLifecycle):
             encryption=encryption,
         )
         self._addresses = shards_of(brokers)
-        self._tls = client_context(tls) or False
-        self._token = client_token(token)
+        self._access = client_access(tls, token)
         self._visibility_timeout_s = check_seconds(
             "visibility_timeout_s",
             visibility_timeout_s,
@@ -159,7 +158,7 @@ class AsyncConsumer(AsyncLifecycle):
         self._watching = asyncio.create_task(self._watch())
 
     def _new_shard(self, addresses: Sequence[str], polling: Polling) -> _Shard:
-        brokers = Brokers(addresses, tls=self._tls, token=self._token)
+        brokers = Brokers(addresses, **self._access)
         take = partial(self._take, Epochs())
 
         def new_link(address: str) -> Link:

@@ -41,8 +41,8 @@ from txmsg.message import (
 )
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
-from txmsg.wire.credential import TokenChoice, client_token
-from txmsg.wire.tls import TlsChoice, client_context
+from txmsg.wire.credential import TokenChoice, client_access
+from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
     from txmsg.encryption import Encryption
@@ -90,8 +90,7 @@ class AsyncProducer:
         encryption: Encryption | None = None,
     ) -> None:
         self._addresses = shards_of(brokers)
-        self._tls = client_context(tls) or False
-        self._token = client_token(token)
+        self._access = client_access(tls, token)
         self.group = check_name("producer group", group)
         self.check_listener = check_listener_of(check_listener)
         self._fence = _fence_of(self.check_listener)
@@ -166,7 +165,7 @@ class AsyncProducer:
     async def _connect(self) -> None:
         fence_id = b"" if self.fence is None else (await self.fence.fence_id()).bytes
         if not self._brokers:
-            self._brokers = [Brokers(addresses, tls=self._tls, token=self._token) for addresses in self._addresses]
+            self._brokers = [Brokers(addresses, **self._access) for addresses in self._addresses]
         if len(self._brokers) > 1:
             await find_shards(self._brokers, timeout_s=self.timeout_s)
         senders: list[Sender] = []

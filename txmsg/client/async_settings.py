@@ -16,8 +16,8 @@ from txmsg.client.options import shards_of
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, printable, shown
 from txmsg.logs import EventLog
 from txmsg.runtime.durations import Seconds, check_seconds
-from txmsg.wire.credential import TokenChoice, client_token
-from txmsg.wire.tls import TlsChoice, client_context
+from txmsg.wire.credential import TokenChoice, client_access
+from txmsg.wire.tls import TlsChoice
 from txmsg.wire.v1 import settings_pb2 as pb
 from txmsg.wire.v1.settings_rpc import Settings as Service
 
@@ -60,8 +60,7 @@ class AsyncSettings:
                 "the brokers of one"
             )
         self._addresses = shards[0]
-        self._tls = client_context(tls) or False
-        self._token = client_token(token)
+        self._access = client_access(tls, token)
         self._prefix = prefix
         self._copy = None if copy is None else Path(copy)
         self._timeout_s = check_seconds("timeout_s", timeout_s, least_s=0, most_s=3600)
@@ -91,7 +90,7 @@ class AsyncSettings:
         self._copied = None if self._copy is None else await asyncio.to_thread(_read, self._copy)
         if self._copied is not None and not self._values:  # else those from before a close hold
             self._take(self._copied)
-        self._brokers = Brokers(self._addresses, tls=self._tls, token=self._token)
+        self._brokers = Brokers(self._addresses, **self._access)
         self._following = asyncio.create_task(self._follow(self._brokers), name="txmsg-settings")
         try:
             await self._first_heard()

@@ -21,9 +21,9 @@ from txmsg.logs import EventLog
 from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
-from txmsg.wire.credential import TokenChoice, client_token
+from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.method import Method, ReplyT, RequestT
-from txmsg.wire.tls import TlsChoice, client_context
+from txmsg.wire.tls import TlsChoice
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
 
@@ -78,8 +78,7 @@ class Brokers:
     def __init__(self, addresses: Sequence[str], *, tls: TlsChoice = None, token: TokenChoice = None) -> None:
         check_not_patched()
         self.shard = b""
-        self._tls = client_context(tls) or False
-        self._token = client_token(token)
+        self._access = client_access(tls, token)
         self._brokers = {address: self._new_broker(address, is_given=True) for address in addresses}
         self._gone: set[Broker] = set()
         self._listed: list[str] = []
@@ -131,8 +130,8 @@ class Brokers:
         return Broker(
             address,
             is_given,
-            Channel(address, tls=self._tls, token=self._token),
-            BlockingChannel(address, tls=self._tls, token=self._token),
+            Channel(address, **self._access),
+            BlockingChannel(address, **self._access),
         )
 
     def note_shard(self, shard: bytes) -> None:

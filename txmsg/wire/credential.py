@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict
 
 from txmsg.access.tokens import is_token
 from txmsg.errors import MisuseError
 from txmsg.logs import EventLog
 from txmsg.wire.address import is_loopback
+from txmsg.wire.tls import TlsChoice, client_context
 
 TOKEN_VARIABLE: Final = "TXMSG_TOKEN"
 TOKEN_FILE_VARIABLE: Final = "TXMSG_TOKEN_FILE"
@@ -82,6 +83,18 @@ def client_token(token: TokenChoice) -> ClientToken:
     if not callable(token):
         raise MisuseError(f"token is a {type(token).__name__}, not a token, the Path of a file or a function")
     return ClientToken("the function token=", token)
+
+
+class Access(TypedDict):
+    """How a client gets into servers, for all that connects to them: `Brokers(addresses, **access)`."""
+
+    tls: TlsChoice
+    token: TokenChoice
+
+
+def client_access(tls: TlsChoice, token: TokenChoice) -> Access:
+    """What the user's `tls=` and `token=` mean, read once. Raises MisuseError."""
+    return Access(tls=client_context(tls) or False, token=client_token(token))
 
 
 def _of_file(path: Path, what: str) -> ClientToken:
