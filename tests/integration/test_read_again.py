@@ -35,7 +35,7 @@ def said_after(process: Restartable, file: Path, text: str, *expected: str) -> N
 def test_a_broker_reads_its_file_again_but_what_is_set_at_run_time_wins(start_broker: StartBroker, file: Path) -> None:
     file.write_text("[broker]\ntopic_queues = 3\nretention_s = '1d'\n")
     broker = start_broker("--config", str(file))
-    json_of("config", "set", "broker.retention_s", "2d", "--broker", broker.address)
+    json_of("config", "set", "broker.retention_s", "2d", "--yes", "--broker", broker.address)
 
     said_after(
         broker,

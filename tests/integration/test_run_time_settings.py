@@ -10,7 +10,7 @@ import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
-from tests.integration.cli_harness import json_of, said
+from tests.integration.cli_harness import asked, json_of, said
 from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
@@ -162,7 +162,7 @@ def settings_in(pool: Pool, url: str, **config: float) -> RunTimeSettings:
         (("set", "brokr.topic_queues", "9"), "did you mean broker?"),
         (("set", "broker.topic_queues", "0"), "the value '0' is not a whole number from 1 to 1024"),
         (("set", "broker.listen", "x:1"), "cannot change at run time: give --listen when brokers are restarted"),
-        (("set", "broker.retention_max_s", "1d"), "is shorter than retention_s=604800.0"),
+        (("set", "broker.retention_max_s", "1d", "--yes"), "is shorter than retention_s=604800.0"),
         (("set", "app.", "x"), "is not the name of a setting"),
         (("set", "app.a", "x" * 65_537), "must be at most 65536 bytes"),
         (("rollback", "app.a", "7", "--yes"), "no change of 'app.a' up to version 7 is kept"),
@@ -174,6 +174,17 @@ def test_a_change_that_cannot_be_is_refused_and_says_why(
 ) -> None:
     assert words in refused(broker, *args)
     assert config(broker, "show")["version"] == 0
+
+
+def test_a_change_that_may_delete_messages_is_asked_for_with_what_goes(broker: BrokerProcess) -> None:
+    where = ("--broker", broker.address)
+    for args in (("set", "broker.retention_s", "1s"), ("unset", "broker.retention_s@one")):
+        text = asked("config", *args, *where)
+        assert "broker.retention_s is 7d now. Messages that every group has read and that are older go for good" in text
+    assert config(broker, "show")["version"] == 0
+    said("config", "set", "broker.retention_s", "8d", *where, answer="y\n")
+    assert "go for good" in asked("config", "rollback", "broker.retention_s", "1", *where)
+    said("config", "set", "broker.log_level", "info", *where)  # which deletes nothing
 
 
 def test_two_operators_do_not_overwrite_each_other(broker: BrokerProcess) -> None:

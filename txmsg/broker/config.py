@@ -30,6 +30,7 @@ from txmsg.settings.common import (
 from txmsg.settings.tracing import tracing_setting
 from txmsg.wire.address import check_address
 
+_DROPS = "Messages that every group has read and that are {} go for good within a minute, a segment at a time."
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
@@ -170,6 +171,7 @@ class BrokerConfig:
         is_open=True,
         live=True,
         option="--retention",
+        loses=_DROPS.format("older"),
     )
     retention_size_bytes: int = setting(
         100 * 1024**3,
@@ -178,6 +180,7 @@ class BrokerConfig:
         most=SIZE_BYTES_MAX,
         live=True,
         option="--retention-size",
+        loses=_DROPS.format("beyond this size"),
     )
     retention_max_s: float = setting(
         30 * 86_400.0,
@@ -187,6 +190,7 @@ class BrokerConfig:
         is_open=True,
         live=True,
         option="--retention-max",
+        loses="Messages that are older go, although a group has not read them, in topics with unread=drop.",
     )
     retention_check_s: float = setting(60.0, "How often to look for segments to drop.", least=0, is_open=True)
 

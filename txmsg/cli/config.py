@@ -161,11 +161,17 @@ _version_option: Decorator = click.option(
 )
 @click.argument("name")
 @click.argument("value")
+@yes_option
 @_version_option
 @broker_option
 @json_option
-def set_(*, name: str, value: str, version: int | None, broker: str, as_json: bool) -> None:
-    """Set a setting at run time. It wins over options, environment and file, and survives restarts."""
+def set_(*, name: str, value: str, yes: bool, version: int | None, broker: str, as_json: bool) -> None:
+    """Set a setting at run time. It wins over options, environment and file, and survives restarts.
+
+    Asks before a change that may delete messages, as of the retention.
+    """
+    if not yes:
+        _confirm(f"Set {name} to {value}?", name, broker, err=as_json)
     _tell(_ask_change(broker, pb.ChangeSettingRequest(name=name, value=value, version=version)), as_json=as_json)
 
 
@@ -174,11 +180,17 @@ def set_(*, name: str, value: str, version: int | None, broker: str, as_json: bo
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg config unset broker.retention_s",
 )
 @click.argument("name")
+@yes_option
 @_version_option
 @broker_option
 @json_option
-def unset(*, name: str, version: int | None, broker: str, as_json: bool) -> None:
-    """Remove a setting that was set at run time: option, environment, file or default hold again."""
+def unset(*, name: str, yes: bool, version: int | None, broker: str, as_json: bool) -> None:
+    """Remove a setting that was set at run time: option, environment, file or default hold again.
+
+    Asks before a change that may delete messages, as of the retention.
+    """
+    if not yes:
+        _confirm(f"Unset {name}?", name, broker, err=as_json)
     _tell(_ask_change(broker, pb.ChangeSettingRequest(name=name, version=version)), as_json=as_json)
 
 
@@ -214,8 +226,22 @@ def history(*, name: str, broker: str, as_json: bool) -> None:
 def rollback(*, name: str, as_of: int, yes: bool, version: int | None, broker: str, as_json: bool) -> None:
     """Set a setting to what it was at a version that `txmsg config history` lists. This is a new change."""
     if not yes:
-        click.confirm(f"Set {name} to what it was at version {as_of}?", abort=True)
+        _confirm(f"Set {name} to what it was at version {as_of}?", name, broker, err=as_json, always=True)
     _tell(_ask_change(broker, pb.ChangeSettingRequest(name=name, as_of=as_of, version=version)), as_json=as_json)
+
+
+def _confirm(question: str, name: str, broker: str, *, err: bool, always: bool = False) -> None:
+    """Asks if a change may delete something for good, and says what, or `always`. Aborts without a yes."""
+    plain = name.partition("@")[0]
+    scope = plain.partition(".")[0]
+    catalogue = settings_of(config_of(scope), scope) if scope in CONFIGS else ()
+    loses = next((each.loses for each in catalogue if each.full_name == plain), "")
+    if loses:
+        used = ask_broker(broker, settings_rpc.Settings.show, pb.ShowSettingsRequest()).used
+        now = next((each.value for each in used if each.name == plain), "not known")
+        click.echo(f"{plain} is {now} now. {loses}", err=err)
+    if loses or always:
+        click.confirm(question, abort=True, err=err)
 
 
 def _ask_change(broker: str, request: pb.ChangeSettingRequest) -> pb.StoredSetting:

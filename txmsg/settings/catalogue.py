@@ -71,6 +71,8 @@ class Setting:
     option: str
     """`--first-check-s`; empty: only file and environment."""
     variable: str
+    loses: str
+    """What a change may delete for good, in a sentence, which is said and asked before; empty: nothing."""
 
     @property
     def full_name(self) -> str:
@@ -156,11 +158,12 @@ def setting(
     kind: Kind | None = None,
     made: Callable[[], T] | None = None,
     shown: str = "",
+    loses: str = "",
 ) -> T:
     """A field of a dataclass of settings, with its entry of the catalogue.
 
     is_open: the bounds are not allowed themselves. option: its name on the command line. made: makes the default when
-    a process starts. shown: the default in words.
+    a process starts. shown: the default in words. loses: what a change may delete for good.
     """
     entry = {
         "meaning": meaning,
@@ -175,6 +178,7 @@ def setting(
         "kind": kind,
         "default": default,
         "default_shown": shown,
+        "loses": loses,
     }
     made_field: Any = (
         field(default=default, metadata={_KEY: entry})

@@ -68,6 +68,12 @@ def _given_version(look: Look) -> int:
         raise MisuseError("the form has no version of the setting: open it again") from None
 
 
+def _loses(name: str) -> list[str]:
+    """What a change of the setting may delete for good."""
+    setting = _CATALOGUE.get(name.partition("@")[0])
+    return [setting.loses] if setting is not None and setting.loses else []
+
+
 async def _confirm_set(look: Look) -> Confirmation:
     name = look.path["name"]
     found, version = await _version(look)
@@ -75,11 +81,12 @@ async def _confirm_set(look: Look) -> Confirmation:
     used = next((each.value for each in found.used if each.name == name), "")
     stored = _stored(found, name)
     choices = [(each, each) for each in setting.choices] if setting is not None else []
-    says = [look.t("settings.set_says", name=name), *([setting.meaning] if setting is not None else [])]
+    says = [look.t("settings.set_says", name=name), *([setting.meaning] if setting is not None else []), *_loses(name)]
     return Confirmation(
         title=look.t("settings.set_title", name=name),
         says=says,
         button=look.t("settings.set"),
+        is_danger=bool(_loses(name)),
         fields=(
             Field(
                 name="value",
@@ -110,8 +117,9 @@ async def _confirm_unset(look: Look) -> Confirmation:
     stored = _stored(found, name)
     return Confirmation(
         title=look.t("settings.unset_title", name=name),
-        says=[look.t("settings.unset_says", value=str(stored.value) if stored else "–")],
+        says=[look.t("settings.unset_says", value=str(stored.value) if stored else "–"), *_loses(name)],
         button=look.t("settings.unset"),
+        is_danger=bool(_loses(name)),
         fields=(Field(name="version", value=version, kind="hidden"),),
     )
 
@@ -133,9 +141,11 @@ async def _confirm_rollback(look: Look) -> Confirmation:
         says=[
             look.t("settings.rollback_says", version=as_of, value=then.value)
             if then.value is not None
-            else look.t("settings.rollback_says_unset", version=as_of)
+            else look.t("settings.rollback_says_unset", version=as_of),
+            *_loses(name),
         ],
         button=look.t("settings.rollback"),
+        is_danger=bool(_loses(name)),
         fields=(Field(name="version", value=look.values.get("version") or str(changes[0].version), kind="hidden"),),
     )
 
