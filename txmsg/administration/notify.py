@@ -190,12 +190,14 @@ class NotifyAdministration:
         return lives_of(reply, which)
 
     def messages_from(self, topic: str, start: Start, *, queue: int | None = None, limit: int = 20) -> MessageLives:
-        """The lives of the stored messages of a topic, or of one queue, from a place on, the first stored one first.
+        """The stored messages of a topic, or of one queue, from a place on, the first stored one first.
 
-        start: no `latest`. Raises UnknownTopic.
+        Not what became of them in groups and mirrors. start: no `latest`. Raises UnknownTopic.
         """
-        request = messages_pb2.TraceRequest(topic=topic, place=place_of(start, queue), limit=limit)
-        return lives_of(self._ask(Messages.trace, request), "")
+        request = messages_pb2.FindMessagesRequest(topic=topic, place=place_of(start, queue), limit=limit)
+        found = self._ask(Messages.find, request)
+        traced = [messages_pb2.TracedMessage(message=each) for each in found.messages]
+        return lives_of(messages_pb2.TraceReply(messages=traced, more=found.more), "")
 
     def message_content(self, id: str) -> tuple[Mapping[str, str], bytes] | None:
         """Headers and body of a message (UUID.NUMBER); None if it is only a retry or dead letter any more, or gone."""

@@ -40,6 +40,9 @@ DATABASE_POLL_S: Final = 5.0
 HISTORY_S: Final = 15 * 60.0
 _POINTS_MAX: Final = 1000
 _READ: Final = "txmsg_halves"
+_AGE: Final = "txmsg_database_figures_age_seconds"
+_SAME_S: Final = 0.5
+"""Figures that were read so shortly after others are these."""
 _BROKERS_MAX: Final = 50
 """Of which figures are polled."""
 
@@ -62,6 +65,7 @@ class Snapshot:
     database: Series
     database_rates: Series
     database_taken_at: float
+    """When the broker that told them had read them, by the monotonic clock here."""
 
     def total(self, name: str, *labels: str) -> float:
         """The sum of a metric over all brokers and series; labels: only series with these values, in any place."""
@@ -217,9 +221,16 @@ class Watch:
         }
         # A broker that has not read the figures of the database yet tells none of halves either.
         database = next((each.series for each in told if any(name == _READ for name, _ in each.series)), None)
+        database_taken_at = now if database is None else now - _total([database], _AGE, ())
+        if before is not None and database_taken_at - before.database_taken_at < _SAME_S:
+            database = None  # a busy broker tells what it has told before: that is no rate of 0
         if database is not None:
-            database, database_taken_at = _scoped(database, Scope.DATABASE), now
-            database_rates = {} if before is None else _rates(before.database, database, now - before.database_taken_at)
+            database = _scoped(database, Scope.DATABASE)
+            database_rates = (
+                {}
+                if before is None
+                else _rates(before.database, database, database_taken_at - before.database_taken_at)
+            )
         elif before is not None:
             database, database_taken_at = before.database, before.database_taken_at
             database_rates = before.database_rates

@@ -32,14 +32,20 @@ class MessagesApi:
         self._keys = keys
 
     async def find(self, request: pb.FindMessagesRequest) -> pb.FindMessagesReply:
-        rows = await self._rows(request, limit=min(request.limit or 100, 10_000), with_bodies=request.with_bodies)
+        limit, with_bodies = min(request.limit or 100, 10_000), request.with_bodies
+        if request.HasField("place"):
+            if request.key or request.id:
+                raise ProtocolError("give an id, a key or a place to find a message")
+            rows = await self._from_place(request.topic, request.place, limit=limit, with_bodies=with_bodies)
+        else:
+            rows = await self._rows(request, limit=limit, with_bodies=with_bodies)
         return pb.FindMessagesReply(
             messages=[_message(row, with_bodies=request.with_bodies) for row in rows if may(DESCRIBE_TOPIC, row.topic)],
             more=bool(rows) and rows[-1].more,
         )
 
     async def trace(self, request: pb.TraceRequest) -> pb.TraceReply:
-        limit = MESSAGES_PER_TRANSACTION_MAX if request.id else min(request.limit or 20, 1000)
+        limit = min(request.limit or 20, 1000) if request.key else MESSAGES_PER_TRANSACTION_MAX
         rows = await self._rows(request, limit=limit, with_bodies=False)
         reply = pb.TraceReply(more=bool(rows) and rows[-1].more)
         for row in rows:
@@ -101,10 +107,8 @@ class MessagesApi:
     async def _rows(
         self, request: pb.FindMessagesRequest | pb.TraceRequest, *, limit: int, with_bodies: bool
     ) -> Sequence[FoundRow]:
-        if (bool(request.key), bool(request.id), request.HasField("place")).count(True) != 1:
+        if bool(request.key) == bool(request.id):
             raise ProtocolError("give an id, a key or a place to find a message")
-        if request.HasField("place"):
-            return await self._from_place(request.topic, request.place, limit=limit, with_bodies=with_bodies)
         if request.id:
             return await self._messages.of_id(
                 *parse_id(request.id), limit=limit, with_bodies=with_bodies, size_bytes_max=_REPLY_SIZE_BYTES_MAX

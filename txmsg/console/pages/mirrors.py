@@ -42,7 +42,12 @@ async def _read(look: Look) -> Mapping[str, Any]:
         mirrors = await look.cluster(lambda cluster: cluster.mirrors())
     except TxmsgError as exc:  # the logs are shown all the same
         error = str(exc)
-    return {"mirrors": mirrors, "mirrors_error": error, "logs": await rows}
+    return {"mirrors": mirrors, "mirrors_error": error, "logs": await rows, "without_own": _without_own}
+
+
+def _without_own(excluded: Sequence[str]) -> list[str]:
+    """What an operator has excluded: not the topics of groups and servers in the log, as %RETRY%GROUP."""
+    return [each for each in excluded if not each.startswith("%")]
 
 
 async def _row(log: Log) -> _Row:

@@ -154,18 +154,16 @@ class FindMessagesReply(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., more: bool = ...) -> None: ...
 
 class TraceRequest(_message.Message):
-    __slots__ = ("id", "key", "topic", "limit", "place")
+    __slots__ = ("id", "key", "topic", "limit")
     ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
-    PLACE_FIELD_NUMBER: _ClassVar[int]
     id: str
     key: str
     topic: str
     limit: int
-    place: Place
-    def __init__(self, id: _Optional[str] = ..., key: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., key: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class GroupTrace(_message.Message):
     __slots__ = ("group", "state", "attempts", "next_attempt_at_us", "died_at_us", "generation", "failures")
