@@ -102,9 +102,9 @@ def metaq_process(log: Path) -> Iterator[tuple[str, psutil.Process]]:
 
 
 @contextmanager
-def console_process(broker: str) -> Iterator[str]:
+def console_process(broker: str, *options: str) -> Iterator[str]:
     """A console that shows the database of this broker, and its address. Afterwards it is stopped."""
-    with _command("listening on ", "console", "--broker", broker, "--listen", "127.0.0.1:0") as child:
+    with _command("listening on ", "console", "--broker", broker, "--listen", "127.0.0.1:0", *options) as child:
         yield child.address
 
 

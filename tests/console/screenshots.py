@@ -11,27 +11,26 @@ import asyncio
 import math
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
 
-from PIL import Image
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.surroundings import broker_process, console_process, notify_database
+from benchmarks.surroundings import broker_process, console_process, metaq_process, notify_database, tailer_process
 from tests.integration.cli_harness import json_of
-from tests.page.chromium import HOW_TO_INSTALL, chromium
+from tests.page.pictures import Picture, camera, take
 from tests.waiting import until_async
 from txmsg.client import AsyncConsumer, AsyncProducer
-from txmsg.demo.trades.browser import find_browser
-from txmsg.message import Message, ReceivedMessage
+from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.metaq import AsyncLogConsumer
 
 _PLAY_S: Final = 60
 """The time lines of the pictures are about so long."""
 _WAIT_MS_MAX: Final = 60_000
 _TURN_S: Final = 0.05
-_POISON: Final = b"no address"
 
 
 class _Group(NamedTuple):
@@ -53,63 +52,129 @@ _RATES: Final = {"order.placed": 120, "payment.settled": 80, "parcel.sent": 40}
 """Messages per second, about which they swing."""
 
 
-class _Picture(NamedTuple):
-    name: str
-    size: tuple[int, int]
-    scheme: Literal["dark", "light"]
-    locale: str
+_POISONED: Final = "order-1017"
+"""The key of the message that becomes a dead letter."""
+_HANDLER: Final = compile(
+    """
+import asyncio
 
-
-_PICTURES: Final = (
-    _Picture("console-light", (1440, 760), "light", "en-GB"),
-    _Picture("console-dark", (1440, 760), "dark", "zh-CN"),
+async def send(parcel):
+    if b'"address": null' in parcel.body:
+        raise ValueError("the parcel has no address")
+    await asyncio.sleep(works_s)
+""",
+    "shop/couriers.py",  # which the page names in the error
+    "exec",
 )
+_OVERVIEWS: Final = (
+    Picture("console-light", (1440, 760), path="/shop"),
+    Picture("console-dark", (1440, 760), "dark", "zh-CN", path="/shop"),
+)
+_LOGS: Final = Picture("console-logs", (1440, 400), path="/shop/mirrors")
+_ALERTS: Final = Picture("console-alerts", (1440, 560), "dark", path="/shop/alerts")
+_LIFE: Final = ("console-message", (1440, 860))
+
+
+_ALERT_RULE: Final = """
+[receivers.couriers]
+command = ["/bin/cat"]
+
+[rules.ParcelsWithoutAddress]
+sql = "select count(*) from txmsg.dead_letter"
+database = "{url}"
+above = 0
+for = "0s"
+severity = "critical"
+summary = "parcels without an address: {{{{ $value }}}}"
+action = "Ask the customers, and redrive the dead letters of couriers."
+"""
 
 
 def main() -> int:
     """Plays and takes the pictures."""
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
-    path = find_browser()
-    assert path is not None, HOW_TO_INSTALL
+    with shop() as (browser, console, broker):
+        _take_all(browser, console, broker, target)
+    return 0
+
+
+@contextmanager
+def shop() -> Iterator[tuple[Browser, str, str]]:
+    """A shop that is open: a browser, the URL of the console and the address of a broker."""
     with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="txmsg-pictures-")))
         url = stack.enter_context(notify_database(None))
-        brokers = [stack.enter_context(broker_process(url, "--id", id_)).address for id_ in ("shop-1", "shop-2")]
-        address = stack.enter_context(console_process(",".join(brokers)))
-        browser = stack.enter_context(chromium(path))
+        alerts = directory / "alerts.toml"
+        alerts.write_text(_ALERT_RULE.format(url=url))
+        options = ("--first-check-s", "2", "--alerts", str(alerts))
+        brokers = [
+            stack.enter_context(broker_process(url, "--id", id_, *options)).address for id_ in ("shop-1", "shop-2")
+        ]
+        log, _ = stack.enter_context(metaq_process(directory / "log"))
+        stack.enter_context(tailer_process(url, log))
+        console = stack.enter_context(console_process(f"shop={','.join(brokers)}", "--log", f"trades={log}"))
+        browser = stack.enter_context(camera())
         is_over = threading.Event()
-        play = threading.Thread(target=lambda: asyncio.run(_play(brokers, is_over)))
+        play = threading.Thread(target=lambda: asyncio.run(_play(brokers, log, is_over)))
         play.start()
         try:
             # Time lines are fine while a page is looked at.
             watching = browser.new_page()
-            watching.goto(f"http://{address}/notify")
+            watching.goto(f"http://{console}/shop")
             watching.wait_for_timeout(1000 * _PLAY_S)
-            for picture in _PICTURES:
-                _take(browser, f"http://{address}/notify", picture, target / f"{picture.name}.png")
+            yield browser, f"http://{console}", brokers[0]
         finally:
             is_over.set()
             play.join()
-    return 0
 
 
-async def _play(brokers: Sequence[str], is_over: threading.Event) -> None:
-    """Sends and consumes until it is over. One message becomes a dead letter."""
+def _take_all(browser: Browser, url: str, broker: str, target: Path) -> None:
+    for picture in _OVERVIEWS:
+        take(browser, url, picture, target, _shows("[id^=group-]", ".findings [data-state=bad]"))
+    take(browser, url, _LOGS, target, _shows("[id^=log-] [data-state=good]", "[id^=mirror-] [data-state=good]"))
+    take(browser, url, _ALERTS, target, _shows("[id^=alert-] [data-state=bad]"))
+    (message,) = json_of("message", "find", "--key", _POISONED, "--broker", broker)["messages"]
+    life = Picture(*_LIFE, path=f"/shop/messages/{message['id']}")
+    take(browser, url, life, target, _shows(".life [data-what=dead]"))
+
+
+def _shows(*selectors: str) -> Callable[[Page], None]:
+    """Waits for a page of the console with at least one of each of these."""
+
+    def wait(page: Page) -> None:
+        page.wait_for_selector("html[data-ready]")
+        for selector in selectors:
+            expect(page.locator(selector).first).to_be_visible(timeout=_WAIT_MS_MAX)
+
+    return wait
+
+
+async def _play(brokers: Sequence[str], log: str, is_over: threading.Event) -> None:
+    """Sends and consumes until it is over. One message is committed by a check-back, and becomes a dead letter."""
     async with AsyncExitStack() as stack:
         for group in _GROUPS:
             await stack.enter_async_context(_consumer(brokers, group))
+        await stack.enter_async_context(_reader(log))
         # A producer prefers one broker.
-        producers = [await stack.enter_async_context(AsyncProducer(each, group="shop")) for each in brokers]
+        producers = [
+            await stack.enter_async_context(AsyncProducer(each, group="shop", check_listener=_Committed()))
+            for each in brokers
+        ]
         producer = producers[0]
         broker = ("--broker", brokers[0])
         for topic in _RATES:
             await producer.send(Message(topic, b"first"))
         await until_async(lambda: "couriers" in _names(broker))
-        await asyncio.to_thread(json_of, "group", "alter", "couriers", "--retries", "0", *broker)
+        await asyncio.to_thread(json_of, "topic", "alter", "parcel.sent", "--journal", "on", *broker)
+        await asyncio.to_thread(
+            json_of, "group", "alter", "couriers", "--retries", "2", "--retry-delays", "1s,5s", *broker
+        )
         turn = 0
         while not is_over.is_set():
             if turn == 15 / _TURN_S:
-                await producer.send(Message("parcel.sent", _POISON, key="order-1017"))
+                body = b'{"order": 1017, "weight_kg": 2.4, "address": null}'
+                await producer.half([Message("parcel.sent", body, key=_POISONED)])  # whose sender then "dies"
             swing = 1 + 0.35 * math.sin(turn * _TURN_S / 6)
             counts = {topic: round(rate * swing * _TURN_S) for topic, rate in _RATES.items()}
             await asyncio.gather(
@@ -123,42 +188,33 @@ async def _play(brokers: Sequence[str], is_over: threading.Event) -> None:
             turn += 1
 
 
+class _Committed:
+    """Says of every transaction that it was committed."""
+
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+def _reader(log: str) -> AsyncLogConsumer:
+    consumer = AsyncLogConsumer(log, group="dashboard")
+
+    @consumer.subscribe("order.placed")
+    async def count(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0.01)
+
+    return consumer
+
+
 def _names(broker: tuple[str, str]) -> set[str]:
     return {each["group"] for each in json_of("group", "list", *broker)["groups"]}
 
 
 def _consumer(brokers: Sequence[str], group: _Group) -> AsyncConsumer:
     consumer = AsyncConsumer(brokers, group=group.name, concurrency=8, close_timeout_s=1.0)
-
-    @consumer.subscribe(group.topic)
-    async def handle(message: ReceivedMessage) -> None:
-        if message.body == _POISON:
-            raise ValueError("the parcel has no address")
-        await asyncio.sleep(group.works_s)
-
+    shop: dict[str, Any] = {"works_s": group.works_s}
+    exec(_HANDLER, shop)
+    consumer.subscribe(group.topic)(shop["send"])
     return consumer
-
-
-def _take(browser: Browser, url: str, picture: _Picture, target: Path) -> None:
-    width, height = picture.size
-    context = browser.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme=picture.scheme,
-        locale=picture.locale,
-        reduced_motion="reduce",
-    )
-    context.set_default_timeout(_WAIT_MS_MAX)
-    page = context.new_page()
-    page.goto(url)
-    page.wait_for_selector("html[data-ready]")
-    expect(page.locator("[id^=group-]").first).to_be_visible()
-    expect(page.locator(".findings [data-state=bad]").first).to_be_visible()
-    page.screenshot(path=target)
-    context.close()
-    with Image.open(target) as taken:  # a palette: a third of the size
-        taken.convert("RGB").quantize(method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-            target, optimize=True
-        )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from queue import SimpleQueue
 
 import pytest
@@ -79,8 +80,8 @@ def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
     )
 
 
-@pytest.fixture(scope="session")
-def _recorded() -> tuple[TracerProvider, InMemorySpanExporter]:
+def recording() -> tuple[TracerProvider, InMemorySpanExporter]:
+    """The global provider from now on, and what it gives its spans to."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -88,22 +89,11 @@ def _recorded() -> tuple[TracerProvider, InMemorySpanExporter]:
     return provider, exporter
 
 
-@pytest.fixture
-def spans(_recorded: tuple[TracerProvider, InMemorySpanExporter]) -> Spans:
-    """What is recorded from now on."""
-    provider, exporter = _recorded
-    exporter.clear()
-    return Spans(provider, exporter)
-
-
-@pytest.fixture(scope="session")
-def traced_broker(
-    _recorded: tuple[TracerProvider, InMemorySpanExporter], postgres: PostgresServer, notify_template: str
-) -> Iterator[str]:
+@contextmanager
+def serving(storage: str) -> Iterator[str]:
     """The address of a broker with --tracing, on a thread of this process."""
-    name = f"tracing_{os.getpid()}"
     config = BrokerConfig(
-        storage=postgres.create_database(name, template=notify_template),
+        storage=storage,
         listen="127.0.0.1:0",
         tracing=True,
         first_check_s=0.2,
@@ -122,7 +112,32 @@ def traced_broker(
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     loop, stop = stops.get(timeout=_START_S_MAX)
-    yield told.get(timeout=_START_S_MAX)
-    loop.call_soon_threadsafe(stop.set)
-    thread.join()
+    try:
+        yield told.get(timeout=_START_S_MAX)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def _recorded() -> tuple[TracerProvider, InMemorySpanExporter]:
+    return recording()
+
+
+@pytest.fixture
+def spans(_recorded: tuple[TracerProvider, InMemorySpanExporter]) -> Spans:
+    """What is recorded from now on."""
+    provider, exporter = _recorded
+    exporter.clear()
+    return Spans(provider, exporter)
+
+
+@pytest.fixture(scope="session")
+def traced_broker(
+    _recorded: tuple[TracerProvider, InMemorySpanExporter], postgres: PostgresServer, notify_template: str
+) -> Iterator[str]:
+    """The address of a broker with --tracing."""
+    name = f"tracing_{os.getpid()}"
+    with serving(postgres.create_database(name, template=notify_template)) as address:
+        yield address
     postgres.drop_database(name)
