@@ -79,6 +79,12 @@ def test_the_language_is_what_the_browser_prefers_of_both(accepted: str, languag
     assert language_of(accepted) == language
 
 
+def test_a_word_of_a_newer_broker_is_shown_as_it_is() -> None:
+    renderer = all_renderers()["zh"]
+    assert renderer.word("messages.state_", "rolled back") == texts("zh")["messages.state_rolled_back"]
+    assert renderer.word("messages.state_", "frozen") == "frozen"
+
+
 # ---- templates
 
 

@@ -52,7 +52,7 @@ class Renderer:
             moment=shown.moment,
             ago=partial(shown.ago, language=language),
         )
-        self._environment.globals.update(t=self.text, language=language, languages=LANGUAGES)
+        self._environment.globals.update(t=self.text, word=self.word, language=language, languages=LANGUAGES)
         # Not imported by each page: a block that is rendered alone does not import.
         for name in ("parts", "lists"):
             self._environment.globals[name] = self._environment.get_template(f"{name}.html").module
@@ -62,9 +62,9 @@ class Renderer:
         text = self._texts[key]
         return text.format(**values) if values else text
 
-    def has_text(self, key: str) -> bool:
-        """Whether the catalogue has it."""
-        return key in self._texts
+    def word(self, prefix: str, value: str) -> str:
+        """The text for a word of a broker. One of a newer broker, which has no text, is shown as it is."""
+        return self._texts.get(prefix + value.replace(" ", "_"), value)
 
     def page(self, template: str, values: Mapping[str, Any]) -> str:
         """A document."""
