@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from txmsg.console.calls import Calls
+from txmsg.console.desks import NO_LOGIN, Desk
+from txmsg.errors import PermissionDenied, Unauthenticated
 
 if TYPE_CHECKING:
     from txmsg.metaq.access import LogAccess
@@ -24,18 +26,31 @@ class Log:
         self.where = where
         self._calls = Calls(f"the log {name}", _THREADS)
 
-    async def run(self, work: Callable[[LogAccess], T]) -> T:
+    async def run(self, desk: Desk, work: Callable[[LogAccess], T]) -> T:
         """What `work` makes of the log, which is opened for it alone: it may have been replaced since.
 
-        Raises the errors of errors.py.
+        A server decides by the visitor's token. Raises the errors of errors.py.
         """
-        return await self._calls.run(lambda: self._with_log(work))
+        return await self._calls.run(lambda: self._with_log(desk, work))
 
-    def _with_log(self, work: Callable[[LogAccess], T]) -> T:
-        from txmsg.metaq.location import open_log  # with txmsg[metaq] only
+    def _with_log(self, desk: Desk, work: Callable[[LogAccess], T]) -> T:
+        from txmsg.metaq.local import LocalLog  # with txmsg[metaq] only
+        from txmsg.metaq.location import open_log
 
-        with open_log(self.where, timeout_s=_ANSWER_S_MAX) as access:
+        with open_log(self.where, token=desk.watch.database.token, timeout_s=_ANSWER_S_MAX) as access:
+            if isinstance(access, LocalLog):
+                self._check_may_open(desk)
             return work(access)
+
+    def _check_may_open(self, desk: Desk) -> None:
+        """A directory knows no users: where others need a token, it is the console that decides."""
+        if desk.who is not None and not desk.who.is_admin:
+            raise PermissionDenied(
+                f"user {desk.who.name} may not see the log {self.name}: a log in a directory knows no users, so it is "
+                "for admins; start the console with the address of the log's server"
+            )
+        if desk.who is None and (desk.is_refused or desk.watch.snapshot is None):  # it may be that a token is needed
+            raise Unauthenticated(NO_LOGIN)
 
     def close(self) -> None:
         """Calls that have not begun do not begin. Closing twice is fine."""

@@ -107,7 +107,7 @@ class Look:
         log = self.logs.get(self.path["log"])
         if log is None:
             raise MisuseError(self.t("logs.unknown", name=self.path["log"]))
-        return await log.run(work)
+        return await log.run(self.desk, work)
 
     def start(self, title: str, total: int, steps: Callable[[NotifyAdministration], Iterator[int]]) -> Operation:
         """Begins what takes longer than a request. Raises MisuseError while too many run."""

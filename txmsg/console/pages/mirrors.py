@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from txmsg.administration.cluster import Mirror
 from txmsg.console import group_actions
 from txmsg.console.actions import Action, Confirmation
+from txmsg.console.desks import Desk
 from txmsg.console.logs import Log
 from txmsg.console.look import Look
 from txmsg.console.views import View
@@ -37,7 +38,7 @@ class _Row:
 async def _read(look: Look) -> Mapping[str, Any]:
     mirrors: Sequence[Mirror] = ()
     error = ""
-    rows = asyncio.gather(*(_row(log) for log in look.logs.values()))
+    rows = asyncio.gather(*(_row(look.desk, log) for log in look.logs.values()))
     try:
         mirrors = await look.cluster(lambda cluster: cluster.mirrors())
     except TxmsgError as exc:  # the logs are shown all the same
@@ -50,11 +51,11 @@ def _without_own(excluded: Sequence[str]) -> list[str]:
     return [each for each in excluded if not each.startswith("%")]
 
 
-async def _row(log: Log) -> _Row:
+async def _row(desk: Desk, log: Log) -> _Row:
     from txmsg.administration.log_contents import log_state  # with txmsg[metaq] only
 
     try:
-        return _Row(log=log, state=await log.run(log_state))
+        return _Row(log=log, state=await log.run(desk, log_state))
     except TxmsgError as exc:
         return _Row(log=log, state=None, error=str(exc))
 
