@@ -35,7 +35,7 @@ def camera() -> Iterator[Browser]:
         yield browser
 
 
-def take(browser: Browser, url: str, picture: Picture, directory: Path, wait_shown: Callable[[Page], None]) -> None:
+def take(browser: Browser, url: str, picture: Picture, directory: Path, wait_shown: Callable[[Page], object]) -> None:
     """Takes a picture as soon as `wait_shown` returns."""
     width, height = picture.size
     context = browser.new_context(
