@@ -24,7 +24,13 @@ from txmsg.message import Message, ReceivedMessage, TransactionState
 
 SHORTER = 12
 """A minute is 5 s: longer than what a set needs to get over a fault that should not alert."""
-LASTING = {"TxmsgProcessDown", "TxmsgGroupBehind", "TxmsgDeadLetters", "TxmsgTransactionsParked"}
+LASTING = {
+    "TxmsgProcessDown",
+    "TxmsgBrokerDied",
+    "TxmsgGroupBehind",
+    "TxmsgDeadLetters",
+    "TxmsgTransactionsParked",
+}
 _FIRED = 'count by (alertname) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
 _WITHIN_S = 300.0
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
