@@ -11,6 +11,7 @@ from tests.conftest import StartBroker
 from tests.ports import own_port
 from tests.waiting import until_async
 from tests.wire.services import serving
+from txmsg.access.tokens import new_token
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.errors import ProtocolError
 from txmsg.message import Message, ReceivedMessage, TransactionState
@@ -41,7 +42,8 @@ async def test_each_frame_is_a_line_with_its_message() -> None:
     target = await server.bind("127.0.0.1:0")
     await server.start()
     relay = await asyncio.start_server(Capture(target, lines.append, length_max=30).relay, "127.0.0.1", 0)
-    async with Channel(f"127.0.0.1:{relay.sockets[0].getsockname()[1]}") as channel:
+    token = new_token().text
+    async with Channel(f"127.0.0.1:{relay.sockets[0].getsockname()[1]}", token=token) as channel:
         await channel.call(Notify.send, SendRequest(group="shop", half=True), timeout_s=1.5)
         with pytest.raises(ProtocolError):
             await channel.call(Notify.recall, RecallRequest(n=[5]), timeout_s=1.5)
@@ -50,6 +52,7 @@ async def test_each_frame_is_a_line_with_its_message() -> None:
     await server.stop(0)
     said = [re.sub(r"^[0-9:.]+ ", "", re.sub("within 1[0-9]{3} ms", "within 1... ms", line)) for line in lines]
     assert said[0] == "1 -- connected"
+    assert token not in "".join(lines)
     assert sum(" HELLO " in line for line in said) == 2
     assert [line for line in said if "#" in line] == [
         '1 >> CALL last #1 24 B Notify/Send within 1... ms group: "shop" half: true',

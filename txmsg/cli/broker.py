@@ -16,6 +16,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
 from txmsg.cli.output import print_address
 from txmsg.cli.settings import read_settings, settings_options, take_again
+from txmsg.cli.user import make_first_user
 from txmsg.logs import name_process, set_log_level
 from txmsg.runtime import loops
 from txmsg.runtime.signals import call_on_hangup, stop_on_signals
@@ -43,20 +44,22 @@ def broker(*, config: Path | None, as_json: bool, **options: object) -> None:
     name_process(f"broker {made.broker_id}")
     with ExitStack() as stack:
         if not made.storage:  # only now: a mistake in an option is told before a server is started
-            made = dataclasses.replace(made, storage=stack.enter_context(_embedded(made.data_dir)))
+            made = dataclasses.replace(made, storage=stack.enter_context(_embedded(made)))
         given = Given(made, settings.sources())
         loops.run(_serve(given, partial(take_again, given, "broker", config, options), as_json=as_json))
 
 
 @contextmanager
-def _embedded(data_dir: Path | None) -> Iterator[str]:
+def _embedded(config: BrokerConfig) -> Iterator[str]:
     """The URL of an upgraded Notify database in the embedded PostgreSQL, which this process uses meanwhile."""
     from txmsg.broker import migrate
-    from txmsg.embedded import EmbeddedPostgres
+    from txmsg.embedded import EmbeddedPostgres, default_data_dir
 
-    with EmbeddedPostgres(None if data_dir is None else data_dir / "pg") as postgres:
+    with EmbeddedPostgres(None if config.data_dir is None else config.data_dir / "pg") as postgres:
         url = postgres.create_database("txmsg")
         migrate.upgrade(url)
+        if config.authentication:
+            make_first_user(url, (config.data_dir or default_data_dir()) / "admin.token")
         yield url
 
 

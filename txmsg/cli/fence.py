@@ -13,6 +13,7 @@ from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from txmsg.checker.fence import Fence
+from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, json_option
 from txmsg.client.undecided import held_by
@@ -55,6 +56,7 @@ def fence() -> None:
     show_default=True,
     help="Age of the rows to delete. Choose it longer than any of your processes is ever paused.",
 )
+@token_file_option
 @json_option
 def purge(*, database: str, brokers: tuple[str, ...], older_than_days: float, as_json: bool) -> None:
     """Delete rows of transactions that no Notify database holds any more. Run it daily.

@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from txmsg.administration.log_contents import log_state, log_topics
+from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
 from txmsg.cli.options import duration, json_option
 from txmsg.cli.output import print_facts, print_table
@@ -40,6 +41,7 @@ def metaq() -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq topics /var/lib/metaq\n  txmsg metaq topics metaq:7720 --json",
 )
 @click.argument("log")
+@token_file_option
 @json_option
 def topics(*, log: str, as_json: bool) -> None:
     """List the topics of a log: queues, offsets kept, and options.
@@ -145,6 +147,7 @@ class _Retention(click.ParamType):  # type: ignore[type-arg]
     type=_Retention(),
     help="Minimum time to keep messages, or `log`: as the log's setting.",
 )
+@token_file_option
 @json_option
 def set_(
     *, log: str, topic: str, flush: str | None, compression: str | None, retention: float | str | None, as_json: bool
@@ -178,6 +181,7 @@ def set_(
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq status metaq:7720\n  txmsg metaq status /var/lib/metaq --json",
 )
 @click.argument("log")
+@token_file_option
 @json_option
 def status(*, log: str, as_json: bool) -> None:
     """Show the state of a log; of a server, also whether it accepts appends, and its load.

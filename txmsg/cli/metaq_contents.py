@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import START, json_option
 from txmsg.cli.output import moment, say
@@ -179,6 +180,7 @@ def _line(message: ReceivedMessage) -> str:
 @click.option("--topic", metavar="TOPIC", help="Only frames of this topic.")
 @click.option("--queue", type=click.IntRange(0, 9999), help="Only frames of this queue.")
 @click.option("--bodies", is_flag=True, help="Also print the messages.")
+@token_file_option
 @json_option
 def dump(
     *, directory: Path, position: int, limit: int, topic: str | None, queue: int | None, bodies: bool, as_json: bool
@@ -269,6 +271,7 @@ def _header_values(header: Header) -> dict[str, Any]:
     show_default=True,
     help="Name of the mirror in that database.",
 )
+@token_file_option
 @json_option
 def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_json: bool) -> None:
     """Check every frame, cell and file of a log. Safe while it is read and written.

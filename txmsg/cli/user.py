@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from txmsg.access.rules import ADMIN
 from txmsg.administration import Ask, changer
 from txmsg.administration.access import User, UserAdministration
 from txmsg.broker import migrate
@@ -25,9 +26,12 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import contains_option, duration, json_option, page_option, yes_option
 from txmsg.cli.output import json_text, print_facts, print_rows, say
 from txmsg.errors import MisuseError, printable
+from txmsg.logs import EventLog
 from txmsg.wire.caller import Caller, calling_as
 from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
 from txmsg.wire.v1.access_rpc import Access
+
+_log = EventLog(__name__)
 
 _expires_option = click.option(
     "--expires", metavar="DURATION", type=duration, help="How long the token is valid, such as 90d.  [default: always]"
@@ -81,6 +85,19 @@ async def _ask_storage(url: str, method: Method[RequestT, ReplyT], request: Requ
             return reply
     finally:
         await pool.close()
+
+
+def make_first_user(url: str, out: Path) -> None:
+    """Makes the user `admin` of a database that has no users, and writes its token to a file.
+
+    For the embedded database, of which nobody else knows the URL.
+    """
+    users = UserAdministration(_asker_of_storage(url))
+    if not users.list(1).users:
+        _check_out(out)
+        _, token = users.create("admin", roles=[ADMIN])
+        _write_private(out, token)
+        _log.info("access.first_user", "the token of the first user, admin, is in %(path)s", path=out)
 
 
 @click.group()

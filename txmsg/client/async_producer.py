@@ -17,7 +17,7 @@ from txmsg.checker.fence import AsyncFence, FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.attach import Presence
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
-from txmsg.client.channel import Brokers
+from txmsg.client.channel import Brokers, knock
 from txmsg.client.counts import ProducerCounts
 from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.hooks import ProducerHooks
@@ -124,8 +124,9 @@ class AsyncProducer:
 
         Raises Unauthenticated if a broker does not let us in; one that is away is not waited for.
         """
+        if self._sender is None and not self._closed:
+            await asyncio.gather(*(knock(Brokers(addresses, **self._access)) for addresses in self._addresses))
         await self._started()
-        await asyncio.gather(*(brokers.knock() for brokers in self._brokers))
         return self
 
     async def close(self) -> None:

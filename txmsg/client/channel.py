@@ -35,7 +35,7 @@ _ATTEMPT_S_MIN = 0.25
 _AVOIDED_S = 5.0
 """How long a broker that failed is chosen only where there is no other."""
 _SHARD_SIZE_BYTES = 16
-_KNOCK_S_MAX = 1.0
+_KNOCK_S_MAX = 2.0
 _LINGER_S = 15.0
 """How long a broker that has gone may still be told what became of its messages."""
 
@@ -138,18 +138,6 @@ class Brokers:
         """Takes which database it is from a reply, if no broker has said it before."""
         if not self.shard and len(shard) == _SHARD_SIZE_BYTES:
             self.shard = shard
-
-    async def knock(self) -> None:
-        """Raises Unauthenticated, or MisuseError, if we are not let in.
-
-        Every other failure is left to calls that are tried again: a broker that is away is not waited for here.
-        """
-        try:
-            await self.call(Notify.route, RouteRequest(), timeout_s=_KNOCK_S_MAX)
-        except (Unauthenticated, MisuseError):
-            raise
-        except TxmsgError as exc:
-            _log.debug("client.knock_failed", "no broker answers at the start: %(error)s", error=exc)
 
     async def find_shard(self, timeout_s: float) -> None:
         """Asks the brokers, each once at most, which database it is. Raises what the last one asked raised."""
@@ -267,6 +255,21 @@ class Brokers:
             closing.add_done_callback(self._closing.discard)
 
         asyncio.get_running_loop().call_later(_LINGER_S, close)
+
+
+async def knock(brokers: Brokers) -> None:
+    """Raises Unauthenticated, or MisuseError, if a broker does not let us in: before anything is started. Closes them.
+
+    Every other failure is left to calls that are tried again: a broker that is away is not waited for here.
+    """
+    try:
+        await brokers.call(Notify.route, RouteRequest(), timeout_s=_KNOCK_S_MAX)
+    except (Unauthenticated, MisuseError):
+        raise
+    except TxmsgError as exc:
+        _log.debug("client.knock_failed", "no broker answers at the start: %(error)s", error=exc)
+    finally:
+        await brokers.close()
 
 
 def retrying(timeout_s: float) -> AsyncRetrying:

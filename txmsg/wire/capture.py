@@ -81,7 +81,11 @@ class Words:
     def _text(self, kind: type[Any] | None, message: bytes) -> str:
         if kind is None:
             return ""
-        text = printable(MessageToString(kind.FromString(message), as_one_line=True))
+        read = kind.FromString(message)
+        for field, _ in read.ListFields():
+            if field.GetOptions().debug_redact:  # a token
+                setattr(read, field.name, "***")
+        text = printable(MessageToString(read, as_one_line=True))
         return text if len(text) <= self._length_max else f"{text[: self._length_max]} ..."
 
 

@@ -24,13 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atxmsg/wire/v1/access.proto\x12\x08txmsg.v1\"G\n\x0b\x41\x63\x63\x65ssToken\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rcreated_at_us\x18\x02 \x01(\x12\x12\x15\n\rexpires_at_us\x18\x03 \x01(\x12\"|\n\nAccessUser\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\t\x12\x15\n\rcreated_at_us\x18\x04 \x01(\x12\x12%\n\x06tokens\x18\x05 \x03(\x0b\x32\x15.txmsg.v1.AccessToken\"\x0f\n\rWhoAmIRequest\"m\n\x0bWhoAmIReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x16\n\x0e\x61uthentication\x18\x03 \x01(\x08\x12\x12\n\ncredential\x18\x04 \x01(\t\x12\x15\n\rexpires_at_us\x18\x05 \x01(\x12\"P\n\x10ListUsersRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x10\n\x08\x63ontains\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\"C\n\x0eListUsersReply\x12#\n\x05users\x18\x01 \x03(\x0b\x32\x14.txmsg.v1.AccessUser\x12\x0c\n\x04next\x18\x02 \x01(\t\"\\\n\x11\x43reateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\t\x12\x15\n\rexpires_at_us\x18\x04 \x01(\x12\"D\n\x0f\x43reateUserReply\x12\"\n\x04user\x18\x01 \x01(\x0b\x32\x14.txmsg.v1.AccessUser\x12\r\n\x05token\x18\x02 \x01(\t\"s\n\x10\x41lterUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tadd_roles\x18\x02 \x03(\t\x12\x14\n\x0cremove_roles\x18\x03 \x03(\t\x12\x18\n\x0b\x63\x65rtificate\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_certificate\"4\n\x0e\x41lterUserReply\x12\"\n\x04user\x18\x01 \x01(\x0b\x32\x14.txmsg.v1.AccessUser\"9\n\x12RotateTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rexpires_at_us\x18\x02 \x01(\x12\"E\n\x10RotateTokenReply\x12\"\n\x04user\x18\x01 \x01(\x0b\x32\x14.txmsg.v1.AccessUser\x12\r\n\x05token\x18\x02 \x01(\t\",\n\rRevokeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\"1\n\x0bRevokeReply\x12\"\n\x04user\x18\x01 \x01(\x0b\x32\x14.txmsg.v1.AccessUser\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x11\n\x0f\x44\x65leteUserReply\"6\n\x12WatchAccessRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x02 \x01(\r\"V\n\x0cWatchedToken\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\x15\n\rsecret_sha256\x18\x03 \x01(\x0c\x12\x15\n\rexpires_at_us\x18\x04 \x01(\x12\"M\n\x0bWatchedRule\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07pattern\x18\x04 \x01(\t\"\x96\x01\n\x10WatchAccessReply\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12#\n\x05users\x18\x02 \x03(\x0b\x32\x14.txmsg.v1.AccessUser\x12&\n\x06tokens\x18\x03 \x03(\x0b\x32\x16.txmsg.v1.WatchedToken\x12$\n\x05rules\x18\x04 \x03(\x0b\x32\x15.txmsg.v1.WatchedRule2\x9a\x04\n\x06\x41\x63\x63\x65ss\x12\x38\n\x06WhoAmI\x12\x17.txmsg.v1.WhoAmIRequest\x1a\x15.txmsg.v1.WhoAmIReply\x12\x41\n\tListUsers\x12\x1a.txmsg.v1.ListUsersRequest\x1a\x18.txmsg.v1.ListUsersReply\x12\x44\n\nCreateUser\x12\x1b.txmsg.v1.CreateUserRequest\x1a\x19.txmsg.v1.CreateUserReply\x12\x41\n\tAlterUser\x12\x1a.txmsg.v1.AlterUserRequest\x1a\x18.txmsg.v1.AlterUserReply\x12G\n\x0bRotateToken\x12\x1c.txmsg.v1.RotateTokenRequest\x1a\x1a.txmsg.v1.RotateTokenReply\x12\x38\n\x06Revoke\x12\x17.txmsg.v1.RevokeRequest\x1a\x15.txmsg.v1.RevokeReply\x12\x44\n\nDeleteUser\x12\x1b.txmsg.v1.DeleteUserRequest\x1a\x19.txmsg.v1.DeleteUserReply\x12\x41\n\x05Watch\x12\x1c.txmsg.v1.WatchAccessRequest\x1a\x1a.txmsg.v1.WatchAccessReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atxmsg/wire/v1/access.proto\x12\x08txmsg.v1\"G\n\x0b\x41\x63\x63\x65ssToken\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rcreated_at_us\x18\x02 \x01(\x12\x12\x15\n\rexpires_at_us\x18\x03 \x01(\x12\"|\n\nAccessUser\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\t\x12\x15\n\rcreated_at_us\x18\x04 \x01(\x12\x12%\n\x06tokens\x18\x05 \x03(\x0b\x32\x15.txmsg.v1.AccessToken\"\x0f\n\rWhoAmIRequest\"m\n\x0bWhoAmIReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x16\n\x0e\x61uthentication\x18\x03 \x01(\x08\x12\x12\n\ncredential\x18\x04 \x01(\t\x12\x15\n\rexpires_at_us\x18\x05 \x01(\x12\"P\n\x10ListUsersRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x10\n\x08\x63ontains\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\"C\n\x0eListUsersReply\x12#\n\x05users\x18\x01 \x03(\x0b\x32\x14.txmsg.v1.AccessUser\x12\x0c\n\x04next\x18\x02 \x01(\t\"\\\n\x11\x43reateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05roles\x18\x02 \x03(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\t\x12\x15\n\rexpires_at_us\x18\x04 \x01(\x12\"I\n\x0f\x43reateUserReply\x12\"\n\x04user\x18\x01 \x01(\x0b\x32\x14.txmsg.v1.AccessUser\x12\x12\n\x05token\x18\x02 \x01(\tB\x03\x80\x01\x01\"s\n\x10\x41lterUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tadd_roles\x18\x02 \x03(\t\x12\x14\n\x0cremove_roles\x18\x03 \x03(\t\x12\x18\n\x0b\x63\x65rtificate\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_certificate\"4\n\x0e\x41lterUserReply\x12\"\n\x04user\x18\x01 \x01(\x0b\x32\x14.txmsg.v1.AccessUser\"9\n\x12RotateTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rexpires_at_us\x18\x02 \x01(\x12\"J\n\x10RotateTokenReply\x12\"\n\x04user\x18\x01 \x01(\x0b\x32\x14.txmsg.v1.AccessUser\x12\x12\n\x05token\x18\x02 \x01(\tB\x03\x80\x01\x01\",\n\rRevokeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\"1\n\x0bRevokeReply\x12\"\n\x04user\x18\x01 \x01(\x0b\x32\x14.txmsg.v1.AccessUser\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x11\n\x0f\x44\x65leteUserReply\"6\n\x12WatchAccessRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x02 \x01(\r\"V\n\x0cWatchedToken\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\x15\n\rsecret_sha256\x18\x03 \x01(\x0c\x12\x15\n\rexpires_at_us\x18\x04 \x01(\x12\"M\n\x0bWatchedRule\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07pattern\x18\x04 \x01(\t\"\x96\x01\n\x10WatchAccessReply\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12#\n\x05users\x18\x02 \x03(\x0b\x32\x14.txmsg.v1.AccessUser\x12&\n\x06tokens\x18\x03 \x03(\x0b\x32\x16.txmsg.v1.WatchedToken\x12$\n\x05rules\x18\x04 \x03(\x0b\x32\x15.txmsg.v1.WatchedRule2\x9a\x04\n\x06\x41\x63\x63\x65ss\x12\x38\n\x06WhoAmI\x12\x17.txmsg.v1.WhoAmIRequest\x1a\x15.txmsg.v1.WhoAmIReply\x12\x41\n\tListUsers\x12\x1a.txmsg.v1.ListUsersRequest\x1a\x18.txmsg.v1.ListUsersReply\x12\x44\n\nCreateUser\x12\x1b.txmsg.v1.CreateUserRequest\x1a\x19.txmsg.v1.CreateUserReply\x12\x41\n\tAlterUser\x12\x1a.txmsg.v1.AlterUserRequest\x1a\x18.txmsg.v1.AlterUserReply\x12G\n\x0bRotateToken\x12\x1c.txmsg.v1.RotateTokenRequest\x1a\x1a.txmsg.v1.RotateTokenReply\x12\x38\n\x06Revoke\x12\x17.txmsg.v1.RevokeRequest\x1a\x15.txmsg.v1.RevokeReply\x12\x44\n\nDeleteUser\x12\x1b.txmsg.v1.DeleteUserRequest\x1a\x19.txmsg.v1.DeleteUserReply\x12\x41\n\x05Watch\x12\x1c.txmsg.v1.WatchAccessRequest\x1a\x1a.txmsg.v1.WatchAccessReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'txmsg.wire.v1.access_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CREATEUSERREPLY'].fields_by_name['token']._loaded_options = None
+  _globals['_CREATEUSERREPLY'].fields_by_name['token']._serialized_options = b'\200\001\001'
+  _globals['_ROTATETOKENREPLY'].fields_by_name['token']._loaded_options = None
+  _globals['_ROTATETOKENREPLY'].fields_by_name['token']._serialized_options = b'\200\001\001'
   _globals['_ACCESSTOKEN']._serialized_start=40
   _globals['_ACCESSTOKEN']._serialized_end=111
   _globals['_ACCESSUSER']._serialized_start=113
@@ -46,31 +50,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEUSERREQUEST']._serialized_start=518
   _globals['_CREATEUSERREQUEST']._serialized_end=610
   _globals['_CREATEUSERREPLY']._serialized_start=612
-  _globals['_CREATEUSERREPLY']._serialized_end=680
-  _globals['_ALTERUSERREQUEST']._serialized_start=682
-  _globals['_ALTERUSERREQUEST']._serialized_end=797
-  _globals['_ALTERUSERREPLY']._serialized_start=799
-  _globals['_ALTERUSERREPLY']._serialized_end=851
-  _globals['_ROTATETOKENREQUEST']._serialized_start=853
-  _globals['_ROTATETOKENREQUEST']._serialized_end=910
-  _globals['_ROTATETOKENREPLY']._serialized_start=912
-  _globals['_ROTATETOKENREPLY']._serialized_end=981
-  _globals['_REVOKEREQUEST']._serialized_start=983
-  _globals['_REVOKEREQUEST']._serialized_end=1027
-  _globals['_REVOKEREPLY']._serialized_start=1029
-  _globals['_REVOKEREPLY']._serialized_end=1078
-  _globals['_DELETEUSERREQUEST']._serialized_start=1080
-  _globals['_DELETEUSERREQUEST']._serialized_end=1113
-  _globals['_DELETEUSERREPLY']._serialized_start=1115
-  _globals['_DELETEUSERREPLY']._serialized_end=1132
-  _globals['_WATCHACCESSREQUEST']._serialized_start=1134
-  _globals['_WATCHACCESSREQUEST']._serialized_end=1188
-  _globals['_WATCHEDTOKEN']._serialized_start=1190
-  _globals['_WATCHEDTOKEN']._serialized_end=1276
-  _globals['_WATCHEDRULE']._serialized_start=1278
-  _globals['_WATCHEDRULE']._serialized_end=1355
-  _globals['_WATCHACCESSREPLY']._serialized_start=1358
-  _globals['_WATCHACCESSREPLY']._serialized_end=1508
-  _globals['_ACCESS']._serialized_start=1511
-  _globals['_ACCESS']._serialized_end=2049
+  _globals['_CREATEUSERREPLY']._serialized_end=685
+  _globals['_ALTERUSERREQUEST']._serialized_start=687
+  _globals['_ALTERUSERREQUEST']._serialized_end=802
+  _globals['_ALTERUSERREPLY']._serialized_start=804
+  _globals['_ALTERUSERREPLY']._serialized_end=856
+  _globals['_ROTATETOKENREQUEST']._serialized_start=858
+  _globals['_ROTATETOKENREQUEST']._serialized_end=915
+  _globals['_ROTATETOKENREPLY']._serialized_start=917
+  _globals['_ROTATETOKENREPLY']._serialized_end=991
+  _globals['_REVOKEREQUEST']._serialized_start=993
+  _globals['_REVOKEREQUEST']._serialized_end=1037
+  _globals['_REVOKEREPLY']._serialized_start=1039
+  _globals['_REVOKEREPLY']._serialized_end=1088
+  _globals['_DELETEUSERREQUEST']._serialized_start=1090
+  _globals['_DELETEUSERREQUEST']._serialized_end=1123
+  _globals['_DELETEUSERREPLY']._serialized_start=1125
+  _globals['_DELETEUSERREPLY']._serialized_end=1142
+  _globals['_WATCHACCESSREQUEST']._serialized_start=1144
+  _globals['_WATCHACCESSREQUEST']._serialized_end=1198
+  _globals['_WATCHEDTOKEN']._serialized_start=1200
+  _globals['_WATCHEDTOKEN']._serialized_end=1286
+  _globals['_WATCHEDRULE']._serialized_start=1288
+  _globals['_WATCHEDRULE']._serialized_end=1365
+  _globals['_WATCHACCESSREPLY']._serialized_start=1368
+  _globals['_WATCHACCESSREPLY']._serialized_end=1518
+  _globals['_ACCESS']._serialized_start=1521
+  _globals['_ACCESS']._serialized_end=2059
 # @@protoc_insertion_point(module_scope)

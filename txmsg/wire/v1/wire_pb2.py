@@ -24,15 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18txmsg/wire/v1/wire.proto\x12\x08txmsg.v1\"f\n\x08Greeting\x12\x10\n\x08versions\x18\x01 \x03(\r\x12\x0f\n\x07release\x18\x02 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\x12\x10\n\x08\x62locking\x18\x04 \x01(\x08\x12\r\n\x05token\x18\x05 \x01(\tJ\x04\x08\x06\x10\t\"C\n\tCallError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18txmsg/wire/v1/wire.proto\x12\x08txmsg.v1\"k\n\x08Greeting\x12\x10\n\x08versions\x18\x01 \x03(\r\x12\x0f\n\x07release\x18\x02 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\x12\x10\n\x08\x62locking\x18\x04 \x01(\x08\x12\x12\n\x05token\x18\x05 \x01(\tB\x03\x80\x01\x01J\x04\x08\x06\x10\t\"C\n\tCallError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'txmsg.wire.v1.wire_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_GREETING'].fields_by_name['token']._loaded_options = None
+  _globals['_GREETING'].fields_by_name['token']._serialized_options = b'\200\001\001'
   _globals['_GREETING']._serialized_start=38
-  _globals['_GREETING']._serialized_end=140
-  _globals['_CALLERROR']._serialized_start=142
-  _globals['_CALLERROR']._serialized_end=209
+  _globals['_GREETING']._serialized_end=145
+  _globals['_CALLERROR']._serialized_start=147
+  _globals['_CALLERROR']._serialized_end=214
 # @@protoc_insertion_point(module_scope)
