@@ -33,6 +33,7 @@ def test_explain_tells_of_a_setting_all_that_the_catalogue_has() -> None:
     assert found["option"] == "--retention"
     assert found["variable"] == "TXMSG_BROKER_RETENTION_S"
     assert found["in_the_file"] == "[broker] retention_s"
+    assert "go for good" in found["may_delete"]
     assert "TXMSG_BROKER_RETENTION_S" in run("explain", "broker.retention_s")
 
 

@@ -289,6 +289,7 @@ def _facts(setting: Setting) -> dict[str, object]:
         "kind": setting.kind.value,
         "default": setting.shown_default(),
         "bounds": setting.bounds() or None,
+        "may_delete": setting.loses or None,
         "choices": " ".join(setting.choices) or None,
         "a_change": _change_of(setting),
         "option": setting.option or None,
