@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+import uvloop
 
 from tests.alerts.receiving import receiving
 from tests.ports import own_port
@@ -165,6 +166,21 @@ async def test_a_command_gets_the_content_and_a_line(tmp_path: Path) -> None:
     )
     given = json.loads((tmp_path / "out").read_text())
     assert given == [CONTENT, "[firing] TxmsgDeadLetters: group shop has 1 dead letters", "7"]
+
+
+def test_a_command_that_ends_without_reading_has_taken_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = asyncio.create_subprocess_exec
+
+    async def ended(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await begin(*argv, **options)
+        await process.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", ended)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the loop of brokers
+        runner.run(tell(Command(argv=["/bin/true"])))
+        with pytest.raises(ReceiverFailed, match="status 1"):
+            runner.run(tell(Command(argv=["/bin/false"])))
 
 
 async def test_a_command_that_fails_or_is_not_there_is_told(tmp_path: Path) -> None:

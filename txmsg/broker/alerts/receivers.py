@@ -286,7 +286,10 @@ async def _run(command: Command, notification_id: int, content: Mapping[str, Any
     except OSError as exc:
         raise ReceiverFailed(f"the command cannot be run: {exc.strerror}") from None
     try:
-        await process.communicate(json.dumps(content).encode())
+        try:
+            await process.communicate(json.dumps(content).encode())
+        except RuntimeError:  # uvloop's; asyncio's own loop passes over it: the command has ended, and did not read
+            await process.wait()
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
