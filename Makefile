@@ -105,14 +105,19 @@ docs: $(STAMP) ## Build the documentation as a site in build/docs; a broken link
 	$(BIN)/sphinx-build --quiet --fresh-env --write-all --fail-on-warning --keep-going --nitpicky --conf-dir docs . build/docs
 	@echo "open build/docs/index.html"
 
-release: $(STAMP) ## Build wheel and sdist into dist, check them, and run the demo from the wheel in an empty environment
-	rm -rf dist build/release
-	$(BIN)/python -m build --outdir dist .
-	$(BIN)/twine check --strict dist/*
+# Its tools are pinned by hash: update tools/release.txt with the command that its head names.
+release: $(STAMP) ## Build wheel, sdist and SBOM into dist, check them, and run the demo from the wheel in an empty environment
+	rm -rf dist build/release build/release-tools
+	$(BIN)/python -m venv build/release-tools
+	build/release-tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/release.txt
+	build/release-tools/bin/python -m build --no-isolation --outdir dist .
+	build/release-tools/bin/twine check --strict dist/*
 	$(BIN)/python tools/wheel.py dist/*.whl
 	$(BIN)/python -m venv build/release
 	build/release/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(CURDIR)/dist/*.whl)[broker]"
 	cd build/release && bin/txmsg demo registration --users 40 --crash 4
+	build/release-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file "dist/$$(basename dist/*.whl -py3-none-any.whl).cdx.json" build/release/bin/python
 
 clean: ## Remove .venv and all build output; your databases are kept
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -36,3 +36,14 @@ def test_every_script_that_is_named_exists(name: str) -> None:
     assert [
         place for place in places if not (place / "__main__.py").is_file() and not place.with_suffix(".py").is_file()
     ] == []
+
+
+def test_the_tools_of_a_release_are_pinned_by_hash() -> None:
+    wanted = (ROOT / "tools/release.in").read_text(encoding="utf-8").split()
+    pinned = dict(
+        re.findall(r"^([\w-]+)==[^\n]*\\\n +--hash=(sha256):", (ROOT / "tools/release.txt").read_text(), re.MULTILINE)
+    )
+    assert wanted
+    assert [name for name in wanted if name not in pinned] == []
+    [backend] = re.findall(r'^build-backend = "(\w+)\.', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert backend in pinned  # it builds without isolation

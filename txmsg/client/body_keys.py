@@ -14,6 +14,8 @@ from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.wire.address import check_address
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.codec import REQUEST_ITEMS_MAX
+from txmsg.wire.credential import TokenChoice, client_token
+from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1.messages_pb2 import BodyKeysRequest
 from txmsg.wire.v1.messages_rpc import Messages
 
@@ -23,15 +25,25 @@ TIMEOUT_S_MAX = 3600.0
 class BodyKeys:
     """Decrypts messages of erasable topics that were read from a log. Fit for `encryption=` of a LogConsumer.
 
-    broker: "host:port" of any broker of the Notify database that the log mirrors. timeout_s: of each call.
+    broker: "host:port" of any broker of the Notify database that the log mirrors. timeout_s: of each call. tls, token:
+    as of a Consumer. With authentication, reading keys needs the right to read the topic.
 
     Asks the broker for the keys each time: what was erased meanwhile is not decrypted. Its body is empty then, and it
     has the header `txmsg-erased`.
     """
 
-    def __init__(self, broker: str = "localhost:7700", *, timeout_s: Seconds = 10.0) -> None:
+    def __init__(
+        self,
+        broker: str = "localhost:7700",
+        *,
+        timeout_s: Seconds = 10.0,
+        tls: TlsChoice = None,
+        token: TokenChoice = None,
+    ) -> None:
         self._broker = check_address("broker", broker)
         self._timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
+        self._tls = client_context(tls) or False
+        self._token = client_token(token)
 
     def encrypt(self, message: Message) -> Message:
         """The message as it is: brokers encrypt."""
@@ -42,7 +54,7 @@ class BodyKeys:
         return self.decrypt_all((message,))[0]
 
     def decrypt_all(self, messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
-        """As `decrypt`, in one call for up to 10,000 messages of a topic."""
+        """As `decrypt`, in one call for up to 4,096 messages of a topic."""
         opened = list(messages)
         by_topic: dict[str, list[int]] = defaultdict(list)
         for place, message in enumerate(opened):
@@ -62,7 +74,7 @@ class BodyKeys:
             transaction_ids=b"".join(message.id_bytes for message in messages),
             n=[message.n for message in messages],
         )
-        with BlockingChannel(self._broker) as channel:
+        with BlockingChannel(self._broker, tls=self._tls, token=self._token) as channel:
             return channel.call(Messages.body_keys, request, timeout_s=self._timeout_s).keys
 
 
