@@ -14,7 +14,7 @@ from txmsg.console import views
 from txmsg.console.look import Look
 from txmsg.console.views import Live, Reading, View
 
-_LOOK = cast(Look, SimpleNamespace(watch=SimpleNamespace(snapshot=object(), trouble="", look=lambda: None)))
+_LOOK = cast(Look, SimpleNamespace(watch=SimpleNamespace(snapshot=object(), trouble="", denied="", look=lambda: None)))
 _SAME = b"event: same\ndata:\n\n"
 
 

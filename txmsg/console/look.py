@@ -18,7 +18,7 @@ from txmsg.console.logs import Log
 from txmsg.console.operations import Operation, Operations
 from txmsg.console.render import Renderer
 from txmsg.console.watch import Snapshot, Watch
-from txmsg.errors import BrokerUnavailable, MisuseError
+from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied
 
 if TYPE_CHECKING:
     from txmsg.metaq.access import LogAccess
@@ -79,7 +79,9 @@ class Look:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest one. Raises BrokerUnavailable while there is none."""
+        """The newest one. Raises BrokerUnavailable while there is none, PermissionDenied if there will be none."""
+        if self.watch.denied:
+            raise PermissionDenied(self.watch.denied)
         if self.watch.snapshot is None:
             raise BrokerUnavailable(self.watch.trouble or self.t("state.waiting"))
         return self.watch.snapshot

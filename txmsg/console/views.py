@@ -78,7 +78,7 @@ class Reading:
 async def read(view: View, look: Look) -> Reading:
     """What a view shows now."""
     look.watch.look()
-    if look.watch.snapshot is None and not look.watch.trouble:
+    if look.watch.snapshot is None and not (look.watch.trouble or look.watch.denied):
         await look.watch.polled(_TICK_S_MAX)  # the first one, just after the start
     try:
         return Reading(await view.read(look))

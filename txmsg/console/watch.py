@@ -21,7 +21,7 @@ from txmsg.administration.cluster import (
     cluster_state,
 )
 from txmsg.console.database import Database
-from txmsg.errors import TxmsgError, Unauthenticated
+from txmsg.errors import PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.metrics.catalogue import CATALOGUE, Kind, Scope
 from txmsg.wire.v1 import cluster_pb2 as pb
@@ -127,6 +127,8 @@ class Watch:
         self.snapshot: Snapshot | None = None
         self.trouble = ""
         """Why the last poll failed; empty if it did not."""
+        self.denied = ""
+        """Why this visitor sees no figures; empty if it does. Brokers answer what it may ask."""
         self.is_refused = False
         """Whether brokers want another token."""
         self.history: deque[Point] = deque(maxlen=_POINTS_MAX)
@@ -162,8 +164,10 @@ class Watch:
             begun_at = time.monotonic()
             try:
                 self.snapshot = await self._poll()
-                self.trouble, self.is_refused = "", False
+                self.trouble, self.denied, self.is_refused = "", "", False
                 self._remember(self.snapshot)
+            except PermissionDenied as exc:
+                self.snapshot, self.trouble, self.denied = None, "", str(exc)
             except TxmsgError as exc:
                 self.is_refused = isinstance(exc, Unauthenticated)
                 if not self.trouble:
