@@ -156,6 +156,8 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         assert (len(before["tokens"]), len(after["tokens"])) == (1, 2)
         before, after = changes("Access/Revoke", access_pb2.RevokeRequest(name="eve"), "user.revoke", "eve")
         assert (len(before["tokens"]), len(after["tokens"])) == (2, 0)
+        limits = access_pb2.LimitUserRequest(name="eve", limits={"connections": 3})
+        assert changes("Access/LimitUser", limits, "user.limit", "eve")[1]["limits"] == {"connections": 3}
         changes("Access/DeleteUser", access_pb2.DeleteUserRequest(name="eve"), "user.delete", "eve")
 
         connection.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")

@@ -364,3 +364,28 @@ def test_secrets_are_nowhere_to_be_found(secured: Secured, tmp_path: Path, caplo
     assert all(said_anywhere.values())
     assert [(place, secret) for place, text in said_anywhere.items() for secret in secrets if secret in text] == []
     assert token.split("_")[1] in said_anywhere["table access_token"], "the search finds what is there"
+
+
+def test_a_user_above_its_limits_is_refused_and_another_is_not(secured: Secured) -> None:
+    anna, anna_token = secured.new()
+    _, bert_token = secured.new()
+    limited = secured.user("limit", anna, "--messages", "1", "--bytes", "0")
+    assert limited["limits"] == {"in_flight_bytes": 0, "messages_per_s": 1}
+    many = [Message("limited", b"x")] * 1000
+    with (
+        Producer(secured.first.address, group="a", token=anna_token, timeout_s=1) as greedy,
+        Producer(secured.first.address, group="b", token=bert_token) as modest,
+    ):
+
+        def flood() -> None:
+            for _ in range(4):  # each of the two brokers takes as much
+                greedy.send_many(many)
+
+        with pytest.raises(TxmsgError, match=f"user {anna} is at its limit"):
+            flood()
+        modest.send_many(many)
+        modest.send(Message("limited", b"x"))
+    assert secured.user("limit", anna, "--default")["limits"] == {}
+    with Producer(secured.first.address, group="a", token=anna_token) as free:
+        free.send_many(many)
+        free.send(Message("limited", b"x"))

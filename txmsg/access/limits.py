@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from txmsg.access.rate import TokenBucket, admitted
-from txmsg.errors import Overloaded
+from txmsg.errors import MisuseError, Overloaded, shown
 
-__all__ = ["NO_LIMITS", "Usage", "Usages", "UserLimits"]
+__all__ = ["NO_LIMITS", "Usage", "Usages", "UserLimits", "checked_limits"]
 
+_LIMIT_MAX: Final = 1e12
 _WAIT_S_MAX: Final = 5.0
 """A call waits so long for its rate; one that would wait longer is refused."""
 
@@ -26,10 +27,6 @@ class UserLimits:
     """That it sends."""
     in_flight_bytes: int = 0
     """Of its requests under way; one may always be."""
-    topics: int = 0
-    """That it may have created, of those that there are."""
-    groups: int = 0
-    """The same of consumer groups."""
 
     @property
     def is_any(self) -> bool:
@@ -39,6 +36,17 @@ class UserLimits:
     def with_own(self, own: Mapping[str, float]) -> UserLimits:
         """These, with those of a user in their place."""
         return replace(self, **own)  # type: ignore[arg-type]
+
+
+def checked_limits(limits: Mapping[str, float]) -> Mapping[str, float]:
+    """`limits`, if a user may have them. Raises MisuseError."""
+    known = [each.name for each in fields(UserLimits)]
+    for name, value in limits.items():
+        if name not in known:
+            raise MisuseError(f"{shown(name)} is not a limit of users: there are {', '.join(known)}")
+        if not 0 <= value <= _LIMIT_MAX or (not name.endswith("_per_s") and value != int(value)):
+            raise MisuseError(f"{name}={value:g} is not a limit: give 0 for none, or a number up to {_LIMIT_MAX:g}")
+    return {name: value if name.endswith("_per_s") else int(value) for name, value in limits.items()}
 
 
 NO_LIMITS: Final = UserLimits()

@@ -212,6 +212,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Access/AlterUser": _CHANGES_CLUSTER,
     "Access/RotateToken": _CHANGES_CLUSTER,
     "Access/Revoke": _CHANGES_CLUSTER,
+    "Access/LimitUser": _CHANGES_CLUSTER,
     "Access/DeleteUser": _CHANGES_CLUSTER,
     "Access/Watch": _READS_CLUSTER,
     # A log.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,6 +30,8 @@ class User:
     roles: Sequence[str]
     certificate: str | None
     created_at: datetime | None
+    limits: Mapping[str, float]
+    """Its own; 0: no limit."""
     tokens: Sequence[Token]
 
 
@@ -114,6 +116,11 @@ class UserAdministration:
         """Takes away one token by its id; without it all of the user, and its certificate."""
         return _user(self._ask(access_rpc.Access.revoke, pb.RevokeRequest(name=name, token=token)).user)
 
+    def limit(self, name: str, limits: Mapping[str, float], *, others_default: bool = False) -> User:
+        """Sets what it may take of a server; 0: no limit. others_default: it keeps no other limits of its own."""
+        request = pb.LimitUserRequest(name=name, limits=limits, others_default=others_default)
+        return _user(self._ask(access_rpc.Access.limit_user, request).user)
+
     def delete(self, name: str) -> None:
         """Deletes a user with its tokens and rules."""
         self._ask(access_rpc.Access.delete_user, pb.DeleteUserRequest(name=name))
@@ -129,6 +136,7 @@ def _user(user: pb.AccessUser) -> User:
         roles=list(user.roles),
         certificate=user.certificate or None,
         created_at=moment(user.created_at_us),
+        limits=dict(sorted(user.limits.items())),
         tokens=[
             Token(id=each.id, created_at=moment(each.created_at_us), expires_at=moment(each.expires_at_us))
             for each in user.tokens

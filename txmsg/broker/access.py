@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
 from txmsg.access.guard import Guard
+from txmsg.access.limits import UserLimits, checked_limits
 from txmsg.access.principal import check_role_name, check_user_name
 from txmsg.access.snapshot import AccessSnapshot
 from txmsg.access.tokens import new_token
@@ -29,10 +30,10 @@ _log = EventLog(__name__)
 
 
 class LiveAccess:
-    """The guard of a broker with authentication, and what it decides by."""
+    """The guard of a broker with authentication, and what it decides by. limits: of users without their own."""
 
-    def __init__(self, users: Users) -> None:
-        self.guard = Guard()
+    def __init__(self, users: Users, limits: UserLimits) -> None:
+        self.guard = Guard(limits=limits)
         self._users = users
         self._soon = asyncio.Event()
         self._changed = asyncio.Event()
@@ -151,6 +152,12 @@ class UserDirectory:
     async def revoke(self, name: str, token_id: str) -> UserRow:
         """Takes away one token; with "" all of them and the certificate."""
         row = await self._users.revoke(name, token_id)
+        await self._take()
+        return row
+
+    async def limit(self, name: str, limits: Mapping[str, float], *, others_default: bool) -> UserRow:
+        """Sets some of its limits. others_default: it keeps no others of its own."""
+        row = await self._users.limit(name, checked_limits(limits), others_default=others_default)
         await self._take()
         return row
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from txmsg.access.limits import UserLimits
 from txmsg.broker.alerts.config import AlertsConfig
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.migrate import libpq_url
@@ -194,6 +195,14 @@ class BrokerConfig:
     )
     retention_check_s: float = setting(60.0, "How often to look for segments to drop.", least=0, is_open=True)
 
+    user_connections_max: int = setting(
+        0, "Connections of one user to a broker. 0: no limit; `txmsg user limit` sets that of one.", least=0
+    )
+    user_requests_per_s: float = setting(0.0, "Requests per second of one user. 0: no limit.", least=0)
+    user_messages_per_s: float = setting(0.0, "Messages per second that one user sends. 0: no limit.", least=0)
+    user_in_flight_bytes: int = setting(
+        0, "Bytes of requests of one user under way at once. 0: no limit.", least=0, most=SIZE_BYTES_MAX
+    )
     audit_retention_s: float = setting(
         90 * 86_400.0,
         "How long to keep entries of the audit log.",
@@ -327,6 +336,15 @@ class BrokerConfig:
             raise MisuseError(
                 f"broker_id={shown(self.broker_id)} must be 1 to 200 letters, digits, dots, dashes and underscores"
             )
+
+    def user_limits(self) -> UserLimits:
+        """What users may take that have no limits of their own."""
+        return UserLimits(
+            connections=self.user_connections_max,
+            requests_per_s=self.user_requests_per_s,
+            messages_per_s=self.user_messages_per_s,
+            in_flight_bytes=self.user_in_flight_bytes,
+        )
 
     def check_policy(self) -> CheckPolicy:
         """The check policy of groups without their own."""

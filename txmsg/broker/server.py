@@ -200,7 +200,7 @@ class Broker:
         audit_log = AuditLog(admin_pool)
         self.audit = AuditUpkeep(config, audit_log)
         # users
-        self.access = LiveAccess(Users(pool)) if config.authentication else None
+        self.access = LiveAccess(Users(pool), config.user_limits()) if config.authentication else None
         if self.access is not None:
             pool.incarnation.on_end(self.access.forget)
             self.access.guard.on_refused = self.audit.refused

@@ -233,6 +233,26 @@ def revoke(*, name: str, token: str, users: UserAdministration, as_json: bool) -
         say(f"user {name} has {len(found.tokens)} tokens left" + (f", {token} is revoked" if token else ""))
 
 
+@user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user limit shop --connections 20 --messages 500")
+@click.argument("name")
+@click.option("--connections", type=click.IntRange(0), help="Connections to a server.")
+@click.option("--requests", "requests_per_s", type=click.FloatRange(0), help="Requests per second.")
+@click.option("--messages", "messages_per_s", type=click.FloatRange(0), help="Messages per second that it sends.")
+@click.option("--bytes", "in_flight_bytes", type=click.IntRange(0), help="Bytes of its requests under way.")
+@click.option("--default", "others_default", is_flag=True, help="What is not named is as of other users.")
+@_administered
+@json_option
+def limit(*, name: str, others_default: bool, users: UserAdministration, as_json: bool, **limits: float | None) -> None:
+    """Set what a user may take of each server; 0 is no limit. Above it, it waits or is refused; others do not notice.
+
+    Users without limits of their own have those of the settings `broker.user_...`.
+    """
+    given = {field: value for field, value in limits.items() if value is not None}
+    if not given and not others_default:
+        raise click.UsageError("name a limit, such as --connections, or --default")
+    _print_user(users.limit(name, given, others_default=others_default), as_json=as_json)
+
+
 @user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user delete shop")
 @click.argument("name")
 @_administered
@@ -296,6 +316,7 @@ def _print_user(found: User, *, as_json: bool) -> None:
     if as_json:
         click.echo(json_text(asdict(found)))
         return
-    print_facts({**asdict(found), "roles": ", ".join(found.roles) or None, "tokens": None})
+    limits = ", ".join(f"{name}={value:g}" for name, value in found.limits.items())
+    print_facts({**asdict(found), "roles": ", ".join(found.roles) or None, "limits": limits or None, "tokens": None})
     if found.tokens:
         print_rows(asdict(each) for each in found.tokens)

@@ -58,6 +58,10 @@ class AccessApi:
     async def revoke(self, request: pb.RevokeRequest) -> pb.RevokeReply:
         return pb.RevokeReply(user=_user(await self._users.revoke(request.name, request.token)))
 
+    async def limit_user(self, request: pb.LimitUserRequest) -> pb.LimitUserReply:
+        row = await self._users.limit(request.name, dict(request.limits), others_default=request.others_default)
+        return pb.LimitUserReply(user=_user(row))
+
     async def delete_user(self, request: pb.DeleteUserRequest) -> pb.DeleteUserReply:
         await self._users.delete(request.name)
         return pb.DeleteUserReply()
@@ -94,6 +98,7 @@ def _user(row: UserRow) -> pb.AccessUser:
         roles=row.roles,
         certificate=row.certificate or "",
         created_at_us=us_of_datetime(row.created_at),
+        limits=row.limits,
         tokens=[
             pb.AccessToken(
                 id=token.id,
@@ -109,7 +114,7 @@ def _watched(snapshot: AccessSnapshot) -> pb.WatchAccessReply:
     return pb.WatchAccessReply(
         version=snapshot.version,
         users=[
-            pb.AccessUser(name=user.name, roles=sorted(user.roles), certificate=user.certificate)
+            pb.AccessUser(name=user.name, roles=sorted(user.roles), certificate=user.certificate, limits=user.limits)
             for user in snapshot.users.values()
         ],
         tokens=[

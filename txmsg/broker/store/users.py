@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
 import psycopg
 from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
 
 from txmsg.access.rules import ADMIN, Action, Kind, Rule, Rules
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
@@ -42,6 +43,7 @@ class UserRow:
     roles: Sequence[str]
     certificate: str | None
     created_at: datetime
+    limits: Mapping[str, float]
     tokens: Sequence[TokenRow] = ()
 
 
@@ -61,7 +63,9 @@ class Users:
         async with session(self._pool) as conn, conn.transaction():
             await conn.execute("set transaction isolation level repeatable read, read only")
             version = await _version(conn)
-            users = await (await conn.execute("select name, roles, certificate from txmsg.access_user")).fetchall()
+            users = await (
+                await conn.execute("select name, roles, certificate, limits from txmsg.access_user")
+            ).fetchall()
             tokens = await (await conn.execute(_TOKENS)).fetchall()
             rules = await (
                 await conn.execute("select subject, action, kind, pattern from txmsg.access_rule")
@@ -69,8 +73,8 @@ class Users:
         return AccessSnapshot(
             version=version,
             users={
-                name: User(name=name, roles=frozenset(roles), certificate=certificate or "")
-                for name, roles, certificate in users
+                name: User(name=name, roles=frozenset(roles), certificate=certificate or "", limits=limits)
+                for name, roles, certificate, limits in users
             },
             credentials={
                 id_: Credential(
@@ -166,6 +170,15 @@ class Users:
             )
             return await _changed(conn, "user.revoke", before)
 
+    async def limit(self, name: str, limits: Mapping[str, float], *, others_default: bool) -> UserRow:
+        """Sets some of its limits. others_default: it keeps no others of its own. Raises MisuseError."""
+        async with session(self._pool) as conn, conn.transaction():
+            await _change(conn)
+            before = await _user(conn, name)
+            own = dict(limits) if others_default else {**before.limits, **limits}
+            await conn.execute("update txmsg.access_user set limits = %s where name = %s", (Jsonb(own), name))
+            return await _changed(conn, "user.limit", before)
+
     async def delete(self, name: str) -> None:
         """Deletes a user with its tokens and rules: a later one of the name has none of them. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
@@ -193,6 +206,7 @@ def _state(user: UserRow) -> State:
     return {
         "roles": list(user.roles),
         "certificate": user.certificate,
+        "limits": user.limits,
         "tokens": {token.id: token.expires_at for token in user.tokens},
     }
 
@@ -220,9 +234,7 @@ async def _with_tokens(conn: Connection, row: UserRow) -> UserRow:
             (row.name,),
         )
         tokens = await cursor.fetchall()
-    return UserRow(
-        name=row.name, roles=row.roles, certificate=row.certificate, created_at=row.created_at, tokens=tokens
-    )
+    return replace(row, tokens=tokens)
 
 
 async def _set_certificate(conn: Connection, name: str, certificate: str | None) -> None:

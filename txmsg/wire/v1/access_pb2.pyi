@@ -17,18 +17,27 @@ class AccessToken(_message.Message):
     def __init__(self, id: _Optional[str] = ..., created_at_us: _Optional[int] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
 
 class AccessUser(_message.Message):
-    __slots__ = ("name", "roles", "certificate", "created_at_us", "tokens")
+    __slots__ = ("name", "roles", "certificate", "created_at_us", "limits", "tokens")
+    class LimitsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     name: str
     roles: _containers.RepeatedScalarFieldContainer[str]
     certificate: str
     created_at_us: int
+    limits: _containers.ScalarMap[str, float]
     tokens: _containers.RepeatedCompositeFieldContainer[AccessToken]
-    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., certificate: _Optional[str] = ..., created_at_us: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[AccessToken, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., certificate: _Optional[str] = ..., created_at_us: _Optional[int] = ..., limits: _Optional[_Mapping[str, float]] = ..., tokens: _Optional[_Iterable[_Union[AccessToken, _Mapping]]] = ...) -> None: ...
 
 class WhoAmIRequest(_message.Message):
     __slots__ = ()
@@ -131,6 +140,29 @@ class RevokeRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class RevokeReply(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: AccessUser
+    def __init__(self, user: _Optional[_Union[AccessUser, _Mapping]] = ...) -> None: ...
+
+class LimitUserRequest(_message.Message):
+    __slots__ = ("name", "limits", "others_default")
+    class LimitsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    limits: _containers.ScalarMap[str, float]
+    others_default: bool
+    def __init__(self, name: _Optional[str] = ..., limits: _Optional[_Mapping[str, float]] = ..., others_default: bool = ...) -> None: ...
+
+class LimitUserReply(_message.Message):
     __slots__ = ("user",)
     USER_FIELD_NUMBER: _ClassVar[int]
     user: AccessUser

@@ -18,6 +18,8 @@ class Access:
     rotate_token = Method("Access/RotateToken", pb.RotateTokenRequest, pb.RotateTokenReply)
     # Takes away one token, or all of a user with its certificate.
     revoke = Method("Access/Revoke", pb.RevokeRequest, pb.RevokeReply)
+    # Sets what it may take of a server.
+    limit_user = Method("Access/LimitUser", pb.LimitUserRequest, pb.LimitUserReply)
     delete_user = Method("Access/DeleteUser", pb.DeleteUserRequest, pb.DeleteUserReply)
     # Waits until anything is not as at this version, and tells all: for servers that have no database of users.
     watch = Method("Access/Watch", pb.WatchAccessRequest, pb.WatchAccessReply)

@@ -12,6 +12,8 @@ create table txmsg.access_user (
     -- The name in client certificates that stand for this user.
     certificate text collate "C" unique check (length(certificate) between 1 and 300),
     roles text[] collate "C" not null default '{}' check (cardinality(roles) <= 20),
+    -- What it may take of a server, where that is not as of others: fields of UserLimits.
+    limits jsonb not null default '{}' check (jsonb_typeof(limits) = 'object'),
     created_at timestamptz not null default now()
 );
 
