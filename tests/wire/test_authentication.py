@@ -17,6 +17,7 @@ from txmsg.access.rules import ADMIN, RIGHTS, Rule, Rules
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.access.tokens import NewToken, new_token
 from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied, Unauthenticated
+from txmsg.settings.common import TlsConfig
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
@@ -287,3 +288,16 @@ def test_something_else_than_a_token_is_refused_and_not_repeated() -> None:
         Channel("localhost:1", token="/var/run/hunter2")
     assert "hunter2" not in str(caught.value)
     assert "pathlib.Path" in str(caught.value)
+
+
+def test_a_server_beyond_this_machine_needs_tls_with_tokens_or_certificates(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    certificate, key = authority.issue("127.0.0.1")
+    listen, tls = "0.0.0.0:7700", TlsConfig(cert=certificate, key=key)
+    for wrong, authentication in ((TlsConfig(), True), (tls, False)):
+        with pytest.raises(MisuseError, match="--tls-cert and --tls-key"):
+            wrong.check_listen(listen, authentication=authentication, insecure=False)
+    tls.check_listen(listen, authentication=True, insecure=False)
+    TlsConfig(cert=certificate, key=key, client_ca=authority.file).check_listen(
+        listen, authentication=False, insecure=False
+    )
