@@ -31,6 +31,7 @@ from txmsg.wire.v1 import (
     groups_pb2,
     messages_pb2,
     metaq_pb2,
+    rules_pb2,
     settings_pb2,
     topics_pb2,
     txmsg_pb2,
@@ -158,6 +159,10 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         assert (len(before["tokens"]), len(after["tokens"])) == (2, 0)
         limits = access_pb2.LimitUserRequest(name="eve", limits={"connections": 3})
         assert changes("Access/LimitUser", limits, "user.limit", "eve")[1]["limits"] == {"connections": 3}
+        rule = rules_pb2.AccessRule(subject="eve", action="send", kind="topic", pattern="t")
+        told = {"rule": "eve send topic:t"}
+        assert changes("Rules/Allow", rules_pb2.AllowRequest(rule=rule), "rule.allow", "eve") == (None, told)
+        assert changes("Rules/Deny", rules_pb2.DenyRequest(rule=rule), "rule.deny", "eve") == (told, None)
         changes("Access/DeleteUser", access_pb2.DeleteUserRequest(name="eve"), "user.delete", "eve")
 
         connection.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")

@@ -82,8 +82,7 @@ def test_all_rights_allow_every_method() -> None:
 
 
 def request_of(method: str) -> Any:
-    request = METHODS[method].request()
-    return request.head if METHODS[method].takes_data else request
+    return METHODS[method].request()
 
 
 SEND = txmsg_pb2.SendRequest(
@@ -130,8 +129,8 @@ def test_a_list_needs_one_name_that_may_be_shown_and_a_named_one_needs_itself() 
 
 
 def test_retries_and_dead_letters_in_a_log_belong_to_their_group() -> None:
-    def append(topic: str) -> metaq_pb2.AppendHead:
-        return metaq_pb2.AppendHead(batches=[metaq_pb2.AppendBatch(topic=topic)])
+    def append(topic: str) -> metaq_pb2.AppendRequest:
+        return metaq_pb2.AppendRequest(head=metaq_pb2.AppendHead(batches=[metaq_pb2.AppendBatch(topic=topic)]))
 
     assert missing(rights("receive group:billing"), "MetaQ/Append", append("%RETRY%billing")) is None
     assert missing(rights("receive group:billing"), "MetaQ/Append", append("%DLQ%billing")) is None

@@ -70,6 +70,12 @@ class Guard:
         self.confirm()
         self.on_change()
 
+    def forget(self) -> None:
+        """Nothing is known any more: nobody is let in before the next `use`, and those who are in are cut off."""
+        self.snapshot, self._rights = AccessSnapshot(), {}
+        self._confirmed_at = -math.inf
+        self.on_change()
+
     def confirm(self) -> None:
         """The snapshot is still the newest."""
         self._confirmed_at = self._monotonic()

@@ -206,6 +206,10 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Alerts/Test": _CHANGES_CLUSTER,
     "Audit/List": _SHOWS_CLUSTER,
     # Users.
+    "Rules/List": _READS_CLUSTER,
+    "Rules/Allow": _CHANGES_CLUSTER,
+    "Rules/Deny": _CHANGES_CLUSTER,
+    "Rules/Check": _READS_CLUSTER,
     "Access/WhoAmI": _SIGNED_IN,
     "Access/ListUsers": _READS_CLUSTER,
     "Access/CreateUser": _CHANGES_CLUSTER,
@@ -224,7 +228,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "MetaQ/OffsetsAt": (_topic(Action.DESCRIBE, "queues[].topic"),),
     "MetaQ/Find": (_topic(Action.READ, "topic"),),
     "MetaQ/Fetch": (_topic(Action.RECEIVE, "wanted[].topic"),),
-    "MetaQ/Append": (_topic(Action.SEND, "batches[].topic"),),
+    "MetaQ/Append": (_topic(Action.SEND, "head.batches[].topic"),),
     "MetaQ/Flush": (_topic(Action.SEND, found=True),),
     # A log's groups. A session belongs to the principal that joined.
     "MetaQGroups/Join": (_topic(Action.RECEIVE, "topics[]"), _group(Action.RECEIVE, "group")),

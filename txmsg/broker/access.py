@@ -67,6 +67,11 @@ class LiveAccess:
         async with self._looking:  # two looks could end in the other order, and the older one would win
             await self._look()
 
+    async def take(self) -> None:
+        """Takes a change before it is answered. If the database is away, a later look takes it."""
+        with suppress(BrokerUnavailable):
+            await self.refresh_once()
+
     async def _look(self) -> None:
         epoch = self._epoch
         is_newest = self._known is not None and await self._users.version() == self._known.version
@@ -168,8 +173,7 @@ class UserDirectory:
 
     async def _take(self) -> None:
         if self._live is not None:
-            with suppress(BrokerUnavailable):  # it is changed, and taken with a later look
-                await self._live.refresh_once()
+            await self._live.take()
 
 
 def _check_roles(roles: Sequence[str]) -> None:

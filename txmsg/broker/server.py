@@ -24,6 +24,7 @@ from txmsg.broker.api.dead_letters import DeadLettersApi
 from txmsg.broker.api.groups import GroupsApi
 from txmsg.broker.api.messages import MessagesApi
 from txmsg.broker.api.notify import NotifyApi
+from txmsg.broker.api.rules import RulesApi
 from txmsg.broker.api.settings import SettingsApi
 from txmsg.broker.api.topics import TopicsApi
 from txmsg.broker.audit import AuditUpkeep
@@ -41,6 +42,7 @@ from txmsg.broker.scheduler import Scheduler
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.settings import RunTimeSettings
+from txmsg.broker.store.access_rules import AccessRules
 from txmsg.broker.store.audit import AuditLog
 from txmsg.broker.store.body_keys import BodyKeys
 from txmsg.broker.store.check_policies import CheckPolicies as CheckPolicyStore
@@ -76,6 +78,7 @@ from txmsg.wire.v1 import (
     dead_letters_rpc,
     groups_rpc,
     messages_rpc,
+    rules_rpc,
     settings_rpc,
     topics_rpc,
     txmsg_rpc,
@@ -216,6 +219,7 @@ class Broker:
             routes=self.membership,
             incarnation=pool.incarnation,
             stopping=stop,
+            authenticates=config.authentication,
         )
         groups = GroupAdministration(admin_pool)
         admin = AdminApi(
@@ -233,6 +237,7 @@ class Broker:
                 txmsg_rpc.Notify: self.api,
                 txmsg_rpc.Admin: admin,
                 access_rpc.Access: AccessApi(UserDirectory(Users(admin_pool), self.access), self.access),
+                rules_rpc.Rules: RulesApi(AccessRules(admin_pool), self.access),
                 alerts_rpc.Alerts: AlertsApi(admin_pool, self.alerting),
                 audit_rpc.Audit: AuditApi(audit_log),
                 cluster_rpc.Cluster: ClusterApi(

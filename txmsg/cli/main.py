@@ -19,6 +19,7 @@ EXAMPLE_FORMAT: Final = "\b\nExample:"
 """How an epilog begins that click must not re-wrap."""
 
 COMMANDS: Final = {
+    "acl": "Allow users and roles what they need, and say which rule decides.",
     "alert": "Look at alerts that brokers raise, silence them, and test who is told.",
     "audit": "List who changed what, from where, and what was there before.",
     "broker": "Run a broker.",

@@ -10,11 +10,13 @@ from typing import Any
 import click
 from rich.table import Table
 
+from txmsg.access.file import entry_of
+from txmsg.access.tokens import new_token
 from txmsg.administration.log_contents import log_state, log_topics
 from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
 from txmsg.cli.options import duration, json_option
-from txmsg.cli.output import print_facts, print_table
+from txmsg.cli.output import print_facts, print_table, say
 from txmsg.errors import CorruptLog
 from txmsg.message import check_name
 from txmsg.metaq.access import LogAccess
@@ -197,3 +199,21 @@ def status(*, log: str, as_json: bool) -> None:
         print_facts(values)
     if values["failure"]:
         raise SystemExit(1)
+
+
+@metaq.command(
+    short_help="Make a token for the file of --access.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq token --json",
+)
+@json_option
+def token(*, as_json: bool) -> None:
+    """Make a token for a user of a server with --access FILE.
+
+    Prints the token, which is stored nowhere, and the entry for `tokens` of the user in the file.
+    """
+    made = new_token()
+    if as_json:
+        click.echo(json.dumps({"token": made.text, "entry": entry_of(made)}))
+    else:
+        say(f'tokens = ["{entry_of(made)}"]', err=True)
+        click.echo(made.text)

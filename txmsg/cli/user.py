@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import click
 
 from txmsg.access.rules import ADMIN
-from txmsg.administration import Ask, changer
 from txmsg.administration.access import User, UserAdministration
-from txmsg.broker import migrate
-from txmsg.broker.access import UserDirectory
-from txmsg.broker.api.access import AccessApi
-from txmsg.broker.store.connect import open_pool
-from txmsg.broker.store.users import Users
+from txmsg.cli.access import asker_of_storage, of_database
 from txmsg.cli.connections import asker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import contains_option, duration, json_option, page_option, yes_option
+from txmsg.cli.options import Decorator, contains_option, duration, json_option, page_option, yes_option
 from txmsg.cli.output import json_text, print_facts, print_rows, say
 from txmsg.errors import MisuseError, printable
 from txmsg.logs import EventLog
-from txmsg.wire.caller import Caller, calling_as
-from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
-from txmsg.wire.v1.access_rpc import Access
 
 _log = EventLog(__name__)
-
+administered: Decorator = of_database(UserAdministration, "users")
 _expires_option = click.option(
     "--expires", metavar="DURATION", type=duration, help="How long the token is valid, such as 90d.  [default: always]"
 )
@@ -47,52 +36,12 @@ _roles_option = click.option(
 )
 
 
-def _administered(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --broker and --storage; the command gets what they name as `users`."""
-
-    @click.option(
-        "--storage",
-        metavar="URL",
-        help="Do it in this Notify database, without a broker: for the first user, or after the last token was lost.",
-    )
-    @broker_option
-    @wraps(command)
-    def with_users(*, broker: str, storage: str | None, **others: Any) -> Any:
-        ask = asker(broker) if storage is None else _asker_of_storage(storage)
-        return command(users=UserAdministration(ask), **others)
-
-    return with_users
-
-
-def _asker_of_storage(url: str) -> Ask:
-    """Answers as a broker would, from the database itself: whoever may write there needs nobody's permission."""
-
-    def ask(method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        return asyncio.run(_ask_storage(url, method, request))
-
-    return ask
-
-
-async def _ask_storage(url: str, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-    await asyncio.to_thread(migrate.require, url)
-    pool = open_pool(migrate.libpq_url(url), size_max=1)
-    await pool.open()
-    try:
-        api = AccessApi(UserDirectory(Users(pool)), None)
-        [name] = [name for name, each in methods_of(Access).items() if each is method]
-        with calling_as(Caller(changer(), "")):
-            reply: ReplyT = await getattr(api, name)(request)
-            return reply
-    finally:
-        await pool.close()
-
-
 def make_first_user(url: str, out: Path) -> None:
     """Makes the user `admin` of a database that has no users, and writes its token to a file.
 
     For the embedded database, of which nobody else knows the URL.
     """
-    users = UserAdministration(_asker_of_storage(url))
+    users = UserAdministration(asker_of_storage(url))
     if not users.list(1).users:
         _check_out(out)
         _, token = users.create("admin", roles=[ADMIN])
@@ -120,7 +69,7 @@ def user() -> None:
 )
 @_expires_option
 @_out_option
-@_administered
+@administered
 @json_option
 def create(
     *,
@@ -144,7 +93,7 @@ def create(
 @click.option("--limit", type=click.IntRange(1, 1000), default=1000, show_default=True, help="Maximum number per page.")
 @contains_option
 @page_option
-@_administered
+@administered
 @json_option
 def list_(*, limit: int, contains: str, page: str, users: UserAdministration, as_json: bool) -> None:
     """List users by name, with their roles."""
@@ -171,7 +120,7 @@ def list_(*, limit: int, contains: str, page: str, users: UserAdministration, as
 
 @user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user show shop")
 @click.argument("name")
-@_administered
+@administered
 @json_option
 def show(*, name: str, users: UserAdministration, as_json: bool) -> None:
     """Show a user, and the ids and times of its tokens."""
@@ -183,7 +132,7 @@ def show(*, name: str, users: UserAdministration, as_json: bool) -> None:
 @click.option("--role", "add_roles", metavar="ROLE", multiple=True, help="Give it this role. Repeatable.")
 @click.option("--no-role", "remove_roles", metavar="ROLE", multiple=True, help="Take this role away. Repeatable.")
 @click.option("--certificate", metavar="NAME", help='The name in its client certificate; "" for none.')
-@_administered
+@administered
 @json_option
 def alter(
     *,
@@ -205,7 +154,7 @@ def alter(
 @click.argument("name")
 @_expires_option
 @_out_option
-@_administered
+@administered
 @json_option
 def rotate(*, name: str, expires: float | None, out: Path | None, users: UserAdministration, as_json: bool) -> None:
     """Make another token, and print it: only this once.
@@ -222,7 +171,7 @@ def rotate(*, name: str, expires: float | None, out: Path | None, users: UserAdm
 )
 @click.argument("name")
 @click.option("--token", default="", metavar="ID", help="Only this token: the id that `txmsg user show` prints.")
-@_administered
+@administered
 @json_option
 def revoke(*, name: str, token: str, users: UserAdministration, as_json: bool) -> None:
     """Take away the tokens and the certificate of a user, or one token. All brokers cut its connections within 2 s."""
@@ -240,7 +189,7 @@ def revoke(*, name: str, token: str, users: UserAdministration, as_json: bool) -
 @click.option("--messages", "messages_per_s", type=click.FloatRange(0), help="Messages per second that it sends.")
 @click.option("--bytes", "in_flight_bytes", type=click.IntRange(0), help="Bytes of its requests under way.")
 @click.option("--default", "others_default", is_flag=True, help="What is not named is as of other users.")
-@_administered
+@administered
 @json_option
 def limit(*, name: str, others_default: bool, users: UserAdministration, as_json: bool, **limits: float | None) -> None:
     """Set what a user may take of each server; 0 is no limit. Above it, it waits or is refused; others do not notice.
@@ -255,7 +204,7 @@ def limit(*, name: str, others_default: bool, users: UserAdministration, as_json
 
 @user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user delete shop")
 @click.argument("name")
-@_administered
+@administered
 @yes_option
 @json_option
 def delete(*, name: str, users: UserAdministration, yes: bool, as_json: bool) -> None:

@@ -116,7 +116,7 @@ class Users:
     ) -> UserRow:
         """A new user. Raises MisuseError if there is one of this name or with this certificate, or too many."""
         async with session(self._pool) as conn, conn.transaction():
-            await _change(conn)
+            await begin_change(conn)
             cursor = await conn.execute("select count(*) from txmsg.access_user")
             row = await cursor.fetchone()
             assert row is not None
@@ -139,7 +139,7 @@ class Users:
     async def alter(self, name: str, *, add: Sequence[str], remove: Sequence[str], certificate: str | None) -> UserRow:
         """Changes roles, and unless it is None the certificate: "" for none. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
-            await _change(conn)
+            await begin_change(conn)
             before = await _user(conn, name)
             roles = sorted({*before.roles, *add} - set(remove))
             await conn.execute("update txmsg.access_user set roles = %s where name = %s", (roles, name))
@@ -150,7 +150,7 @@ class Users:
     async def rotate(self, name: str, token: NewToken, expires_at: datetime | None) -> UserRow:
         """Adds a token, in the place of the older one if there are two. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
-            await _change(conn)
+            await begin_change(conn)
             before = await _user(conn, name)
             await _add_token(conn, name, token, expires_at)
             return await _changed(conn, "user.rotate", before)
@@ -158,7 +158,7 @@ class Users:
     async def revoke(self, name: str, token_id: str) -> UserRow:
         """Takes away one token; with "" all of them and the certificate. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
-            await _change(conn)
+            await begin_change(conn)
             before = await _user(conn, name)
             if token_id and all(token.id != token_id for token in before.tokens):
                 raise MisuseError(f"user {name} has no token with this id: `txmsg user show {name}` lists them")
@@ -173,7 +173,7 @@ class Users:
     async def limit(self, name: str, limits: Mapping[str, float], *, others_default: bool) -> UserRow:
         """Sets some of its limits. others_default: it keeps no others of its own. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
-            await _change(conn)
+            await begin_change(conn)
             before = await _user(conn, name)
             own = dict(limits) if others_default else {**before.limits, **limits}
             await conn.execute("update txmsg.access_user set limits = %s where name = %s", (Jsonb(own), name))
@@ -182,14 +182,14 @@ class Users:
     async def delete(self, name: str) -> None:
         """Deletes a user with its tokens and rules: a later one of the name has none of them. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
-            await _change(conn)
+            await begin_change(conn)
             before = await _user(conn, name)
             await conn.execute("delete from txmsg.access_rule where subject = %s", (name,))
             await conn.execute("delete from txmsg.access_user where name = %s", (name,))
             await audit.record(conn, "user.delete", name, before=_state(before))
 
 
-async def _change(conn: Connection) -> None:
+async def begin_change(conn: Connection) -> None:
     """Begins a change: others wait until it is committed, and brokers hear of it then."""
     await conn.execute("update txmsg.access_version set version = version + 1")
     await notify(conn, NOTICE)

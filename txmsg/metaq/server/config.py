@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from txmsg.errors import MisuseError
 from txmsg.metaq.store.log import LogConfig
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
 from txmsg.settings.common import (
@@ -15,6 +16,7 @@ from txmsg.settings.common import (
     log_format_setting,
     log_level_setting,
 )
+from txmsg.wire.address import check_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,25 @@ class MetaQConfig:
     http_token_file: Path | None = http_token_file_setting()
     tls: TlsConfig = field(default_factory=TlsConfig)
     """TLS of `listen` and `http_listen`."""
+    access: Path | None = setting(
+        None,
+        "File with users and rules (TOML). Then clients need a token or certificate of a user, and may do what rules "
+        "allow.",
+        kind=Kind.FILE,
+        option="--access",
+    )
+    access_from: str = setting(
+        "",
+        "Brokers whose users and rules hold here, instead of a file: HOST:PORT,HOST:PORT. The server needs a user of "
+        "its own, by TXMSG_TOKEN_FILE, that may `read cluster`.",
+        metavar="ADDRESSES",
+        option="--access-from",
+    )
+    access_age_s: float = setting(
+        300.0,
+        "How long the users and rules of brokers hold while no broker can be asked. Then nobody is let in.",
+        least=4,
+    )
     insecure: bool = insecure_setting()
     log_level: str = log_level_setting()
     log_format: str = log_format_setting()
@@ -75,7 +96,19 @@ class MetaQConfig:
         live=True,
     )
 
+    @property
+    def authentication(self) -> bool:
+        """Whether clients must be users."""
+        return self.access is not None or bool(self.access_from)
+
+    def access_addresses(self) -> list[str]:
+        """Of `access_from`."""
+        return [check_address("--access-from", each) for each in self.access_from.split(",") if each]
+
     def __post_init__(self) -> None:
         check_settings(self)
-        self.tls.check_listen(self.listen, authentication=False, insecure=self.insecure)
+        if self.access is not None and self.access_from:
+            raise MisuseError("users come from a file or from brokers: give --access or --access-from, not both")
+        self.access_addresses()
+        self.tls.check_listen(self.listen, authentication=self.authentication, insecure=self.insecure)
         self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)

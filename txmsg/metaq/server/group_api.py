@@ -7,13 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from txmsg.errors import MisuseError, ProtocolError, shown
+from txmsg.access.permissions import DESCRIBE_GROUP, RECEIVE_GROUP
+from txmsg.errors import MembershipLost, MisuseError, ProtocolError, shown
 from txmsg.message import check_name
 from txmsg.metaq.access import GroupMember, LogAccess, LogQueue
 from txmsg.metaq.protocol import ID_SIZE_BYTES, offsets_of, queues_of_sets, sets_of_queues, wire_member, wire_offsets
 from txmsg.metaq.server.log_api import checked
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.runtime.start import start_of_wire
+from txmsg.wire.caller import current_caller, may, require
 from txmsg.wire.changes import change_of
 from txmsg.wire.v1 import metaq_pb2 as pb
 
@@ -52,8 +54,18 @@ class GroupApi:
         def join() -> GroupMember:
             return self._log.join(request.group, tuple(request.topics), start=start, strategy=request.strategy)
 
-        member_id = await self._sessions.join(request.session, join, request.session_ms / 1000)
+        member_id = await self._sessions.join(
+            request.session, join, request.session_ms / 1000, owner=current_caller().name
+        )
         return pb.JoinGroupReply(member_id=member_id)
+
+    async def _call(self, request: pb.MemberRequest, work: Callable[[GroupMember], T]) -> T:
+        self._require_own(request)
+        return await self._sessions.call(request.session, request.call, work)
+
+    def _require_own(self, request: pb.MemberRequest) -> None:
+        """A session is of who has joined, as long as they may receive as their group."""
+        require(RECEIVE_GROUP, self._sessions.group_of(request.session, current_caller().name))
 
     async def view(self, request: pb.MemberRequest) -> pb.MemberView:
         def view(member: GroupMember) -> pb.MemberView:
@@ -64,37 +76,42 @@ class GroupApi:
                 sought=wire_offsets(dict(found.sought)),
             )
 
-        return await self._sessions.call(request.session, request.call, view)
+        return await self._call(request, view)
 
     async def take(self, request: pb.MemberRequest) -> pb.MemberReply:
         queues = checked(queues_of_sets(request.queues))
-        taken = await self._sessions.call(request.session, request.call, lambda member: member.take(queues))
+        taken = await self._call(request, lambda member: member.take(queues))
         return pb.MemberReply(taken=wire_offsets(taken))
 
     async def store(self, request: pb.MemberRequest) -> pb.MemberReply:
         offsets = _given(request)
-        await self._sessions.call(request.session, request.call, lambda member: member.store(offsets))
+        await self._call(request, lambda member: member.store(offsets))
         return pb.MemberReply()
 
     async def seek_done(self, request: pb.MemberRequest) -> pb.MemberReply:
         offsets = _given(request)
-        await self._sessions.call(request.session, request.call, lambda member: member.seek_done(offsets))
+        await self._call(request, lambda member: member.seek_done(offsets))
         return pb.MemberReply()
 
     async def release(self, request: pb.MemberRequest) -> pb.MemberReply:
         offsets = _given(request)
-        await self._sessions.call(request.session, request.call, lambda member: member.release(offsets))
+        await self._call(request, lambda member: member.release(offsets))
         return pb.MemberReply()
 
     async def leave(self, request: pb.MemberRequest) -> pb.MemberReply:
         offsets = _given(request)
+        try:
+            self._require_own(request)
+        except MembershipLost:
+            return pb.MemberReply()  # leaving twice is fine
         await self._sessions.leave(request.session, lambda member: member.leave(offsets))
         return pb.MemberReply()
 
     # ---- for people
 
     async def list_groups(self, request: pb.ListLogGroupsRequest) -> pb.ListLogGroupsReply:
-        return pb.ListLogGroupsReply(groups=await self._do(self._log.groups))
+        groups = await self._do(self._log.groups)
+        return pb.ListLogGroupsReply(groups=[group for group in groups if may(DESCRIBE_GROUP, group)])
 
     async def show_group(self, request: pb.ShowLogGroupRequest) -> pb.ShowLogGroupReply:
         group = check_name("group", request.group)

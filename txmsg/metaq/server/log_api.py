@@ -10,6 +10,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final, NamedTuple, TypeVar
 
+from txmsg.access.permissions import DESCRIBE_TOPIC
 from txmsg.errors import (
     BrokerUnavailable,
     CorruptLog,
@@ -39,6 +40,7 @@ from txmsg.metaq.server.producers import CallId
 from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.server.validation import check
 from txmsg.metaq.store.topics import TopicSettings
+from txmsg.wire.caller import may
 from txmsg.wire.changes import change_of
 from txmsg.wire.frames import PART_SIZE_BYTES
 from txmsg.wire.server import ServerCall
@@ -107,7 +109,11 @@ class LogApi:
         else:
             topics = await self._read(self._log.topics)
         return pb.ListLogTopicsReply(
-            topics=[pb.QueueSet(topic=topic, queue=numbers) for topic, numbers in topics.items()]
+            topics=[
+                pb.QueueSet(topic=topic, queue=numbers)
+                for topic, numbers in topics.items()
+                if may(DESCRIBE_TOPIC, topic)
+            ]
         )
 
     async def show_topic(self, request: pb.LogTopicRequest) -> pb.LogTopicSettings:

@@ -25,6 +25,7 @@ from txmsg.metaq.server.log_api import LogApi, Polls
 from txmsg.metaq.server.placement import Placer
 from txmsg.metaq.server.producers import REMEMBERED_S
 from txmsg.metaq.server.sessions import Sessions
+from txmsg.metaq.server.users import UsersOfBrokers, UsersOfFile, UserSource
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
@@ -106,6 +107,7 @@ async def _serve(
         clock=time.monotonic,
     )
     await appender.recover()
+    users = _users(config)
     sessions = Sessions(group_threads, clock=time.monotonic)
     api = LogApi(log, appender, polls, sessions, readers, config, stop)
     server = Server(
@@ -118,6 +120,7 @@ async def _serve(
         larger_requests={rpc.MetaQ.append.name: _APPEND_SIZE_BYTES_MAX},
         limits=Limits(arriving_bytes=config.arriving_size_bytes_max),
         tls=config.tls.of_server(),
+        guard=None if users is None else users.guard,
     )
     figures = LogFigures(log, readers)
     parts = Parts(given, log, appender, polls, sessions, api, server, stop)
@@ -129,6 +132,8 @@ async def _serve(
             asyncio.TaskGroup() as tasks,
         ):
             ending = [tasks.create_task(sessions.run()), tasks.create_task(figures.run())]
+            if users is not None:
+                ending.append(tasks.create_task(users.run()))
             await server.start()
             on_ready(address)
             await stop.wait()
@@ -140,6 +145,14 @@ async def _serve(
             for task in ending:
                 task.cancel()
         await sessions.close()
+
+
+def _users(config: MetaQConfig) -> UserSource | None:
+    if config.access is not None:
+        return UsersOfFile(config.access)
+    if config.access_from:
+        return UsersOfBrokers(config.access_addresses(), age_s_max=config.access_age_s)
+    return None
 
 
 def _probes(parts: Parts, of_log: LogFigures) -> Probes:

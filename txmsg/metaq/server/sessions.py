@@ -30,6 +30,7 @@ _LOOK_S = 0.25
 @dataclass(slots=True, eq=False)
 class _Session:
     member: GroupMember
+    owner: str
     session_s: float
     ends_at: float
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -50,8 +51,8 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    async def join(self, session: bytes, join: Callable[[], GroupMember], session_s: float) -> str:
-        """Makes a member; its id. A repeat finds the one that it made before."""
+    async def join(self, session: bytes, join: Callable[[], GroupMember], session_s: float, *, owner: str = "") -> str:
+        """Makes a member; its id. A repeat finds the one that it made before. owner: who alone may use it."""
         if not SESSION_S_MIN <= session_s <= SESSION_S_MAX:
             raise MisuseError(f"a session of {session_s:g} s: {SESSION_S_MIN:g} to {SESSION_S_MAX:g} are allowed")
         known = self._sessions.get(session)
@@ -62,16 +63,26 @@ class Sessions:
             if joining is None:
                 joining = asyncio.ensure_future(self._in_thread(join))
                 self._joining[session] = joining
-                joining.add_done_callback(lambda done: self._joined(session, session_s, done))
+                joining.add_done_callback(lambda done: self._joined(session, owner, session_s, done))
             await asyncio.shield(joining)
-            known = self._sessions[session]
-        return known.member.id
+        return self._of(session, owner).member.id
 
-    def _joined(self, session: bytes, session_s: float, done: asyncio.Future[GroupMember]) -> None:
+    def _of(self, session: bytes, owner: str) -> _Session:
+        """Raises MembershipLost if there is none: neither is that of another owner."""
+        known = self._sessions.get(session)
+        if known is None or known.owner != owner:
+            raise _lost()
+        return known
+
+    def _joined(self, session: bytes, owner: str, session_s: float, done: asyncio.Future[GroupMember]) -> None:
         """Also when its caller is gone: then it is not renewed, and ends."""
         del self._joining[session]
         if not done.cancelled() and done.exception() is None:
-            self._sessions[session] = _Session(done.result(), session_s, self._clock() + session_s)
+            self._sessions[session] = _Session(done.result(), owner, session_s, self._clock() + session_s)
+
+    def group_of(self, session: bytes, owner: str = "") -> str:
+        """The group of a member. Raises MembershipLost when there is no such session."""
+        return self._of(session, owner).member.group
 
     async def call(self, session: bytes, number: int, work: Callable[[GroupMember], T]) -> T:
         """What a member's thread returns for this call; the same again for a repeat of the last one.

@@ -31,9 +31,9 @@ create table txmsg.access_token (
 -- subject: a user, or role:NAME. pattern: a name, or a prefix and an asterisk.
 create table txmsg.access_rule (
     subject text collate "C" not null,
-    action text collate "C" not null,
-    kind text collate "C" not null,
-    pattern text collate "C" not null,
+    action text collate "C" not null check (action in ('send', 'receive', 'check', 'describe', 'read', 'administer')),
+    kind text collate "C" not null check (kind in ('topic', 'group', 'cluster')),
+    pattern text collate "C" not null check (length(pattern) between 1 and 128),
     created_at timestamptz not null default now(),
     primary key (subject, action, kind, pattern)
 );

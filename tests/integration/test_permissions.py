@@ -1,0 +1,394 @@
+"""Every method of every service, as each kind of caller that must be refused: a real broker, and a MetaQ server that
+has its users from it. What a right allows, and what ids of others are worth."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import PostgresServer
+from tests.integration.cli_harness import TIMEOUT_S, json_of, said
+from tests.metaq.servers import served
+from tests.unit.test_permissions import METHODS
+from tests.waiting import until
+from tests.wire.certificates import Authority
+from txmsg.access.permissions import PERMISSIONS
+from txmsg.access.rules import RIGHTS, Kind
+from txmsg.access.tokens import new_token
+from txmsg.cli.main import main
+from txmsg.errors import BrokerUnavailable, PermissionDenied, TxmsgError
+from txmsg.message import new_transaction_id, now_us
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.tls import client_context
+from txmsg.wire.v1 import (
+    access_pb2,
+    dead_letters_pb2,
+    messages_pb2,
+    rules_pb2,
+    settings_pb2,
+    topics_pb2,
+    txmsg_pb2,
+)
+
+MINE, OTHER = "mine", "other"
+ALL_RIGHTS = [(right.action, right.kind) for right in RIGHTS if right.kind is not Kind.CLUSTER]
+
+
+class Place:
+    """The servers, and the tokens of users."""
+
+    def __init__(self, storage: str, broker: str, log: str, admin: str) -> None:
+        self.storage, self.broker, self.log = storage, broker, log
+        self.tokens = {"ops": admin, "nobody": "", "unknown": new_token().text}
+        self._channels: dict[tuple[str, str], BlockingChannel] = {}
+        self.stack = ExitStack()
+
+    def call(self, user: str, method: str, request: Any) -> Any:
+        """As this user, at the server that has the method. Streams: the first reply."""
+        address = self.log if method.startswith("MetaQ") else self.broker
+        if (user, address) not in self._channels:
+            channel = self.stack.enter_context(BlockingChannel(address, token=self.tokens[user], tls=False))
+            self._channels[user, address] = channel
+        channel, found = self._channels[user, address], METHODS[method]
+        if found.gives_data:
+            return list(channel.replies_with_data(found, request, timeout_s=TIMEOUT_S))
+        if found.gives_many:
+            return next(iter(channel.replies(found, [request], timeout_s=TIMEOUT_S)), None)
+        return channel.call(found, request, timeout_s=TIMEOUT_S)
+
+    def new(self, user: str, *rules: str) -> None:
+        made = self.call("ops", "Access/CreateUser", access_pb2.CreateUserRequest(name=user))
+        self.tokens[user] = made.token
+        for rule in rules:
+            self.allow(user, rule)
+
+    def allow(self, user: str, rule: str) -> None:
+        self.call("ops", "Rules/Allow", rules_pb2.AllowRequest(rule=wire(user, rule)))
+
+    def code(self, user: str, method: str) -> str:
+        """How a call that names what is `mine` fails; "" if it does not."""
+        try:
+            self.call(user, method, asking(method))
+        except TxmsgError as exc:
+            return exc.code
+        return ""
+
+
+def wire(user: str, rule: str) -> rules_pb2.AccessRule:
+    action, _, resource = rule.partition(" ")
+    kind, _, pattern = resource.partition(":")
+    return rules_pb2.AccessRule(subject=user, action=action, kind=kind, pattern=pattern)
+
+
+def asking(method: str) -> Any:
+    """A request that names `mine` wherever the table has a name, and that has whatever makes it need more."""
+    request = METHODS[method].request()
+    for need in PERMISSIONS[method]:
+        if need.when:
+            fill(request, need.when if need.when != "hello.fence_ids" else "hello.fence_ids[]")
+        if need.path:
+            fill(request, need.path)
+    return request
+
+
+def fill(message: Any, path: str) -> None:
+    first, _, rest = path.partition(".")
+    name = first.removesuffix("[]")
+    if rest:
+        field = getattr(message, name)
+        fill(field.add() if first.endswith("[]") else field, rest)
+    elif first.endswith("[]"):
+        getattr(message, name).append(bytes(16) if name == "fence_ids" else MINE)
+    else:
+        setattr(message, name, True if isinstance(getattr(message, name), bool) else MINE)
+
+
+@pytest.fixture(scope="module")
+def place(postgres: PostgresServer, notify_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory, name = tmp_path_factory.mktemp("permissions"), f"permissions_{os.getpid()}"
+    storage = postgres.create_database(name, template=notify_template)
+    admin = json_of("user", "create", "ops", "--role", "admin", "--storage", storage)["token"]
+    log_token = json_of("user", "create", "log", "--storage", storage)["token"]
+    said("acl", "allow", "log", "read", "cluster", "--storage", storage)
+    with (
+        pytest.MonkeyPatch.context() as environment,
+        BrokerProcess(storage, "--auth", log=directory / "broker.log") as broker,
+    ):
+        environment.delenv("TXMSG_TOKEN_FILE", raising=False)
+        environment.setenv("TXMSG_TOKEN", log_token)
+        config = MetaQConfig(data_dir=directory / "log", listen="127.0.0.1:0", access_from=broker.address)
+        with served(config) as log:
+            environment.delenv("TXMSG_TOKEN")
+            place = Place(storage, broker.address, log, admin)
+            with place.stack:
+                prepare(place)
+                yield place
+    postgres.drop_database(name)
+
+
+def prepare(place: Place) -> None:
+    until(lambda: place.code("ops", "MetaQ/Describe") == "")
+    place.new("bare")
+    place.new(OTHER, *(f"{action} {kind}:{OTHER}*" for action, kind in ALL_RIGHTS))
+    place.new("revoked")
+    place.call("ops", "Access/Revoke", access_pb2.RevokeRequest(name="revoked"))
+    place.new("expired")
+    with psycopg.connect(place.storage, autocommit=True, connect_timeout=10) as connection:
+        connection.execute(
+            "update txmsg.access_token set expires_at = now() - interval '1 s' where user_name = 'expired'"
+        )
+        connection.execute("update txmsg.access_version set version = version + 1")
+    for method in ("Access/WhoAmI", "MetaQ/Describe"):
+        until(lambda method=method: place.code("expired", method) == "unauthenticated")  # type: ignore[misc]
+        until(lambda method=method: place.code(OTHER, method) == "")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("user", ["nobody", "unknown", "expired", "revoked"])
+def test_nothing_is_answered_without_a_valid_credential(place: Place, user: str) -> None:
+    # The connection is refused, so no method matters; and each refusal is answered later than the one before.
+    for method in ("Access/WhoAmI", "MetaQ/Describe"):
+        assert place.code(user, method) == "unauthenticated"
+
+
+def test_a_user_without_a_rule_may_call_only_what_needs_none(place: Place) -> None:
+    codes = {method: place.code("bare", method) for method in METHODS}
+    refused = {method for method, code in codes.items() if code == "permission_denied"}
+    assert refused == {method for method, needs in PERMISSIONS.items() if needs}
+    assert not [method for method, code in codes.items() if code == "unauthenticated"]
+
+
+def test_a_right_on_another_name_is_none_on_this_one(place: Place) -> None:
+    def is_named(method: str) -> bool:
+        needs = PERMISSIONS[method]
+        return any(not need.optional and (bool(need.path) or need.right.kind is Kind.CLUSTER) for need in needs)
+
+    codes = {method: place.code(OTHER, method) for method in METHODS}
+    refused = {method for method, code in codes.items() if code == "permission_denied"}
+    assert refused == {method for method in METHODS if is_named(method)}
+
+
+def test_an_administrator_is_refused_nothing(place: Place) -> None:
+    codes = {method: place.code("ops", method) for method in METHODS}
+    assert not {method for method, code in codes.items() if code in {"permission_denied", "unauthenticated"}}
+
+
+def test_a_certificate_of_another_authority_gets_no_connection(place: Place, tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    certificate, key = ours.issue("127.0.0.1")
+    options = ("--auth", "--tls-cert", str(certificate), "--tls-key", str(key), "--tls-client-ca", str(ours.file))
+    with BrokerProcess(place.storage, *options, log=tmp_path / "broker.log") as broker:
+        context = client_context(str(ours.file))
+        assert context is not None
+        context.load_cert_chain(*theirs.issue("ops", "client"))
+        with BlockingChannel(broker.address, token=place.tokens["ops"], tls=context) as channel:
+            for method in ("Access/WhoAmI", "Topics/List", "Notify/Send"):
+                with pytest.raises(BrokerUnavailable):
+                    channel.call(METHODS[method], asking(method), timeout_s=5)
+
+
+# ---- what ids of others are worth
+
+
+def half_of(place: Place, user: str, group: str, topic: str) -> bytes:
+    """Sends a half message; its transaction's id."""
+    transaction_id = new_transaction_id().bytes
+    batch = txmsg_pb2.MessageColumns(
+        topic=topic,
+        transaction_ids=transaction_id,
+        body=[b"secret"],
+        headers=[txmsg_pb2.Headers(values={"h": "secret"}).SerializeToString()],
+        born_at_us=[1_700_000_000_000_000],
+    )
+    reply = place.call(user, "Notify/Send", txmsg_pb2.SendRequest(group=group, half=True, batches=[batch]))
+    assert not reply.errors
+    return transaction_id
+
+
+@pytest.fixture(scope="module")
+def half(place: Place) -> bytes:
+    """Of producer group shop, in topic mine."""
+    place.new("shop", "send topic:mine", "send group:shop", "check group:shop")
+    return half_of(place, "shop", "shop", MINE)
+
+
+def test_a_stranger_ends_no_transaction_whose_id_it_knows(place: Place, half: bytes) -> None:
+    for request in (
+        txmsg_pb2.EndTransactionsRequest(commit=half),
+        txmsg_pb2.EndTransactionsRequest(rollback=half),
+        txmsg_pb2.EndTransactionsRequest(unknown=half),
+    ):
+        for group in ("", "shop"):
+            request.group = group
+            with pytest.raises(PermissionDenied):
+                place.call(OTHER, "Notify/EndTransactions", request)
+        request.group = OTHER
+        errors = place.call(OTHER, "Notify/EndTransactions", request).errors
+        assert [error.code for error in errors] == ["outcome_expired"]
+    for change in (
+        txmsg_pb2.ResolveHalfRequest(transaction_id=half, commit=True),
+        txmsg_pb2.ResumeHalvesRequest(transaction_id=half),
+    ):
+        method = "Admin/ResolveHalf" if isinstance(change, txmsg_pb2.ResolveHalfRequest) else "Admin/ResumeHalves"
+        with pytest.raises(PermissionDenied, match="allow other administer group:shop"):
+            place.call(OTHER, method, change)
+    with pytest.raises(PermissionDenied, match="allow other check group:shop"):
+        place.call(OTHER, "Notify/Held", txmsg_pb2.HeldRequest(transaction_ids=half))
+    held = place.call("shop", "Notify/Held", txmsg_pb2.HeldRequest(transaction_ids=half))
+    assert held.held == half, "it is undecided still"
+    own = half_of(place, "shop", "shop", MINE)
+    ended = place.call("shop", "Notify/EndTransactions", txmsg_pb2.EndTransactionsRequest(group="shop", rollback=own))
+    assert not ended.errors
+
+
+def test_a_stranger_finds_neither_a_half_message_nor_its_topic(place: Place, half: bytes) -> None:
+    id_ = str(UUID(bytes=half))
+    listed = txmsg_pb2.ListHalvesRequest(transaction_id=half, with_bodies=True)
+    find = messages_pb2.FindMessagesRequest(id=id_, with_bodies=True)
+    trace = messages_pb2.TraceRequest(id=id_)
+    assert not place.call(OTHER, "Admin/ListHalves", listed).halves
+    assert not place.call(OTHER, "Messages/Find", find).messages
+    assert not place.call(OTHER, "Messages/Trace", trace).messages
+    assert MINE not in {
+        each.settings.name for each in place.call(OTHER, "Topics/List", topics_pb2.ListTopicSettingsRequest()).topics
+    }
+    [found] = place.call("ops", "Messages/Find", find).messages
+    assert found.body == b"secret"
+    assert place.call("ops", "Messages/Trace", trace).messages
+
+
+def test_bodies_need_the_right_to_read_and_are_marked_where_they_are_withheld(place: Place, half: bytes) -> None:
+    place.new("clerk", "describe topic:mine", "describe group:shop")
+    listed = txmsg_pb2.ListHalvesRequest(transaction_id=half, with_bodies=True)
+    find = messages_pb2.FindMessagesRequest(id=str(UUID(bytes=half)), with_bodies=True)
+    [row], [found] = (
+        place.call("clerk", "Admin/ListHalves", listed).halves,
+        place.call("clerk", "Messages/Find", find).messages,
+    )
+    assert {(each.body, each.headers, each.withheld) for each in (row, found)} == {(b"", b"", True)}
+    place.allow("clerk", "read topic:mine")
+    [row], [found] = (
+        place.call("clerk", "Admin/ListHalves", listed).halves,
+        place.call("clerk", "Messages/Find", find).messages,
+    )
+    assert {(each.body, each.withheld) for each in (row, found)} == {(b"secret", False)}
+    assert row.headers == found.headers != b""
+
+
+def test_a_delayed_message_is_taken_back_by_who_may_send_to_its_topic(place: Place) -> None:
+    place.new("delayer", "send topic:mine")
+    transaction_id = new_transaction_id().bytes
+    batch = txmsg_pb2.MessageColumns(
+        topic=MINE,
+        transaction_ids=transaction_id,
+        body=[b"later"],
+        born_at_us=[1_700_000_000_000_000],
+        deliver_at_us=[now_us() + 3_600_000_000],
+    )
+    request = txmsg_pb2.SendRequest(batches=[batch])
+    assert not place.call("delayer", "Notify/Send", request).errors
+    recall = txmsg_pb2.RecallRequest(transaction_ids=transaction_id + new_transaction_id().bytes)
+    assert list(place.call(OTHER, "Notify/Recall", recall).results) == [txmsg_pb2.RecallReply.UNKNOWN] * 2
+    for _ in range(2):
+        results = list(place.call("delayer", "Notify/Recall", recall).results)
+        assert results == [txmsg_pb2.RecallReply.RECALLED, txmsg_pb2.RecallReply.UNKNOWN]
+
+
+def test_a_client_watches_settings_of_clients_only(place: Place) -> None:
+    place.call("bare", "Settings/Watch", settings_pb2.WatchSettingsRequest(prefixes=["client.", "app.x"]))
+    for prefixes in ([""], ["broker."], ["client.", "b"]):
+        with pytest.raises(PermissionDenied, match="describe cluster"):
+            place.call("bare", "Settings/Watch", settings_pb2.WatchSettingsRequest(prefixes=prefixes))
+
+
+def test_dead_letters_of_all_groups_are_counted_and_purged_with_a_right_on_all_only(place: Place) -> None:
+    everything = dead_letters_pb2.DeadLetterFilter()
+    with pytest.raises(PermissionDenied, match=r"describe 'group:\*'"):
+        place.call(OTHER, "DeadLetters/Count", dead_letters_pb2.CountRequest(filter=everything))
+    with pytest.raises(PermissionDenied, match=r"administer 'group:\*'"):
+        place.call(OTHER, "DeadLetters/Purge", dead_letters_pb2.PurgeRequest(filter=everything, limit=1))
+    place.call(OTHER, "DeadLetters/List", dead_letters_pb2.ListDeadLettersRequest(filter=everything))
+
+
+# ---- rules, as people have them
+
+
+def acl(place: Place, *words: str, status: int = 0) -> str:
+    """What the command prints."""
+    result = CliRunner().invoke(main, ["acl", *words, "--storage", place.storage])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_check_names_the_rule_that_decides_and_deny_what_allows_the_same_still(place: Place) -> None:
+    place.new("anna")
+    name = ("anna", "send", "topic:orders")
+    assert acl(place, "check", *name, status=1) == "not allowed: no rule lets anna send topic:orders\n"
+    assert acl(place, "allow", *name) == "anna send topic:orders: allowed\n"
+    assert acl(place, "allow", *name) == "anna send topic:orders: was allowed already\n"
+    acl(place, "allow", "anna", "send", "topic:ord*")
+    assert acl(place, "check", *name) == "allowed: anna send topic:orders\n"
+    assert not is_denied(place, "anna", "orders")
+    denied = acl(place, "deny", *name).splitlines()
+    assert denied == ["anna send topic:orders: taken away", "still allowed by: anna send topic:ord*"]
+    assert acl(place, "check", *name) == "allowed: anna send topic:ord*\n"
+    acl(place, "deny", "anna", "send", "topic:ord*")
+    until(lambda: is_denied(place, "anna", "orders"))
+    assert "no such rule" in acl(place, "deny", "anna", "send", "topic:ord*")
+
+
+def test_roles_give_rules_to_users_and_admin_is_built_in(place: Place) -> None:
+    place.new("bert")
+    place.call("ops", "Access/AlterUser", access_pb2.AlterUserRequest(name="bert", add_roles=["sales"]))
+    acl(place, "allow", "role:sales", "send", "topic:leads")
+    assert acl(place, "check", "bert", "send", "topic:leads") == "allowed: role:sales send topic:leads\n"
+    assert "with the roles sales" in acl(place, "check", "bert", "send", "topic:orders", status=1)
+    assert "built in" in acl(place, "check", "ops", "send", "topic:orders")
+    until(lambda: not is_denied(place, "bert", "leads"))
+    assert json.loads(acl(place, "list", "bert", "--json")) == {
+        "rules": [{"principal": "role:sales", "action": "send", "name": "topic:leads"}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("allow", "carl", "send", "topic:x"), "there is no user carl"),
+        (("check", "carl", "send", "topic:x"), "there is no user carl"),
+        (("allow", "role:r", "send", "x"), "use topic:NAME"),
+        (("allow", "role:r", "fly", "topic:x"), "'fly' is not an action"),
+    ],
+)
+def test_a_rule_that_means_nothing_is_refused(place: Place, words: tuple[str, ...], told: str) -> None:
+    assert told in acl(place, *words, status=1)
+
+
+def plain_to(topic: str) -> txmsg_pb2.SendRequest:
+    return txmsg_pb2.SendRequest(
+        batches=[
+            txmsg_pb2.MessageColumns(
+                topic=topic,
+                transaction_ids=new_transaction_id().bytes,
+                body=[b""],
+                born_at_us=[1_700_000_000_000_000],
+            )
+        ]
+    )
+
+
+def is_denied(place: Place, user: str, topic: str) -> bool:
+    try:
+        place.call(user, "Notify/Send", plain_to(topic))
+    except PermissionDenied:
+        return True
+    return False

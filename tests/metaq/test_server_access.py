@@ -1,0 +1,195 @@
+"""A MetaQ server with users and rules of a file: each does what it may, and nothing with what belongs to others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.metaq.servers import WAIT_S, served
+from tests.waiting import until
+from txmsg.access.file import entry_of
+from txmsg.access.tokens import new_token
+from txmsg.cli.main import main
+from txmsg.errors import MembershipLost, MisuseError, PermissionDenied, TxmsgError, Unauthenticated
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.users import UsersOfFile
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.v1 import metaq_pb2 as pb
+from txmsg.wire.v1.metaq_rpc import MetaQ, MetaQGroups
+
+TOKENS = {name: new_token() for name in ("producer", "consumer", "stranger", "ops")}
+RULES = {
+    "producer": ["send topic:orders"],
+    "consumer": ["receive topic:orders", "receive group:billing"],
+    "stranger": ["receive topic:trades", "receive group:audit", "send topic:trades", "describe topic:trades"],
+    "ops": ["describe topic:*", "describe group:*", "administer group:*", "administer topic:*"],
+}
+
+
+def file_of(rules: dict[str, list[str]]) -> str:
+    users = "".join(f'[users.{name}]\ntokens = ["{entry_of(token)}"]\n' for name, token in TOKENS.items())
+    return users + "[rules]\n" + "".join(f"{name} = {entries!r}\n" for name, entries in rules.items())
+
+
+def replace(path: Path, text: str) -> None:
+    """Moved there, so that it is never read half written."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    os.replace(new, path)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address of a server, and its file."""
+    directory = tmp_path_factory.mktemp("metaq-access")
+    file = directory / "access.toml"
+    replace(file, file_of(RULES))
+    with served(MetaQConfig(data_dir=directory / "log", listen="127.0.0.1:0", access=file)) as address:
+        yield address, file
+
+
+@pytest.fixture
+def call(place: tuple[str, Path]) -> Iterator[Any]:
+    """Calls as a user."""
+    with ExitStack() as stack:
+        channels: dict[str, BlockingChannel] = {}
+
+        def as_user(user: str, method: Any, request: Any) -> Any:
+            if user not in channels:
+                token = TOKENS[user].text if user else ""
+                channels[user] = stack.enter_context(BlockingChannel(place[0], token=token, tls=False))
+            return channels[user].call(method, request, timeout_s=WAIT_S)
+
+        yield as_user
+
+
+def set_topic(topic: str) -> pb.SetLogTopicRequest:
+    return pb.SetLogTopicRequest(topic=topic, settings=pb.LogTopicSettings(flush="sync", compression="none"))
+
+
+def join(session: bytes, group: str, *topics: str) -> pb.JoinGroupRequest:
+    return pb.JoinGroupRequest(session=session, group=group, topics=topics, strategy="average", session_ms=10_000)
+
+
+def test_who_gives_no_token_is_not_let_in(call: Any) -> None:
+    with pytest.raises(Unauthenticated):
+        call("", MetaQ.describe, pb.DescribeLogRequest())
+
+
+def test_lists_have_only_what_may_be_described(call: Any) -> None:
+    for topic in ("orders", "trades"):
+        call("ops", MetaQ.set_topic, set_topic(topic))
+    call("consumer", MetaQGroups.join, join(b"l" * 16, "billing", "orders"))
+
+    def listed(user: str) -> set[str]:
+        queues = call(user, MetaQ.list_topics, pb.ListLogTopicsRequest())
+        return {each.topic for each in queues.topics}
+
+    everything = listed("ops")
+    assert listed("stranger") == everything & {"trades"}
+    assert listed("producer") == everything & {"orders"}
+    assert list(call("ops", MetaQGroups.list_groups, pb.ListLogGroupsRequest()).groups) == ["billing"]
+    assert list(call("stranger", MetaQGroups.list_groups, pb.ListLogGroupsRequest()).groups) == []
+    with pytest.raises(PermissionDenied):
+        call("producer", MetaQGroups.list_groups, pb.ListLogGroupsRequest())
+
+
+def test_a_session_is_of_who_has_joined(call: Any) -> None:
+    session = b"s" * 16
+    call("consumer", MetaQGroups.join, join(session, "billing", "orders"))
+    request = pb.MemberRequest(session=session, call=1)
+    with pytest.raises(MembershipLost):
+        call("stranger", MetaQGroups.view, request)
+    with pytest.raises(MembershipLost):
+        call("stranger", MetaQGroups.join, join(session, "audit", "trades"))
+    with pytest.raises(PermissionDenied):
+        call("producer", MetaQGroups.view, request)
+    call("stranger", MetaQGroups.leave, request)  # as for a session that is not there
+    assert call("consumer", MetaQGroups.view, request).members
+
+
+def test_a_group_is_joined_with_the_right_on_its_topics_only(call: Any) -> None:
+    with pytest.raises(PermissionDenied, match="allow consumer receive topic:trades"):
+        call("consumer", MetaQGroups.join, join(b"t" * 16, "billing", "orders", "trades"))
+    with pytest.raises(PermissionDenied, match="allow stranger receive group:billing"):
+        call("stranger", MetaQGroups.join, join(b"t" * 16, "billing", "trades"))
+
+
+def test_retries_and_dead_letters_of_a_group_are_read_by_its_members_only(call: Any) -> None:
+    for topic in ("%RETRY%billing", "%DLQ%billing"):
+        ranges = pb.RangesRequest(queues=[pb.QueueSet(topic=topic)])
+        call("consumer", MetaQ.ranges, ranges)
+        with pytest.raises(PermissionDenied, match="describe group:billing"):
+            call("stranger", MetaQ.ranges, ranges)
+        with pytest.raises(PermissionDenied, match="receive group:billing"):
+            call("ops", MetaQ.find, pb.FindInLogRequest(topic=topic, key="k"))
+
+
+def test_a_fetch_that_waits_ends_when_its_right_is_taken_away(place: tuple[str, Path], call: Any) -> None:
+    address, file = place
+    call("ops", MetaQ.set_topic, set_topic("orders"))
+    wanted = pb.FetchRequest(
+        wanted=[pb.QueueOffsets(topic="orders", queue=[0], offset=[0])], size_bytes_max=1000, wait_ms=60_000
+    )
+
+    def fetch() -> None:
+        with BlockingChannel(address, token=TOKENS["consumer"].text, tls=False) as channel:
+            list(channel.replies_with_data(MetaQ.fetch, wanted, timeout_s=WAIT_S))
+
+    with ThreadPoolExecutor(1) as thread:
+        fetching = thread.submit(fetch)
+        until(lambda: call("ops", MetaQ.describe, pb.DescribeLogRequest()).waiting == 1)
+        replace(file, file_of({**RULES, "consumer": ["receive group:billing"]}))
+        with pytest.raises(PermissionDenied, match="allow consumer receive topic:orders"):
+            fetching.result(WAIT_S)
+    replace(file, file_of(RULES))
+    until(lambda: may_describe(call, "consumer", "orders"))
+
+
+def may_describe(call: Any, user: str, topic: str) -> bool:
+    try:
+        call(user, MetaQ.show_topic, pb.LogTopicRequest(topic=topic))
+    except PermissionDenied:
+        return False
+    return True
+
+
+def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_at_start(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    with pytest.raises(MisuseError, match="cannot be read"):
+        UsersOfFile(file)
+    replace(file, file_of(RULES))
+    users = UsersOfFile(file)
+    before = users.guard.snapshot
+    replace(file, "[users")
+    users.look_once()
+    assert users.guard.snapshot is before
+    file.unlink()
+    users.look_once()
+    assert users.guard.snapshot is before
+    replace(file, file_of({}))
+    users.look_once()
+    assert users.guard.snapshot.rules.all == ()
+
+
+def test_a_made_token_is_let_in_by_its_entry(tmp_path: Path) -> None:
+    made = json.loads(CliRunner().invoke(main, ["metaq", "token", "--json"]).output)
+    replace(tmp_path / "access.toml", f'[users.ada]\ntokens = ["{made["entry"]}"]\n')
+    guard = UsersOfFile(tmp_path / "access.toml").guard
+    assert guard.authenticate(made["token"], "", "peer").name == "ada"
+
+
+def test_users_come_from_a_file_or_from_brokers(tmp_path: Path) -> None:
+    replace(tmp_path / "access.toml", "")
+    with pytest.raises(MisuseError, match="not both"):
+        MetaQConfig(data_dir=tmp_path, access=tmp_path / "access.toml", access_from="localhost:7700")
+    with pytest.raises(TxmsgError, match="--access-from"):
+        MetaQConfig(data_dir=tmp_path, access_from="localhost")

@@ -1,0 +1,75 @@
+"""The file of users and rules: what it may have, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from txmsg.access.file import entry_of, read_access
+from txmsg.access.guard import Guard
+from txmsg.access.rules import Action, Kind, Right
+from txmsg.access.tokens import new_token
+from txmsg.errors import MisuseError, Unauthenticated
+
+TOKEN, OTHER = new_token(), new_token()
+FILE = f"""
+[users.shop]
+tokens = ["{entry_of(TOKEN)}"]
+roles = ["sender"]
+[users.ops]
+certificate = "ops.example"
+[rules]
+"role:sender" = ["send topic:orders*"]
+ops = ["administer cluster", "describe group:*"]
+"""
+
+
+def test_users_are_known_by_tokens_and_certificates_and_have_their_rights() -> None:
+    guard = Guard()
+    guard.use(read_access(FILE, 7))
+    shop, ops = guard.authenticate(TOKEN.text, "", "peer"), guard.authenticate("", "ops.example", "peer")
+    assert (shop.name, ops.name, guard.snapshot.version) == ("shop", "ops", 7)
+    send = Right(Action.SEND, Kind.TOPIC)
+    assert shop.rights.decide(send, "orders.eu").allowed
+    assert not ops.rights.decide(send, "orders.eu").allowed
+    assert ops.rights.decide(Right(Action.ADMINISTER, Kind.CLUSTER), "").allowed
+    with pytest.raises(Unauthenticated):
+        guard.authenticate(OTHER.text, "", "peer")
+
+
+def test_an_empty_file_lets_nobody_in() -> None:
+    snapshot = read_access("", 1)
+    assert (snapshot.users, snapshot.credentials, snapshot.rules.all) == ({}, {}, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[users", "it is not TOML"),
+        ("[user.shop]", "'user' is unknown"),
+        ("users = 3", "not a table"),
+        ("[users]\nshop = 3", "not a table"),
+        ("[users.'a b']", "'a b' is not a valid name"),
+        ("[users.anyone]", "reserved name"),
+        ("[users.shop]\npassword = 'x'", "'password' is unknown"),
+        ("[users.shop]\ntokens = 'x'", "not a list of texts"),
+        ("[users.shop]\nroles = [3]", "not a list of texts"),
+        ("[users.shop]\ncertificate = 3", "not a text"),
+        ("[users.shop]\nroles = ['a b']", "'a b' is not a valid name"),
+        ("[users.a]\ncertificate = 'c'\n[users.b]\ncertificate = 'c'", "stands for two users"),
+        (f"[users.a]\ntokens = ['{entry_of(TOKEN)}']\n[users.b]\ntokens = ['{entry_of(TOKEN)}']", "is that of user a"),
+        ("[rules]\nshop = ['fly topic:x']", "'fly' is not an action"),
+        ("[rules]\nshop = 'send topic:x'", "not a list of texts"),
+        ("[rules]\n'a b' = ['send topic:x']", "not the name of a user"),
+    ],
+)
+def test_a_mistake_is_named(text: str, told: str) -> None:
+    with pytest.raises(MisuseError) as caught:
+        read_access(text, 1)
+    assert told in str(caught.value)
+
+
+def test_a_token_in_the_file_instead_of_its_hash_is_refused_and_not_repeated() -> None:
+    with pytest.raises(MisuseError) as caught:
+        read_access(f"[users.shop]\ntokens = ['{TOKEN.text}']", 1)
+    assert "txmsg metaq token" in str(caught.value)
+    assert TOKEN.text not in str(caught.value)

@@ -1,0 +1,77 @@
+"""Commands on users and rules: by a broker, or on the database itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from txmsg.administration import Ask, changer
+from txmsg.broker import migrate
+from txmsg.broker.access import UserDirectory
+from txmsg.broker.api.access import AccessApi
+from txmsg.broker.api.rules import RulesApi
+from txmsg.broker.store.access_rules import AccessRules
+from txmsg.broker.store.connect import Pool, open_pool
+from txmsg.broker.store.users import Users
+from txmsg.cli.connections import asker, broker_option
+from txmsg.cli.options import Decorator
+from txmsg.wire.caller import Caller, calling_as
+from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
+from txmsg.wire.v1.access_rpc import Access
+from txmsg.wire.v1.rules_rpc import Rules
+
+
+def of_database(administration: Callable[[Ask], Any], argument: str) -> Decorator:
+    """Adds --broker and --storage; the command gets the administration of what they name, by this argument."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option(
+            "--storage",
+            metavar="URL",
+            help="Do it in this Notify database, without a broker: for the first user, or after the last token was "
+            "lost.",
+        )
+        @broker_option
+        @wraps(command)
+        def with_administration(*, broker: str, storage: str | None, **others: Any) -> Any:
+            ask = asker(broker) if storage is None else asker_of_storage(storage)
+            return command(**{argument: administration(ask)}, **others)
+
+        return with_administration
+
+    return decorated
+
+
+def asker_of_storage(url: str) -> Ask:
+    """Answers as a broker would, from the database itself: whoever may write there needs nobody's permission."""
+
+    def ask(method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        return asyncio.run(_ask_storage(url, method, request))
+
+    return ask
+
+
+async def _ask_storage(url: str, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+    await asyncio.to_thread(migrate.require, url)
+    pool = open_pool(migrate.libpq_url(url), size_max=1)
+    await pool.open()
+    try:
+        with calling_as(Caller(changer(), "")):
+            reply: ReplyT = await _answers(pool)[method.name](request)
+            return reply
+    finally:
+        await pool.close()
+
+
+def _answers(pool: Pool) -> dict[str, Callable[[Any], Any]]:
+    """What answers the methods of users and rules, by their names."""
+    services = {Access: AccessApi(UserDirectory(Users(pool)), None), Rules: RulesApi(AccessRules(pool))}
+    return {
+        method.name: getattr(api, name)
+        for service, api in services.items()
+        for name, method in methods_of(service).items()
+    }

@@ -1,0 +1,112 @@
+"""`txmsg acl`: which user or role may do what."""
+
+from __future__ import annotations
+
+import click
+
+from txmsg.access.rules import ADMIN, ROLE, Rule, parse_rule
+from txmsg.administration.rules import RuleAdministration
+from txmsg.cli.access import of_database
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.options import Decorator, json_option
+from txmsg.cli.output import json_text, print_rows, say
+
+_NOT_ALLOWED = 1
+"""The exit status of `txmsg acl check` for what is not allowed."""
+administered: Decorator = of_database(RuleAdministration, "rules")
+
+
+@click.group()
+def acl() -> None:
+    """Allow users and roles what they need; nothing else is allowed.
+
+    PRINCIPAL is a user, or role:NAME for everyone who has the role. ACTION is send, receive, check, describe, read or
+    administer. NAME is topic:NAME, group:NAME or cluster; topic:orders* is every topic with this prefix.
+    """
+
+
+@acl.command(
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg acl allow shop send topic:orders\n"
+    "  txmsg acl allow role:billing receive 'topic:orders*'"
+)
+@click.argument("principal")
+@click.argument("action")
+@click.argument("name")
+@administered
+@json_option
+def allow(*, principal: str, action: str, name: str, rules: RuleAdministration, as_json: bool) -> None:
+    """Add a rule. It holds at all brokers within 2 s."""
+    rule = parse_rule(principal, action, name)
+    changed = rules.allow(rule)
+    if as_json:
+        click.echo(json_text({"rule": _values(rule), "changed": changed}))
+    else:
+        say(f"{rule}: allowed" if changed else f"{rule}: was allowed already")
+
+
+@acl.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg acl deny shop send topic:orders")
+@click.argument("principal")
+@click.argument("action")
+@click.argument("name")
+@administered
+@json_option
+def deny(*, principal: str, action: str, name: str, rules: RuleAdministration, as_json: bool) -> None:
+    """Take a rule away, as it was allowed. There are no rules that forbid.
+
+    If another rule still allows the same, by a prefix or a role, it is printed.
+    """
+    rule = parse_rule(principal, action, name)
+    denied = rules.deny(rule)
+    if as_json:
+        still = None if denied.still is None else _values(denied.still)
+        click.echo(json_text({"rule": _values(rule), "changed": denied.changed, "still_allowed_by": still}))
+        return
+    say(f"{rule}: taken away" if denied.changed else f"{rule}: there is no such rule")
+    if denied.still is not None:
+        say(f"still allowed by: {denied.still}", err=True)
+
+
+@acl.command(
+    "list",
+    short_help="List the rules, or those of one principal.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg acl list\n  txmsg acl list shop --json",
+)
+@click.argument("principal", default="")
+@administered
+@json_option
+def list_(*, principal: str, rules: RuleAdministration, as_json: bool) -> None:
+    """List the rules, or those of PRINCIPAL: of a user with those of its roles."""
+    found = rules.list(principal)
+    if as_json:
+        click.echo(json_text({"rules": [_values(each) for each in found]}))
+    elif found:
+        print_rows(_values(each) for each in found)
+    else:
+        say("no rules" + (f" for {principal}" if principal else ""))
+
+
+@acl.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg acl check shop send topic:orders")
+@click.argument("principal")
+@click.argument("action")
+@click.argument("name")
+@administered
+@json_option
+def check(*, principal: str, action: str, name: str, rules: RuleAdministration, as_json: bool) -> None:
+    """Say whether PRINCIPAL may do this, and which rule allows it. Exit status 1: it may not."""
+    asked = parse_rule(principal, action, name)
+    found = rules.check(asked)
+    if as_json:
+        rule = None if found.rule is None else _values(found.rule)
+        click.echo(json_text({"allowed": found.allowed, "rule": rule, "roles": list(found.roles)}))
+    elif found.rule is not None:
+        is_built_in = found.rule.subject == ROLE + ADMIN
+        say(f"allowed: {found.rule}" + (f" (the role {ADMIN} is built in)" if is_built_in else ""))
+    else:
+        roles = f", with the roles {', '.join(found.roles)}" if found.roles else ""
+        say(f"not allowed: no rule lets {principal}{roles} {action} {name}")
+    if not found.allowed:
+        click.get_current_context().exit(_NOT_ALLOWED)
+
+
+def _values(rule: Rule) -> dict[str, object]:
+    return {"principal": rule.subject, "action": rule.action.value, "name": rule.resource}
