@@ -152,7 +152,7 @@ def main() -> int:
         table = json.loads(options.table.read_text())
     else:
         try:
-            with progress_of("capacity", 6) as step:
+            with progress_of("capacity", 7) as step:
                 table = measured_table(measure(sizes_of(options), step))
         except Mismatch as exc:
             print(exc, file=sys.stderr)

@@ -39,7 +39,7 @@ QUEUES: Final = 4
 WAIT_S_MAX: Final = 300.0
 TICK_S: Final = 0.01
 ATTACH_S: Final = 2.0
-"""Until clients that were started have attached, and polled once."""
+"""Until clients that were started have attached, and waiting once."""
 
 _LINKS: Final[Mapping[Work, tuple[tuple[Part, str, Part], ...]]] = {
     **dict.fromkeys(
@@ -48,7 +48,7 @@ _LINKS: Final[Mapping[Work, tuple[tuple[Part, str, Part], ...]]] = {
     ),
     Work.UPKEEP: ((Part.BROKER, "statements", Part.DATABASE),),
     **dict.fromkeys(
-        (Work.DELIVERY, Work.POLL),
+        (Work.DELIVERY, Work.DELIVERED_SINGLY, Work.WAITING),
         ((Part.CONSUMER, "clients", Part.BROKER), (Part.BROKER, "statements", Part.DATABASE)),
     ),
     Work.MIRROR: ((Part.TAILER, "replication", Part.DATABASE), (Part.TAILER, "log", Part.LOG)),
@@ -181,7 +181,7 @@ class Messages:
     """Messages as an application sends them, each with a key of its own and a body that does not compress."""
 
     def __init__(self, topic: str) -> None:
-        self._topic = topic
+        self.topic = topic
         self._bytes = os.urandom(64 * 1024)
         self._numbers = itertools.count()
 
@@ -189,7 +189,7 @@ class Messages:
         number = next(self._numbers)
         start = number * 37 % (len(self._bytes) - BODY_SIZE_BYTES)
         body = self._bytes[start : start + BODY_SIZE_BYTES]
-        return Message(self._topic, body, key=f"order-{number:010d}", tag="paid")
+        return Message(self.topic, body, key=f"order-{number:010d}", tag="paid")
 
 
 async def transact(meters: Meters, work: Work, address: str, messages: Messages, sizes: Sizes) -> int:
@@ -244,6 +244,35 @@ def deliver(meters: Meters, address: str, topic: str, count: int) -> None:
         raise Mismatch(f"{arrivals.count} of {count} messages came, {arrivals.repeated} of them again")
 
 
+async def deliver_singly(meters: Meters, address: str, messages: Messages, sizes: Sizes) -> None:
+    """As many messages as a group has members, again and again: a member has room for two. The send is in it, too."""
+    waiting = 0
+    arrived = asyncio.Event()
+
+    async def handle(_: ReceivedMessage) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
+            arrived.set()
+
+    async with AsyncExitStack() as stack:
+        producer = await stack.enter_async_context(AsyncProducer(address, group="capacity"))
+        for _ in range(sizes.clients):
+            consumer = AsyncConsumer(address, group="singly", concurrency=1)
+            consumer.subscribe(messages.topic)(handle)
+            await stack.enter_async_context(consumer)
+        await asyncio.sleep(ATTACH_S)
+        with meters.of(Work.DELIVERED_SINGLY) as count:
+            until = time.perf_counter() + sizes.seconds
+            while time.perf_counter() < until:
+                waiting = sizes.clients
+                arrived.clear()
+                await producer.send_many([messages.next() for _ in range(sizes.clients)])
+                async with asyncio.timeout(WAIT_S_MAX):
+                    await arrived.wait()
+                count.done += sizes.clients
+
+
 async def idle(meters: Meters, address: str, sizes: Sizes) -> None:
     """A broker without clients, with producers that send nothing, and with consumers that get nothing."""
     upkeep = await _waited(meters, Work.UPKEEP, 1, sizes.idle_s)
@@ -256,8 +285,8 @@ async def idle(meters: Meters, address: str, sizes: Sizes) -> None:
             consumer = AsyncConsumer(address, group="idle")
             consumer.subscribe("capacity.empty")(_never)
             await stack.enter_async_context(consumer)
-        polled = await _waited(meters, Work.POLL, sizes.clients, sizes.idle_s)
-    for costs in (attached, polled):  # the broker's own upkeep is not the clients'
+        waiting = await _waited(meters, Work.WAITING, sizes.clients, sizes.idle_s)
+    for costs in (attached, waiting):  # the broker's own upkeep is not the clients'
         for part in costs.keys() & upkeep.keys():
             costs[part] -= upkeep[part] * (1 / sizes.clients)
 
@@ -323,7 +352,7 @@ def serve(meters: Meters, log: LogAccess, topic: str, count: int, seconds: float
 
 
 def measure(sizes: Sizes, step: Callable[[], None]) -> Measured:
-    """Measures every kind of work, one after the other, and calls `step` after each of six stages."""
+    """Measures every kind of work, one after the other, and calls `step` after each of seven stages."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txmsg-bench-")))
         server = stack.enter_context(private_server())
@@ -368,6 +397,8 @@ def measure(sizes: Sizes, step: Callable[[], None]) -> Measured:
             raise Mismatch(f"{found} messages are in the table, {sends + transactions} were sent")
         step()
         deliver(meters, address, "capacity.sent", sends)
+        step()
+        run(deliver_singly(meters, address, Messages("capacity.singly"), sizes))
         step()
         run(idle(meters, address, sizes))
         step()

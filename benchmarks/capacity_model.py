@@ -15,8 +15,6 @@ from enum import StrEnum
 from math import ceil
 from typing import Final, Self
 
-POLLS_PER_S: Final = 1
-"""A consumer that gets nothing asks each broker so often."""
 REPLY_COUNT_BACKLOGGED: Final = 8
 """A consumer asks for more when a quarter of what its 16 handlers may hold at once, twice their number, is free."""
 BROKERS_PER_SHARD: Final = 2
@@ -44,9 +42,10 @@ class Work(StrEnum):
     SEND = "plain send"
     """One message of a large batch."""
     DELIVERY = "delivery"
-    """One message to one group."""
+    """One message to one group, among many in one reply."""
+    DELIVERED_SINGLY = "delivery, one or two in a reply"
     ATTACHED = "idle producer, a second"
-    POLL = "idle consumer, a second"
+    WAITING = "idle consumer, a second"
     UPKEEP = "idle broker, a second"
     MIRROR = "mirroring"
     """One message, from PostgreSQL's log into the log of MetaQ."""
@@ -252,9 +251,13 @@ def _takes(costs: Costs, load: Load) -> dict[Part, Cost]:
 
 def _requests(costs: Costs, load: Load, part: Part) -> Cost:
     """What requests cost beside what is in them. Not the database: it gets batches, however small requests are."""
-    alone, together = _cost(costs, Work.ALONE, part), _cost(costs, Work.TRANSACTION, part)
-    more = Cost(**{each.name: max(0.0, getattr(alone - together, each.name)) for each in fields(Cost)})
+    more = _more(_cost(costs, Work.ALONE, part), _cost(costs, Work.TRANSACTION, part))
     return more * (load.transactions_per_s / load.items_per_request)
+
+
+def _more(alone: Cost, together: Cost) -> Cost:
+    """What one alone in its calls costs more than one of many."""
+    return Cost(**{each.name: max(0.0, getattr(alone - together, each.name)) for each in fields(Cost)})
 
 
 def _cost(costs: Costs, work: Work, part: Part) -> Cost:
@@ -288,28 +291,29 @@ def _brokers(
 ) -> tuple[int, dict[str, Cost]]:
     """How many broker processes there are, each on a core of its own, and what they spend on what, together.
 
-    Every client stays attached to every broker of its shards, and every consumer polls all of them. So a broker more
-    takes a share of the messages from the others, and nothing of that.
+    Every client stays attached to every broker of its shards, and a call of every consumer waits at all of them. So a
+    broker more takes a share of the messages from the others, and nothing of that.
     """
     producers, consumers = (each / (shards if load.is_split else 1) for each in (load.producers, load.consumers))
-    poll = _cost(costs, Work.POLL, Part.BROKER)
-    idle = _cost(costs, Work.ATTACHED, Part.BROKER) * producers + _cost(costs, Work.UPKEEP, Part.BROKER)
-    idle_cores = (idle + poll * consumers * POLLS_PER_S).cores
-    if idle_cores >= machine.filled:
+    idle = (
+        _cost(costs, Work.ATTACHED, Part.BROKER) * producers
+        + _cost(costs, Work.WAITING, Part.BROKER) * consumers
+        + _cost(costs, Work.UPKEEP, Part.BROKER)
+    )
+    if idle.cores >= machine.filled:
         raise TooManyClients(
-            f"{producers:,.0f} producers and {consumers:,.0f} consumers that do nothing take {idle_cores:.2f} of a "
+            f"{producers:,.0f} producers and {consumers:,.0f} consumers that do nothing take {idle.cores:.2f} of a "
             f"core of every broker, and {machine.filled:g} is planned for: let not every process use every shard"
         )
+    reply = _more(_cost(costs, Work.DELIVERED_SINGLY, Part.BROKER), _cost(costs, Work.DELIVERY, Part.BROKER))
     replies_per_s = load.deliveries_per_s / (REPLY_COUNT_BACKLOGGED if load.is_backlogged else 1)
     brokers = BROKERS_PER_SHARD * shards
     while True:
-        lines = consumers * brokers
-        replies_per_s_max = min(replies_per_s, lines / load.call_s)
-        empty_per_s = max(0.0, lines * POLLS_PER_S - replies_per_s_max)
+        replies_per_s_max = min(replies_per_s, consumers * brokers / load.call_s)
         spent = {
             "messages": for_messages,
-            "calls": poll * replies_per_s_max + _requests(costs, load, Part.BROKER),
-            "idle clients": poll * empty_per_s + idle * brokers,
+            "calls": reply * replies_per_s_max + _requests(costs, load, Part.BROKER),
+            "idle clients": idle * brokers,
         }
         if sum(each.cores for each in spent.values()) <= brokers * machine.filled:
             return brokers, spent

@@ -34,8 +34,9 @@ COSTS: Costs = {
     },
     Work.ALONE: {Part.BROKER: Cost(core_us=210, in_bytes=500), Part.DATABASE: Cost(core_us=90)},
     Work.DELIVERY: {Part.BROKER: Cost(core_us=8), Part.DATABASE: Cost(core_us=2)},
+    Work.DELIVERED_SINGLY: {Part.BROKER: Cost(core_us=208)},
     Work.ATTACHED: {Part.BROKER: Cost(core_us=50)},
-    Work.POLL: {Part.BROKER: Cost(core_us=200)},
+    Work.WAITING: {Part.BROKER: Cost(core_us=200)},
     Work.UPKEEP: {Part.BROKER: Cost(core_us=10_000), Part.DATABASE: Cost(core_us=1_000)},
     Work.MIRROR: {
         Part.DATABASE: Cost(core_us=25),
@@ -104,12 +105,12 @@ def test_a_backlog_comes_in_fewer_replies_than_messages_that_come_one_by_one() -
     live = plan(COSTS, load, MACHINE)
     backlogged = plan(COSTS, replace(load, is_backlogged=True), MACHINE)
 
-    # 50,000 polls of 200 us are 10 cores; an eighth of that is 1.25. Beside them: 1.4 cores for messages, 0.2 for
-    # requests, and of each broker 0.01 for itself.
-    assert live.of_brokers == pytest.approx({"messages": 1.4, "calls": 10.2, "idle clients": 0.24}, abs=0.01)
-    assert backlogged.of_brokers == pytest.approx({"messages": 1.4, "calls": 1.45, "idle clients": 0.06}, abs=0.01)
-    assert row_of(live, Part.BROKER).processes == 24
-    assert row_of(backlogged, Part.BROKER).processes == 6
+    # 50,000 replies of 200 us are 10 cores; an eighth of that is 1.25. Beside them: 1.4 cores for messages, 0.2 for
+    # requests, and of each broker 0.01 for itself and 0.02 for the consumers that wait there.
+    assert live.of_brokers == pytest.approx({"messages": 1.4, "calls": 10.2, "idle clients": 0.75}, abs=0.01)
+    assert backlogged.of_brokers == pytest.approx({"messages": 1.4, "calls": 1.45, "idle clients": 0.21}, abs=0.01)
+    assert row_of(live, Part.BROKER).processes == 25
+    assert row_of(backlogged, Part.BROKER).processes == 7
 
 
 def test_clients_whose_idleness_fills_every_broker_are_refused() -> None:
@@ -127,7 +128,7 @@ def test_brokers_of_many_shards_are_spared_the_clients_of_others() -> None:
     split = plan(COSTS, replace(load, is_split=True), MACHINE)
 
     assert everywhere.shards == split.shards == 6
-    # 9 cores for messages and 2 for requests; replies and polls at 1/100 s of each line: 2 cores of every broker, which
+    # 9 cores for messages and 2 for requests; replies at 1/100 s of each line: 2 cores of every broker, which
     # none has, so there are brokers enough for a reply a message: 100 cores. Of a sixth of the clients, 0.33 of a core.
     assert everywhere.of_brokers["calls"] == pytest.approx(102, abs=0.1)
     assert split.of_brokers["calls"] < 50
