@@ -33,7 +33,7 @@ from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, PREFACE, Kind, call_head, frame_of, header_of
 from txmsg.wire.method import Method
-from txmsg.wire.server import Limits
+from txmsg.wire.server_connection import Limits
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 from txmsg.wire.v1.wire_pb2 import Greeting
@@ -296,7 +296,7 @@ def test_the_broker_takes_the_files_it_may_have_and_says_when_they_are_too_few()
     program = (
         "import resource, logging; logging.basicConfig(); "
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, {hard})); "
-        "from txmsg.wire.server import connections_allowed; "
+        "from txmsg.wire.listening import connections_allowed; "
         "print(connections_allowed(1000), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
 

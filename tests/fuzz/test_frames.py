@@ -55,7 +55,7 @@ from txmsg.wire.frames import (
     read_call_head,
 )
 from txmsg.wire.method import methods_of
-from txmsg.wire.server import Limits
+from txmsg.wire.server_connection import Limits
 from txmsg.wire.tls import client_context
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 from txmsg.wire.v1.wire_pb2 import CallError, Greeting

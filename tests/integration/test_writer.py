@@ -20,7 +20,8 @@ from txmsg.broker.store.batch import Applied, Batch, apply
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.writer import FAILED, Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded
-from txmsg.wire.server import Limits, Server
+from txmsg.wire.server import Server
+from txmsg.wire.server_connection import Limits
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 
 

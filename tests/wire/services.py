@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from txmsg.access.guard import Guard
 from txmsg.errors import OffsetOutOfRange, UnknownTopic
 from txmsg.wire.method import Method
-from txmsg.wire.server import Limits, Server, ServerCall, with_call
+from txmsg.wire.server import Server
+from txmsg.wire.server_call import ServerCall, with_call
+from txmsg.wire.server_connection import Limits
 from txmsg.wire.tls import ServerTls
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 

@@ -24,7 +24,8 @@ from txmsg.wire.connection import greeting
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.frames import LAST, FrameReader, Kind, call_head, frame_of
 from txmsg.wire.method import methods_of
-from txmsg.wire.server import Limits, Server
+from txmsg.wire.server import Server
+from txmsg.wire.server_connection import Limits
 from txmsg.wire.tls import TlsChoice, client_context
 
 WAIT_S = 60.0

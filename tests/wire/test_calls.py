@@ -35,7 +35,8 @@ from txmsg.wire.connection import greeting
 from txmsg.wire.failures import was_told
 from txmsg.wire.frames import FrameReader, Kind
 from txmsg.wire.method import Method
-from txmsg.wire.server import Limits, Server
+from txmsg.wire.server import Server
+from txmsg.wire.server_connection import Limits
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest, SendReply, SendRequest
 
 WAIT_S = 60.0

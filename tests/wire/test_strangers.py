@@ -13,7 +13,7 @@ from txmsg.errors import BrokerUnavailable
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
-from txmsg.wire.server import Limits
+from txmsg.wire.server_connection import Limits
 from txmsg.wire.v1.txmsg_pb2 import HeldRequest
 from txmsg.wire.v1.wire_pb2 import CallError
 

@@ -19,7 +19,8 @@ from txmsg.errors import BrokerUnavailable, MisuseError, UnknownTopic
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.frames import PREFACE
-from txmsg.wire.server import Limits, Server
+from txmsg.wire.server import Server
+from txmsg.wire.server_connection import Limits
 from txmsg.wire.tls import ServerTls, TlsChoice, client_context
 
 WAIT_S = 60.0

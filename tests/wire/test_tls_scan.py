@@ -14,7 +14,7 @@ from tests.wire.services import Echo, ask, serving
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.frames import PREFACE
-from txmsg.wire.server import Limits
+from txmsg.wire.server_connection import Limits
 from txmsg.wire.tls import client_context
 
 OPENSSL = shutil.which("openssl")

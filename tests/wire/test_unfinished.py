@@ -11,7 +11,7 @@ from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.failures import error_of_bytes
 from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, Frame, FrameReader, Kind, call_head, frame_of, parts_of
-from txmsg.wire.server import Limits
+from txmsg.wire.server_connection import Limits
 
 WAIT_S = 60.0
 

@@ -128,7 +128,7 @@ async def test_who_guesses_is_answered_later_and_others_are_not(users: Users, mo
 
 async def test_of_many_who_guess_most_are_cut_off(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures_module, "FREE", 0)
-    monkeypatch.setattr("txmsg.wire.server._REFUSING_MAX", 0)
+    monkeypatch.setattr("txmsg.wire.server_connection._REFUSING_MAX", 0)
     async with serving(guard=users.guard) as (address, _, server):
         with pytest.raises(BrokerUnavailable, match="too many logins are refused"):
             async with Channel(address, token=new_token().text) as channel:

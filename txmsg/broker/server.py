@@ -69,7 +69,8 @@ from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.settings.live import Given
 from txmsg.settings.tracing import tracing_of_process
-from txmsg.wire.server import CLOSING_S_MAX, Server, connections_allowed
+from txmsg.wire.listening import connections_allowed
+from txmsg.wire.server import CLOSING_S_MAX, Server
 from txmsg.wire.v1 import (
     access_rpc,
     alerts_rpc,

@@ -10,5 +10,6 @@ messages      single messages, found and traced
 cluster       the brokers of a database
 
 The protocol stands in `txmsg/wire/v1`; `broker/server.py` gives each service what it asks in its constructor. Errors as
-statuses are the work of `wire/answers.py`, and the bounds of a server of `wire/server.py`, for MetaQ's server, too.
+frames are the work of `wire/failures.py`, and the bounds of a connection of `wire/server_connection.py`, for MetaQ's
+server, too.
 """

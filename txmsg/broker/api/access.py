@@ -11,7 +11,7 @@ from txmsg.broker.access import LiveAccess, UserDirectory
 from txmsg.broker.store.users import UserRow
 from txmsg.errors import MisuseError
 from txmsg.message import datetime_of_us, us_of_datetime
-from txmsg.wire.server import ServerCall, with_call
+from txmsg.wire.server_call import ServerCall, with_call
 from txmsg.wire.v1 import access_pb2 as pb
 
 _WAIT_S_MAX = 300.0

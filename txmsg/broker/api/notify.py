@@ -22,7 +22,7 @@ from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, Transacti
 from txmsg.runtime.start import Start, start_of_wire
 from txmsg.wire.caller import current_usage, may, require
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
-from txmsg.wire.server import ServerCall, with_call
+from txmsg.wire.server_call import ServerCall, with_call
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 Attached = ServerCall[pb.ClientFrame, pb.BrokerFrame]

@@ -43,7 +43,7 @@ from txmsg.metaq.store.topics import TopicSettings
 from txmsg.wire.caller import may
 from txmsg.wire.changes import change_of
 from txmsg.wire.frames import PART_SIZE_BYTES
-from txmsg.wire.server import ServerCall
+from txmsg.wire.server_call import ServerCall
 from txmsg.wire.v1 import metaq_pb2 as pb
 
 T = TypeVar("T")

@@ -31,7 +31,9 @@ from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.settings.live import Given
 from txmsg.wire.address import UNIX, check_address
-from txmsg.wire.server import Limits, Server, connections_allowed
+from txmsg.wire.listening import connections_allowed
+from txmsg.wire.server import Server
+from txmsg.wire.server_connection import Limits
 from txmsg.wire.v1 import metaq_rpc as rpc
 
 _log = EventLog(__name__)

@@ -1,0 +1,90 @@
+"""Where a server listens: sockets at each address of a name, and how many clients it may have files for."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from txmsg.logs import EventLog
+
+_log = EventLog(__name__)
+
+_FILES_RESERVED = 256
+"""File descriptors that are not for clients: the database's or the log's, pipes, the listening socket."""
+_PORTS_TRIED = 10
+
+
+def connections_allowed(connections_max: int) -> int:
+    """How many clients may be connected: `connections_max`, or fewer where the process may not open that many files.
+
+    Raises the process's soft limit of open files to what it needs, as far as the hard limit lets it: running out of
+    them would also keep the server from its database or its log.
+    """
+    wanted = connections_max + _FILES_RESERVED
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < wanted:
+            allowed = max(soft - _FILES_RESERVED, soft // 2)
+            _log.warning(
+                "server.connections_limited",
+                "at most %(connections)d clients can be connected, not connections_max=%(connections_max)d: the "
+                "process may open %(files)d files; raise its hard limit (ulimit -Hn, or LimitNOFILE= of systemd)",
+                connections=allowed,
+                connections_max=connections_max,
+                files=soft,
+            )
+            return allowed
+    return connections_max
+
+
+def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """A socket at each address of this name that this machine has; at the same port, also where 0 is asked for."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    ends = list(dict.fromkeys((family, end) for family, _, _, _, end in found))
+    for tries_left in reversed(range(_PORTS_TRIED)):
+        try:
+            return _bound_at(ends)
+        except OSError as exc:
+            if port or not tries_left or exc.errno != errno.EADDRINUSE:
+                raise  # else the port that is free at one address is not at another
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _bound_at(ends: Sequence[tuple[int, Any]]) -> list[socket.socket]:
+    bound: list[socket.socket] = []
+    absent: OSError | None = None
+    with ExitStack() as opened:
+        for family, (host, port, *rest) in ends:
+            end = (host, bound[0].getsockname()[1] if bound else port, *rest)
+            try:
+                bound.append(_listener(family, end, is_alone=len(ends) == 1))
+            except OSError as exc:
+                if exc.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                absent = exc  # as ::1 is where IPv6 is switched off
+            else:
+                opened.callback(bound[-1].close)
+        if not bound:
+            raise absent or OSError("the name has no address")
+        opened.pop_all()
+    return bound
+
+
+def _listener(family: int, end: Any, *, is_alone: bool) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and not is_alone:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+        sock.bind(end)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,114 @@
+"""A call under way, as the method has it that answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from txmsg.errors import ProtocolError
+from txmsg.wire.data import pieces_of
+from txmsg.wire.frames import Buffer, Kind
+from txmsg.wire.method import Method, ReplyT, RequestT
+from txmsg.wire.texts import nul_in
+
+if TYPE_CHECKING:
+    from txmsg.wire.server_connection import ServerConnection
+
+Handler = Callable[..., Awaitable[Any]]
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+def with_call(handler: HandlerT) -> HandlerT:
+    """Marks what answers a method with one request and one reply, and is to be given the `ServerCall`, too."""
+    handler.with_call = True  # type: ignore[attr-defined]
+    return handler
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A call under way. call: where messages are many. request: the first one."""
+
+    deadline: float
+    size_bytes: int
+    request: object
+    task: asyncio.Task[None] | None = None
+    call: ServerCall[Any, Any] | None = None
+
+    def cancel(self) -> None:
+        """Once only: what it does to end must not be cancelled, too."""
+        if self.task is not None and not self.task.cancelling():
+            self.task.cancel()
+
+
+def ignore() -> None:
+    pass
+
+
+class ServerCall(Generic[RequestT, ReplyT]):
+    """A call in which messages are many, as the method has it that answers: iterate over requests, `send` replies."""
+
+    def __init__(self, connection: ServerConnection, call: int, method: Method[RequestT, ReplyT]) -> None:
+        self.connection = connection
+        self._call = call
+        self.method = method
+        self._requests: deque[RequestT | Buffer] = deque()
+        self._is_ended = False
+        self._came = asyncio.Event()
+        self.unsent: Callable[[], object] = ignore
+        """Called when the reply has not left: the connection was lost, or the client has cancelled the call."""
+
+    def begin(self, request: RequestT, *, is_last: bool) -> None:
+        """The first request, which came with the call."""
+        self._requests.append(request)
+        self._is_ended = is_last
+        self._came.set()
+
+    def put(self, message: Buffer, *, is_last: bool) -> None:
+        """Another one came. A last one that is empty is only the end."""
+        self._is_ended = is_last
+        if message or not is_last:
+            self._requests.append(message)
+            self.connection.hold(len(message))
+        self._came.set()
+
+    def forget(self) -> None:
+        """The call is over: what was not taken is dropped."""
+        self.unsent()
+        self.connection.hold(-sum(len(request) for request in self._requests if isinstance(request, Buffer)))
+        self._requests.clear()
+
+    def __aiter__(self) -> ServerCall[RequestT, ReplyT]:
+        return self
+
+    async def __anext__(self) -> RequestT:
+        while not self._requests:
+            if self._is_ended:
+                raise StopAsyncIteration
+            self._came.clear()
+            await self._came.wait()
+        request = self._requests.popleft()
+        if isinstance(request, Buffer):
+            self.connection.hold(-len(request))
+            return read_request(self.method, request)
+        return request
+
+    async def send(self, reply: ReplyT, data: Sequence[Buffer] = ()) -> None:
+        """Sends a reply, with data if it has some, and returns when the client is taking it."""
+        self.connection.send(Kind.PUSH, 0, self._call, *pieces_of(reply, data))
+        await self.connection.drained(self._call)
+
+
+def read_request(method: Method[RequestT, Any], data: Buffer) -> RequestT:
+    """The request in these bytes. Raises ProtocolError; InvalidName for a text that no database can store."""
+    try:
+        request = method.request.FromString(data)  # type: ignore[arg-type]  # it takes any buffer
+    except (DecodeError, RecursionError) as exc:
+        raise ProtocolError(f"a request of {len(data)} bytes cannot be read: {exc}") from exc
+    if (error := nul_in(request)) is not None:
+        raise error
+    return request

@@ -1,0 +1,388 @@
+"""A client's connection as the server has it: calls that begin and end, its principal, and what it may take."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from txmsg.access.limits import Usage
+from txmsg.access.principal import ANYONE, NOBODY
+from txmsg.access.tokens import read_token
+from txmsg.errors import (
+    BrokerUnavailable,
+    MessageTooLarge,
+    Overloaded,
+    ProtocolError,
+    TxmsgError,
+    Unauthenticated,
+)
+from txmsg.logs import EventLog
+from txmsg.wire.caller import Caller, answering
+from txmsg.wire.connection import Connection, Partial
+from txmsg.wire.data import split
+from txmsg.wire.failures import bytes_of_error
+from txmsg.wire.frames import LAST, Buffer, Kind, read_call_head
+from txmsg.wire.method import Method
+from txmsg.wire.server_call import Handler, Running, ServerCall, ignore, read_request
+from txmsg.wire.tls import ServerTls, TlsStream
+
+if TYPE_CHECKING:
+    from txmsg.wire.server import Server
+
+_log = EventLog(__name__)
+
+_BACKLOG_BYTES_MAX = 4 * 1024 * 1024
+"""Small replies that wait for a client which does not read: above it, its requests wait, too."""
+_REFUSING_MAX = 100
+"""Refused logins whose answer waits; more are cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may take of a server: a stranger's as a friend's."""
+
+    greeting_s: float = 10.0
+    """A connection that has not greeted by then is closed."""
+    silence_s: float = 10.0
+    """A peer that has said nothing for so long is sent a ping; one that does not answer in as long again is cut off."""
+    unread_s: float = 30.0
+    """So is one that takes nothing of what is sent to it for so long."""
+    arrival_s: float = 30.0
+    """And one whose request is so far behind this rate:"""
+    arrival_bytes_per_s: float = 256 * 1024
+    arriving_bytes: int = 256 * 1024 * 1024
+    """Of requests that have not come whole, in all connections, or one alone: above it, the slowest is refused."""
+    calls: int = 1000
+    """Calls under way at once; more are refused."""
+    held_bytes: int = 64 * 1024 * 1024
+    """Requests under way, and so much of large replies that were not taken: above it, no more requests are read."""
+    look_s: float = 1.0
+    """How often all of this is looked at."""
+
+
+class ServerConnection(Connection):
+    """A client's connection, as the server has it."""
+
+    def __init__(self, server: Server, tls: ServerTls | None = None) -> None:
+        super().__init__(server.traffic, tls=None if tls is None else TlsStream(tls.context))
+        self._server = server
+        self.principal = ANYONE if server.guard is None else NOBODY
+        """Who it is; NOBODY before it has authenticated, and after it was refused."""
+        self.usage: Usage | None = None
+        """What its user takes of the server, with other connections; None without authentication."""
+        self._is_counted = False
+        """Among the connections of its user."""
+        self._refused_at = 0.0
+        self._refusal: asyncio.TimerHandle | None = None
+        self.waiting_bytes_max = server.limits.held_bytes
+        self.backlog_bytes_max = _BACKLOG_BYTES_MAX
+        self.arrival_s = server.limits.arrival_s
+        self.arrival_bytes_per_s = server.limits.arrival_bytes_per_s
+        self._calls: dict[int, Running] = {}
+        self._held_bytes = 0
+        self._last_call = 0
+        self._is_going = False
+        self._pinged_at = 0.0
+        self._connected_at = self.loop.time()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        """Done when the connection is at its end."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio has it."""
+        super().connection_made(transport)
+        server = self._server
+        server.connections.add(self)
+        if len(server.connections) > server.connections_max or server.is_stopping:
+            self.go_away(
+                Overloaded(
+                    f"this server has {server.connections_max} connections, as many as it takes (connections_max): "
+                    "try again later, or ask another one"
+                )
+            )
+            self.close()
+
+    def greeted(self) -> None:
+        if (guard := self._server.guard) is None:
+            return
+        assert self.peer is not None
+        certificate = "" if self._tls is None else self._tls.certificate_name()
+        try:
+            self.principal = guard.authenticate(self.peer.token, certificate, self.peer_name)
+            self.usage = self._server.usages.enter(self.principal.name)
+            self._is_counted = True
+        except Unauthenticated as exc:
+            self._refuse_slowly(exc)
+        except BrokerUnavailable as exc:
+            self._let_out(exc)
+        self.peer.ClearField("token")
+
+    def _refuse_slowly(self, error: Unauthenticated) -> None:
+        """Answers the later the more logins of this address, or with this token, were refused: it may be guessing."""
+        assert self.peer is not None
+        server = self._server
+        token = read_token(self.peer.token)
+        host = self.peer_name.rpartition(":")[0]
+        delay_s = server.failures.delay_s(self.loop.time(), host, *([] if token is None else [token.id]))
+        if not delay_s:
+            self._let_out(error)
+        elif server.refusing >= _REFUSING_MAX:
+            self._let_out(BrokerUnavailable("too many logins are refused at this moment: try again later"))
+        else:
+            server.refusing += 1
+            self._refusal = self.loop.call_later(delay_s, self._refuse, error)
+
+    def _refuse(self, error: Unauthenticated) -> None:
+        self._forget_refusal()
+        self._let_out(error)
+
+    def _forget_refusal(self) -> None:
+        if self._refusal is not None:
+            self._refusal.cancel()
+            self._refusal = None
+            self._server.refusing -= 1
+
+    def look_at_credential(self) -> None:
+        """Ends the connection if its credential is not valid any more; else the principal has the roles of now."""
+        if (guard := self._server.guard) is not None and self.principal is not NOBODY:
+            try:
+                self.principal = guard.renewed(self.principal)
+            except Unauthenticated:
+                # Not this error: the client may have another token by now, and learns it when it connects again.
+                self._let_out(BrokerUnavailable("the credential of this connection is not valid any more"))
+
+    def look_at_calls(self) -> None:
+        """Refuses the calls under way that wait or stream, and that their principal may not make any more."""
+        guard = self._server.guard
+        for call, running in list(self._calls.items()):
+            if guard is not None and running.call is not None and running.task is not None:
+                refused = guard.refusal(self.principal, running.call.method.name, running.request)
+                if refused is not None:
+                    self._refuse_call(call, refused)
+
+    def _let_out(self, error: TxmsgError) -> None:
+        """Tells why nothing more is done for this connection, and waits a while for the client to close it."""
+        self.principal = NOBODY
+        self._leave()
+        self._refused_at = self.loop.time()
+        self.go_away(error)
+        self.cancel_calls()
+        self.finish()
+
+    def _leave(self) -> None:
+        if self.usage is not None and self._is_counted:
+            self._is_counted = False
+            self.usage.connections -= 1
+
+    def lost(self, reason: str) -> None:
+        self._server.connections.discard(self)
+        self._leave()
+        self._forget_refusal()
+        self.cancel_calls()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    @property
+    def reads_now(self) -> bool:
+        """Whether the client reads also while it waits for nothing."""
+        return self.peer is not None and not self.peer.blocking
+
+    @property
+    def caller(self) -> Caller:
+        """Who it is, for the audit log."""
+        return Caller(self.principal.name, self.peer_name)
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Calls begun and not answered."""
+        return len(self._calls)
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The calls under way."""
+        return [running.task for running in self._calls.values() if running.task is not None]
+
+    def cancel_calls(self) -> None:
+        """Ends the calls under way."""
+        for running in self._calls.values():
+            running.cancel()
+
+    def go_away(self, error: TxmsgError) -> None:
+        """Begins no more calls. The client is told which was the last one, so that it knows what was not begun."""
+        self._is_going = True
+        self.send(Kind.GOAWAY, 0, self._last_call, bytes_of_error(error))
+
+    def look(self, now: float) -> None:
+        """Ends what takes too long."""
+        limits = self._server.limits
+        if self.is_full:
+            self.look_full(now)
+        if self.peer is None and now - self._connected_at > limits.greeting_s:
+            self.abort("it did not greet")
+        elif self._refused_at and now - self._refused_at > limits.greeting_s:
+            self.abort("it was refused, and does not close")
+        elif self.is_full and now - self.full_since > limits.unread_s:
+            self.abort("it reads nothing")
+        elif self.is_paused:
+            self.put_off(limits.look_s)
+            if not self.is_full:
+                self.send(Kind.PING, 0, 0)  # for the client, whose pings are not read now
+        elif self.is_overdue(now):
+            self.abort("a request came too slowly")
+        elif now - self.heard_at > limits.silence_s and self.reads_now:
+            if self._pinged_at < self.heard_at:
+                self._pinged_at = now
+                self.send(Kind.PING, 0, 0)
+            elif now - self._pinged_at > limits.silence_s:
+                self.abort("it answers no ping")
+        for running in [each for each in self._calls.values() if each.deadline < now]:
+            running.cancel()
+        if self.principal.expires_at < math.inf:
+            self.look_at_credential()
+
+    # ---- what comes
+
+    def take(self, kind: int, flags: int, call: int, message: Buffer) -> None:
+        if kind == Kind.CALL:
+            if self.principal is not NOBODY:  # which is told soon, or was, and knows then that no call was begun
+                self._begin(flags, call, message)
+        elif kind == Kind.PUSH:
+            running = self._calls.get(call)
+            if running is not None and running.call is not None:
+                running.call.put(message, is_last=bool(flags & LAST))
+        elif kind == Kind.CANCEL:
+            self.drop(call)
+            if (running := self._calls.get(call)) is not None:
+                running.cancel()
+        elif kind != Kind.GOAWAY:
+            raise ProtocolError(f"a client sends no frames of kind {kind}")
+
+    def allowed_bytes(self, kind: int, call: int, first: bytes) -> int:
+        if self.principal is NOBODY or (kind == Kind.PUSH and call not in self._calls):
+            return 0
+        return self._server.request_size_bytes_max(read_call_head(first).method if kind == Kind.CALL else "")
+
+    def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
+        error = MessageTooLarge(
+            f"a request is larger than {allowed_bytes} bytes, as much as one may have: send several"
+        )
+        self._refuse_call(call, error)
+
+    def arriving(self, size_bytes: int) -> None:
+        server = self._server
+        server.arriving_bytes += size_bytes
+        if size_bytes > 0 and server.arriving_bytes > server.limits.arriving_bytes:
+            server.make_room()
+
+    def refuse_arriving(self, partial: Partial) -> None:
+        """Refuses a request that has not come whole: others need its room."""
+        self.refuse(partial)
+        error = Overloaded(
+            "too many large requests are on their way, and this one came more slowly than others: nothing was done; "
+            "try again"
+        )
+        self._refuse_call(partial.call, error)
+
+    def _refuse_call(self, call: int, error: TxmsgError) -> None:
+        """Ends a call of which a message is not taken, also if it is under way."""
+        if (running := self._calls.get(call)) is not None:
+            running.cancel()
+        self.send(Kind.ERROR, 0, call, bytes_of_error(error))
+
+    def hold(self, size_bytes: int) -> None:
+        """So many bytes more of requests are under way, or fewer."""
+        allowed = self._server.limits.held_bytes
+        before, self._held_bytes = self._held_bytes, self._held_bytes + size_bytes
+        if self.usage is not None:
+            self.usage.in_flight_bytes += size_bytes
+        if (before > allowed) != (self._held_bytes > allowed):
+            self.hold_back(self._held_bytes > allowed)
+
+    def _begin(self, flags: int, call: int, message: Buffer) -> None:
+        if self._is_going:
+            if call <= self._last_call:  # of the others, the client knows from GOAWAY that they are not begun
+                self._fail(call, BrokerUnavailable("this server is stopping: ask another one"))
+            return
+        head = read_call_head(message)
+        if call in self._calls:
+            raise ProtocolError(f"call {call} is begun twice")
+        self._last_call = max(self._last_call, call)  # a small call passes a large one
+        found = self._server.handlers.get(head.method)
+        if found is None:
+            error: TxmsgError = ProtocolError(
+                f"the method {head.method[:100]} is not known here: this server is of an older release than the "
+                "client, or of another kind; upgrade servers before clients"
+            )
+            self._fail(call, error)
+            return
+        if len(self._calls) >= self._server.limits.calls:
+            error = Overloaded(f"{len(self._calls)} calls are under way in this connection, as many as it takes")
+            self._fail(call, error)
+            return
+        method, handler = found
+        try:
+            arguments: tuple[Any, ...]
+            if method.takes_data:
+                body, data = split(memoryview(message)[head.size_bytes :])
+                arguments = (read_request(method, body), data)
+            else:
+                arguments = (read_request(method, message[head.size_bytes :]),)
+        except TxmsgError as exc:
+            self._fail(call, exc)
+            return
+        refused = self._why_not(method, arguments[0], len(message))
+        if refused is not None:
+            self._fail(call, refused)
+            return
+        self._server.calls_begun += 1
+        deadline = self.loop.time() + head.timeout_ms / 1000 if head.timeout_ms else float("inf")
+        running = self._calls[call] = Running(deadline, len(message), arguments[0])
+        self.hold(running.size_bytes)
+        if method.takes_many or method.gives_many or hasattr(handler, "with_call"):
+            running.call = ServerCall(self, call, method)
+            if method.takes_many:
+                running.call.begin(arguments[0], is_last=bool(flags & LAST))
+                arguments = ()
+            arguments += (running.call,)
+        running.task = self.loop.create_task(self._answer(call, handler, arguments, running.call))
+        running.task.add_done_callback(lambda _: self._forget(call, running))
+
+    def _why_not(self, method: Method[Any, Any], request: Any, size_bytes: int) -> TxmsgError | None:
+        """Why this user may not make this call now."""
+        if (guard := self._server.guard) is None:
+            return None
+        refused = guard.refusal(self.principal, method.name, request)
+        if refused is None and self.usage is not None and self.usage.is_limited:
+            return self.usage.refusal(size_bytes)
+        return refused
+
+    async def _answer(
+        self, call: int, handler: Handler, arguments: tuple[Any, ...], told: ServerCall[Any, Any] | None
+    ) -> None:
+        answering.set(self)
+        try:
+            if self.usage is not None:
+                await self.usage.request()
+            reply = await handler(*arguments)
+            message = b"" if reply is None else reply.SerializeToString()
+        except TxmsgError as exc:
+            self._fail(call, exc)
+        except Exception as exc:  # noqa: BLE001 - the root of a task
+            _log.exception("server.call_failed", "a call from %(peer)s failed", peer=self.peer_name)
+            self._fail(call, TxmsgError(f"the server failed: {type(exc).__name__}; its log says more"))
+        else:
+            self.send(Kind.REPLY, 0, call, message)
+            await self.drained(call)  # a call whose reply is large is under way until the client is taking it
+            if told is not None and not self.is_lost:
+                told.unsent = ignore
+
+    def _fail(self, call: int, error: TxmsgError) -> None:
+        self._server.calls_failed[error.code] += 1
+        self.drop(call)  # what had not left of it
+        self.send(Kind.ERROR, 0, call, bytes_of_error(error))
+
+    def _forget(self, call: int, running: Running) -> None:
+        del self._calls[call]
+        self.hold(-running.size_bytes)
+        if running.call is not None:
+            running.call.forget()
