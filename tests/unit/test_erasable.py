@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from txmsg.broker.delivery.values import MessageBatch, Receipt
-from txmsg.broker.erasable import ErasableBodies
-from txmsg.broker.store.body_keys import SEALED, Keys, is_sealed
+from txmsg.broker.erasable import ErasableBodies, UnreadableCounts
+from txmsg.broker.store.body_keys import Keys
 from txmsg.broker.store.rows import Row
 from txmsg.broker.store.topics import Topic
 from txmsg.columns import Columns
@@ -17,6 +17,7 @@ from txmsg.erasable import KEY_SIZE_BYTES, SEALED_HEADER, new_keys, seal, unseal
 from txmsg.errors import DuplicateId, InvalidMessage
 from txmsg.message import QueueId, QueueNumber, new_transaction_id_bytes
 from txmsg.wire.headers import pack_headers, unpack_headers
+from txmsg.wire.sealed import SEALED, is_sealed
 
 ERASABLE = Topic("t", (QueueId(1),), 1, 1, 0, id=7, erasable_s=3600.0, seals_at=50.0)
 PLAIN = Topic("u", (QueueId(2),), 1, 1, 0)
@@ -42,18 +43,13 @@ class MemoryKeys:
         return {place: key for place, key in self.keys.items() if place[0] in ids}
 
 
-class KnownTopics:
-    def known(self, name: str) -> Topic:
-        return {"t": ERASABLE, "u": PLAIN}[name]
-
-
 @pytest.fixture
 def keys() -> MemoryKeys:
     return MemoryKeys()
 
 
 def bodies_of(keys: MemoryKeys, now: float = 100.0) -> ErasableBodies:
-    return ErasableBodies(cast(Any, KnownTopics()), cast(Any, keys), monotonic=lambda: now)
+    return ErasableBodies(cast(Any, keys), monotonic=lambda: now)
 
 
 def a_batch(count: int = 1, body: bytes = b"secret", **columns: Any) -> Columns:
@@ -121,7 +117,9 @@ async def test_what_is_erased_or_damaged_is_left_out_and_the_rest_handed_out(key
     keys.keys[batch.ids[0], 0] = None  # erased
     del keys.keys[batch.ids[1], 0]  # expired
     batch.body[3] = batch.body[3][:-1]
-    (opened,), acks, (refusal,) = await bodies_of(keys).opened([handout(batch)])
+    bodies = bodies_of(keys)
+    (opened,), acks, (refusal,) = await bodies.opened([handout(batch)])
+    assert bodies.unreadable == UnreadableCounts(erased=1, expired=1, damaged=1)
     assert [(row.offset, row.body) for row in opened.rows] == [(2, b"secret")]
     assert (opened.attempts, opened.receipt) == ([3], Receipt(1, 5, 2, [2]))
     assert acks == [Receipt(1, 5, 2, [0, 1])]
@@ -135,6 +133,15 @@ async def test_what_is_wholly_erased_leaves_no_batch(keys: MemoryKeys) -> None:
     keys.keys.clear()
     opened, acks, _ = await bodies_of(keys).opened([handout(batch)])
     assert (opened, acks) == ([], [Receipt(1, 5, 2, [0])])
+
+
+async def test_messages_say_that_they_are_encrypted_where_the_topic_is_not_known_to_be_erasable(
+    keys: MemoryKeys,
+) -> None:
+    batch = a_batch()
+    await bodies_of(keys).seal(ERASABLE, batch)
+    (opened,), _, _ = await bodies_of(keys).opened([handout(batch, PLAIN.name)])
+    assert opened.rows[0].body == b"secret"
 
 
 async def test_other_topics_and_messages_from_before_are_handed_out_as_they_are(keys: MemoryKeys) -> None:

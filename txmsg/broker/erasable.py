@@ -1,40 +1,54 @@
 """Bodies of erasable topics: encrypted before they are stored, decrypted when they are handed out.
 
 So tables, retries, dead letters, what brokers have in memory, the write-ahead log and the mirrored logs hold ciphertext
-only. A key is looked up each time: what is erased is not handed out by any broker any more.
+only. A key is looked up each time: what is erased is not handed out by any broker any more. The messages themselves say
+whether they are encrypted, so a broker that does not know yet that a topic is erasable decrypts, too.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Final
 from uuid import UUID
 
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
-from txmsg.broker.store.body_keys import SEALED, BodyKeys, Keys, is_sealed, unsealed
+from txmsg.broker.hourly import Hourly
+from txmsg.broker.store.body_keys import BodyKeys, Keys
 from txmsg.broker.store.rows import Row
-from txmsg.broker.store.topics import Topic, TopicRegistry
+from txmsg.broker.store.topics import Topic
 from txmsg.columns import Columns
 from txmsg.erasable import new_keys, seal
 from txmsg.errors import DuplicateId, InvalidMessage, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import now_us
+from txmsg.wire.sealed import SEALED, is_sealed, unsealed
 
 _log = EventLog(__name__)
 
-_DAMAGED = "its body cannot be decrypted with its key: the stored bytes are damaged"
+_DAMAGED: Final = "its body cannot be decrypted with its key: the stored bytes are damaged"
+_headers_of = attrgetter("headers")
+
+
+@dataclass(slots=True)
+class UnreadableCounts:
+    """Messages that this broker has not handed out, because their bodies cannot be read."""
+
+    erased: int = 0
+    expired: int = 0
+    damaged: int = 0
 
 
 class ErasableBodies:
     """What a broker does with the bodies of erasable topics. With those of others it does nothing."""
 
-    def __init__(
-        self, topics: TopicRegistry, keys: BodyKeys, *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._topics = topics
+    def __init__(self, keys: BodyKeys, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
         self._monotonic = monotonic
+        self._hourly = Hourly(_log)
+        self.unreadable = UnreadableCounts()
 
     async def seal(self, topic: Topic, batch: Columns) -> dict[bytes, TxmsgError]:
         """Encrypts the bodies of messages to an erasable topic, in place; returns those that cannot be stored any more.
@@ -65,13 +79,11 @@ class ErasableBodies:
     async def opened(
         self, handouts: Sequence[MessageBatch]
     ) -> tuple[Sequence[MessageBatch], list[Receipt], list[Refusal]]:
-        """What is handed out, decrypted. Left out: what is erased, as receipts, and what is damaged, as refusals.
+        """What is handed out, decrypted. Left out: what has no key any more, as receipts; what is damaged, as refusals.
 
         Raises BrokerUnavailable.
         """
-        sealed = [
-            place for place, handout in enumerate(handouts) if await self._is_erasable(handout.topic) and _has(handout)
-        ]
+        sealed = [place for place, handout in enumerate(handouts) if _has_sealed(handout)]
         if not sealed:
             return handouts, [], []
         keys = await self._keys.of({row.transaction_id for place in sealed for row in handouts[place].rows})
@@ -80,32 +92,46 @@ class ErasableBodies:
         refusals: list[Refusal] = []
         for place in sealed:
             receipt = handouts[place].receipt
-            parts[place], erased, damaged = _opened(handouts[place], keys)
-            if erased:
-                acks.append(receipt._replace(offsets=erased))
-                _log.info(
-                    "message.erased_skipped",
-                    "%(messages)d erased messages of topic %(topic)s are not delivered",
-                    messages=len(erased),
-                    topic=handouts[place].topic,
-                )
+            parts[place], keyless, damaged = _opened(handouts[place], keys)
+            if keyless:
+                acks.append(receipt._replace(offsets=[row.offset for row in keyless]))
+                self._note(handouts[place].topic, keyless, keys)
             if damaged:
                 refusals.append(Refusal(receipt._replace(offsets=damaged), _DAMAGED))
+                self.unreadable.damaged += len(damaged)
         return [part for part in parts if part.rows], acks, refusals
 
-    async def _is_erasable(self, name: str) -> bool:
-        topic = self._topics.known(name) or await self._topics.find(name)
-        return topic is not None and topic.erasable_s is not None
+    def _note(self, topic: str, keyless: Sequence[Row], keys: Keys) -> None:
+        """Counts and logs what is passed over: what an operator has erased, and what came after its key had expired."""
+        erased = sum((row.transaction_id, row.n) in keys for row in keyless)
+        self.unreadable.erased += erased
+        if erased:
+            _log.info(
+                "message.erased_skipped",
+                "%(messages)d erased messages of topic %(topic)s are not delivered",
+                messages=erased,
+                topic=topic,
+            )
+        if expired := len(keyless) - erased:
+            self.unreadable.expired += expired
+            self._hourly.error(
+                "message.key_expired",
+                "%(messages)d messages of topic %(topic)s are not delivered, their keys have expired: keep keys for "
+                "longer with `txmsg topic alter %(topic)s --erasable DURATION`, or read the topic sooner",
+                messages=expired,
+                topic=topic,
+            )
 
 
-def _has(handout: MessageBatch) -> bool:
-    return any(is_sealed(row.headers) for row in handout.rows)
+def _has_sealed(handout: MessageBatch) -> bool:
+    # The first look costs next to nothing where no message has headers.
+    return any(map(_headers_of, handout.rows)) and any(is_sealed(row.headers) for row in handout.rows)
 
 
-def _opened(handout: MessageBatch, keys: Keys) -> tuple[MessageBatch, list[int], list[int]]:
-    """A batch decrypted, and the offsets of what it lacks: messages that are erased, and those that are damaged."""
+def _opened(handout: MessageBatch, keys: Keys) -> tuple[MessageBatch, list[Row], list[int]]:
+    """A batch decrypted, and what it lacks: messages without a key, and the offsets of those that are damaged."""
     rows: list[Row] = []
-    erased: list[int] = []
+    keyless: list[Row] = []
     damaged: list[int] = []
     for row in handout.rows:
         if row.headers is None or not is_sealed(row.headers):
@@ -113,7 +139,7 @@ def _opened(handout: MessageBatch, keys: Keys) -> tuple[MessageBatch, list[int],
             continue
         key = keys.get((row.transaction_id, row.n))
         if key is None:
-            erased.append(row.offset)
+            keyless.append(row)
             continue
         try:
             headers, body = unsealed(row.headers, row.body, key)
@@ -123,7 +149,7 @@ def _opened(handout: MessageBatch, keys: Keys) -> tuple[MessageBatch, list[int],
             rows.append(row._replace(headers=headers or None, body=body))
     if len(rows) == len(handout.rows):
         return replace(handout, rows=rows), [], []
-    lacking = {*erased, *damaged}
+    lacking = {*(row.offset for row in keyless), *damaged}
     kept = [place for place, row in enumerate(handout.rows) if row.offset not in lacking]
     return (
         replace(
@@ -133,6 +159,6 @@ def _opened(handout: MessageBatch, keys: Keys) -> tuple[MessageBatch, list[int],
             attempts=handout.attempts and [handout.attempts[place] for place in kept],
             generations=handout.generations and [handout.generations[place] for place in kept],
         ),
-        erased,
+        keyless,
         damaged,
     )

@@ -171,6 +171,9 @@ def _put_delivery(figures: Figures, broker: Broker) -> None:
     figures.put("txmsg_late_messages_total", counts.late)
     figures.put("txmsg_retries_total", counts.retries)
     figures.put("txmsg_dead_letters_total", counts.dead_letters)
+    unreadable = broker.bodies.unreadable
+    found = {"erased": unreadable.erased, "expired": unreadable.expired, "damaged": unreadable.damaged}
+    figures.put_each("txmsg_unreadable_messages_total", "reason", found)
     figures.put("txmsg_delivery_groups", len(state.groups))
     figures.put("txmsg_delivery_paused_groups", sum(group.members.pause.is_on for group in state.groups.values()))
     figures.put("txmsg_delivery_waiting_receives", sum(state.waiting.values()))

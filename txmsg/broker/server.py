@@ -166,7 +166,7 @@ class Broker:
             on_connect=self.membership.look_soon,
         )
         # sending
-        bodies = ErasableBodies(self.topics, BodyKeys(pool))
+        self.bodies = bodies = ErasableBodies(BodyKeys(pool))
         self.writers = Writers(pool, config, segments, on_ends=self._on_ends)
         self.service = service = NotifyService(
             self.topics,

@@ -11,13 +11,9 @@ from psycopg import AsyncConnection
 
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection, Pool, session
-from txmsg.erasable import ERASED_HEADER, SEALED_HEADER, unseal
 from txmsg.message import TransactionId, message_id
-from txmsg.wire.headers import pack_headers, unpack_headers
+from txmsg.wire.sealed import is_sealed, unsealed
 
-SEALED: Final = pack_headers({SEALED_HEADER: "aes-256-gcm"})
-"""What a broker appends to the packed headers of a message whose body it encrypts."""
-_ERASED: Final = pack_headers({ERASED_HEADER: "1"})
 _EXPIRED_ROWS_MAX: Final = 10_000
 
 Keys = Mapping[tuple[bytes, int], bytes | None]
@@ -88,18 +84,6 @@ async def drop_expired(conn: Connection) -> int:
         dropped += cursor.rowcount
         if cursor.rowcount < _EXPIRED_ROWS_MAX:
             return dropped
-
-
-def is_sealed(headers: bytes | None) -> bool:
-    """Whether a broker has encrypted the body that these packed headers come with."""
-    # The end alone is no proof: the text of a header may end like that.
-    return headers is not None and headers.endswith(SEALED) and SEALED_HEADER in unpack_headers(headers)
-
-
-def unsealed(headers: bytes, body: bytes, key: bytes | None) -> tuple[bytes, bytes]:
-    """Headers and body as they were sent; without a key an empty body, and a header that says why."""
-    sent = headers.removesuffix(SEALED)
-    return (sent + _ERASED, b"") if key is None else (sent, unseal(key, body))
 
 
 async def opened(connection: AsyncConnection[Any], rows: Sequence[R]) -> list[R]:

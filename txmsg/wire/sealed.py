@@ -1,0 +1,24 @@
+"""Packed headers of messages of erasable topics, whose bodies brokers have encrypted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txmsg.erasable import ERASED_HEADER, SEALED_HEADER, unseal
+from txmsg.wire.headers import pack_headers, unpack_headers
+
+SEALED: Final = pack_headers({SEALED_HEADER: "aes-256-gcm"})
+"""What a broker appends to the packed headers of a message whose body it encrypts."""
+_ERASED: Final = pack_headers({ERASED_HEADER: "1"})
+
+
+def is_sealed(headers: bytes | None) -> bool:
+    """Whether a broker has encrypted the body that these packed headers come with."""
+    # The end alone is no proof: the text of a header may end like that.
+    return headers is not None and headers.endswith(SEALED) and SEALED_HEADER in unpack_headers(headers)
+
+
+def unsealed(headers: bytes, body: bytes, key: bytes | None) -> tuple[bytes, bytes]:
+    """Headers and body as they were sent; without a key an empty body, and a header that says why."""
+    sent = headers.removesuffix(SEALED)
+    return (sent + _ERASED, b"") if not key else (sent, unseal(key, body))
