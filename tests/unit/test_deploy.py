@@ -152,6 +152,15 @@ def test_each_file_of_settings_has_only_keys_and_values_that_there_are(path: Pat
     assert all(given.values())
 
 
+def test_the_page_secures_servers_by_settings_that_they_take(tmp_path: Path) -> None:
+    [text] = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "txmsg.toml"
+    path.write_text(text)
+    for scope in ("broker", "metaq"):
+        given = from_file(path, list(settings_of(config_of(scope), scope)))
+        assert {"listen", "tls.cert", "tls.key"} < {name.removeprefix(f"{scope}.") for name in given}
+
+
 def test_probes_ask_where_the_image_has_each_process_listen() -> None:
     environment = dict(re.findall(r"\b(TXMSG_\w+)=(\S+)", DOCKERFILE))
     [health] = [each for each in main.get_command(click.Context(main), "health").params if each.name == "address"]  # type: ignore[union-attr]
