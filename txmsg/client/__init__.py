@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from txmsg.body_keys import BodyKeys
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.async_settings import AsyncSettings
-from txmsg.client.body_keys import BodyKeys
 from txmsg.client.consumer import Consumer
 from txmsg.client.half import Half
 from txmsg.client.idempotent import idempotent

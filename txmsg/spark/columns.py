@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,8 +20,11 @@ from pyspark.sql.types import (
 
 from txmsg.errors import MisuseError, ProtocolError
 from txmsg.metaq.access import LogQueue
-from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.batch import LogBatch, to_arrow
 from txmsg.wire.headers import unpack_headers
+
+if TYPE_CHECKING:
+    from txmsg.body_keys import BodyKeys
 
 _HEADERS: Final = StructField("headers", MapType(StringType(), StringType(), valueContainsNull=False))
 _FIELDS: Final = (
@@ -36,6 +39,8 @@ _FIELDS: Final = (
     StructField("stored_at", TimestampType(), nullable=False),
 )
 _TYPES: Final = {field.name: field.dataType for field in (*_FIELDS, _HEADERS)}
+_SEALED: Final = frozenset({"body", "headers"})
+"""What keys of bodies change."""
 _IN_LOG: Final = {"value": "body"}
 _CONSTANT: Final = frozenset({"topic", "queue"})
 _MAP: Final = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
@@ -64,12 +69,17 @@ class Columns:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._names = [_IN_LOG.get(name, name) for name in self._schema.names if name not in _CONSTANT]
 
-    def of(self, queue: LogQueue, batches: Sequence[LogBatch], end: int) -> pa.RecordBatch:
-        """The messages of batches of a queue that follow each other, up to this offset."""
-        found = [batch.to_arrow().select(self._names) for batch in batches]
+    def of(
+        self, queue: LogQueue, batches: Sequence[LogBatch], end: int, keys: BodyKeys | None = None
+    ) -> pa.RecordBatch:
+        """The messages of batches of a queue that follow each other, up to this offset; with keys decrypted."""
+        if keys is None or _SEALED.isdisjoint(self._names):
+            found = [batch.to_arrow().select(self._names) for batch in batches]
+        else:  # of all batches in one call
+            found = keys.decrypt_arrow(queue.topic, to_arrow(batches)).select(self._names).combine_chunks().to_batches()
         last = batches[-1]
         if last.end_offset > end:
-            found[-1] = found[-1].slice(0, end - last.base_offset)
+            found[-1] = found[-1].slice(0, len(found[-1]) - (last.end_offset - end))
         count = min(end, last.end_offset) - batches[0].base_offset
         joined = pa.concat_batches(found) if self._names else None
         return pa.RecordBatch.from_arrays(

@@ -37,6 +37,7 @@ _NAMES: Final = (
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
+    "bodyKeys",
     "prefetch",
 )
 _OF_STREAMS: Final = ("maxOffsetsPerTrigger", "prefetch")
@@ -71,6 +72,8 @@ class ReadOptions:
     """Whether a read fails when messages are gone that it should have read. Default: yes."""
     include_headers: bool = False
     """Whether there is a column `headers`. Default: no."""
+    body_keys: str | None = None
+    """Address of a broker with the keys of erasable topics. Default: none, their bodies stay encrypted."""
     prefetch: bool = False
     """Whether a batch of a stream is read while it is planned, and not by tasks. Default: no."""
 
@@ -125,6 +128,7 @@ def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_records_per_partition=_count(values, "maxRecordsPerPartition") or _RECORDS_PER_PARTITION,
         fail_on_data_loss=_yes(values, "failOnDataLoss", default=True),
         include_headers=_yes(values, "includeHeaders", default=False),
+        body_keys=check_address("option bodyKeys", values["bodyKeys"]) if "bodyKeys" in values else None,
         prefetch=_yes(values, "prefetch", default=False),
     )
 

@@ -48,9 +48,14 @@ def read_parts(
     log: LogAccess, parts: Iterable[Part], options: ReadOptions, columns: Columns
 ) -> Iterator[pa.RecordBatch]:
     """The messages of these parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog."""
+    keys = None
+    if options.body_keys:
+        from txmsg.body_keys import BodyKeys  # loads a client of brokers, which others do not need
+
+        keys = BodyKeys(options.body_keys)
     for part in parts:
         for batches in _fetched(log, part, options):
-            yield columns.of(part.queue, batches, part.end)
+            yield columns.of(part.queue, batches, part.end, keys)
 
 
 def _fetched(log: LogAccess, part: Part, options: ReadOptions) -> Iterator[tuple[LogBatch, ...]]:

@@ -1,12 +1,13 @@
 """Keys of bodies of erasable topics, for readers of a log, who get ciphertext. Consumers of brokers need none.
 
-Blocking, and fit for any thread: handlers of a LogConsumer, tasks of Spark.
+Blocking, and fit for any thread: handlers of a LogConsumer, tasks of Spark. pyarrow is loaded where there is Arrow.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from txmsg.erasable import ERASED_HEADER, SEALED_HEADER, unseal
 from txmsg.message import Message, ReceivedMessage
@@ -15,9 +16,18 @@ from txmsg.wire.address import check_address
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.codec import REQUEST_ITEMS_MAX
 from txmsg.wire.credential import TokenChoice, client_token
+from txmsg.wire.sealed import is_sealed, unsealed
 from txmsg.wire.tls import TlsChoice, client_context
 from txmsg.wire.v1.messages_pb2 import BodyKeysRequest
 from txmsg.wire.v1.messages_rpc import Messages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    ArrowT = TypeVar("ArrowT", pa.RecordBatch, pa.Table)
+
+_Place: TypeAlias = tuple[bytes, int]
+"""A message by its transaction's id and its number."""
 
 TIMEOUT_S_MAX = 3600.0
 
@@ -57,25 +67,43 @@ class BodyKeys:
         """As `decrypt`, in one call for up to 4,096 messages of a topic."""
         opened = list(messages)
         by_topic: dict[str, list[int]] = defaultdict(list)
-        for place, message in enumerate(opened):
+        for row, message in enumerate(opened):
             if SEALED_HEADER in message.headers:
-                by_topic[message.topic].append(place)
-        for topic, places in by_topic.items():
-            for at in range(0, len(places), REQUEST_ITEMS_MAX):
-                part = places[at : at + REQUEST_ITEMS_MAX]
-                keys = self._keys(topic, [opened[place] for place in part])
-                for place, key in zip(part, keys, strict=True):
-                    opened[place] = _opened(opened[place], key)
+                by_topic[message.topic].append(row)
+        for topic, rows in by_topic.items():
+            keys = self._keys(topic, [(opened[row].id_bytes, opened[row].n) for row in rows])
+            for row, key in zip(rows, keys, strict=True):
+                opened[row] = _opened(opened[row], key)
         return opened
 
-    def _keys(self, topic: str, messages: Sequence[ReceivedMessage]) -> Sequence[bytes]:
-        request = BodyKeysRequest(
-            topic=topic,
-            transaction_ids=b"".join(message.id_bytes for message in messages),
-            n=[message.n for message in messages],
-        )
+    def decrypt_arrow(self, topic: str, messages: ArrowT) -> ArrowT:
+        """As `decrypt_all`, for messages of a topic that a log gives as Arrow: columns `body` and `headers` differ."""
+        import pyarrow as pa
+
+        headers = messages["headers"].to_pylist()
+        rows = [row for row, packed in enumerate(headers) if is_sealed(packed)]
+        if not rows:
+            return messages
+        ids, ns, bodies = (messages[name].to_pylist() for name in ("transaction_id", "n", "body"))
+        for row, key in zip(rows, self._keys(topic, [(ids[row], ns[row]) for row in rows]), strict=True):
+            packed, bodies[row] = unsealed(headers[row], bodies[row], key)
+            headers[row] = packed or None
+        for name, values in (("headers", headers), ("body", bodies)):
+            at = messages.schema.get_field_index(name)
+            field = messages.schema.field(at)
+            messages = messages.set_column(at, field, pa.array(values, field.type))
+        return messages
+
+    def _keys(self, topic: str, places: Sequence[_Place]) -> list[bytes]:
+        keys: list[bytes] = []
         with BlockingChannel(self._broker, tls=self._tls, token=self._token) as channel:
-            return channel.call(Messages.body_keys, request, timeout_s=self._timeout_s).keys
+            for at in range(0, len(places), REQUEST_ITEMS_MAX):
+                part = places[at : at + REQUEST_ITEMS_MAX]
+                request = BodyKeysRequest(
+                    topic=topic, transaction_ids=b"".join(id_bytes for id_bytes, _ in part), n=[n for _, n in part]
+                )
+                keys += channel.call(Messages.body_keys, request, timeout_s=self._timeout_s).keys
+        return keys
 
 
 def _opened(message: ReceivedMessage, key: bytes) -> ReceivedMessage:
