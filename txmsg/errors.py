@@ -202,9 +202,14 @@ class Unauthenticated(TxmsgError):
 
 
 class PermissionDenied(TxmsgError):
-    """The user may not do this: the text names the rule that is missing. Nothing was done."""
+    """The user may not do this: the text names the rule that is missing, and nothing was done.
+
+    Only where a rule was taken away while a call was under way, what came with it may be done; the text says so.
+    """
 
     code = "permission_denied"
+    what = ""
+    """At a server: the action and what it is on, as `administer topic:orders`."""
 
 
 class MisuseError(TxmsgError):

@@ -19,8 +19,8 @@ from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import Action
 from txmsg.broker.audit import OTHERS, REFUSALS_MAX, AuditUpkeep
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.store.audit import AuditFilter, AuditLog
-from txmsg.broker.store.connect import open_pool
+from txmsg.broker.store.audit import AuditFilter, AuditLog, record
+from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import (
@@ -255,8 +255,59 @@ async def test_an_attacker_adds_few_entries(notify_url: str) -> None:
         await upkeep.write_once()
         rows = await log.list(AuditFilter(action="login.refused"), before_id=None, limit=1000)
         assert len(rows) == REFUSALS_MAX
-        counts = {row.target: json.loads(row.after or "")["logins"] for row in rows}
+        counts = {row.target: json.loads(row.after or "")["times"] for row in rows}
         assert counts["10.0.0.0"] == 501
         assert counts[OTHERS] == 10_000 - (REFUSALS_MAX - 1)
         await upkeep.write_once()
         assert len(await log.list(AuditFilter(action="login"), before_id=None, limit=1000)) == REFUSALS_MAX
+
+
+async def test_calls_that_would_have_changed_something_are_noted_when_they_are_denied(notify_url: str) -> None:
+    pool = open_pool(notify_url)
+    await pool.open()
+    async with pool:
+        log = AuditLog(pool)
+        upkeep = AuditUpkeep(BrokerConfig(storage=notify_url), log)
+        for _ in range(3):
+            upkeep.denied("eve", "10.0.0.1", "administer topic:orders")
+        upkeep.denied("eve", "10.0.0.1", "send topic:orders")
+        for number in range(1000):
+            upkeep.denied("mallory", "10.0.0.2", f"administer topic:{number}")
+        upkeep.refused("10.0.0.3", "the token is wrong")
+        await upkeep.write_once()
+        rows = await log.list(AuditFilter(action="call.denied"), before_id=None, limit=1000)
+        assert len(rows) == REFUSALS_MAX
+        noted = {(row.who, row.target): (row.address, json.loads(row.after or "")) for row in rows}
+        assert noted["eve", "administer topic:orders"] == ("10.0.0.1", {"times": 3})
+        assert noted[OTHERS, "administer"][1] == {"times": 1000 - (REFUSALS_MAX - 2)}
+        assert "send" not in " ".join(target for _, target in noted)
+        assert [row.target for row in await log.list(AuditFilter(action="login"), before_id=None, limit=9)] == [
+            "10.0.0.3"
+        ]
+
+
+async def undone(pool: Pool) -> None:
+    async with session(pool) as conn, conn.transaction():
+        await record(conn, "x.y", "undone")
+        raise ZeroDivisionError
+
+
+async def test_a_change_is_logged_when_it_is_committed_and_not_if_it_is_undone(
+    notify_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def logged() -> list[str]:
+        told = [getattr(each, "txmsg", {}) for each in caplog.records]
+        return [each["target"] for each in told if each.get("event") == "audit.recorded"]
+
+    pool = open_pool(notify_url)
+    await pool.open()
+    async with pool:
+        with pytest.raises(ZeroDivisionError):
+            await undone(pool)
+        async with session(pool) as conn:
+            async with conn.transaction():
+                await record(conn, "x.y", "done")
+                assert logged() == []
+        assert logged() == ["done"]

@@ -33,6 +33,7 @@ from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.tls import client_context
 from txmsg.wire.v1 import (
     access_pb2,
+    audit_pb2,
     dead_letters_pb2,
     messages_pb2,
     rules_pb2,
@@ -159,6 +160,14 @@ def test_nothing_is_answered_without_a_valid_credential(place: Place, user: str)
     # The connection is refused, so no method matters; and each refusal is answered later than the one before.
     for method in ("Access/WhoAmI", "MetaQ/Describe"):
         assert place.code(user, method) == "unauthenticated"
+
+
+def test_a_decision_that_is_denied_is_no_entry_of_the_audit_log(place: Place, half: bytes) -> None:
+    decide = txmsg_pb2.ResolveHalfRequest(transaction_id=half, commit=True)
+    with pytest.raises(PermissionDenied):
+        place.call(OTHER, "Admin/ResolveHalf", decide)
+    listed = place.call("ops", "Audit/List", audit_pb2.ListAuditRequest(target=str(UUID(bytes=half))))
+    assert not listed.entries
 
 
 def test_a_user_without_a_rule_may_call_only_what_needs_none(place: Place) -> None:

@@ -208,6 +208,8 @@ async def test_a_call_needs_a_rule_from_the_moment_on_that_it_is_taken_away(user
     token, other = users.add("anna", "ops"), users.add("ben")
     users.rules = [Rule("role:ops", *DESCRIBE_CLUSTER, "*")]
     users.use()
+    denied: list[tuple[str, str, str]] = []
+    users.guard.on_denied = lambda *what: denied.append(what)
     async with serving(guard=users.guard) as (address, answers, _), Channel(address, token=token.text) as before:
         assert await call(address, token.text) == b"x"
         assert await _takes(before)
@@ -219,6 +221,7 @@ async def test_a_call_needs_a_rule_from_the_moment_on_that_it_is_taken_away(user
         with pytest.raises(PermissionDenied):
             await _takes(before)
         assert answers.begun == 2
+    assert denied == [(user, "127.0.0.1", "describe cluster") for user in ("ben", "anna")]
 
 
 @CALLS

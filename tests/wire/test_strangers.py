@@ -9,7 +9,7 @@ import pytest
 
 from tests.waiting import until_async
 from tests.wire.services import Echo, ask, serving
-from txmsg.errors import BrokerUnavailable
+from txmsg.errors import Overloaded
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
@@ -182,7 +182,7 @@ async def test_one_connection_too_many_is_told_so() -> None:
             await one.call(Echo.back, ask(), timeout_s=WAIT_S)
             await two.call(Echo.back, ask(), timeout_s=WAIT_S)
             async with Channel(address) as three:
-                with pytest.raises(BrokerUnavailable, match="2 connections, as many as it takes"):
+                with pytest.raises(Overloaded, match="2 connections, as many as it takes"):
                     await three.call(Echo.back, ask(), timeout_s=WAIT_S)
         await until_async(lambda: not server.connections)
         async with Channel(address) as four:

@@ -16,6 +16,7 @@ from txmsg.access.limits import Usage, Usages, UserLimits
 from txmsg.access.rules import ADMIN
 from txmsg.access.tokens import new_token
 from txmsg.errors import BrokerUnavailable, Overloaded, Unauthenticated
+from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 
 __all__ = ["permissions", "users"]
@@ -25,6 +26,11 @@ WAIT_S = 60.0
 def limit(users: Users, name: str, **limits: float) -> None:
     users.users[name] = replace(users.users[name], limits=limits)
     users.use()
+
+
+def call_blocking(address: str, token: str) -> None:
+    with BlockingChannel(address, token=token, tls=False) as channel:
+        channel.call(Echo.back, ask(), timeout_s=WAIT_S)
 
 
 # ---- limits
@@ -37,9 +43,11 @@ async def test_connections_above_the_limit_are_refused_and_those_of_others_are_n
         async with Channel(address, token=anna) as one, Channel(address, token=anna) as two:
             for channel in (one, two):
                 await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
-            with pytest.raises(BrokerUnavailable, match="txmsg user limit anna --connections N"):
+            with pytest.raises(Overloaded, match="txmsg user limit anna --connections N"):
                 async with Channel(address, token=anna) as three:
                     await three.call(Echo.back, ask(), timeout_s=WAIT_S)
+            with pytest.raises(Overloaded, match="txmsg user limit anna --connections N"):
+                await asyncio.to_thread(call_blocking, address, anna)
             async with Channel(address, token=bert) as other:
                 await other.call(Echo.back, ask(), timeout_s=WAIT_S)
         await until_async(lambda: not server.connections)

@@ -21,7 +21,7 @@ from txmsg.access.tokens import ID_LENGTH, read_token
 from txmsg.errors import BrokerUnavailable, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 
-__all__ = ["AGE_S_MAX", "CERTIFICATE", "Guard"]
+__all__ = ["AGE_S_MAX", "CERTIFICATE", "Guard", "host_of"]
 
 AGE_S_MAX: Final = 60.0
 """For how long a server that cannot ask whether users have changed still lets them connect."""
@@ -35,6 +35,11 @@ _REFUSED: Final = (
 )
 _SAID_PER_MINUTE_MAX: Final = 60
 _log = EventLog(__name__)
+
+
+def host_of(peer: str) -> str:
+    """The address of a client without its port, which is another one each time."""
+    return peer.rpartition(":")[0] or peer
 
 
 class Guard:
@@ -54,7 +59,9 @@ class Guard:
         self.on_change: Callable[[], None] = lambda: None
         """Called with each new snapshot: the server looks whether its connections are still valid."""
         self.on_refused: Callable[[str, str], None] = lambda _host, _why: None
-        """Called with each login that is refused."""
+        """Called with each login that is refused: from which host, and why."""
+        self.on_denied: Callable[[str, str, str], None] = lambda _user, _host, _what: None
+        """Called with each call that is refused for want of a right: of whom, from which host, and what right."""
         self.limits = limits
         """Of users, where they have none of their own."""
         self._said = (0, 0)
@@ -165,7 +172,7 @@ class Guard:
         return Principal(user.name, user.roles, rights, credential, expires_at)
 
     def _refused(self, peer: str, credential: str, why: str) -> None:
-        self.on_refused(peer.rpartition(":")[0] or peer, why)
+        self.on_refused(host_of(peer), why)
         minute = int(self._monotonic() // 60)
         self._said = (minute, self._said[1] + 1 if self._said[0] == minute else 1)
         if self._said[1] > _SAID_PER_MINUTE_MAX:  # strangers must not fill the log; `on_refused` counts all

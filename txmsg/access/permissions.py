@@ -96,7 +96,9 @@ def denied(user: str, right: Right, name: str) -> PermissionDenied:
     """The error for a right that a user does not have: it names the command that gives it."""
     resource = resource_text(right.kind, name or "*")
     command = f"txmsg acl allow {user} {right.action} {shell_quoted(resource)}"
-    return PermissionDenied(f"user {user} may not {right.action} {resource}: allow it with `{command}`")
+    error = PermissionDenied(f"user {user} may not {right.action} {resource}: allow it with `{command}`")
+    error.what = f"{right.action} {resource}"
+    return error
 
 
 def missing(rights: Rights, method: str, request: Any) -> Missing | None:

@@ -1,7 +1,8 @@
-"""Upkeep of the audit log: refused logins are written, together, and old entries are removed.
+"""Upkeep of the audit log: what was refused is written, together, and old entries are removed.
 
-Changes are written where they are made (store/audit.py). Everybody who reaches the port can be refused, so refusals are
-counted in memory, by address and reason, and written once a minute: an attacker adds few entries.
+Changes are written where they are made (store/audit.py). Everybody who reaches the port can be refused, so refused
+logins, and refused calls that would have changed something, are counted in memory and written once a minute: an
+attacker adds few entries.
 """
 
 from __future__ import annotations
@@ -9,18 +10,32 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
+from txmsg.access.rules import Action
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store.audit import AuditLog
 from txmsg.wire.caller import Caller
 
 REFUSALS_MAX: Final = 50
-"""Entries of refused logins a broker writes per minute: addresses beyond them share one."""
-OTHERS: Final = "other addresses"
+"""Entries a broker writes per minute of refused logins, and as many of refused calls: those beyond them share one."""
+OTHERS: Final = "others"
+_LOGIN: Final = "login.refused"
+_CALL: Final = "call.denied"
+_WHAT_LENGTH_MAX: Final = 200
 _WRITE_S: Final = 60.0
 _FORGET_S: Final = 3600.0
+
+
+class _Refusal(NamedTuple):
+    """Refusals that share an entry."""
+
+    action: str
+    who: str
+    host: str
+    target: str
+    reason: str = ""
 
 
 class AuditUpkeep:
@@ -30,7 +45,7 @@ class AuditUpkeep:
         self._config = config
         self._log = log
         self._monotonic = monotonic
-        self._refused: Counter[tuple[str, str]] = Counter()
+        self._refused: dict[str, Counter[_Refusal]] = {_LOGIN: Counter(), _CALL: Counter()}
         self._forget_at = monotonic()
 
     def use(self, config: BrokerConfig) -> None:
@@ -38,20 +53,31 @@ class AuditUpkeep:
         self._config = config
 
     def refused(self, host: str, reason: str) -> None:
-        """A login was refused. host: its address without the port, which is another one each time."""
-        known = (host, reason) in self._refused or len(self._refused) < REFUSALS_MAX - 1
-        self._refused[(host, reason) if known else (OTHERS, "")] += 1
+        """A login was refused. host: its address without the port."""
+        self._count(_Refusal(_LOGIN, "", host, host, reason), _Refusal(_LOGIN, "", OTHERS, OTHERS))
+
+    def denied(self, user: str, host: str, what: str) -> None:
+        """A user has no right for a call. Counts if that would have changed something."""
+        if what.startswith(Action.ADMINISTER):
+            refusal = _Refusal(_CALL, user, host, what[:_WHAT_LENGTH_MAX])
+            self._count(refusal, _Refusal(_CALL, OTHERS, OTHERS, Action.ADMINISTER))
+
+    def _count(self, refusal: _Refusal, others: _Refusal) -> None:
+        known = self._refused[refusal.action]
+        known[refusal if refusal in known or len(known) < REFUSALS_MAX - 1 else others] += 1
 
     async def write_once(self) -> None:
         """Writes what was refused since the last time. Raises BrokerUnavailable; what was not written then waits."""
-        while self._refused:
-            (host, reason), logins = self._refused.popitem()
-            try:
-                after = {"logins": logins, "reason": reason} if reason else {"logins": logins}
-                await self._log.record("login.refused", host, after=after, caller=Caller("", host))
-            except BaseException:
-                self._refused[host, reason] += logins
-                raise
+        for known in self._refused.values():
+            while known:
+                refusal, times = known.popitem()
+                after = {"times": times} | ({"reason": refusal.reason} if refusal.reason else {})
+                caller = Caller(refusal.who, refusal.host)
+                try:
+                    await self._log.record(refusal.action, refusal.target, after=after, caller=caller)
+                except BaseException:
+                    known[refusal] += times
+                    raise
 
     async def run_once(self) -> None:
         """Writes refusals; once an hour, removes old entries."""

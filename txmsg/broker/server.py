@@ -208,6 +208,7 @@ class Broker:
         if self.access is not None:
             pool.incarnation.on_end(self.access.forget)
             self.access.guard.on_refused = self.audit.refused
+            self.access.guard.on_denied = self.audit.denied
         self.alerting = Alerting(config, admin_pool, self.figures, has_joined=lambda: bool(self.membership.brokers))
         # the API
         self.api = NotifyApi(

@@ -321,5 +321,5 @@ def _as_unavailable(error: TxmsgError, ambiguous: bool) -> TxmsgError:
 def _with_reason(error: TxmsgError, told: TxmsgError) -> TxmsgError:
     """The last attempt met silence; an answer before it says more."""
     if isinstance(error, BrokerUnavailable):
-        return BrokerUnavailable(f"{error}; an earlier attempt failed with: {told}")
+        return type(error)(f"{error}; an earlier attempt failed with: {told}")
     return OutcomeUnknown(f"{error}; an earlier attempt failed with: {told}")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from txmsg.errors import ProtocolError, TxmsgError, Unauthenticated
+from txmsg.errors import Overloaded, ProtocolError, TxmsgError, Unauthenticated
 from txmsg.forks import renew_in_children
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.channel import read_reply, too_large
@@ -160,8 +160,10 @@ class BlockingChannel:
         for left, (family, end) in zip(range(len(ends), 0, -1), ends, strict=True):
             try:
                 return self._greeted(family, end, max(0.001, (deadline - time.monotonic()) / left))
-            except (OSError, ProtocolError) as exc:
+            except (OSError, ProtocolError, Overloaded) as exc:
                 failed = exc
+        if isinstance(failed, Overloaded):
+            raise failed
         reason = "it did not take a connection in time" if isinstance(failed, TimeoutError) else str(failed)
         raise unreachable(self.who, reason) from NoAnswer(reason)
 
@@ -206,7 +208,8 @@ class BlockingChannel:
             read_greeting(frames[0])
             if any(frame.kind == Kind.GOAWAY for frame in frames):
                 told = error_of_bytes(next(frame for frame in frames if frame.kind == Kind.GOAWAY).payload, self.who)
-                raise told if isinstance(told, Unauthenticated) else ConnectionError(str(told))
+                is_about_us = isinstance(told, Unauthenticated | Overloaded)
+                raise not_begun(self.who, told) if is_about_us else ConnectionError(str(told))
         except BaseException:
             sock.close()
             raise

@@ -9,6 +9,7 @@ from txmsg.errors import (
     CorruptLog,
     OffsetOutOfRange,
     OutcomeUnknown,
+    Overloaded,
     ProtocolError,
     TxmsgError,
     Unauthenticated,
@@ -66,7 +67,13 @@ def unreachable(who: str, reason: str) -> BrokerUnavailable:
 
 def not_begun(who: str, told: TxmsgError) -> TxmsgError:
     """The error of a call that the server did not begin, as it `told` when it took no more. Each call has its own."""
-    return Unauthenticated(str(told)) if isinstance(told, Unauthenticated) else unreachable(who, str(told))
+    if isinstance(told, Unauthenticated):
+        return Unauthenticated(str(told))
+    if isinstance(told, Overloaded):
+        error = Overloaded(f"{who} takes no call of this connection: {told}")
+        error.__cause__ = NoAnswer(str(told))
+        return error
+    return unreachable(who, str(told))
 
 
 def unanswered(who: str, reason: str) -> OutcomeUnknown:

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from txmsg.access.guard import host_of
 from txmsg.access.limits import Usage
 from txmsg.access.principal import ANYONE, NOBODY
 from txmsg.access.tokens import read_token
@@ -14,6 +15,7 @@ from txmsg.errors import (
     BrokerUnavailable,
     MessageTooLarge,
     Overloaded,
+    PermissionDenied,
     ProtocolError,
     TxmsgError,
     Unauthenticated,
@@ -36,7 +38,8 @@ _log = EventLog(__name__)
 _BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """Small replies that wait for a client which does not read: above it, its requests wait, too."""
 _REFUSING_MAX = 100
-"""Refused logins whose answer waits; more are cut off."""
+"""Refused logins whose answer waits; more are told at once, and not why."""
+_UNDER_WAY = "the call was under way, so what came with it, such as acknowledgements, may be done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +126,8 @@ class ServerConnection(Connection):
         assert self.peer is not None
         server = self._server
         token = read_token(self.peer.token)
-        host = self.peer_name.rpartition(":")[0]
-        delay_s = server.failures.delay_s(self.loop.time(), host, *([] if token is None else [token.id]))
+        keys = [host_of(self.peer_name), *([] if token is None else [token.id])]
+        delay_s = server.failures.delay_s(self.loop.time(), *keys)
         if not delay_s:
             self._let_out(error)
         elif server.refusing >= _REFUSING_MAX:
@@ -159,7 +162,7 @@ class ServerConnection(Connection):
             if guard is not None and running.call is not None and running.task is not None:
                 refused = guard.refusal(self.principal, running.call.method.name, running.request)
                 if refused is not None:
-                    self._refuse_call(call, refused)
+                    self._refuse_call(call, PermissionDenied(f"{refused}; {_UNDER_WAY}"))
 
     def _let_out(self, error: TxmsgError) -> None:
         """Tells why nothing more is done for this connection, and waits a while for the client to close it."""
@@ -378,6 +381,8 @@ class ServerConnection(Connection):
 
     def _fail(self, call: int, error: TxmsgError) -> None:
         self._server.calls_failed[error.code] += 1
+        if isinstance(error, PermissionDenied) and self._server.guard is not None:
+            self._server.guard.on_denied(self.principal.name, host_of(self.peer_name), error.what)
         self.drop(call)  # what had not left of it
         self.send(Kind.ERROR, 0, call, bytes_of_error(error))
 

@@ -90,13 +90,14 @@ class AdminApi:
         if len(ids) != 1:
             raise ProtocolError(f"resolve one transaction id at a time, not {len(ids)}")
         action, target = f"half.{'commit' if request.commit else 'rollback'}", str(UUID(bytes=bytes(ids[0])))
+        group = await self._group_to_administer(UUID(bytes=bytes(ids[0])))
         # Before it, as the batch is not a transaction of ours: there is no decision without an entry.
         await self._audit.record(action, target, after={"reason": request.reason})
         problems = await self._service.end(
             commit=ids if request.commit else (),
             rollback=() if request.commit else ids,
             by=DecidedBy.PERSON,
-            group=await self._group_to_administer(UUID(bytes=bytes(ids[0]))),
+            group=group,
         )
         for error in problems.values():
             await self._audit.record("half.refused", target, after={"error": str(error)})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg.rows import class_row
 
-from txmsg.broker.store.connect import Connection, Pool, session
+from txmsg.broker.store.connect import Connection, Pool, after_session, session
 from txmsg.wire.caller import Caller
 from txmsg.wire.changes import State, change_of
 
@@ -50,13 +50,13 @@ async def record(
     after: State = None,
     caller: Caller | None = None,
 ) -> None:
-    """Adds an entry, and logs it, in the caller's transaction: give it as the last statement before the commit.
+    """Adds an entry in the caller's transaction, and logs it after the commit, at the end of the session.
 
     caller: who has done it, if not who makes the call that is being answered.
     """
     change = change_of(action, target, before=before, after=after, caller=caller)
     await conn.execute(ENTRY, change._asdict())
-    change.tell()
+    after_session(conn, change.tell)
 
 
 ENTRY: Final = """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from txmsg.broker.store import audit
-from txmsg.broker.store.connect import Connection
+from txmsg.broker.store.connect import Connection, after_session
 from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
 from txmsg.wire.changes import change_of
 
@@ -193,7 +193,7 @@ async def drain(conn: Connection, broker_id: str) -> DrainResult:
     assert row is not None
     result = DrainResult._make(row)
     if all(result):
-        noted.tell()
+        after_session(conn, noted.tell)
     return result
 
 
@@ -211,7 +211,7 @@ async def resume(conn: Connection, broker_id: str) -> bool:
     )
     is_alive = cursor.rowcount == 1
     if is_alive:
-        noted.tell()
+        after_session(conn, noted.tell)
     return is_alive
 
 

@@ -9,7 +9,7 @@ import asyncio
 import math
 import select
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
@@ -101,6 +101,8 @@ class _Connection(PreparedConnection):
 
     used_at = -math.inf
     """When the last session with it ended well, by the monotonic clock."""
+    afterwards: list[Callable[[], None]]
+    """What to do when the session with it has ended well."""
 
     async def cancel_safe(self, *, timeout: float = 0.0) -> None:
         cut(self)
@@ -261,10 +263,13 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
             if task.cancelling() > cancelled_before:
                 raise asyncio.CancelledError
             with answering_within(connection, timeout_s):
+                assert isinstance(connection, _Connection)
+                connection.afterwards = []
                 try:
                     yield connection
-                    if isinstance(connection, _Connection):
-                        connection.used_at = time.monotonic()
+                    connection.used_at = time.monotonic()
+                    for act in connection.afterwards:
+                        act()
                 except psycopg.errors.ReadOnlySqlTransaction:
                     await connection.close()  # a standby by now: behind the same address may be another primary
                     raise
@@ -281,6 +286,12 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
         over = exc.diag.message_detail
         pool.incarnation.end(UUID(over) if over else None, exc.diag.message_primary or str(exc))
         raise unavailable(exc) from exc
+
+
+def after_session(conn: Connection, act: Callable[[], None]) -> None:
+    """Has it done when this session has ended well, so when what it has changed is committed."""
+    assert isinstance(conn, _Connection)
+    conn.afterwards.append(act)
 
 
 @asynccontextmanager

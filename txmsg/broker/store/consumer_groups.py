@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psycopg.rows import class_row
 
 from txmsg.broker.store import audit
-from txmsg.broker.store.connect import Connection
+from txmsg.broker.store.connect import Connection, after_session
 from txmsg.message import QueueId
 from txmsg.wire.changes import change_of
 
@@ -69,7 +69,7 @@ async def create_group(conn: Connection, name: str, expires_after_s: float | Non
         {"name": name, "expires_after_s": expires_after_s, **noted._asdict()},
     )
     if cursor.rowcount:
-        noted.tell()
+        after_session(conn, noted.tell)
 
 
 async def touch_groups(conn: Connection, groups: Collection[int]) -> None:
