@@ -26,6 +26,7 @@ from txmsg.binlog.status import drop as drop_mirror
 from txmsg.binlog.status import status as status_of
 from txmsg.binlog.tailer import State, Tailer
 from txmsg.broker import migrate
+from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, duration, json_option, storage_option, yes_option
 from txmsg.cli.output import print_facts, print_table
@@ -95,6 +96,7 @@ def tailer() -> None:
     "tailer` lists all settings.",
 )
 @settings_options(TailerConfig, "tailer")
+@token_file_option
 @json_option
 def run(*, config: Path | None, as_json: bool, **options: object) -> None:
     """Run a tailer: mirror existing and new messages."""
