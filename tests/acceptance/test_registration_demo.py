@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from txmsg.demo.registration import GROUPS
+from txmsg.demo.registration.secure_stage import RIGHTS
 
 COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "registration"]
 
@@ -44,6 +45,29 @@ def test_every_committed_user_reaches_every_subscriber_once_though_processes_are
         query, input="\\t \\a \nselect count(*) from users;", capture_output=True, text=True, timeout=60, check=False
     )
     assert str(result["committed"]) in count.stdout.split(), count.stderr
+
+
+@pytest.mark.takes_long
+@pytest.mark.timeout(400)
+def test_secured_it_holds_too_while_certificates_and_tokens_change(tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    arguments = ["--secure", "--users", "40", "--crash", "3", "--slow-ms", "50", "--keep", str(keep), "--json"]
+    run = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr[-5000:]
+    result = json.loads(run.stdout.splitlines()[-1])
+    assert (result["missing"], result["duplicated"], result["phantom"], result["in_doubt"]) == (0, 0, 0, 0)
+    assert result["effects"] == dict.fromkeys(GROUPS, result["committed"])
+    security = result["security"]
+    assert (security["users"], security["refused"], security["let_in"]) == (len(RIGHTS), 9, 0)
+    assert security["mirrored"] == result["committed"] - 2 * 5  # without those who registered in the old ways
+
+    assert (keep / "access").stat().st_mode & 0o777 == 0o700
+    tokens = {file.read_text().strip() for file in (keep / "access").glob("*.token")}
+    assert len(tokens) == len(RIGHTS) + 1
+    logs = {log.name: log.read_text() for log in (keep / "logs").iterdir()}
+    assert "is read again" in logs["broker.log"]
+    assert "is read again" in logs["metaq.log"]
+    assert not [(name, token) for name, text in logs.items() for token in tokens if token in text]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -49,6 +49,12 @@ def _installed(_: click.Context, __: click.Parameter, is_wanted: bool) -> bool:
     return is_wanted
 
 
+def _all_installed(context: click.Context, parameter: click.Parameter, is_wanted: bool) -> bool:
+    if _installed(context, parameter, is_wanted):
+        import txmsg.metaq.location  # noqa: F401
+    return is_wanted
+
+
 _console_option: Decorator = click.option(
     "--console",
     "with_console",
@@ -89,21 +95,37 @@ def demo() -> None:
     show_default=True,
     help="Subscriber that is down for a while.",
 )
+@click.option(
+    "--secure",
+    is_flag=True,
+    callback=_all_installed,
+    help="Mutual TLS, and a user with no more rights than it needs for each part; also a log, its tailer and the "
+    "console. Certificates and tokens are rotated meanwhile, and attempts without a right must fail.",
+)
 @_console_option
 @_keep_option
 @_json_option
 def registration(
-    *, users: int, crash: int, slow_ms: int, down: str, with_console: bool, keep: Path | None, as_json: bool
+    *,
+    users: int,
+    crash: int,
+    slow_ms: int,
+    down: str,
+    secure: bool,
+    with_console: bool,
+    keep: Path | None,
+    as_json: bool,
 ) -> None:
     """Register users by calls and by messages while processes are killed, then compare the databases.
 
-    Exit status 1 if an effect is missing, duplicated or phantom, or a transaction is undecided.
+    Exit status 1 if an effect is missing, duplicated or phantom, or a transaction is undecided; with --secure also if
+    the log differs, or an attempt without a right succeeds.
     """
     from txmsg.demo.registration.supervisor import Plan, run
 
     try:
         away = None if down == "none" else down
-        plan = Plan(users=users, crashes=crash, slow_ms=slow_ms, down=away, with_console=with_console)
+        plan = Plan(users=users, crashes=crash, slow_ms=slow_ms, down=away, with_console=with_console, secure=secure)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     _play(
@@ -141,6 +163,16 @@ def _print_registration(console: Console, result: registration_demo.Result, *, u
         ("effects duplicated", result.duplicated),
         ("effects without a user (phantom)", result.phantom),
         ("transactions still undecided", result.in_doubt),
+        *(
+            ()
+            if result.security is None
+            else (
+                ("messages in the log", result.security.mirrored),
+                ("users, all with another token since", result.security.users),
+                ("attempts refused", result.security.refused),
+                ("attempts let in", result.security.let_in),
+            )
+        ),
     ):
         facts.add_row(name, str(value))
     console.print(facts)

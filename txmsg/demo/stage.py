@@ -17,6 +17,8 @@ from txmsg.broker.migrate import upgrade
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.runtime.child import LISTENING, Child, ChildFailed
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.credential import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 from txmsg.wire.v1.txmsg_pb2 import StatsReply, StatsRequest
 from txmsg.wire.v1.txmsg_rpc import Admin
 
@@ -39,6 +41,8 @@ class Audience(Protocol):
 
 class Stage:
     """Leaving the context ends all its processes, whatever happened inside: the last started first."""
+
+    page_scheme = "http"
 
     def __init__(self, directory: Path, *databases: str) -> None:
         self.directory = directory
@@ -94,8 +98,12 @@ class Stage:
 
     def child(self, name: str, *arguments: str, ready: str = LISTENING, **env: str) -> Child:
         """The same, but the caller ends it."""
-        env["TXMSG_BROKERS"] = self.broker_address
+        env = {"TXMSG_BROKERS": self.broker_address, **self.credentials(name), **env}
         return Child(name, arguments, env=env, log=self._logs / f"{name}.log", ready=ready)
+
+    def credentials(self, name: str) -> dict[str, str]:
+        """Variables with what a process has to show to servers: here nothing, whatever this shell has."""
+        return dict.fromkeys((CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE), "")
 
     def run(self, name: str, *arguments: str, **env: str) -> None:
         """Runs a program to its end. Raises ChildFailed when it fails."""
@@ -116,23 +124,26 @@ class Stage:
 
     # ---- the broker
 
-    def start_broker(self) -> Child:
+    def start_broker(self, *options: str) -> Child:
         """Starts the broker; always on the same address, so that clients find it again."""
-        options = ("--storage", self.url("notify"), "--listen", self.broker_address)
+        where = ("--storage", self.url("notify"), "--listen", self.broker_address)
         checks = ("--first-check-s", str(FIRST_CHECK_S), "--check-interval-s", str(CHECK_INTERVAL_S))
-        return self.start_program("broker", "txmsg.cli.main", "broker", *options, *checks)
+        return self.start_program("broker", "txmsg.cli.main", "broker", *where, *checks, *options)
 
-    def start_console(self, *logs: Path) -> str:
-        """Starts the console, which shows the Notify database and these logs; its address."""
-        options = [word for log in logs for word in ("--log", str(log))]
+    def start_console(self, *options: str) -> str:
+        """Starts the console, which shows the Notify database; its address."""
         where = ("--broker", self.broker_address, "--listen", "127.0.0.1:0")
         child = self.start_program("console", "txmsg.cli.main", "console", *where, *options)
         child.wait_ready()
-        return f"http://{child.address}"
+        return f"{self.page_scheme}://{child.address}"
+
+    def channel(self) -> BlockingChannel:
+        """To the broker, with what this process has to show."""
+        return BlockingChannel(self.broker_address, tls=False, token="")
 
     def broker_stats(self) -> StatsReply:
         """What the broker counted since it started."""
-        with BlockingChannel(self.broker_address) as channel:
+        with self.channel() as channel:
             return channel.call(Admin.stats, StatsRequest(), timeout_s=10)
 
 

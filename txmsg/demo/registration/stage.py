@@ -24,13 +24,21 @@ class RegistrationStage(Stage):
         self._slow_ms = slow_ms
 
     def _set_up(self) -> None:
-        self.start_broker()
+        self._prepare()
+        self.start_broker().wait_ready()
+        self._admit()
         for group in GROUPS:
             self.start_subscriber(group)
         service = "txmsg.demo.examples.user_registration.service"
         self.run("users-tables", service, USERS_DATABASE_URL=self.sqlalchemy_url("users"))
         for child in self.children.values():
             child.wait_ready()
+
+    def _prepare(self) -> None:
+        """What the broker needs."""
+
+    def _admit(self) -> None:
+        """What all others need from the broker."""
 
     def start_subscriber(self, group: str) -> None:
         self.start(

@@ -18,11 +18,12 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from txmsg.demo.registration import GROUPS
 from txmsg.demo.registration.cluster import ServiceCluster
+from txmsg.demo.registration.secure_stage import SecureStage
 from txmsg.demo.registration.stage import RegistrationStage
 from txmsg.demo.registration.users import (
     Answer,
@@ -36,6 +37,9 @@ from txmsg.demo.registration.users import (
 )
 from txmsg.demo.registration.web import Caller
 from txmsg.demo.stage import Audience
+
+if TYPE_CHECKING:  # it needs txmsg[metaq]
+    from txmsg.demo.registration.secure_proof import Security
 
 SERVICES = 2
 CALLERS_COMPARING = 32
@@ -60,8 +64,9 @@ TITLES: dict[Way, str] = {
 POINTS = ("before-commit", "after-commit", "while-telling", "random")
 """Scripted points of crash_points.py, and the outside supervisor's own random moment, in turn."""
 
-DOWN_FROM, BROKER_DIES, DOWN_UNTIL = 0.1, 0.4, 0.7
-"""When things happen to the broker and to the subscriber that is down, as shares of the users under crashes."""
+DOWN_FROM, BROKER_DIES, ROTATED, DOWN_UNTIL = 0.1, 0.4, 0.55, 0.7
+"""When things happen to the broker, to certificates and tokens, and to the subscriber that is down, as shares of the
+users under crashes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,8 @@ class Plan:
     """The subscriber that is away for a while; None: all stay."""
     with_console: bool = False
     """Whether `txmsg console` shows the broker meanwhile."""
+    secure: bool = False
+    """Whether all parts authenticate each other, and there are a log and a console, too: see secure_stage."""
 
     def __post_init__(self) -> None:
         if self.users < 20:
@@ -128,10 +135,12 @@ class Result:
     seconds: float
     findings: list[str]
     """What the verifier says is wrong, in sentences."""
+    security: Security | None = None
 
     @property
     def clean(self) -> bool:
-        return not (self.missing or self.duplicated or self.phantom or self.in_doubt)
+        is_safe = self.security is None or not self.security.let_in
+        return is_safe and not (self.missing or self.duplicated or self.phantom or self.in_doubt)
 
 
 def run(plan: Plan, directory: Path, audience: Audience) -> Result:
@@ -139,14 +148,14 @@ def run(plan: Plan, directory: Path, audience: Audience) -> Result:
     process fails that was not killed on purpose."""
     started = time.monotonic()
     audience.phase("starting all processes", 1)
-    with RegistrationStage(directory, slow_ms=plan.slow_ms) as stage:
+    with _stage_of(plan, directory) as stage:
         with (
             contextlib.closing(AttemptLog(stage.url("attempts"))) as log,
             ServiceCluster(stage.start_service, size=SERVICES) as cluster,
         ):
             cluster.wait_all_up()
             if plan.with_console:
-                audience.say(f"the console is at {stage.start_console()}")
+                audience.say(f"the console is at {_console_of(stage)}")
             crowd = Crowd(cluster, log, audience)
             latency: dict[str, Latency] = {}
             for way, title in TITLES.items():
@@ -158,13 +167,32 @@ def run(plan: Plan, directory: Path, audience: Audience) -> Result:
             checks = _run_crashes(plan, stage, cluster, crowd, audience)
             verdict = _settle(stage, audience)
             checks += CheckCount.of(stage)
+            security = None
+            if isinstance(stage, SecureStage):
+                from txmsg.demo.registration.secure_proof import examine
+
+                audience.phase("the log, the console, intruders", 1)
+                verdict, security = examine(stage, verdict)
     return Result(
         **verdict,
+        security=security,
         crashes=cluster.crashes,
         checked_back=checks.commit + checks.rollback,
         resolved_by_check={"commit": checks.commit, "rollback": checks.rollback},
         latency_ms=latency,
         seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _stage_of(plan: Plan, directory: Path) -> RegistrationStage:
+    return (SecureStage if plan.secure else RegistrationStage)(directory, slow_ms=plan.slow_ms)
+
+
+def _console_of(stage: RegistrationStage) -> str:
+    if not isinstance(stage, SecureStage):
+        return stage.start_console()
+    return f"{stage.console_url}, for browsers with a certificate of {stage.certificates}: log in with " + str(
+        stage.token_file("operator")
     )
 
 
@@ -320,6 +348,8 @@ def _script(plan: Plan, stage: RegistrationStage) -> list[tuple[float, Callable[
         return checks
 
     script: list[tuple[float, Callable[[], CheckCount | None]]] = [(BROKER_DIES, kill_broker)]
+    if isinstance(stage, SecureStage):
+        script += [(ROTATED, stage.rotate)]
     if plan.down is not None:
         script += [(DOWN_FROM, down), (DOWN_UNTIL, up_again)]
     return sorted(script, key=lambda item: item[0])

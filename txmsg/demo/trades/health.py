@@ -44,7 +44,7 @@ class HealthWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        with BlockingChannel(self._stage.broker_address) as channel:
+        with self._stage.channel() as channel:
             while not self._ending.wait(EVERY_S):
                 self.measures = {**_of_broker(channel), **_of_tailer(self._stage.url("notify"), self._stage.log)}
                 parts = {

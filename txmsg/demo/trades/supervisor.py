@@ -95,7 +95,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
             watch = stack.enter_context(PageWatch(stage.children["page"].address))
             public.say(f"the page is at http://{stage.children['page'].address}/")
         if plan.with_console:
-            public.say(f"the console is at {stage.start_console(stage.log)}")
+            public.say(f"the console is at {stage.start_console('--log', str(stage.log))}")
         day = _Day(plan, stage, health, watch, public)
         day.trade()
         day.settle()
