@@ -79,7 +79,8 @@ def request_with(descriptor: Descriptor, path: Path, word: str, *, others: bool)
                 (place.append if field.is_repeated else place.CopyFrom)(inner)
         elif field.message_type is not None:
             if is_under_test:
-                getattr(request, field.name)[word] = word
+                is_text = field.message_type.fields_by_name["value"].type == FieldDescriptor.TYPE_STRING
+                getattr(request, field.name)[word] = word if is_text else 1
         elif is_under_test or (others and field.name in PLAUSIBLE and field.containing_oneof is None):
             value = word if is_under_test else PLAUSIBLE[field.name]
             if field.is_repeated:

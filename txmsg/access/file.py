@@ -45,7 +45,7 @@ def read_access(text: str, version: int) -> AccessSnapshot:
         try:
             users[name], its_credentials = _user(name, _table(entry, f"users.{name}"))
         except TxmsgError as exc:
-            raise MisuseError(f"[users.{name}]: {exc}") from exc
+            raise MisuseError(f"[users.{name}] is not a user: {exc}") from exc
         if twice := credentials.keys() & its_credentials.keys():
             raise MisuseError(f"[users.{name}]: token {min(twice)} is that of user {credentials[min(twice)].user}")
         credentials |= its_credentials

@@ -33,7 +33,9 @@ class LiveAccess:
     """The guard of a broker with authentication, and what it decides by. limits: of users without their own."""
 
     def __init__(self, users: Users, limits: UserLimits) -> None:
-        self.guard = Guard(limits=limits)
+        self.guard = Guard(limits=limits, clock=self._now)
+        self._database_ahead_s = 0.0
+        """The database's clock less the monotonic one of this process: tokens expire by the former."""
         self._users = users
         self._soon = asyncio.Event()
         self._changed = asyncio.Event()
@@ -74,7 +76,9 @@ class LiveAccess:
 
     async def _look(self) -> None:
         epoch = self._epoch
-        is_newest = self._known is not None and await self._users.version() == self._known.version
+        version, now = await self._users.version()
+        self._database_ahead_s = now - time.monotonic()
+        is_newest = self._known is not None and version == self._known.version
         snapshot = None if is_newest else await self._users.snapshot()
         if epoch != self._epoch:  # what was read may be older: `forget` has asked for another look
             return
@@ -105,6 +109,9 @@ class LiveAccess:
             raise BrokerUnavailable("this broker cannot read users now: ask again, or another broker")
         return self._known
 
+    def _now(self) -> float:
+        return time.monotonic() + self._database_ahead_s
+
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -132,7 +139,6 @@ class UserDirectory:
         check_user_name(name)
         _check_roles(roles)
         _check_certificate(certificate)
-        _check_expiry(expires_at)
         token = None if certificate else new_token()
         row = await self._users.create(name, roles, certificate or None, token, expires_at)
         await self._take()
@@ -148,7 +154,6 @@ class UserDirectory:
 
     async def rotate(self, name: str, expires_at: datetime | None) -> tuple[UserRow, str]:
         """Another token."""
-        _check_expiry(expires_at)
         token = new_token()
         row = await self._users.rotate(name, token, expires_at)
         await self._take()
@@ -189,8 +194,3 @@ def _check_certificate(name: str) -> None:
             f"certificate={shown(name)} is not the name in a certificate: give at most {_CERTIFICATE_LENGTH_MAX} "
             "printable characters"
         )
-
-
-def _check_expiry(expires_at: datetime | None) -> None:
-    if expires_at is not None and expires_at.timestamp() <= time.time():
-        raise MisuseError(f"a token that expires at {expires_at.isoformat()} could never be used: give a later time")

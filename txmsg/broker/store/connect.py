@@ -17,6 +17,7 @@ from uuid import UUID
 import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+from psycopg_pool.pool_async import StopWorker
 
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.store.arrays import register_arrays
@@ -49,7 +50,7 @@ class Pool(AsyncConnectionPool[AsyncConnection[Any]]):
 
 
 class _UntilCancelled:
-    """A queue from which a task that was cancelled gets nothing more."""
+    """A queue that ends a worker which was cancelled."""
 
     def __init__(self, tasks: asyncio.Queue[Any]) -> None:
         self._tasks = tasks
@@ -58,7 +59,7 @@ class _UntilCancelled:
         task = asyncio.current_task()
         assert task is not None
         if task.cancelling():
-            raise asyncio.CancelledError
+            return StopWorker.__new__(StopWorker)  # of no pool: a worker only looks at its type
         return await self._tasks.get()
 
 

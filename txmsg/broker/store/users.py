@@ -53,16 +53,20 @@ class Users:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def version(self) -> int:
-        """The version of the newest change."""
+    async def version(self) -> tuple[int, float]:
+        """The version of the newest change, and the database's time: seconds since 1970."""
         async with session(self._pool) as conn:
-            return await _version(conn)
+            row = await (await conn.execute(_VERSION)).fetchone()
+            assert row is not None
+            return row[0], row[1]
 
     async def snapshot(self) -> AccessSnapshot:
         """All users, tokens and rules at one moment."""
         async with session(self._pool) as conn, conn.transaction():
             await conn.execute("set transaction isolation level repeatable read, read only")
-            version = await _version(conn)
+            row = await (await conn.execute(_VERSION)).fetchone()
+            assert row is not None
+            version = row[0]
             users = await (
                 await conn.execute("select name, roles, certificate, limits from txmsg.access_user")
             ).fetchall()
@@ -211,13 +215,6 @@ def _state(user: UserRow) -> State:
     }
 
 
-async def _version(conn: Connection) -> int:
-    row = await (await conn.execute("select version from txmsg.access_version")).fetchone()
-    assert row is not None
-    version: int = row[0]
-    return version
-
-
 async def _user(conn: Connection, name: str) -> UserRow:
     async with conn.cursor(row_factory=class_row(UserRow)) as cursor:
         await cursor.execute("select * from txmsg.access_user where name = %s", (name,))
@@ -246,7 +243,7 @@ async def _set_certificate(conn: Connection, name: str, certificate: str | None)
 
 async def _add_token(conn: Connection, name: str, token: NewToken, expires_at: datetime | None) -> None:
     await conn.execute(_FREE_SLOT, {"name": name, "slots": list(_SLOTS)})
-    await conn.execute(
+    added = await conn.execute(
         _ADD_TOKEN,
         {
             "id": token.id,
@@ -256,7 +253,12 @@ async def _add_token(conn: Connection, name: str, token: NewToken, expires_at: d
             "expires_at": expires_at,
         },
     )
+    if not added.rowcount:
+        assert expires_at is not None
+        raise MisuseError(f"a token that expires at {expires_at.isoformat()} could never be used: give a later time")
 
+
+_VERSION = "select version, extract(epoch from clock_timestamp())::float8 from txmsg.access_version"
 
 _TOKENS = """
 select id, user_name, secret_sha256, expires_at from txmsg.access_token
@@ -281,4 +283,5 @@ insert into txmsg.access_token (id, user_name, slot, secret_sha256, expires_at)
 select %(id)s, %(name)s, min(slot), %(secret_sha256)s, %(expires_at)s
   from unnest(%(slots)s::smallint[]) slot
  where slot not in (select t.slot from txmsg.access_token t where t.user_name = %(name)s)
+having coalesce(%(expires_at)s::timestamptz > clock_timestamp(), true)
 """

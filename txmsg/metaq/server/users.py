@@ -77,7 +77,7 @@ class UsersOfFile:
         try:
             snapshot = read_access(text, self.guard.snapshot.version + 1)
         except TxmsgError as exc:
-            raise MisuseError(f"--access {self._path}: {exc}") from exc
+            raise MisuseError(f"--access {self._path} cannot be used: {exc}") from exc
         self._read = state
         self.guard.use(snapshot)
         _log.info(
