@@ -12,7 +12,8 @@ import pytest
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, Asked, Clock, asked_console
 from txmsg.console.database import Database
-from txmsg.console.desks import Desks, Identity
+from txmsg.console.desks import Desks
+from txmsg.console.identity import Identity
 from txmsg.console.pages import ACTIONS
 from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.page.sessions import AGE_S_MAX, ATTEMPT_EVERY_S, ATTEMPTS, IDLE_S, SESSIONS_MAX

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from txmsg.console.desks import Desk, Identity
+from txmsg.console.desks import Desk
+from txmsg.console.identity import Identity
 from txmsg.console.logs import Log
 from txmsg.errors import PermissionDenied, Unauthenticated
 from txmsg.metaq import location

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 import txmsg.wire.v1
-from txmsg.access.permissions import PERMISSIONS, Missing, missing
+from txmsg.access.permissions import PERMISSIONS, Missing, missing, missing_before
 from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rights, parse_rule
 from txmsg.wire.method import Method, methods_of
 from txmsg.wire.v1 import metaq_pb2, txmsg_pb2
@@ -138,3 +138,19 @@ def test_retries_and_dead_letters_in_a_log_belong_to_their_group() -> None:
     assert lacks == Missing(Right(Action.RECEIVE, Kind.GROUP), "billing")
     lacks = missing(rights("send topic:*", "receive group:*"), "MetaQ/Append", append("%APPENDS%"))
     assert lacks == Missing(Right(Action.ADMINISTER, Kind.CLUSTER), "")
+
+
+def test_what_is_offered_before_a_request_is_what_the_request_may() -> None:
+    alter, make = METHODS["Topics/Alter"].request, METHODS["Admin/CreateTopic"].request
+    for rules in ([], ["administer topic:orders"], ["administer topic:ord*"], ["describe topic:*"]):
+        mine = rights(*rules)
+        assert missing_before(mine, "Topics/Alter", {"topic": "orders"}) == missing(
+            mine, "Topics/Alter", alter(name="orders")
+        )
+        asked_for = missing_before(mine, "Admin/CreateTopic", {})
+        assert (asked_for is None) == (missing(mine, "Admin/CreateTopic", make(name="orders")) is None)
+    of_all = missing_before(rights("administer group:shop"), "DeadLetters/Purge", {"group": ""})
+    assert of_all == Missing(Right(Action.ADMINISTER, Kind.GROUP), "")
+    assert missing_before(rights("describe cluster"), "Cluster/Drain", {"topic": "orders"}) == Missing(
+        Right(Action.ADMINISTER, Kind.CLUSTER), ""
+    )

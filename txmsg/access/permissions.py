@@ -6,7 +6,7 @@ for a method without an entry. A call is allowed if all of its needs are met.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from shlex import quote as shell_quoted
@@ -112,6 +112,23 @@ def missing(rights: Rights, method: str, request: Any) -> Missing | None:
                     return Missing(need.right, name)
             elif not allows(rights, need.right, name):
                 return Missing(*resolved(need.right, name))
+    return None
+
+
+def missing_before(rights: Rights, method: str, names: Mapping[str, str]) -> Missing | None:
+    """The same before there is a request, to offer only what is allowed.
+
+    names: those known of the request, by their kinds. Of a kind that is not there, a right on any name will do.
+    """
+    for need in PERMISSIONS[method]:
+        if need.optional or need.applies is not None:
+            continue
+        name = names.get(need.right.kind, "")
+        if need.right.kind in names or need.right.kind is Kind.CLUSTER:
+            if not allows(rights, need.right, name):
+                return Missing(*resolved(need.right, name))
+        elif not rights.has(need.right):
+            return Missing(need.right, "")
     return None
 
 

@@ -125,11 +125,12 @@ class _Grants:
 class Rights:
     """All that one principal may do. A question costs a dict lookup or two, and one comparison per prefix rule."""
 
-    __slots__ = ("_grants",)
+    __slots__ = ("_grants", "rules")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._grants: dict[Right, _Grants] = {}
-        for rule in rules:
+        self.rules = tuple(rules)
+        for rule in self.rules:
             self._grant(Right(rule.action, rule.kind), rule)
             if rule.action is not Action.DESCRIBE:
                 self._grant(Right(Action.DESCRIBE, rule.kind), rule)

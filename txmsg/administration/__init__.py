@@ -264,6 +264,8 @@ class DeadLetter:
     body_size_bytes: int
     headers: Mapping[str, str]
     body: bytes
+    is_withheld: bool
+    """Headers and body were asked for, and left out: the caller may not read the topic."""
     failures: Sequence[Failure]
 
 

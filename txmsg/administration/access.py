@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from txmsg.access.rules import Rule
 from txmsg.administration import Ask, moment
 from txmsg.errors import MisuseError
 from txmsg.message import us_of_datetime
+from txmsg.wire.rules import unpack_rule
 from txmsg.wire.v1 import access_pb2 as pb
 from txmsg.wire.v1 import access_rpc
 
@@ -45,13 +47,17 @@ class UserPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a connection is. authentication: whether the server requires it; if not, everybody may do everything."""
+    """Who a connection is. authentication: whether the server requires it; if not, everybody may do everything.
+
+    rules: that allow it something, with those of its roles.
+    """
 
     name: str
     roles: Sequence[str]
     authentication: bool
     credential: str
     expires_at: datetime | None
+    rules: Sequence[Rule]
 
 
 class UserAdministration:
@@ -69,6 +75,7 @@ class UserAdministration:
             authentication=reply.authentication,
             credential=reply.credential,
             expires_at=moment(reply.expires_at_us),
+            rules=[unpack_rule(rule) for rule in reply.rules],
         )
 
     def list(self, limit: int, *, after: str = "", contains: str = "") -> UserPage:

@@ -42,6 +42,8 @@ class HalfMessage:
     clients: int
     headers: Mapping[str, str]
     body: bytes
+    is_withheld: bool
+    """They were asked for, and left out: the caller may not read the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,4 +129,5 @@ def _half(half: pb.Half) -> HalfMessage:
         clients=half.clients,
         headers=dict(unpack_headers(half.headers)),
         body=half.body,
+        is_withheld=half.withheld,
     )

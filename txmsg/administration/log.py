@@ -333,6 +333,7 @@ def _value(letter: _Letter) -> DeadLetter:
         body_size_bytes=len(message.body),
         headers=dict(message.headers),
         body=message.body,
+        is_withheld=False,
         failures=[Failure(attempt=attempt, at=None, error=error) for attempt, error in enumerate(errors, 1)],
     )
 

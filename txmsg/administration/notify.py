@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -45,6 +45,24 @@ _BATCH_MAX: Final = 1000
 _BATCHES_PER_S: Final = 2.0
 _CHECKS: Final = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
 _QUEUE: Final = ("topic", "queue", "next_offset", "begin", "end", "waiting", "retrying", "dead", "seeking")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageContent:
+    """What a message holds. is_withheld: neither is told, as the caller may not read the topic."""
+
+    headers: Mapping[str, str]
+    body: bytes
+    is_withheld: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedMessages:
+    """What an erasure did with an id. found: messages with a key; erased: of these, those that had one until now."""
+
+    id: str
+    found: int
+    erased: int
 
 
 class NotifyAdministration:
@@ -199,12 +217,23 @@ class NotifyAdministration:
         traced = [messages_pb2.TracedMessage(message=each) for each in found.messages]
         return lives_of(messages_pb2.TraceReply(messages=traced, more=found.more), "")
 
-    def message_content(self, id: str) -> tuple[Mapping[str, str], bytes] | None:
+    def message_content(self, id: str) -> MessageContent | None:
         """Headers and body of a message (UUID.NUMBER); None if it is only a retry or dead letter any more, or gone."""
         request = messages_pb2.FindMessagesRequest(id=id, limit=1, with_bodies=True)
         for found in self._ask(Messages.find, request).messages:
-            return unpack_headers(found.headers), found.body
+            return MessageContent(headers=unpack_headers(found.headers), body=found.body, is_withheld=found.withheld)
         return None
+
+    def erase(self, topic: str, ids: Sequence[str]) -> Sequence[ErasedMessages]:
+        """Makes bodies of messages (UUID.NUMBER) or transactions (UUID) of an erasable topic unreadable for good.
+
+        Idempotent.
+        """
+        reply = self._ask(Messages.erase, messages_pb2.EraseRequest(topic=topic, ids=ids))
+        return [
+            ErasedMessages(id=id_, found=result.found, erased=result.erased)
+            for id_, result in zip(ids, reply.results, strict=True)
+        ]
 
 
 def _is_id(text: str) -> bool:
@@ -298,6 +327,7 @@ def _letter(letter: dead_letters_pb2.DeadLetter) -> DeadLetter:
         body_size_bytes=letter.size_bytes,
         headers=dict(unpack_headers(letter.headers)),
         body=letter.body,
+        is_withheld=letter.withheld,
         failures=failures_of(letter.failures),
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from txmsg.access.rules import Action, Kind, Rule
+from txmsg.access.rules import Rule
 from txmsg.administration import Ask
+from txmsg.wire.rules import pack_rule, unpack_rule
 from txmsg.wire.v1 import rules_pb2 as pb
 from txmsg.wire.v1.rules_rpc import Rules
 
@@ -36,16 +37,16 @@ class RuleAdministration:
 
     def list(self, subject: str = "") -> Sequence[Rule]:
         """All rules; or those of a user, with its roles' rules, or of `role:NAME`."""
-        return [_rule(each) for each in self._ask(Rules.list, pb.ListRulesRequest(subject=subject)).rules]
+        return [unpack_rule(each) for each in self._ask(Rules.list, pb.ListRulesRequest(subject=subject)).rules]
 
     def allow(self, rule: Rule) -> bool:
         """Adds a rule. False: it was there."""
-        return self._ask(Rules.allow, pb.AllowRequest(rule=_wire(rule))).changed
+        return self._ask(Rules.allow, pb.AllowRequest(rule=pack_rule(rule))).changed
 
     def deny(self, rule: Rule) -> Denied:
         """Takes a rule away."""
-        reply = self._ask(Rules.deny, pb.DenyRequest(rule=_wire(rule)))
-        return Denied(changed=reply.changed, still=_rule(reply.still) if reply.HasField("still") else None)
+        reply = self._ask(Rules.deny, pb.DenyRequest(rule=pack_rule(rule)))
+        return Denied(changed=reply.changed, still=unpack_rule(reply.still) if reply.HasField("still") else None)
 
     def check(self, asked: Rule) -> Checked:
         """Whether its subject may do this."""
@@ -54,13 +55,7 @@ class RuleAdministration:
             pb.CheckRuleRequest(subject=asked.subject, action=asked.action, kind=asked.kind, name=asked.pattern),
         )
         return Checked(
-            allowed=reply.allowed, rule=_rule(reply.rule) if reply.HasField("rule") else None, roles=list(reply.roles)
+            allowed=reply.allowed,
+            rule=unpack_rule(reply.rule) if reply.HasField("rule") else None,
+            roles=list(reply.roles),
         )
-
-
-def _wire(rule: Rule) -> pb.AccessRule:
-    return pb.AccessRule(subject=rule.subject, action=rule.action, kind=rule.kind, pattern=rule.pattern)
-
-
-def _rule(rule: pb.AccessRule) -> Rule:
-    return Rule(rule.subject, Action(rule.action), Kind(rule.kind), rule.pattern)

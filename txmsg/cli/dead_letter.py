@@ -188,6 +188,7 @@ def _bar(counts: Iterator[int], total: int, title: str) -> Iterator[int]:
 def _values(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
     """A dead letter for people and for JSON."""
     values = asdict(letter)
+    is_withheld = values.pop("is_withheld")
     if whole:
-        return values | content(letter.headers, letter.body)
+        return values | content(letter.headers, letter.body, topic=letter.topic, is_withheld=is_withheld)
     return {name: value for name, value in values.items() if name not in {"headers", "body", "failures"}}

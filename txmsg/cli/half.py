@@ -181,5 +181,5 @@ def _values(half: HalfMessage, *, with_body: bool = False) -> dict[str, Any]:
     values = asdict(half)
     for name in ("transaction_id", "held_back_by", "fence_id"):
         values[name] = values[name] and str(values[name])
-    headers, body = values.pop("headers"), values.pop("body")
-    return values | (content(headers, body) if with_body else {})
+    headers, body, is_withheld = (values.pop(name) for name in ("headers", "body", "is_withheld"))
+    return values | (content(headers, body, topic=half.topic, is_withheld=is_withheld) if with_body else {})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import asdict
 from datetime import datetime
 from uuid import UUID
 
 import click
 from rich.table import Table
 
-from txmsg.administration.notify import NotifyAdministration, place_of
+from txmsg.administration.notify import ErasedMessages, NotifyAdministration, place_of
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.life import life_values, print_life
 from txmsg.cli.main import EXAMPLE_FORMAT
@@ -211,27 +212,23 @@ def erase(*, ids: tuple[str, ...], topic: str, broker: str, yes: bool, as_json: 
     if not yes:
         names = ", ".join(ids[:_NAMED_MAX]) + (f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else "")
         click.confirm(printable(f"erase the bodies of {names}, for good?"), abort=True, err=as_json)
-    reply = ask_broker(broker, Messages.erase, pb.EraseRequest(topic=topic, ids=ids))
-    results = [
-        {"id": id_, "found": result.found, "erased": result.erased}
-        for id_, result in zip(ids, reply.results, strict=True)
-    ]
+    results = NotifyAdministration(functools.partial(ask_broker, broker)).erase(topic, ids)
     if as_json:
-        click.echo(json.dumps({"messages": results}))
+        click.echo(json.dumps({"messages": [asdict(result) for result in results]}))
     else:
         for result in results:
-            click.echo(f"{result['id']}: {_erased(result['found'], result['erased'])}")
-    if missing := [str(result["id"]) for result in results if not result["found"]]:
+            click.echo(f"{result.id}: {_erased(result)}")
+    if missing := [result.id for result in results if not result.found]:
         raise MisuseError(
             f"topic {topic!r} has no key for {', '.join(missing[:_NAMED_MAX])}: unknown, no longer kept, or stored "
             "before the topic was erasable"
         )
 
 
-def _erased(found: object, erased: object) -> str:
-    if not found:
+def _erased(result: ErasedMessages) -> str:
+    if not result.found:
         return "nothing to erase"
-    return "erased" if erased else "was erased before"
+    return "erased" if result.erased else "was erased before"
 
 
 def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
@@ -273,5 +270,5 @@ def _values(found: pb.FoundMessage, *, with_body: bool = False) -> dict[str, obj
             "parked_reason": found.parked_reason or None,
         }
     if with_body:
-        values |= content(found.headers, found.body)
+        values |= content(found.headers, found.body, topic=found.topic, is_withheld=found.withheld)
     return values

@@ -35,8 +35,13 @@ def _iso(value: object) -> str:
     return value.isoformat(timespec="seconds")
 
 
-def content(headers: bytes | Mapping[str, str], body: bytes) -> dict[str, object]:
+def content(
+    headers: bytes | Mapping[str, str], body: bytes, *, topic: str, is_withheld: bool = False
+) -> dict[str, object]:
     """What a message holds, for people and for JSON. The beginning of a body is enough to recognise it."""
+    if is_withheld:
+        needs = f"headers and body need `read topic:{topic}`: `txmsg acl allow` gives it"
+        return {"headers": None, "body": None, "withheld": needs}
     if isinstance(headers, bytes):
         headers = unpack_headers(headers)
     return {
@@ -44,6 +49,7 @@ def content(headers: bytes | Mapping[str, str], body: bytes) -> dict[str, object
         "body_size_bytes": len(body),
         # Bytes that are not text show as \\xNN.
         "body": body[:_BODY_SHOWN_BYTES].decode(errors="backslashreplace"),
+        "withheld": None,
     }
 
 

@@ -221,11 +221,14 @@ def delete(*, name: str, users: UserAdministration, yes: bool, as_json: bool) ->
 @json_option
 def whoami(*, broker: str, as_json: bool) -> None:
     """Show who the broker takes you for."""
-    values = asdict(UserAdministration(asker(broker)).who_am_i())
+    identity = UserAdministration(asker(broker)).who_am_i()
+    may = sorted({f"{rule.action} {rule.resource}" for rule in identity.rules})
+    values = {**asdict(identity), "rules": may}
     if as_json:
         click.echo(json_text(values))
-    else:
-        print_facts({**values, "roles": ", ".join(values["roles"]) or None, "credential": values["credential"] or None})
+        return
+    values |= {"roles": ", ".join(identity.roles) or None, "credential": identity.credential or None}
+    print_facts({**values, "rules": ", ".join(may) or None})
 
 
 def _expires_at(expires_s: float | None) -> datetime | None:

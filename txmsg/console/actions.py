@@ -7,11 +7,14 @@ pressed meanwhile does nothing: nobody confirms what was not said.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from txmsg.access.permissions import denied, missing_before
+from txmsg.console.identity import Identity
 from txmsg.console.look import Look
 from txmsg.console.operations import Operation
+from txmsg.errors import PermissionDenied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +54,17 @@ class Action:
 
     path: str
     """Below the database, with parameters: /brokers/{broker}/drain."""
+    method: str
+    """What it calls in the end, by the name on the wire: who may not call that is not asked. "": nothing of brokers."""
     confirm: Callable[[Look], Awaitable[Confirmation]]
     """`look.values`: the fields so far. Raises the errors of errors.py, which the dialog then shows instead."""
     perform: Callable[[Look], Awaitable[str | Operation]]
     """`look.values`: the fields. What was done, in a sentence; or what has begun, if it takes long."""
+
+    def refusal(self, who: Identity | None, names: Mapping[str, str]) -> PermissionDenied | None:
+        """Why a visitor may not do this; None if it may. names: of topic and group, as far as they are known."""
+        lacking = None if who is None or not self.method else missing_before(who.rights, self.method, names)
+        return None if lacking is None or who is None else denied(who.name, *lacking)
 
 
 def deletion(look: Look, section: str, name: str, says: Sequence[str]) -> Confirmation:

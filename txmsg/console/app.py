@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from txmsg.console.actions import Action
 from txmsg.console.desks import Desk, Desks
 from txmsg.console.logs import Log
 from txmsg.console.look import Look
+from txmsg.console.offers import offer_of
 from txmsg.console.operations import Operation, Operations
 from txmsg.console.pages import ACTIONS, VIEWS
 from txmsg.console.pages.databases import DATABASES
@@ -154,6 +156,7 @@ class _Api:
         return {
             "look": look,
             "url": look.url,
+            "offer": partial(offer_of, look),
             "watch": look.watch,
             "sections": self._sections,
             "section": section,
@@ -181,6 +184,8 @@ class _Api:
             try:
                 if posted:
                     return self._done(look, await action.perform(look))
+                if (refusal := action.refusal(look.who, {**look.path, **values})) is not None:
+                    raise refusal
                 confirmation, error = await action.confirm(look), None
             except TxmsgError as exc:
                 confirmation, error = None, exc

@@ -12,38 +12,26 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from txmsg.access.rules import ADMIN
-from txmsg.access.tokens import is_token
 from txmsg.console.database import Database
+from txmsg.console.identity import Identity, who_am_i
 from txmsg.console.watch import Watch
-from txmsg.errors import MisuseError, Unauthenticated
-from txmsg.wire.v1 import access_pb2 as pb
-from txmsg.wire.v1.access_rpc import Access
+from txmsg.errors import MisuseError
 
 _FIRST_POLL_S: Final = 3.0
 NO_LOGIN: Final = "log in first"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who a token belongs to, as a broker says."""
-
-    name: str
-    roles: frozenset[str] = frozenset()
-
-    @property
-    def is_admin(self) -> bool:
-        """Whether it may do everything."""
-        return ADMIN in self.roles
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Desk:
-    """One Notify database as one visitor sees it. who: None where brokers ask for no token."""
+    """One Notify database as one visitor sees it."""
 
     watch: Watch
-    who: Identity | None
     polling: asyncio.Task[None] | None
+
+    @property
+    def who(self) -> Identity | None:
+        """Who is logged in; None where brokers ask for no token."""
+        return self.watch.who
 
     @property
     def is_refused(self) -> bool:
@@ -54,16 +42,6 @@ class Desk:
     def owner(self) -> str:
         """To whom operations belong that it starts."""
         return f"{self.watch.name}/{'' if self.who is None else self.who.name}"
-
-
-async def who_am_i(database: Database) -> Identity | None:
-    """To whom the token of its connections belongs; None if its brokers ask for none."""
-    if not is_token(database.token):
-        raise Unauthenticated("this is not a token of txmsg")
-    reply = await database.ask(Access.who_am_i, pb.WhoAmIRequest())
-    if not reply.authentication:
-        return None
-    return Identity(name=reply.name, roles=frozenset(reply.roles))
 
 
 class Desks:
@@ -107,8 +85,8 @@ class Desks:
         except BaseException:
             await database.close()
             raise
-        watch = Watch(database)
-        desk = Desk(watch, who, self._tasks.create_task(watch.run(), name=f"watch {place} for {who.name}"))
+        watch = Watch(database, who)
+        desk = Desk(watch, self._tasks.create_task(watch.run(), name=f"watch {place} for {who.name}"))
         self._signed_in.add(desk)
         return desk
 
@@ -129,8 +107,8 @@ class Desks:
         watch = Watch(Database(name, self._databases[name], token=""))
         if self._always:
             watch.is_refused, watch.trouble = True, NO_LOGIN
-            return Desk(watch, None, None)
-        return Desk(watch, None, self._tasks.create_task(watch.run(), name=f"watch {name}"))
+            return Desk(watch, None)
+        return Desk(watch, self._tasks.create_task(watch.run(), name=f"watch {name}"))
 
 
 async def _close(desk: Desk) -> None:

@@ -13,7 +13,8 @@ from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.settings import SettingsAdministration
 from txmsg.administration.topics import TopicAdministration
-from txmsg.console.desks import Desk, Identity
+from txmsg.console.desks import Desk
+from txmsg.console.identity import Identity
 from txmsg.console.logs import Log
 from txmsg.console.operations import Operation, Operations
 from txmsg.console.render import Renderer

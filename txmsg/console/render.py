@@ -19,8 +19,8 @@ from txmsg.page.language import LANGUAGES
 
 
 def _printable(value: object) -> object:
-    """Names, keys and bodies are others' words, and may hold signs that turn the direction of writing."""
-    return printable(value, lines=True) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Names, keys, bodies and errors are others' words, and may hold signs that turn the direction of writing."""
+    return value if isinstance(value, Markup) else printable(str(value), lines=True)
 
 
 def _as_typed(value: object) -> Markup:

@@ -21,6 +21,7 @@ from txmsg.administration.cluster import (
     cluster_state,
 )
 from txmsg.console.database import Database
+from txmsg.console.identity import Identity, who_am_i
 from txmsg.errors import PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.metrics.catalogue import CATALOGUE, Kind, Scope
@@ -122,8 +123,10 @@ class Point:
 class Watch:
     """The newest snapshot of a database, and the history. `run` belongs into a task of its own."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, who: Identity | None = None) -> None:
         self.database = database
+        self.who = who
+        """Who has logged in, with its rights at the last poll; None where brokers ask for no token."""
         self.snapshot: Snapshot | None = None
         self.trouble = ""
         """Why the last poll failed; empty if it did not."""
@@ -163,6 +166,8 @@ class Watch:
         while True:
             begun_at = time.monotonic()
             try:
+                if self.who is not None:
+                    self.who = await who_am_i(self.database) or self.who
                 self.snapshot = await self._poll()
                 self.trouble, self.denied, self.is_refused = "", "", False
                 self._remember(self.snapshot)

@@ -11,6 +11,7 @@ from txmsg.broker.access import LiveAccess, UserDirectory
 from txmsg.broker.store.users import UserRow
 from txmsg.errors import MisuseError
 from txmsg.message import datetime_of_us, us_of_datetime
+from txmsg.wire.rules import pack_rule
 from txmsg.wire.server_call import ServerCall, with_call
 from txmsg.wire.v1 import access_pb2 as pb
 
@@ -81,6 +82,7 @@ def who_am_i(principal: Principal, *, authentication: bool) -> pb.WhoAmIReply:
         authentication=authentication,
         credential=principal.credential,
         expires_at_us=_us(principal.expires_at),
+        rules=map(pack_rule, principal.rights.rules),
     )
 
 
@@ -123,8 +125,5 @@ def _watched(snapshot: AccessSnapshot) -> pb.WatchAccessReply:
             )
             for each in snapshot.credentials.values()
         ],
-        rules=[
-            pb.WatchedRule(subject=rule.subject, action=rule.action, kind=rule.kind, pattern=rule.pattern)
-            for rule in snapshot.rules.all
-        ],
+        rules=map(pack_rule, snapshot.rules.all),
     )

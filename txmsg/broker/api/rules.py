@@ -8,6 +8,7 @@ from txmsg.access.permissions import resolved
 from txmsg.access.rules import ADMIN, ADMIN_RULES, ROLE, Decision, Kind, Right, Rule, Rules, parse_rule
 from txmsg.broker.access import LiveAccess
 from txmsg.broker.store.access_rules import AccessRules
+from txmsg.wire.rules import pack_rule
 from txmsg.wire.v1 import rules_pb2 as pb
 
 
@@ -24,7 +25,7 @@ class RulesApi:
             subjects = {request.subject, *(ROLE + role for role in await self._roles_of(request.subject))}
             built_in = ADMIN_RULES if ROLE + ADMIN in subjects else ()
             rules = (*built_in, *(rule for rule in rules if rule.subject in subjects))
-        return pb.ListRulesReply(rules=map(_wire, rules))
+        return pb.ListRulesReply(rules=map(pack_rule, rules))
 
     async def allow(self, request: pb.AllowRequest) -> pb.AllowReply:
         changed = await self._rules.add(_rule(request.rule))
@@ -38,7 +39,7 @@ class RulesApi:
         await self._take()
         still = (await self._decision(rule, roles)).rule
         if still is not None:
-            reply.still.CopyFrom(_wire(still))
+            reply.still.CopyFrom(pack_rule(still))
         return reply
 
     async def check(self, request: pb.CheckRuleRequest) -> pb.CheckRuleReply:
@@ -47,7 +48,7 @@ class RulesApi:
         )
         roles = await self._roles_of(asked.subject)
         allowed, rule = await self._decision(asked, roles)
-        return pb.CheckRuleReply(allowed=allowed, rule=None if rule is None else _wire(rule), roles=roles)
+        return pb.CheckRuleReply(allowed=allowed, rule=None if rule is None else pack_rule(rule), roles=roles)
 
     async def _take(self) -> None:
         if self._live is not None:
@@ -64,7 +65,3 @@ class RulesApi:
 def _rule(rule: pb.AccessRule) -> Rule:
     kind, pattern = rule.kind, rule.pattern
     return parse_rule(rule.subject, rule.action, kind if kind == Kind.CLUSTER else f"{kind}:{pattern}")
-
-
-def _wire(rule: Rule) -> pb.AccessRule:
-    return pb.AccessRule(subject=rule.subject, action=rule.action, kind=rule.kind, pattern=rule.pattern)

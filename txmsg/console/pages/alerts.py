@@ -141,6 +141,11 @@ async def _unsilence(look: Look) -> str:
 
 VIEWS: Final = (View(path="/alerts", section="alerts", template="alerts.html", read=_read, every_s=2.0),)
 ACTIONS: Final = (
-    Action(path="/alerts/silence", confirm=_confirm_silence, perform=_silence),
-    Action(path="/alerts/silences/{silence:int}/end", confirm=_confirm_unsilence, perform=_unsilence),
+    Action(path="/alerts/silence", method="Alerts/Silence", confirm=_confirm_silence, perform=_silence),
+    Action(
+        path="/alerts/silences/{silence:int}/end",
+        method="Alerts/Unsilence",
+        confirm=_confirm_unsilence,
+        perform=_unsilence,
+    ),
 )

@@ -82,6 +82,6 @@ VIEWS: Final = (
     View(path="/brokers/{broker}", section="brokers", template="broker.html", read=_read_one, every_s=2.0),
 )
 ACTIONS: Final = (
-    Action(path="/brokers/{broker}/drain", confirm=_confirm_drain, perform=_drain),
-    Action(path="/brokers/{broker}/resume", confirm=_confirm_resume, perform=_resume),
+    Action(path="/brokers/{broker}/drain", method="Cluster/Drain", confirm=_confirm_drain, perform=_drain),
+    Action(path="/brokers/{broker}/resume", method="Cluster/Resume", confirm=_confirm_resume, perform=_resume),
 )

@@ -32,7 +32,9 @@ def _given(look: Look) -> dict[str, str]:
 async def _read(look: Look) -> Mapping[str, Any]:
     which, page = _which(look), look.values.get("page", "")
     found = await look.notify(lambda notify: notify.list_dead_letters(which, limit=PAGE_MAX, page=page))
-    return {"letters": found.letters, "next": found.next, "given": _given(look)}
+    given = _given(look)
+    of_all = {"group": ""} | given  # without a group, it is for all of them
+    return {"letters": found.letters, "next": found.next, "given": given, "of_all": of_all}
 
 
 async def _read_one(look: Look) -> Mapping[str, Any]:
@@ -121,6 +123,6 @@ VIEWS: Final = (
     ),
 )
 ACTIONS: Final = (
-    Action(path="/dead-letters/redrive", confirm=_confirm_redrive, perform=_redrive),
-    Action(path="/dead-letters/purge", confirm=_confirm_purge, perform=_purge),
+    Action(path="/dead-letters/redrive", method="DeadLetters/Redrive", confirm=_confirm_redrive, perform=_redrive),
+    Action(path="/dead-letters/purge", method="DeadLetters/Purge", confirm=_confirm_purge, perform=_purge),
 )

@@ -209,11 +209,11 @@ VIEWS: Final = (
     View(path="/groups/{group}", section="groups", template="group.html", read=_read_one, every_s=2.0),
 )
 ACTIONS: Final = (
-    Action(path="/groups/{group}/stop", confirm=_confirm_stop, perform=_stop),
-    Action(path="/groups/{group}/start", confirm=_confirm_start, perform=_start),
-    Action(path="/groups/{group}/alter", confirm=_confirm_alter, perform=_alter),
-    Action(path="/groups/{group}/seek", confirm=_confirm_seek, perform=_seek),
-    Action(path="/groups/{group}/retry", confirm=_confirm_retry, perform=_retry),
-    Action(path="/groups/{group}/skip", confirm=_confirm_skip, perform=_skip),
-    Action(path="/groups/{group}/delete", confirm=_confirm_delete, perform=_delete),
+    Action(path="/groups/{group}/stop", method="Groups/Alter", confirm=_confirm_stop, perform=_stop),
+    Action(path="/groups/{group}/start", method="Groups/Alter", confirm=_confirm_start, perform=_start),
+    Action(path="/groups/{group}/alter", method="Groups/Alter", confirm=_confirm_alter, perform=_alter),
+    Action(path="/groups/{group}/seek", method="Groups/Seek", confirm=_confirm_seek, perform=_seek),
+    Action(path="/groups/{group}/retry", method="Groups/RetryNow", confirm=_confirm_retry, perform=_retry),
+    Action(path="/groups/{group}/skip", method="Groups/SkipRetry", confirm=_confirm_skip, perform=_skip),
+    Action(path="/groups/{group}/delete", method="Groups/Delete", confirm=_confirm_delete, perform=_delete),
 )

@@ -97,7 +97,8 @@ def _deciding(outcome: str) -> Action:
         await look.halves(lambda halves: halves.decide(transaction_id, committed=committed, reason=reason))
         return look.t(f"halves.{outcome}_done")
 
-    return Action(path=f"/halves/{{transaction}}/{outcome}", confirm=confirm, perform=perform)
+    path = f"/halves/{{transaction}}/{outcome}"
+    return Action(path=path, method="Admin/ResolveHalf", confirm=confirm, perform=perform)
 
 
 VIEWS: Final = (
@@ -105,7 +106,7 @@ VIEWS: Final = (
     View(path="/halves/{transaction}", section="halves", template="half.html", read=_read_one, every_s=2.0),
 )
 ACTIONS: Final = (
-    Action(path="/halves/{transaction}/check", confirm=_confirm_check, perform=_check),
+    Action(path="/halves/{transaction}/check", method="Admin/ResumeHalves", confirm=_confirm_check, perform=_check),
     _deciding("commit"),
     _deciding("rollback"),
 )

@@ -40,8 +40,8 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     return {
         "life": life,
         "events": life.events[-_EVENTS_MAX:],
-        "headers": content[0] if content else {},
-        "body": shown_body(content[1], look.values.get("form", "")) if content else None,
+        "content": content,
+        "body": shown_body(content.body, look.values.get("form", "")) if content else None,
     }
 
 

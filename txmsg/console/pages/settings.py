@@ -165,7 +165,12 @@ VIEWS: Final = (
     View(path="/settings/{name}", section="settings", template="setting.html", read=_read_one, every_s=2.0),
 )
 ACTIONS: Final = (
-    Action(path="/settings/{name}/set", confirm=_confirm_set, perform=_set),
-    Action(path="/settings/{name}/unset", confirm=_confirm_unset, perform=_unset),
-    Action(path="/settings/{name}/rollback/{as_of:int}", confirm=_confirm_rollback, perform=_rollback),
+    Action(path="/settings/{name}/set", method="Settings/Change", confirm=_confirm_set, perform=_set),
+    Action(path="/settings/{name}/unset", method="Settings/Change", confirm=_confirm_unset, perform=_unset),
+    Action(
+        path="/settings/{name}/rollback/{as_of:int}",
+        method="Settings/Change",
+        confirm=_confirm_rollback,
+        perform=_rollback,
+    ),
 )

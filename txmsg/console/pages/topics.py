@@ -181,7 +181,7 @@ VIEWS: Final = (
     View(path="/topics/{topic}", section="topics", template="topic.html", read=_read_one, every_s=2.0),
 )
 ACTIONS: Final = (
-    Action(path="/new/{kind}", confirm=_confirm_create, perform=_create),
-    Action(path="/topics/{topic}/alter", confirm=_confirm_alter, perform=_alter),
-    Action(path="/topics/{topic}/delete", confirm=_confirm_delete, perform=_delete),
+    Action(path="/new/{kind}", method="Admin/CreateTopic", confirm=_confirm_create, perform=_create),
+    Action(path="/topics/{topic}/alter", method="Topics/Alter", confirm=_confirm_alter, perform=_alter),
+    Action(path="/topics/{topic}/delete", method="Topics/Delete", confirm=_confirm_delete, perform=_delete),
 )

@@ -12,11 +12,12 @@ from typing import Final, Protocol
 
 from txmsg.access.file import read_access
 from txmsg.access.guard import Guard
-from txmsg.access.rules import Action, Kind, Rule, Rules
+from txmsg.access.rules import Rules
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.wire.channel import Channel
+from txmsg.wire.rules import unpack_rule
 from txmsg.wire.v1 import access_pb2 as pb
 from txmsg.wire.v1.access_rpc import Access
 
@@ -154,5 +155,5 @@ def snapshot_of(reply: pb.WatchAccessReply) -> AccessSnapshot:
             )
             for token in reply.tokens
         },
-        rules=Rules(Rule(rule.subject, Action(rule.action), Kind(rule.kind), rule.pattern) for rule in reply.rules),
+        rules=Rules(map(unpack_rule, reply.rules)),
     )

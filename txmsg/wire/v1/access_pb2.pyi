@@ -1,3 +1,4 @@
+from txmsg.wire.v1 import rules_pb2 as _rules_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -44,18 +45,20 @@ class WhoAmIRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WhoAmIReply(_message.Message):
-    __slots__ = ("name", "roles", "authentication", "credential", "expires_at_us")
+    __slots__ = ("name", "roles", "authentication", "credential", "expires_at_us", "rules")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     AUTHENTICATION_FIELD_NUMBER: _ClassVar[int]
     CREDENTIAL_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
     name: str
     roles: _containers.RepeatedScalarFieldContainer[str]
     authentication: bool
     credential: str
     expires_at_us: int
-    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., authentication: bool = ..., credential: _Optional[str] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
+    rules: _containers.RepeatedCompositeFieldContainer[_rules_pb2.AccessRule]
+    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., authentication: bool = ..., credential: _Optional[str] = ..., expires_at_us: _Optional[int] = ..., rules: _Optional[_Iterable[_Union[_rules_pb2.AccessRule, _Mapping]]] = ...) -> None: ...
 
 class ListUsersRequest(_message.Message):
     __slots__ = ("limit", "after", "contains", "name")
@@ -198,18 +201,6 @@ class WatchedToken(_message.Message):
     expires_at_us: int
     def __init__(self, id: _Optional[str] = ..., user: _Optional[str] = ..., secret_sha256: _Optional[bytes] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
 
-class WatchedRule(_message.Message):
-    __slots__ = ("subject", "action", "kind", "pattern")
-    SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    ACTION_FIELD_NUMBER: _ClassVar[int]
-    KIND_FIELD_NUMBER: _ClassVar[int]
-    PATTERN_FIELD_NUMBER: _ClassVar[int]
-    subject: str
-    action: str
-    kind: str
-    pattern: str
-    def __init__(self, subject: _Optional[str] = ..., action: _Optional[str] = ..., kind: _Optional[str] = ..., pattern: _Optional[str] = ...) -> None: ...
-
 class WatchAccessReply(_message.Message):
     __slots__ = ("version", "users", "tokens", "rules")
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -219,5 +210,5 @@ class WatchAccessReply(_message.Message):
     version: int
     users: _containers.RepeatedCompositeFieldContainer[AccessUser]
     tokens: _containers.RepeatedCompositeFieldContainer[WatchedToken]
-    rules: _containers.RepeatedCompositeFieldContainer[WatchedRule]
-    def __init__(self, version: _Optional[int] = ..., users: _Optional[_Iterable[_Union[AccessUser, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[WatchedToken, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[WatchedRule, _Mapping]]] = ...) -> None: ...
+    rules: _containers.RepeatedCompositeFieldContainer[_rules_pb2.AccessRule]
+    def __init__(self, version: _Optional[int] = ..., users: _Optional[_Iterable[_Union[AccessUser, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[WatchedToken, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[_rules_pb2.AccessRule, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,150 @@
+"""Brokers that answer whatever they are asked, with names, keys, bodies and errors that are HTML."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from tests.console.conftest import csrf_in
+from tests.console.served import IDLE, Asked, asked_console
+from txmsg.console.database import Database
+from txmsg.console.desks import Desks
+from txmsg.console.identity import Identity
+from txmsg.console.pages import ACTIONS, VIEWS
+from txmsg.wire.headers import pack_headers
+from txmsg.wire.method import Method
+from txmsg.wire.v1.groups_rpc import Groups
+
+HOSTILE = "\"'><img src=x onerror=alert(1)>\u202e\r{{7*7}}<script>alert(1)"
+TRANSACTION_ID = UUID("0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01")
+_AT_US = 1_780_000_000_000_000
+_IDS = {"transaction_id", "fence_id", "held_back_by", "shard"}
+_OFF = {"withheld", "more"}
+_VALUES: dict[str, Any] = {
+    "headers": pack_headers({HOSTILE: HOSTILE}),
+    "before": json.dumps({HOSTILE: HOSTILE}),
+    "after": json.dumps({HOSTILE: [HOSTILE]}),
+    "permission": 6,
+    "redriven": 0,  # what goes on until nothing is left
+    "purged": 0,
+    "address": "127.0.0.1:1",
+}
+_NUMBERS = {FieldDescriptor.CPPTYPE_ENUM, FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT}
+
+
+def hostile(reply: type[Message]) -> Message:
+    """A reply with something in each field."""
+    filled = reply()
+    fields: Any = filled.DESCRIPTOR.fields
+    for field in fields:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            entries = getattr(filled, field.name)
+            value = HOSTILE if field.message_type.fields_by_name["value"].type == FieldDescriptor.TYPE_STRING else 1
+            entries[HOSTILE] = value
+        elif field.message_type is not None:
+            one = hostile(GetMessageClass(field.message_type))
+            if field.is_repeated:
+                getattr(filled, field.name).append(one)
+            else:
+                getattr(filled, field.name).CopyFrom(one)
+        elif field.is_repeated:
+            getattr(filled, field.name).append(_value(field))
+        else:
+            setattr(filled, field.name, _value(field))
+    return filled
+
+
+def _value(field: Any) -> Any:
+    if field.name in _VALUES:
+        return _VALUES[field.name]
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        is_text = field.type == FieldDescriptor.TYPE_STRING
+        return HOSTILE if is_text else TRANSACTION_ID.bytes if field.name in _IDS else HOSTILE.encode()
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return field.name not in _OFF
+    if field.cpp_type in _NUMBERS:
+        return 1
+    return _AT_US if field.name.endswith("_us") else 1
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[type[Message]], Message] = hostile) -> list[str]:
+    """Has all brokers answer like this. The names of the methods that they are asked for, as they are."""
+    asked: list[str] = []
+
+    async def ask(_: Database, method: Method[Any, Any], __: Message) -> Message:
+        asked.append(method.name)
+        reply = answer(method.reply)
+        if method is Groups.retry_now:
+            reply.ClearField("next")
+        return reply
+
+    async def ask_at(database: Database, _: str, method: Method[Any, Any], request: Message) -> Message:
+        return await ask(database, method, request)
+
+    monkeypatch.setattr(Database, "ask", ask)
+    monkeypatch.setattr(Database, "ask_at", ask_at)
+    return asked
+
+
+PARAMETERS = {
+    "transaction": str(TRANSACTION_ID),
+    "id": f"{TRANSACTION_ID}.0",
+    "as_of:int": "1",
+    "silence:int": "1",
+    "broker": HOSTILE,
+    "name": HOSTILE,
+    "group": HOSTILE,
+    "topic": HOSTILE,
+    "kind": "topic",
+    "log": HOSTILE,
+}
+FORM = {
+    "topic": HOSTILE,
+    "group": HOSTILE,
+    "id": PARAMETERS["id"],
+    "reason": HOSTILE,
+    "matchers": f"rule={HOSTILE!a}",
+    "for": "2h",
+    "to": "earliest",
+    "value": HOSTILE,
+    "version": "1",
+    "permission": "r",
+}
+"""What lets each action go as far as its call."""
+
+
+def address(path: str) -> str:
+    """Of a page or an action, with parameters filled in."""
+    filled = re.sub(r"\{([^}]*)\}", lambda parameter: quote(PARAMETERS[parameter[1]], safe=""), path)
+    return f"/notify{filled}"
+
+
+@asynccontextmanager
+async def answered_console(who: Identity | None = None) -> AsyncIterator[Asked]:
+    """A console, of a visitor with this identity if there is one. At its end operations are over."""
+    async with asked_console(Desks({"notify": ["127.0.0.1:1"]}, IDLE)) as found:
+        watch = found.desks.open["notify"].watch
+        watch.who, watch.snapshot = who, await watch._poll()
+        watch._remember(watch.snapshot)
+        csrf = csrf_in((await found.client.get("/login")).text)
+        found.client.headers.update({"Sec-Fetch-Site": "same-origin", "X-Txmsg-Csrf": csrf})
+        yield found
+        for thread in threading.enumerate():
+            if thread.name == "txmsg-operation":
+                await asyncio.to_thread(thread.join)
+
+
+VIEW_PATHS = [view.path for view in VIEWS]
+ACTION_PATHS = [action.path for action in ACTIONS]

@@ -1,0 +1,83 @@
+"""Every page and every dialog of the console, with brokers whose every answer is HTML: it is shown as text."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.console.answering import ACTION_PATHS, FORM, HOSTILE, VIEW_PATHS, address, answered_console, answering
+from tests.console.served import Asked
+from txmsg.console.database import Database
+from txmsg.errors import MisuseError, printable
+
+_SAYS_NOTHING_OF_BROKERS = {"/operations"}
+
+
+class _Read(HTMLParser):
+    """What a browser would see: elements, attributes and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def check(html: str) -> _Read:
+    """No element, attribute or script is of others."""
+    read = _Read(html)
+    sources = [value for name, value in read.attributes if name == "src"]
+    assert [each for each in sources if not each.startswith(("/assets/", "/uplot/"))] == []
+    assert read.tags.count("script") in {0, 4}  # of the layout
+    assert [name for name, _ in read.attributes if name.startswith("on") or name == "style"] == []
+    links = [value for name, value in read.attributes if name in {"href", "action", "hx-get", "hx-post"}]
+    assert [each for each in links if not each.startswith(("/", "#"))] == []
+    assert "\u202e" not in read.text
+    assert "\r" not in html  # it would end a line of a stream of events
+    return read
+
+
+@pytest.fixture
+async def asked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asked]:
+    answering(monkeypatch)
+    async with answered_console() as found:
+        yield found
+
+
+@pytest.mark.parametrize("path", VIEW_PATHS)
+async def test_a_page_shows_what_brokers_say_as_text(asked: Asked, path: str) -> None:
+    answer = await asked.client.get(address(path), params={"q": HOSTILE, "topic": "", "group": HOSTILE})
+    assert answer.status_code in {200, 400}, answer.text
+    read = check(answer.text)
+    assert path in _SAYS_NOTHING_OF_BROKERS or printable(HOSTILE, lines=True) in read.text
+
+
+@pytest.mark.parametrize("path", ACTION_PATHS)
+async def test_a_dialog_and_its_outcome_are_text(asked: Asked, path: str) -> None:
+    for answer in (
+        await asked.client.get(address(path), params=FORM),
+        await asked.client.post(address(path), data=FORM),
+    ):
+        assert answer.status_code in {200, 204}, answer.text
+        check(answer.text)
+
+
+@pytest.mark.parametrize("path", [*VIEW_PATHS, *ACTION_PATHS])
+async def test_an_error_is_text(asked: Asked, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(*_: object) -> None:
+        raise MisuseError(HOSTILE)
+
+    monkeypatch.setattr(Database, "ask", ask)
+    answer = await asked.client.get(address(path), params=FORM)
+    assert answer.status_code in {200, 400}
+    check(answer.text)

@@ -1,0 +1,140 @@
+"""What visitors may not do is not offered to them, without a broker: by the table of permissions."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from google.protobuf.message import Message
+
+from tests.console.answering import ACTION_PATHS, FORM, PARAMETERS, address, answered_console, answering, hostile
+from txmsg.access.permissions import PERMISSIONS, allows
+from txmsg.access.rules import ADMIN_RULES, Action, Kind, Right, Rights, Rule
+from txmsg.access.tokens import new_token
+from txmsg.console.actions import Action as ConsoleAction
+from txmsg.console.database import Database
+from txmsg.console.identity import Identity
+from txmsg.console.pages import ACTIONS
+from txmsg.console.watch import Snapshot, Watch
+from txmsg.errors import PermissionDenied
+from txmsg.wire.v1 import access_pb2
+from txmsg.wire.v1 import rules_pb2 as pb
+
+WAIT_S = 20.0
+_LOOKS = [Rule("ann", Action.DESCRIBE, kind, "*") for kind in Kind]
+_OF_BROKERS = [action for action in ACTIONS if action.method]
+
+
+def ann(*rules: Rule) -> Identity:
+    return Identity(name="ann", rights=Rights([*_LOOKS, *rules]))
+
+
+def offers(html: str) -> list[str]:
+    """What buttons of a page ask for."""
+    return re.findall(r'<button[^>]* hx-get="([^"?]*)', html)
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=ACTION_PATHS)
+async def test_an_action_names_the_method_that_it_calls(action: ConsoleAction, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch)
+    async with answered_console() as found:
+        await found.client.get(address(action.path), params=FORM)
+        before = len(asked)
+        answer = await found.client.post(address(action.path), data=FORM)
+        assert answer.status_code in {200, 204}
+    if action.method:
+        assert action.method in asked[before:]
+    else:
+        assert asked[before:] == []
+
+
+@pytest.mark.parametrize("path", ["topics", "groups", "halves", "dead_letters", "brokers", "settings", "alerts"])
+async def test_a_page_offers_to_each_what_it_may_do(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch)
+    pages = {
+        "topics": "/topics/{topic}",
+        "groups": "/groups/{group}",
+        "halves": "/halves/{transaction}",
+        "dead_letters": "/dead-letters/{group}/{id}",
+        "brokers": "/brokers/{broker}",
+        "settings": "/settings/{name}",
+        "alerts": "/alerts",
+    }
+    admin = Identity(name="root", roles=frozenset({"admin"}), rights=Rights(ADMIN_RULES))
+    seen = {}
+    for who in (None, admin, ann()):
+        async with answered_console(who) as found:
+            seen[who] = (await found.client.get(address(pages[path]))).text
+    assert offers(seen[None]) == offers(seen[admin])
+    assert offers(seen[None]) or path in {"brokers", "halves"}
+    assert offers(seen[ann()]) == []
+    buttons = seen[admin].count("…</button>")
+    assert seen[ann()].count("…</button>") == buttons
+    assert seen[ann()].count(' disabled title="user ann may not administer ') == buttons
+
+
+@pytest.mark.parametrize("action", _OF_BROKERS, ids=[action.path for action in _OF_BROKERS])
+async def test_a_dialog_asks_nobody_who_may_not(action: ConsoleAction, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch)
+    (need,) = (need for need in PERMISSIONS[action.method] if not need.optional)
+    name = PARAMETERS.get(need.right.kind, "")
+    of_another = Rule("ann", need.right.action, need.right.kind, "another")
+    right = Rule("ann", need.right.action, need.right.kind, "*" if need.right.kind is Kind.CLUSTER else name)
+    async with answered_console(ann()) as found:
+        text = (await found.client.get(address(action.path), params=FORM)).text
+        assert f"user ann may not {need.right.action} {need.right.kind}" in text
+        assert "<form hx-post" not in text
+    if need.right.kind is not Kind.CLUSTER:
+        async with answered_console(ann(of_another)) as found:
+            assert "user ann may not" in (await found.client.get(address(action.path), params=FORM)).text
+    async with answered_console(ann(right)) as found:
+        assert "user ann may not" not in (await found.client.get(address(action.path), params=FORM)).text
+
+
+async def test_whoever_may_make_some_topics_is_offered_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch)
+    some = Rule("ann", Action.ADMINISTER, Kind.TOPIC, "ann.*")
+    for who, offered in ((ann(), []), (ann(some), ["/notify/new/topic"])):
+        async with answered_console(who) as found:
+            assert offers((await found.client.get("/notify/topics")).text) == offered
+
+
+async def test_rights_are_those_of_the_last_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = pb.AccessRule(subject="ann", action="administer", kind="topic", pattern="orders")
+
+    async def ask(*_: object) -> access_pb2.WhoAmIReply:
+        return access_pb2.WhoAmIReply(name="ann", authentication=True, rules=[rule])
+
+    async def poll(_: Watch) -> Snapshot:
+        raise PermissionDenied("user ann may not describe cluster")
+
+    monkeypatch.setattr(Database, "ask", ask)
+    monkeypatch.setattr(Watch, "_poll", poll)
+    database = Database("notify", ["127.0.0.1:1"], token=new_token().text)
+    watch = Watch(database, ann())
+    running = asyncio.create_task(watch.run())
+    await watch.polled(WAIT_S)
+    running.cancel()
+    assert watch.who is not None
+    assert watch.denied
+    assert allows(watch.who.rights, Right(Action.ADMINISTER, Kind.TOPIC), "orders")
+
+
+@pytest.mark.parametrize("path", ["/messages/{id}", "/dead-letters/{group}/{id}", "/halves/{transaction}"])
+async def test_what_is_withheld_is_said_to_be(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def withheld(reply: type[Message]) -> Message:
+        filled = hostile(reply)
+        for field in ("messages", "letters", "halves"):
+            for each in getattr(filled, field, ()):
+                if hasattr(each, "withheld"):
+                    each.withheld, each.body, each.headers = True, b"", b""
+        return filled
+
+    answering(monkeypatch, withheld)
+    async with answered_console() as found:
+        text = (await found.client.get(address(path))).text
+    assert "Headers and body are withheld" in text
+    assert "with the right read topic:" in text
+    assert '<pre class="body"' not in text
+    assert "No headers." not in text
