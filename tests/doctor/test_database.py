@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -31,7 +32,7 @@ Session = psycopg.Connection[tuple[object, ...]]
 @pytest.mark.usefixtures("fsync")
 def test_a_database_that_is_well_has_no_findings_but_that_no_broker_runs(notify_url: str) -> None:
     # Not those of the server or the machine, which other tests use meanwhile.
-    others = {"connections", "data-disk", "replication-slots", "failover-slots", "durability"}
+    others = {"connections", "data-disk", "data-permissions", "replication-slots", "failover-slots", "durability"}
     found = {each.check: each for each in database.look(notify_url) if each.check not in others}
     assert found.keys() == {"live-broker"}
     assert found["live-broker"].severity is Severity.PROBLEM
@@ -204,6 +205,18 @@ def test_the_disk_of_a_server_on_this_machine_is_looked_at(
     monkeypatch.setattr(database, "free_space", free_space)
     assert found_by(database.data_disk, notify_url) == []
     assert looked_at == (["the database"] if type(postgres).__name__ == "EmbeddedPostgres" else looked_at)
+
+
+def test_a_data_directory_that_others_can_look_into_is_a_warning(
+    notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [(directory,)] = session.execute("show data_directory").fetchall()
+    if directory == "/proc/self/cwd":  # the embedded server
+        assert found_by(database.data_permissions, notify_url) == []
+    monkeypatch.setattr(database, "_directory", lambda _: iter([tmp_path]))
+    tmp_path.chmod(0o750)
+    [found] = found_by(database.data_permissions, notify_url)
+    assert (found.severity, found.fix) == (Severity.WARNING, f"chmod 700 {tmp_path}")
 
 
 def test_a_mirror_without_a_slot_and_a_stopped_queue_are_found(notify_url: str, session: Session) -> None:

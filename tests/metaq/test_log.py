@@ -132,7 +132,9 @@ def test_what_a_log_makes_is_for_its_own_user_only(tmp_path: Path) -> None:
         files = [each for each in root.rglob("*") if each.is_file()]
         assert {"ahead", "lock", "begins.json", "0000"} <= {file.name for file in files}
         assert {oct(file.stat().st_mode & 0o777) for file in files} == {"0o600"}
-    assert oct(root.stat().st_mode & 0o777) == "0o700"
+        directories = [root, *(each for each in root.rglob("*") if each.is_dir())]
+        assert {"commitlog", "queues", "%RETRY%g", "0000", "groups", "g"} <= {each.name for each in directories}
+        assert {oct(each.stat().st_mode & 0o777) for each in directories} == {"0o700"}
     root.chmod(0o755)
     LocalLog(root, append=True).close()
     assert oct(root.stat().st_mode & 0o777) == "0o755", "who has opened it to others meant it"

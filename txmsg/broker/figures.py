@@ -7,8 +7,8 @@ The parts know nothing of this. The database is asked at a scrape, but not more 
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
-from pathlib import Path
 from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,7 +89,7 @@ class DatabaseFigures(Lookup[_Found]):
 
 
 async def _free_ratio(directory: str | None) -> float | None:
-    if directory is None or not Path(directory).is_dir():
+    if directory is None or not os.path.isdir(directory):
         return None
     usage = await asyncio.to_thread(disk_usage, directory)
     return usage.free / usage.total

@@ -64,7 +64,7 @@ def dev(*, directory: Path, servers: Sequence[str], clients: Sequence[str], as_j
         if name in {"", ".", "..", _AUTHORITY, "server"} or "/" in name:
             raise MisuseError(f"--client {name!r} cannot be the name of its files: give another one, such as shop")
     _check_hosts(servers)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = _authority(directory)
     _write(directory / "server", authority.issue_cert(*servers))
     for name in clients:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,7 +16,8 @@ from psycopg.rows import namedtuple_row
 from txmsg.binlog import status as mirror
 from txmsg.broker import migrate
 from txmsg.broker.store.connect import SESSIONS_MAX
-from txmsg.doctor.disk import free_space
+from txmsg.broker.store.figures import DATA_DIRECTORY
+from txmsg.doctor.disk import free_space, looked_into
 from txmsg.doctor.finding import CHECK_S_MAX, Check, Finding, examine, name_of, on_one_line, problem, warning
 from txmsg.errors import StorageError
 from txmsg.metrics.rules import threshold_of
@@ -311,14 +313,25 @@ def database_clock(database: Database) -> Iterator[Finding]:
 
 def data_disk(database: Database) -> Iterator[Finding]:
     """The disk of the database has room. Only seen where the server is on this machine and the role may know."""
-    found = database.rows("select setting from pg_settings where name = 'data_directory'")
-    is_here = database.session.info.host.startswith("/") or database.session.info.hostaddr in {"127.0.0.1", "::1"}
-    if found and is_here and Path(found[0].setting).is_dir():
+    for directory in _directory(database):
         yield from free_space(
-            Path(found[0].setting),
+            directory,
             "the database",
             "give it a larger disk, or keep less: `txmsg config set broker.retention_size_bytes 50GiB`",
         )
+
+
+def data_permissions(database: Database) -> Iterator[Finding]:
+    """No other user can look into the database. Only seen where the server is on this machine and the role may know."""
+    for directory in _directory(database):
+        yield from looked_into(directory, "the database", "it holds all messages, and keys of erasable topics")
+
+
+def _directory(database: Database) -> Iterator[Path]:
+    found = database.rows(DATA_DIRECTORY)
+    is_here = database.session.info.host.startswith("/") or database.session.info.hostaddr in {"127.0.0.1", "::1"}
+    if found and is_here and os.path.isdir(found[0].path):  # False also for what this user may not look into
+        yield Path(found[0].path).resolve()
 
 
 def mirrors(database: Database) -> Iterator[Finding]:
@@ -377,6 +390,7 @@ CHECKS: Final[tuple[Check[Database], ...]] = (
     transaction_ids,
     database_clock,
     data_disk,
+    data_permissions,
     mirrors,
 )
 

@@ -1,7 +1,9 @@
-"""Free space of a directory."""
+"""Free space of a directory, and who can look into it."""
 
 from __future__ import annotations
 
+import shlex
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import disk_usage
@@ -24,4 +26,14 @@ def free_space(directory: Path, what: str, fix: str) -> Iterator[Finding]:
             f"the disk of {what} ({directory}) has {share:.0%} free, {usage.free / 1024**3:.1f} GiB",
             why="on a full disk nothing is stored: sends fail",
             fix=fix,
+        )
+
+
+def looked_into(directory: Path, what: str, why: str) -> Iterator[Finding]:
+    """Whether other users can look into a directory."""
+    if (mode := stat.S_IMODE(directory.stat().st_mode)) & 0o077:
+        yield warning(
+            f"other users can look into the directory of {what}, {directory} (mode {mode:04o})",
+            why=f"{why}, and who may write there can falsify them",
+            fix=f"chmod 700 {shlex.quote(str(directory))}",
         )

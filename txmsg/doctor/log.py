@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from typing import Final
 
 from txmsg.administration.log import LogAdministration
 from txmsg.doctor import groups
-from txmsg.doctor.disk import free_space
-from txmsg.doctor.finding import Check, Finding, examine, problem, warning
+from txmsg.doctor.disk import free_space, looked_into
+from txmsg.doctor.finding import Check, Finding, examine, problem
 from txmsg.errors import TxmsgError
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.location import open_log
@@ -77,13 +75,8 @@ def log_disk(log: Opened) -> Iterator[Finding]:
 
 def log_permissions(log: Opened) -> Iterator[Finding]:
     """No other user can look into the log. Only seen where the log is a directory."""
-    directory = Path(log.where)
-    if directory.is_dir() and (mode := stat.S_IMODE(directory.stat().st_mode)) & 0o077:
-        yield warning(
-            f"other users can look into the directory of the log, {directory} (mode {mode:04o})",
-            why="it holds all messages that are mirrored, and who may write there can falsify them",
-            fix=f"chmod 700 {shlex.quote(str(directory))}",
-        )
+    if Path(log.where).is_dir():
+        yield from looked_into(Path(log.where), "the log", "it holds all messages that are mirrored")
 
 
 def unread_log_groups(log: Opened) -> Iterator[Finding]:

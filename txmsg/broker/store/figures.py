@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from psycopg import sql
 
@@ -164,10 +164,17 @@ async def dead_brokers(conn: Connection) -> int:
     return found
 
 
+DATA_DIRECTORY: Final = """
+select replace(setting, '/proc/self/', '/proc/' || pg_backend_pid() || '/') as path from pg_settings
+ where name = 'data_directory'
+"""
+"""As other processes name it: an embedded server runs in its directory, and calls it /proc/self/cwd."""
+
+
 async def data_directory(conn: Connection) -> str | None:
     """Where the server keeps its data. None: it is not on this machine, or the role may not know."""
     if not (conn.info.host.startswith("/") or conn.info.hostaddr in {"127.0.0.1", "::1"}):
         return None
-    cursor = await scalar_cursor(conn).execute("select setting from pg_settings where name = 'data_directory'")
+    cursor = await scalar_cursor(conn).execute(DATA_DIRECTORY)
     found: str | None = await cursor.fetchone()
     return found

@@ -19,6 +19,7 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog
 from txmsg.metaq.access import LogQueue, Member
+from txmsg.metaq.store.lock import make_private
 from txmsg.metaq.store.state import write_whole
 
 _SLOT = struct.Struct("<4sIQQ")
@@ -153,7 +154,7 @@ class OwnedQueue:
     @classmethod
     def taken(cls, path: Path, owner: str) -> OwnedQueue | None:
         """The queue, if no member owns it."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent, below=path.parents[2])
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if _try_lock(fd, fcntl.LOCK_EX) and _is_at(fd, path):

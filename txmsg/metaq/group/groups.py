@@ -39,6 +39,7 @@ from txmsg.metaq.group.files import (
     write_begins,
 )
 from txmsg.metaq.store.commit_log import sync_directory
+from txmsg.metaq.store.lock import make_private
 from txmsg.runtime.start import Start, check_group_start
 
 _log = EventLog(__name__)
@@ -104,7 +105,7 @@ class LocalGroups:
     def _join(self, group: str, topics: Collection[str], start: Start, strategy: str) -> LocalMember:
         directory = self.directory / group
         if not directory.is_dir():
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(directory, below=self.directory.parent)
             sync_directory(self.directory)
             sync_directory(self.directory.parent)
         member_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"

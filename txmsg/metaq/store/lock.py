@@ -13,9 +13,15 @@ from txmsg.logs import EventLog
 _log = EventLog(__name__)
 
 
-def make_private(directory: Path) -> None:
-    """Makes a directory that no other user can look into, and those above as usual. What is there stays as it is."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
+def make_private(directory: Path, *, below: Path | None = None) -> None:
+    """Makes a directory that no other user can look into; of those above it, the ones below `below` are alike.
+
+    What is there stays as it is.
+    """
+    if below is None or directory.parent == below:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+    else:
+        make_private(directory.parent, below=below)
     directory.mkdir(mode=0o700, exist_ok=True)
 
 

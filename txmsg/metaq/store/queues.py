@@ -24,6 +24,7 @@ from txmsg.metaq.store.cells import (
     seed_of,
 )
 from txmsg.metaq.store.commit_log import sync_directory
+from txmsg.metaq.store.lock import make_private
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.state import QueueKey
 
@@ -82,7 +83,8 @@ class OpenFiles:
         try:
             fd = os.open(path, flags, 0o600)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            cells = Path(path)
+            make_private(cells.parent, below=cells.parents[3])
             fd = os.open(path, flags, 0o600)
         self.unsynced.directories.add(os.path.dirname(path))
         self._fds[path] = fd
@@ -308,7 +310,7 @@ class Queues:
 
 def mark_end(directory: Path, end: int) -> None:
     """Notes where a queue goes on of which nothing is kept: an empty file of cells."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(directory, below=directory.parents[2])
     remove_cells(directory)
     cells_file(directory, end).touch(0o600)
     sync_directory(directory)
