@@ -20,7 +20,10 @@ from txmsg.errors import (
     OutcomeConflict,
     OutcomeUnknown,
     Overloaded,
+    PermissionDenied,
     ProtocolError,
+    TxmsgError,
+    Unauthenticated,
     UnknownTopic,
     error_of_code,
 )
@@ -49,6 +52,9 @@ class Script:
         if self.steps:
             return await self.steps.popleft()(request, self)
         return pb.SendReply(shard=SHARD)
+
+    async def recall(self, request: pb.RecallRequest) -> Any:
+        return await self.steps.popleft()(request, self)
 
     async def end_transactions(self, request: pb.EndTransactionsRequest) -> Any:
         self.ends.append(request)
@@ -167,6 +173,46 @@ async def test_a_send_that_may_have_been_carried_out_is_never_called_failed(kind
         script.steps.extend([lose_reply] + [refuse("broker_unavailable")] * 1000)
         with pytest.raises(OutcomeUnknown, match="may have been carried out"):
             await producer.send(X)
+
+
+@both_kinds
+@pytest.mark.parametrize("refusal", [PermissionDenied, Unauthenticated, UnknownTopic])
+async def test_a_refusal_does_not_make_an_earlier_attempt_without_an_answer_certain(
+    kind: Any, refusal: type[TxmsgError]
+) -> None:
+    async with kind() as (script, producer):
+        for step in (refuse(refusal.code), fail_item(0, refusal.code, pb.SendReply)):
+            script.steps.extend([lose_reply, step])
+            with pytest.raises(OutcomeUnknown, match="told so; an earlier attempt may have been carried out") as caught:
+                await producer.send(X)
+            assert isinstance(caught.value.__cause__, refusal)
+        half = await producer.half([X])
+        for step in (refuse(refusal.code), fail_item(0, refusal.code, pb.EndTransactionsReply)):
+            script.steps.extend([lose_reply, step])
+            with pytest.raises(OutcomeUnknown) as caught:
+                await producer.end(half, TransactionState.COMMIT)
+            assert isinstance(caught.value.__cause__, refusal)
+        script.steps.append(refuse(refusal.code))
+        with pytest.raises(refusal):
+            await producer.send(X)
+
+
+@both_kinds
+async def test_what_the_store_says_of_a_repeat_counts_for_the_first_attempt_too(kind: Any) -> None:
+    async with kind() as (script, producer):
+        half = await producer.half([X])
+        script.steps.extend([lose_reply, fail_item(0, "outcome_conflict", pb.EndTransactionsReply)])
+        with pytest.raises(OutcomeConflict):
+            await producer.end(half, TransactionState.COMMIT)
+
+
+async def test_a_recall_that_may_have_been_carried_out_is_never_called_refused() -> None:
+    async with scripted() as (script, producer):
+        sent = await producer.send(X)
+        script.steps.extend([lose_reply, refuse("permission_denied")])
+        with pytest.raises(OutcomeUnknown) as caught:
+            await producer.recall(sent)
+        assert isinstance(caught.value.__cause__, PermissionDenied)
 
 
 @both_kinds

@@ -5,7 +5,7 @@ Pure but for completing the callers' futures. Knows no network and no loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from txmsg.client.outcome_log import is_contradiction, log_untold
@@ -238,10 +238,15 @@ def end_request(group: str, shard: bytes, entries: Sequence[EndEntry]) -> EndTra
     )
 
 
-def settle(entries: Sequence[E], shard: bytes, errors: Sequence[ItemError]) -> tuple[list[E], TxmsgError | None]:
+def settle(
+    entries: Sequence[E],
+    shard: bytes,
+    errors: Sequence[ItemError],
+    final: Callable[[TxmsgError], TxmsgError] = lambda error: error,
+) -> tuple[list[E], TxmsgError | None]:
     """Tells the callers what the reply says of their items. Returns those to send again, and one of their errors.
 
-    If one of them may have been carried out, it is that one's.
+    If one of them may have been carried out, it is that one's. final: what the caller of a refused item is told.
     """
     if not errors:
         for entry in entries:  # `succeed` by hand: this is the hot path
@@ -263,5 +268,8 @@ def settle(entries: Sequence[E], shard: bytes, errors: Sequence[ItemError]) -> t
             if retryable is None or isinstance(error, OutcomeUnknown):
                 retryable = error
         else:
-            entry.fail(error)
+            told = final(error)
+            if told is not error:
+                told.__cause__ = error
+            entry.fail(told)
     return again, retryable

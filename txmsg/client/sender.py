@@ -22,7 +22,14 @@ from txmsg.client.coalescer import Coalescer
 from txmsg.client.counts import ProducerCounts, RequestCounts
 from txmsg.client.hooks import ProducerHooks
 from txmsg.client.thread_lane import Failed, ThreadLane, ThreadWaiter
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
+from txmsg.errors import (
+    BrokerUnavailable,
+    DuplicateId,
+    OutcomeConflict,
+    OutcomeExpired,
+    OutcomeUnknown,
+    TxmsgError,
+)
 from txmsg.wire.failures import was_told
 from txmsg.wire.method import Method
 from txmsg.wire.v1.txmsg_pb2 import RecallReply, RecallRequest, SendRequest
@@ -30,6 +37,8 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 
 E = TypeVar("E", bound=Entry)
 FIRST_PAUSE_S_MAX = 0.02
+_OF_THE_STORE = (DuplicateId, OutcomeConflict, OutcomeExpired)
+"""What is said of an item after a look at what is stored, so also of earlier attempts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -116,13 +125,13 @@ class Lane(Generic[E]):
             is_to_blame = isinstance(exc, RETRYABLE) and time.monotonic() < until
             return Failed(entries, exc, broker if is_to_blame else None)
         try:
-            left, refusal = self._settle(entries, reply)
+            left, refusal = self._settle(entries, reply, is_ambiguous=False)
         except TxmsgError as exc:
             return Failed(entries, exc)
         self._count(len(entries) - len(left), time.monotonic() - now)
         return None if refusal is None else Failed(left, refusal)
 
-    def _settle(self, entries: list[E], reply: Any) -> tuple[list[E], TxmsgError | None]:
+    def _settle(self, entries: list[E], reply: Any, *, is_ambiguous: bool) -> tuple[list[E], TxmsgError | None]:
         errand = self._errand
         self._hooks.after_reply(errand.name)
         if errand.name == "half":
@@ -130,7 +139,8 @@ class Lane(Generic[E]):
         if reply.errors:
             with self._counting:
                 errand.counts.errors.update(error.code for error in reply.errors)
-        return settle(entries, reply.shard if errand.shard is None else errand.shard, reply.errors)
+        shard = reply.shard if errand.shard is None else errand.shard
+        return settle(entries, shard, reply.errors, lambda error: errand.final(error, is_ambiguous))
 
     def _count(self, calls: int, seconds: float) -> None:
         with self._counting:
@@ -176,7 +186,7 @@ class Lane(Generic[E]):
                 raise failed
             timeout_s = max(course.deadline - self._loop.time(), 0.001)
             reply = await self._brokers.call(errand.method, errand.request_of(course.left), timeout_s=timeout_s)
-            course.left, refusal = self._settle(course.left, reply)
+            course.left, refusal = self._settle(course.left, reply, is_ambiguous=course.is_ambiguous)
             if refusal is not None:
                 raise refusal
         except RETRYABLE as exc:
@@ -273,13 +283,24 @@ class Sender:
     async def recall(self, transaction_id: bytes, n: int) -> int:
         """Asks for a delayed message back, until there is an answer or the time is up. A `RecallReply.Result`."""
         deadline = self._loop.time() + self._timeout_s
+        is_ambiguous = False
 
         async def once() -> RecallReply:
+            nonlocal is_ambiguous
             request = RecallRequest(transaction_ids=transaction_id, n=[n])
             left_s = max(deadline - self._loop.time(), 0.001)
-            return await self.brokers.call(Notify.recall, request, timeout_s=left_s)
+            try:
+                return await self.brokers.call(Notify.recall, request, timeout_s=left_s)
+            except OutcomeUnknown:
+                is_ambiguous = True
+                raise
 
-        reply: RecallReply = await retrying(self._timeout_s)(once)
+        try:
+            reply: RecallReply = await retrying(self._timeout_s)(once)
+        except TxmsgError as exc:
+            if (error := _worst(exc, is_ambiguous)) is exc:
+                raise
+            raise error from exc
         return reply.results[0]
 
     async def drain(self) -> None:
@@ -300,8 +321,11 @@ class Sender:
 
 
 def _worst(error: TxmsgError, ambiguous: bool) -> TxmsgError:
-    """One attempt whose effect is not known makes the whole not known, whatever the later ones say."""
-    if ambiguous and isinstance(error, BrokerUnavailable):
+    """One attempt whose effect is not known makes the whole not known, whatever the later ones say.
+
+    Also if a later one is refused, as after a revocation: that says nothing of the one without an answer.
+    """
+    if ambiguous and not isinstance(error, (OutcomeUnknown, *_OF_THE_STORE)):
         return OutcomeUnknown(f"{error}; an earlier attempt may have been carried out")
     return error
 
@@ -312,7 +336,10 @@ def half_unavailable(error: TxmsgError) -> BrokerUnavailable:
 
 
 def _as_unavailable(error: TxmsgError, ambiguous: bool) -> TxmsgError:
-    """A half that may be stored but is never committed is never delivered: for the caller nothing has happened."""
+    """A half that may be stored but is never committed is never delivered: for the caller nothing has happened.
+
+    So a refusal stays what it is, whatever became of an earlier attempt.
+    """
     if isinstance(error, OutcomeUnknown) or (ambiguous and isinstance(error, BrokerUnavailable)):
         return half_unavailable(error)
     return error

@@ -50,7 +50,7 @@ class Server:
     ) -> T:
         """What `attempt(timeout_s, is_repeat)` returns, tried until it answers, refuses, or the time is over.
 
-        changes: what may have been carried out when the time is over is OutcomeUnknown, not BrokerUnavailable.
+        changes: what may have been carried out by an attempt before the one that failed is OutcomeUnknown.
         is_repeat: an earlier attempt may have been carried out.
         """
         check_fork_was_told()
@@ -72,11 +72,14 @@ class Server:
                     except OutcomeUnknown as exc:
                         unknown = exc
                         raise
-        except _RETRYABLE as exc:
+        except TxmsgError as exc:
             if unknown is None:
                 raise
-            if changes:
-                raise unknown from exc
+            if changes and not isinstance(exc, OutcomeUnknown):
+                # Also if it is refused: that says nothing of the attempt that had no answer.
+                raise OutcomeUnknown(f"{exc}; an earlier attempt may have been carried out") from exc
+            if changes or not isinstance(exc, _RETRYABLE):
+                raise
             raise BrokerUnavailable(f"MetaQ server {self.address} gave no answer in {timeout_s:g} s: {exc}") from exc
         raise AssertionError("the last attempt raises or returns")
 

@@ -1,0 +1,34 @@
+"""Claims about calls of a MetaQ server that are tried again. No server runs: each attempt fails as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown, PermissionDenied, TxmsgError
+from txmsg.metaq.remote.calls import Server
+
+UNKNOWN, REFUSED = OutcomeUnknown("no answer"), PermissionDenied("you may not")
+
+
+def failing(*errors: TxmsgError) -> Callable[[float, bool], None]:
+    left = list(errors)
+
+    def attempt(timeout_s: float, is_repeat: bool) -> None:
+        assert is_repeat == (UNKNOWN not in left)
+        raise left.pop(0)
+
+    return attempt
+
+
+@pytest.mark.parametrize("between", [[], [BrokerUnavailable("away")]])
+def test_a_refusal_does_not_make_an_earlier_attempt_without_an_answer_certain(between: list[TxmsgError]) -> None:
+    server = Server("127.0.0.1:1")
+    attempts = UNKNOWN, *between, REFUSED
+    with pytest.raises(OutcomeUnknown, match="you may not; an earlier attempt may have been carried out") as caught:
+        server.ask(failing(*attempts), timeout_s=60, changes=True)
+    assert caught.value.__cause__ is REFUSED
+    with pytest.raises(PermissionDenied):  # what changes nothing is simply refused
+        server.ask(failing(*attempts), timeout_s=60)
+    server.close()
