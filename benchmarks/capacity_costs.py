@@ -39,7 +39,7 @@ QUEUES: Final = 4
 WAIT_S_MAX: Final = 300.0
 TICK_S: Final = 0.01
 ATTACH_S: Final = 2.0
-"""Until clients that were started have attached, and waiting once."""
+"""Until clients that were started have attached, and wait for messages."""
 
 _LINKS: Final[Mapping[Work, tuple[tuple[Part, str, Part], ...]]] = {
     **dict.fromkeys(

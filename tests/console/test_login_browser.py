@@ -98,7 +98,7 @@ def test_an_admin_logs_in_works_and_logs_out(guarded: Guarded, page: Page) -> No
     expect(page.locator(".pill")).to_have_text("Live")
     page.wait_for_selector("html[data-ready]")
     page.get_by_role("button", name="Create").click()
-    page.get_by_label("Name").fill("of.ann")
+    page.get_by_label("Name", exact=True).fill("of.ann")
     page.locator("#dialog button.primary").click()
     expect(page.locator("#toasts")).to_contain_text("of.ann")
     expect(page.locator("#live")).to_contain_text("of.ann")

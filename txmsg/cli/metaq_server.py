@@ -23,7 +23,8 @@ from txmsg.settings.live import Given
 @click.command(
     short_help="Serve a log over the network.",
     epilog=f"{EXAMPLE_FORMAT}\n"
-    "  txmsg metaq serve --data-dir /var/lib/metaq --listen 0.0.0.0:7720 --insecure\n\n"
+    "  txmsg metaq serve --data-dir /var/lib/metaq --listen 0.0.0.0:7720 "
+    "--access users.toml \\\n      --tls-cert server.pem --tls-key server.key\n\n"
     "Prints `listening on HOST:PORT` when it is ready. SIGTERM and Ctrl-C stop it gracefully: pending appends are "
     "answered, and group members release their queues. SIGHUP has it read its file again. `txmsg config explain metaq` "
     "lists all settings.",
