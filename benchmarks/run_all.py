@@ -26,7 +26,7 @@ BENCHMARKS = (
     "delayed",
     "failover",
     "two_brokers",
-    "tls",
+    "security",
     "observability",
     "metaq_append",
     "metaq_read",
