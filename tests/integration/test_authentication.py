@@ -205,6 +205,19 @@ def test_a_producer_that_is_not_let_in_fails_at_its_start(secured: Secured) -> N
         pass
 
 
+def test_a_consumer_that_is_not_let_in_fails_at_its_start_and_starts_with_another_token(secured: Secured) -> None:
+    tokens = [new_token().text]
+    received: queue.Queue[ReceivedMessage] = queue.Queue()
+    consumer = Consumer(secured.second.address, group="late", token=lambda: tokens[-1])
+    consumer.subscribe("late")(received.put)
+    with pytest.raises(Unauthenticated):
+        consumer.start()
+    tokens.append(secured.new()[1])
+    with consumer, Producer(secured.first.address, group="p", token=tokens[-1]) as producer:
+        producer.send(Message("late", b"x"))
+        assert received.get(timeout=WAIT_S).body == b"x"
+
+
 def test_a_token_is_rotated_in_the_middle_of_a_run_without_an_error(secured: Secured, tmp_path: Path) -> None:
     name, token = secured.new()
     file = tmp_path / "token"

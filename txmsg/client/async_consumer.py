@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from txmsg.client.attach import Presence
-from txmsg.client.channel import Brokers
+from txmsg.client.channel import Brokers, knock
 from txmsg.client.counts import ConsumerCounts
 from txmsg.client.delivery import Delivery
 from txmsg.client.epochs import Epochs
@@ -137,6 +137,9 @@ class AsyncConsumer(AsyncLifecycle):
         self._counts.put(figures, self.group, held=sum(shard.links.out() for shard in self._shards))
 
     # ---- life
+
+    async def _knock(self) -> None:
+        await asyncio.gather(*(knock(Brokers(addresses, **self._access)) for addresses in self._addresses))
 
     async def _open(self) -> None:
         self._set(ClientConfig())  # after a fork others may hold than when it was made

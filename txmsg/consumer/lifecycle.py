@@ -96,10 +96,9 @@ class AsyncLifecycle(ABC):
     async def start(self) -> Self:
         """Starts receiving in the background. Does not wait for a server that cannot be reached. Idempotent.
 
-        Raises MisuseError after `close`, and without subscriptions.
+        Raises MisuseError after `close`, and without subscriptions; Unauthenticated if a broker does not let us in.
         """
-        if self._closing is not None:
-            raise MisuseError("the consumer is closed: make a new one")
+        self._require_not_closed()
         if self._is_lone and self._is_copy:
             raise MisuseError(
                 f"the consumer of group {self.group} was made with broadcast=True before this process was forked, so "
@@ -108,7 +107,10 @@ class AsyncLifecycle(ABC):
         if self._loop is None:
             self._subscriptions.close(need_handlers=not self.pulls)
             with nullcontext() if self._tracing is None else self._tracing.untraced():
-                await self._open()
+                await self._knock()
+                self._require_not_closed()
+                if self._loop is None:  # another task may have started it meanwhile
+                    await self._open()
             self._loop = asyncio.get_running_loop()
         return self
 
@@ -152,9 +154,16 @@ class AsyncLifecycle(ABC):
             self._closing = asyncio.create_task(self._close_if_open(), name=f"txmsg-close-{self.group}")
         return self._closing
 
+    def _require_not_closed(self) -> None:
+        if self._closing is not None:
+            raise MisuseError("the consumer is closed: make a new one")
+
     async def _close_if_open(self) -> None:
         if self._loop is not None:
             await self._close()
+
+    async def _knock(self) -> None:  # noqa: B027 - not every consumer asks before it opens
+        """Raises what a start would only log: that a server does not let us in. Nothing is open yet."""
 
     @abstractmethod
     async def _open(self) -> None:
@@ -200,7 +209,7 @@ class Lifecycle(Generic[C]):
     def start(self) -> Self:
         """Starts receiving in the background. Does not wait for a server that cannot be reached. Idempotent.
 
-        Raises MisuseError after `close`, and without subscriptions.
+        Raises MisuseError after `close`, and without subscriptions; Unauthenticated if a broker does not let us in.
         """
         with self._lock:
             if self._is_closed:
