@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -14,15 +15,18 @@ import pytest
 from click.testing import CliRunner
 
 from tests.metaq.servers import WAIT_S, served
-from tests.waiting import until
+from tests.waiting import until, until_async
 from txmsg.access.file import entry_of
 from txmsg.access.tokens import new_token
 from txmsg.cli.main import main
 from txmsg.errors import MembershipLost, MisuseError, PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.metaq.server.users import UsersOfFile
+from txmsg.metaq.server.users import UsersOfBrokers, UsersOfFile
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.server import Server
+from txmsg.wire.v1 import access_pb2, rules_pb2
 from txmsg.wire.v1 import metaq_pb2 as pb
+from txmsg.wire.v1.access_rpc import Access
 from txmsg.wire.v1.metaq_rpc import MetaQ, MetaQGroups
 
 TOKENS = {name: new_token() for name in ("producer", "consumer", "stranger", "ops")}
@@ -178,6 +182,43 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_at_start(tmp_pat
     replace(file, file_of({}))
     users.look_once()
     assert users.guard.snapshot.rules.all == ()
+
+
+class NewerBroker:
+    """Tells of an action that this release does not know."""
+
+    def __getattr__(self, _: str) -> Any:
+        return self.watch
+
+    async def watch(self, request: access_pb2.WatchAccessRequest) -> access_pb2.WatchAccessReply:
+        rules = [
+            rules_pb2.AccessRule(subject="ada", action=action, kind="topic", pattern="*")
+            for action in ("replay", "send")
+        ]
+        return access_pb2.WatchAccessReply(version=request.version + 1, rules=rules)
+
+
+async def test_users_are_followed_while_the_token_cannot_be_read_and_whatever_a_newer_broker_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "log.token"
+    token.write_text(new_token().text)
+    monkeypatch.setenv("TXMSG_TOKEN_FILE", str(token))
+    server = Server({Access: NewerBroker()}, connections_max=10, request_size_bytes_max=10_000)
+    address = await server.bind("127.0.0.1:0")
+    await server.start()
+    users = UsersOfBrokers([address], age_s_max=60)
+    token.unlink()
+    following = asyncio.create_task(users.run())
+    try:
+        await until_async(lambda: following.done() or users.guard.snapshot.version > 1)
+        assert not following.done(), following.exception()
+        assert list(map(str, users.guard.snapshot.rules.all)) == ["ada send topic:*"]
+    finally:
+        following.cancel()
+        await server.stop(0)
+    with pytest.raises(MisuseError, match="cannot be read"):
+        UsersOfBrokers([address], age_s_max=60)
 
 
 def test_a_made_token_is_let_in_by_its_entry(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rule, Rules, parse_rule, rules_of
+from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rule, Rules, known_rules, parse_rule, rules_of
 from txmsg.errors import MisuseError
 
 SEND = Right(Action.SEND, Kind.TOPIC)
@@ -111,3 +111,14 @@ def test_rules_of_a_file_are_lists_by_subject() -> None:
 def test_equal_rules_count_once() -> None:
     rule = Rule("anna", Action.SEND, Kind.TOPIC, "orders")
     assert Rules([rule, Rule("anna", Action.SEND, Kind.TOPIC, "orders")]).all == (rule,)
+
+
+def test_a_rule_of_a_newer_release_is_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    stored = [
+        ("anna", "send", "topic", "orders"),
+        ("anna", "replay", "topic", "orders"),
+        ("anna", "send", "queue", "orders"),
+    ]
+    assert list(known_rules(stored)) == [parse_rule("anna", "send", "topic:orders")]
+    assert "anna replay topic:orders" in caplog.text
+    assert "anna send queue:orders" in caplog.text

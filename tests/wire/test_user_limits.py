@@ -113,6 +113,7 @@ def test_a_user_that_connects_anew_does_not_begin_with_a_full_rate_and_a_deleted
 def test_own_limits_go_before_those_of_all() -> None:
     limits = UserLimits(connections=5, requests_per_s=7)
     assert limits.with_own({"connections": 0}) == UserLimits(requests_per_s=7)
+    assert limits.with_own({"connections": 1, "of_a_newer_release": 2}) == UserLimits(connections=1, requests_per_s=7)
     assert not UserLimits().is_any
 
 

@@ -74,8 +74,8 @@ class Guard:
     def use(self, snapshot: AccessSnapshot) -> None:
         """Decides by this one from now on."""
         self.snapshot, self._rights = snapshot, {}
-        self.confirm()
         self.on_change()
+        self.confirm()  # last: where connections could not be looked at, the age limit holds
 
     def forget(self) -> None:
         """Nothing is known any more: nobody is let in before the next `use`, and those who are in are cut off."""

@@ -34,8 +34,8 @@ class UserLimits:
         return any(getattr(self, each.name) for each in fields(self))
 
     def with_own(self, own: Mapping[str, float]) -> UserLimits:
-        """These, with those of a user in their place."""
-        return replace(self, **own)  # type: ignore[arg-type]
+        """These, with those of a user in their place; of a newer release's, those that this one knows."""
+        return replace(self, **{each.name: own[each.name] for each in fields(self) if each.name in own})  # type: ignore[arg-type]
 
 
 def checked_limits(limits: Mapping[str, float]) -> Mapping[str, float]:

@@ -8,13 +8,16 @@ never gives a right.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from txmsg.errors import MisuseError, shown
+from txmsg.logs import EventLog
 from txmsg.message import is_name
+
+_log = EventLog(__name__)
 
 ROLE = "role:"
 """`role:NAME` is the subject of a rule for everyone who has the role."""
@@ -186,6 +189,23 @@ def parse_rule(subject: str, action: str, resource: str) -> Rule:
             return Rule(subject, right.action, kind, pattern)
     allowed = ", ".join(right.action for right in rights)
     raise MisuseError(f"{shown(action)} is not an action on a {kind}: use one of {allowed}")
+
+
+def known_rules(stored: Iterable[tuple[str, str, str, str]]) -> Iterator[Rule]:
+    """Rules as they are stored: subject, action, kind, pattern.
+
+    Those of a newer release that this one does not know are left out and logged: rules only allow, so that gives nobody
+    a right.
+    """
+    for subject, action, kind, pattern in stored:
+        try:
+            yield Rule(subject, Action(action), Kind(kind), pattern)
+        except ValueError:
+            _log.warning(
+                "access.rule_unknown",
+                "the rule %(rule)s is of a newer release: it allows nothing here",
+                rule=f"{subject} {action} {kind}:{pattern}",
+            )
 
 
 def parse_resource(text: str) -> tuple[Kind, str]:

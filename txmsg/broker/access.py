@@ -85,13 +85,13 @@ class LiveAccess:
         if snapshot is None:
             self.guard.confirm()
             return
-        self._known = snapshot
         if not any(user.roles for user in snapshot.users.values()) and not snapshot.rules.all:
             _log.warning(
                 "access.no_users",
                 "nobody may do anything: make the first user with `txmsg user create NAME --role admin --storage URL`",
             )
         self.guard.use(snapshot)
+        self._known = snapshot  # last: after a failure, the next look takes it again
         self._wake()
 
     async def changed_from(self, version: int, wait_s: float) -> AccessSnapshot:
@@ -99,6 +99,9 @@ class LiveAccess:
 
         Raises BrokerUnavailable when the broker stops, or does not know.
         """
+        if self._known is not None and self._known.version < version:
+            # Another broker has told more; or the database has gone back, which only the database can tell.
+            await self.refresh_once()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while not self._is_closed and (self._known is None or self._known.version == version):

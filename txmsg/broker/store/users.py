@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from txmsg.access.rules import ADMIN, Action, Kind, Rule, Rules
+from txmsg.access.rules import ADMIN, Rules, known_rules
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.access.tokens import NewToken
 from txmsg.broker.store import audit
@@ -89,7 +89,7 @@ class Users:
                 )
                 for id_, user, secret_sha256, expires_at in tokens
             },
-            rules=Rules(Rule(subject, Action(action), Kind(kind), pattern) for subject, action, kind, pattern in rules),
+            rules=Rules(known_rules(rules)),
         )
 
     async def has_admin(self) -> bool:

@@ -12,12 +12,12 @@ from typing import Final, Protocol
 
 from txmsg.access.file import read_access
 from txmsg.access.guard import Guard
-from txmsg.access.rules import Rules
+from txmsg.access.rules import Rules, known_rules
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.wire.channel import Channel
-from txmsg.wire.rules import unpack_rule
+from txmsg.wire.credential import client_access
 from txmsg.wire.v1 import access_pb2 as pb
 from txmsg.wire.v1.access_rpc import Access
 
@@ -99,14 +99,17 @@ class UsersOfBrokers:
     def __init__(
         self, addresses: Sequence[str], *, age_s_max: float, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
+        """Raises MisuseError for a token or TLS files of the environment that cannot be used."""
         self.guard = Guard(age_s_max=age_s_max, monotonic=monotonic)
         self._addresses = cycle(addresses)
+        # Once: later, a file that cannot be read for a moment is logged, and what was read before is used.
+        self._access = client_access(None, None)
         self._wait_s = min(_WAIT_S_MAX, age_s_max / 4)
         self._failed = False
 
     async def run(self) -> None:
         for address in self._addresses:
-            async with Channel(address) as channel:
+            async with Channel(address, **self._access) as channel:
                 await self.follow(channel, address)
             await asyncio.sleep(LOOK_S)
 
@@ -155,5 +158,5 @@ def snapshot_of(reply: pb.WatchAccessReply) -> AccessSnapshot:
             )
             for token in reply.tokens
         },
-        rules=Rules(map(unpack_rule, reply.rules)),
+        rules=Rules(known_rules((rule.subject, rule.action, rule.kind, rule.pattern) for rule in reply.rules)),
     )

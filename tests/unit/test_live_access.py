@@ -1,0 +1,72 @@
+"""Users and rules as a broker keeps them: what is looked at again, and what is told to servers that ask."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from txmsg.access.limits import NO_LIMITS
+from txmsg.access.snapshot import AccessSnapshot
+from txmsg.broker.access import LiveAccess
+from txmsg.broker.store.users import Users
+from txmsg.errors import BrokerUnavailable
+
+
+class Database:
+    """Users of which only the version matters."""
+
+    def __init__(self) -> None:
+        self.newest = 1
+        self.is_away = False
+
+    async def version(self) -> tuple[int, float]:
+        if self.is_away:
+            raise BrokerUnavailable("the database is away")
+        return self.newest, 0.0
+
+    async def snapshot(self) -> AccessSnapshot:
+        return AccessSnapshot(version=self.newest)
+
+
+@pytest.fixture
+def database() -> Database:
+    return Database()
+
+
+@pytest.fixture
+async def live(database: Database) -> LiveAccess:
+    live = LiveAccess(cast(Users, database), NO_LIMITS)
+    await live.refresh_once()
+    return live
+
+
+async def test_a_snapshot_of_which_connections_did_not_hear_is_taken_again(
+    live: LiveAccess, database: Database
+) -> None:
+    told: list[int] = []
+
+    def on_change() -> None:
+        told.append(live.guard.snapshot.version)
+        if len(told) == 1:
+            raise ZeroDivisionError
+
+    live.guard.on_change = on_change
+    database.newest = 2
+    with pytest.raises(ZeroDivisionError):
+        await live.refresh_once()
+    for _ in range(2):
+        await live.refresh_once()
+    assert told == [2, 2]
+
+
+async def test_who_knows_more_is_told_less_only_if_the_database_has_gone_back(
+    live: LiveAccess, database: Database
+) -> None:
+    database.is_away = True
+    with pytest.raises(BrokerUnavailable):
+        await live.changed_from(5, wait_s=0)
+    database.is_away = False
+    assert (await live.changed_from(5, wait_s=0)).version == 1
+    database.newest = 5
+    assert (await live.changed_from(5, wait_s=0)).version == 5
