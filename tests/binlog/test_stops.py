@@ -14,7 +14,7 @@ from tests.integration.cli_harness import said
 from tests.waiting import until
 from txmsg.binlog.rows import Batch
 from txmsg.cli.main import main
-from txmsg.errors import CorruptLog, InvalidName
+from txmsg.errors import CorruptLog, InvalidName, PermissionDenied
 from txmsg.metaq.store.reader import LogReader
 from txmsg.mirror import LogSink, open_sink
 
@@ -160,6 +160,7 @@ class Refusing(LogSink):
     "error",
     [
         InvalidName("topic 'bad' is not a name"),
+        PermissionDenied("user tailer may not send topic:bad"),
         CorruptLog("settings of topic bad cannot be read"),
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
     ],

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import psycopg
 import pytest
@@ -20,7 +21,7 @@ from txmsg.binlog import reading
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.rows import Batch
 from txmsg.binlog.tailer import State
-from txmsg.errors import StorageError
+from txmsg.errors import OutcomeUnknown, StorageError, TxmsgError, Unauthenticated
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.reader import LogReader
@@ -318,6 +319,47 @@ def test_a_log_at_an_address_is_mirrored_into_and_gone_on_with(table: Table, tmp
                 await_equal(table, tmp_path, "t")
                 table.add("t", 5)
                 await_equal(table, tmp_path, "t")
+
+
+class Refusing(LogSink):
+    """A log that refuses the tailer's token, or whose answer is lost, while there is an error."""
+
+    error: ClassVar[TxmsgError | None] = None
+
+    def append(self, batches: Sequence[Batch]) -> None:
+        if self.error is not None:
+            raise self.error
+        super().append(batches)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unauthenticated("the token is not valid here"), OutcomeUnknown("it was cut off")],
+    ids=lambda each: type(each).__name__,
+)
+def test_it_goes_on_when_its_token_is_valid_again_and_after_an_answer_that_was_lost(
+    table: Table, tmp_path: Path, error: TxmsgError, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing() -> LogSink:
+        sink = open_sink(str(tmp_path))
+        sink.__class__ = Refusing
+        return sink
+
+    table.add("t", 5)
+    with tailing(table.url, tmp_path, sink=refusing):
+        await_equal(table, tmp_path, "t")
+        monkeypatch.setattr(Refusing, "error", error)
+        table.add("t", 5)
+        until(lambda: caplog.text.count(f"{error}; trying again") > 1)
+        monkeypatch.setattr(Refusing, "error", None)
+        await_equal(table, tmp_path, "t")
+
+
+def test_a_tailer_that_is_not_let_in_fails_at_its_start(table: Table, tmp_path: Path) -> None:
+    def refused() -> LogSink:
+        raise Unauthenticated("the token is not valid here")
+
+    assert isinstance(Running(table.url, tmp_path, sink=refused).failed(), Unauthenticated)
 
 
 def test_changes_of_other_tables_in_the_publication_are_passed_over_loudly(

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from txmsg.binlog.rows import Batch, Row
-from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange
+from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, PermissionDenied
 
-REFUSALS: Final = (CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, ValueError)
-"""What a log raises because of one queue: its files are damaged, its topic's name or a message cannot be kept. Others
-can be written all the same. What is wrong with the whole log is a StorageError (a full disk), or BrokerUnavailable."""
+REFUSALS: Final = (CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, PermissionDenied, ValueError)
+"""What a log raises because of one queue: its files are damaged, its topic's name or a message cannot be kept, or the
+tailer has no right on its topic. Others can be written all the same. What is wrong with the whole log is a StorageError
+(a full disk), or BrokerUnavailable."""
 
 
 class OffsetRange(NamedTuple):

@@ -19,7 +19,7 @@ from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.progress import Progress
 from txmsg.binlog.sink import Sink
 from txmsg.binlog.tailing import Tailing
-from txmsg.errors import BrokerUnavailable, LogBusy, StorageError
+from txmsg.errors import BrokerUnavailable, LogBusy, OutcomeUnknown, StorageError, Unauthenticated
 from txmsg.logs import EventLog
 
 _log = EventLog(__name__)
@@ -97,9 +97,9 @@ class Tailer:
     def run(self) -> None:
         """Mirrors until it is stopped.
 
-        What may pass by itself (a database or log that is away, a full disk) is logged and tried again; what goes wrong
-        with one queue stops that one alone. Raises CorruptLog for a log that cannot be opened; StorageError if the
-        database is not set up for it, found when it starts.
+        What may pass by itself (a database or log that is away, a full disk, a token that was rotated late) is logged
+        and tried again; what goes wrong with one queue stops that one alone. Raises CorruptLog for a log that cannot be
+        opened; when it starts, StorageError if the database is not set up for it, and Unauthenticated.
         """
         wait_s = _WAIT_S
         try:
@@ -107,10 +107,14 @@ class Tailer:
                 before = self.progress.messages
                 try:
                     self.run_once()
-                except (BrokerUnavailable, LogBusy) as exc:  # where the log ends is looked at again
+                except (BrokerUnavailable, LogBusy, OutcomeUnknown) as exc:  # where the log ends is looked at again
                     _log.warning("mirror.interrupted", "%(error)s; trying again", error=exc)
                 except (StorageError, OSError) as exc:
                     if self.state is not State.TAILING:
+                        raise
+                    _log.error("mirror.failed", "%(error)s; trying again", error=exc)
+                except Unauthenticated as exc:
+                    if self.state is State.STARTING:
                         raise
                     _log.error("mirror.failed", "%(error)s; trying again", error=exc)
                 if self.progress.messages > before:
