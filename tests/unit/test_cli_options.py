@@ -1,10 +1,14 @@
-"""Lengths of time and sizes on the command line."""
+"""Lengths of time, sizes, and files of tokens on the command line."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
+from click.testing import CliRunner
 
+from txmsg.cli.main import main
 from txmsg.cli.options import duration, size
 
 
@@ -28,3 +32,17 @@ def test_a_size_is_bytes_or_a_number_and_a_unit() -> None:
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(click.BadParameter, match="as 100GiB"):
         size(text)
+
+
+def test_a_token_is_not_written_over_what_is_there(tmp_path: Path) -> None:
+    taken = tmp_path / "ops.token"
+    taken.write_text("another's")
+    absent = tmp_path / "absent" / "x.token"
+    for out, why in (
+        (taken, "is there already, perhaps with the token of another user: give another name"),
+        (tmp_path, "is not a regular file"),
+        (absent, f"is {absent.parent} a directory that you may write to?"),
+    ):
+        done = CliRunner().invoke(main, ["user", "create", "shop", "--broker", "localhost:1", "--out", str(out)])
+        assert why in " ".join(done.output.split())
+    assert taken.read_text() == "another's"

@@ -43,7 +43,7 @@ def make_first_user(url: str, out: Path) -> None:
     """
     users = UserAdministration(asker_of_storage(url))
     if not users.list(1).users:
-        _check_out(out)
+        _check_out(out, replaces=True)
         _, token = users.create("admin", roles=[ADMIN])
         _write_private(out, token)
         _log.info("access.first_user", "the token of the first user, admin, is in %(path)s", path=out)
@@ -161,7 +161,7 @@ def rotate(*, name: str, expires: float | None, out: Path | None, users: UserAdm
 
     The one before stays valid until it is revoked or the next rotation, so that clients can change over.
     """
-    _check_out(out)
+    _check_out(out, replaces=True)
     found, token = users.rotate(name, expires_at=_expires_at(expires))
     _print_token(f"user {name} has another token", found, token, out, as_json=as_json)
 
@@ -235,9 +235,15 @@ def _expires_at(expires_s: float | None) -> datetime | None:
     return None if expires_s is None else datetime.now(UTC) + timedelta(seconds=expires_s)
 
 
-def _check_out(out: Path | None) -> None:
-    """Before the token is made, which could not be shown again."""
-    if out is not None and not os.access(out if out.exists() else out.parent, os.W_OK):
+def _check_out(out: Path | None, *, replaces: bool = False) -> None:
+    """Before the token is made, which could not be shown again. replaces: a file of that name may be there."""
+    if out is None:
+        return
+    if out.is_symlink() or (out.exists() and not out.is_file()):
+        raise MisuseError(f"--out {out} is not a regular file: give the name of one, or leave --out away")
+    if out.exists() and not replaces:
+        raise MisuseError(f"--out {out} is there already, perhaps with the token of another user: give another name")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
         raise MisuseError(f"--out {out} cannot be written: is {out.parent} a directory that you may write to?")
 
 
