@@ -105,7 +105,9 @@ docs: $(STAMP) ## Build the documentation as a site in build/docs; a broken link
 	$(BIN)/sphinx-build --quiet --fresh-env --write-all --fail-on-warning --keep-going --nitpicky --conf-dir docs . build/docs
 	@echo "open build/docs/index.html"
 
-# Its tools are pinned by hash: update tools/release.txt with the command that its head names.
+# Its tools are pinned by hash: update tools/release.txt with the command that its head names. The environment of the wheel
+# has no pip of its own, and in the end all extras: so the SBOM lists what txmsg needs, and nothing else.
+release: INTO_RELEASE = build/release-tools/bin/python -m pip --python build/release/bin/python install --quiet --disable-pip-version-check
 release: $(STAMP) ## Build wheel, sdist and SBOM into dist, check them, and run the demo from the wheel in an empty environment
 	rm -rf dist build/release build/release-tools
 	$(BIN)/python -m venv build/release-tools
@@ -113,10 +115,11 @@ release: $(STAMP) ## Build wheel, sdist and SBOM into dist, check them, and run 
 	build/release-tools/bin/python -m build --no-isolation --outdir dist .
 	build/release-tools/bin/twine check --strict dist/*
 	$(BIN)/python tools/wheel.py dist/*.whl
-	$(BIN)/python -m venv build/release
-	build/release/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(CURDIR)/dist/*.whl)[broker]"
+	$(BIN)/python -m venv --without-pip build/release
+	$(INTO_RELEASE) "$$(ls $(CURDIR)/dist/*.whl)[broker]"
 	cd build/release && bin/txmsg demo registration --users 40 --crash 4
-	build/release-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	$(INTO_RELEASE) "$$(ls $(CURDIR)/dist/*.whl)[all]"
+	build/release-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
 		--output-file "dist/$$(basename dist/*.whl -py3-none-any.whl).cdx.json" build/release/bin/python
 
 clean: ## Remove .venv and all build output; your databases are kept
