@@ -5,6 +5,7 @@ Knows neither where keys are kept nor the wire. `cryptography` is loaded with th
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from functools import cache
 from typing import Any, Final
@@ -17,9 +18,9 @@ ERASED_HEADER: Final = "txmsg-erased"
 """The header of a message whose body is empty because its key is gone."""
 KEY_SIZE_BYTES: Final = 32
 
-# A key encrypts one body, so the nonce need not differ. It must be the same each time: a repeated send is recognised by
-# the stored bytes. Another body under the id of a stored message is compared, and never stored.
-_NONCE: Final = bytes(12)
+# Not random: a repeated send is recognised by the stored bytes. Not constant: an id may be sent again with another body
+# when its first outcome is forgotten, and the same nonce would tell what one body says of the other.
+_NONCE_SIZE_BYTES: Final = 12
 
 
 def new_keys(count: int) -> list[bytes]:
@@ -29,8 +30,9 @@ def new_keys(count: int) -> list[bytes]:
 
 
 def seal(key: bytes, body: bytes) -> bytes:
-    """The body under AES-256-GCM: 16 bytes longer. The same key and body give the same bytes."""
-    sealed: bytes = _cipher()(key).encrypt(_NONCE, body, None)
+    """The body under AES-256-GCM: 28 bytes longer. The same key and body give the same bytes."""
+    nonce = hmac.digest(key, body, "sha256")[:_NONCE_SIZE_BYTES]
+    sealed: bytes = nonce + _cipher()(key).encrypt(nonce, body, None)
     return sealed
 
 
@@ -39,8 +41,8 @@ def unseal(key: bytes, sealed: bytes) -> bytes:
     from cryptography.exceptions import InvalidTag
 
     try:
-        body: bytes = _cipher()(key).decrypt(_NONCE, sealed, None)
-    except InvalidTag:
+        body: bytes = _cipher()(key).decrypt(sealed[:_NONCE_SIZE_BYTES], sealed[_NONCE_SIZE_BYTES:], None)
+    except (InvalidTag, ValueError):  # ValueError: of bytes too few for a nonce
         raise InvalidMessage("a body cannot be decrypted with its key: the stored bytes are damaged") from None
     return body
 

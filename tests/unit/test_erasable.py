@@ -73,8 +73,18 @@ def test_each_body_has_a_key_and_the_same_key_gives_the_same_bytes() -> None:
     assert (len(first), len(second)) == (KEY_SIZE_BYTES, KEY_SIZE_BYTES)
     assert seal(first, b"x") == seal(first, b"x") != seal(second, b"x")
     assert unseal(first, seal(first, b"")) == b""
-    with pytest.raises(InvalidMessage, match="damaged"):
-        unseal(second, seal(first, b"x"))
+    for sealed in (seal(first, b"x"), b"", seal(second, b"x")[:-1]):
+        with pytest.raises(InvalidMessage, match="damaged"):
+            unseal(second, sealed)
+
+
+def test_two_bodies_under_one_key_say_nothing_of_each_other() -> None:
+    """Under one nonce, as of a stream cipher, the difference of the bodies is that of what is stored."""
+    (key,) = new_keys(1)
+    stored = [seal(key, body) for body in (b"a" * 32, b"b" * 32)]
+    assert stored[0][:12] != stored[1][:12]
+    difference = {first ^ second for first, second in zip(stored[0][12:44], stored[1][12:44], strict=True)}
+    assert len(difference) > 1
 
 
 async def test_a_batch_is_sealed_in_place_with_its_headers_kept(keys: MemoryKeys) -> None:

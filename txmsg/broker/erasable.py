@@ -65,11 +65,11 @@ class ErasableBodies:
         keys = await self._keys.obtain(topic.id, batch.ids, ns, new_keys(len(batch.ids)), kept_s)
         erased: dict[bytes, TxmsgError] = {}
         for row, (transaction_id, n) in enumerate(zip(batch.ids, ns, strict=True)):
-            key = keys[transaction_id, n]
+            key = keys.get((transaction_id, n))
             if key is None:
                 erased[transaction_id] = DuplicateId(
-                    f"message {UUID(bytes=transaction_id)}.{n} was stored before, and erased since: it is not stored "
-                    "again"
+                    f"message {UUID(bytes=transaction_id)}.{n} was stored before, and erased since, or is of another "
+                    "topic: it is not stored again"
                 )
             else:
                 batch.body[row] = seal(key, batch.body[row])

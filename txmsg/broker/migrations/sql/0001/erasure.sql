@@ -13,7 +13,8 @@ create table txmsg.body_key (
 );
 create index body_key_expires on txmsg.body_key (expires_at);
 
--- Stores keys where there are none yet; what is stored then for all messages of these transactions.
+-- Stores keys where there are none yet; what is stored then for all messages of these transactions in this topic. An id
+-- that another topic has used gets no key of it: who may send to one topic must not encrypt with keys of another.
 --
 -- The commit does not wait for the disk: the batch with the messages does, and its end in the write-ahead log comes
 -- after this one's.
@@ -29,5 +30,6 @@ begin
      order by u.id, u.n  -- as all do, so that they cannot deadlock
     on conflict do nothing;
     -- A statement of its own: it sees the keys for which the insert has waited.
-    return query select b.transaction_id, b.n, b.key from txmsg.body_key b where b.transaction_id = any(p_id);
+    return query select b.transaction_id, b.n, b.key from txmsg.body_key b
+                  where b.transaction_id = any(p_id) and b.topic_id = p_topic;
 end $$;
