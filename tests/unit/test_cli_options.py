@@ -40,7 +40,7 @@ def test_a_token_is_not_written_over_what_is_there(tmp_path: Path) -> None:
     absent = tmp_path / "absent" / "x.token"
     for out, why in (
         (taken, "is there already, perhaps with the token of another user: give another name"),
-        (tmp_path, "is not a regular file"),
+        (Path("/dev/stdout"), "is not a regular file"),
         (absent, f"is {absent.parent} a directory that you may write to?"),
     ):
         done = CliRunner().invoke(main, ["user", "create", "shop", "--broker", "localhost:1", "--out", str(out)])
