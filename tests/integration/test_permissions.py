@@ -329,6 +329,61 @@ def test_dead_letters_of_all_groups_are_counted_and_purged_with_a_right_on_all_o
     place.call(OTHER, "DeadLetters/List", dead_letters_pb2.ListDeadLettersRequest(filter=everything))
 
 
+# ---- what users create
+
+
+def receive(group: str) -> txmsg_pb2.ReceiveRequest:
+    wanted = txmsg_pb2.Subscription(topic=MINE, tags="*")
+    return txmsg_pb2.ReceiveRequest(group=group, client_id="c", subscriptions=[wanted], max_messages=1)
+
+
+def test_topics_and_groups_of_a_user_are_limited_and_named_in_the_audit_log(place: Place) -> None:
+    place.new("maker", "administer topic:made*", "send topic:made*", "receive topic:*", "receive group:made*")
+    place.call("ops", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=MINE))
+    limits = access_pb2.LimitUserRequest(name="maker", limits={"topics": 2, "groups": 1})
+    place.call("ops", "Access/LimitUser", limits)
+    for _ in range(2):  # a topic that is there is not made
+        for name in ("made1", "made2"):
+            place.call("maker", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=name))
+        place.call("maker", "Notify/Receive", receive("made1"))
+    for method, request, option in (
+        ("Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name="made3"), "--topics-max"),
+        ("Notify/Send", plain_to("made3"), "--topics-max"),
+        ("Notify/Receive", receive("made2"), "--groups-max"),
+        ("Notify/Receive", receive("made2%member"), "--groups-max"),
+    ):
+        with pytest.raises(PermissionDenied, match=f"txmsg user limit maker {option} N"):
+            place.call("maker", method, request)
+    audited = place.call("ops", "Audit/List", audit_pb2.ListAuditRequest(who="maker", limit=100)).entries
+    assert {(entry.action, entry.target) for entry in audited} == {
+        ("topic.create", "made1"),
+        ("topic.create", "made2"),
+        ("group.create", "made1"),
+    }
+    with psycopg.connect(place.storage, connect_timeout=10) as connection:
+        made = connection.execute("select name, created_by from txmsg.topic where name like 'made%'").fetchall()
+    assert set(made) == {("made1", "maker"), ("made2", "maker")}
+
+
+def test_the_limits_of_all_users_are_live_and_those_of_one_go_before(place: Place) -> None:
+    place.new("maker2", "administer topic:live*")
+
+    def create(name: str) -> None:
+        place.call("maker2", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=name))
+
+    create("live1")
+    setting = settings_pb2.ChangeSettingRequest(name="broker.user.topics_max", value="1", changed_by="ops")
+    place.call("ops", "Settings/Change", setting)
+    with pytest.raises(PermissionDenied, match="has created 1 topics"):
+        create("live2")
+    place.call("ops", "Access/LimitUser", access_pb2.LimitUserRequest(name="maker2", limits={"topics": 2}))
+    create("live2")
+    place.call("ops", "Access/LimitUser", access_pb2.LimitUserRequest(name="maker2", others_default=True))
+    unset = settings_pb2.ChangeSettingRequest(name="broker.user.topics_max", changed_by="ops")
+    place.call("ops", "Settings/Change", unset)
+    create("live3")
+
+
 # ---- rules, as people have them
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import asked, json_of, said
 from tests.waiting import until
+from txmsg.access.guard import Guard
+from txmsg.access.limits import UserLimits
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.server import Broker
@@ -125,6 +129,11 @@ async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str)
         "audit_retention_s": lambda: [broker.audit._config],
         "check_loop.in_flight_max": lambda: [{"check_loop": broker.checks._config}],
     }
+    guard = Guard()
+    broker.access = SimpleNamespace(guard=guard)  # type: ignore[assignment]  # what it has with authentication
+    holders |= dict.fromkeys(
+        [name for name in LIVE if name.startswith("user.")], lambda: [{"user": limits_as_settings(guard.limits)}]
+    )
     assert holders.keys() == LIVE.keys()
     for name, setting in LIVE.items():
         before: Any = value_in(given, name)
@@ -137,6 +146,12 @@ async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str)
         for holder in holders[name]():
             assert _in(holder, name) == after, name
     broker.use(given)
+
+
+def limits_as_settings(limits: UserLimits) -> dict[str, float]:
+    """By the names of the settings."""
+    counts = {"connections", "topics", "groups"}
+    return {f"{name}_max" if name in counts else name: value for name, value in asdict(limits).items()}
 
 
 def _in(holder: object, name: str) -> object:

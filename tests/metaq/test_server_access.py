@@ -14,14 +14,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.metaq.logs import batch
 from tests.metaq.servers import WAIT_S, served
 from tests.waiting import until, until_async
 from txmsg.access.file import entry_of
+from txmsg.access.limits import UserLimits
 from txmsg.access.tokens import new_token
 from txmsg.cli.main import main
-from txmsg.errors import MembershipLost, MisuseError, PermissionDenied, TxmsgError, Unauthenticated
+from txmsg.errors import MembershipLost, MisuseError, Overloaded, PermissionDenied, TxmsgError, Unauthenticated
+from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.metaq.server.users import UsersOfBrokers, UsersOfFile
+from txmsg.metaq.server.users import UsersOfBrokers, UsersOfFile, snapshot_of
+from txmsg.settings.common import UserConfig
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.server import Server
 from txmsg.wire.v1 import access_pb2, rules_pb2
@@ -226,6 +230,29 @@ def test_a_made_token_is_let_in_by_its_entry(tmp_path: Path) -> None:
     replace(tmp_path / "access.toml", f'[users.ada]\ntokens = ["{made["entry"]}"]\n')
     guard = UsersOfFile(tmp_path / "access.toml").guard
     assert guard.authenticate(made["token"], "", "peer").name == "ada"
+
+
+def test_messages_of_a_user_are_paced_at_a_server(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    replace(file, file_of(RULES))
+    config = MetaQConfig(
+        data_dir=tmp_path / "log", listen="127.0.0.1:0", access=file, user=UserConfig(messages_per_s=10)
+    )
+    token = TOKENS["producer"].text
+    with served(config) as address, open_log(address, append=True, token=token, timeout_s=WAIT_S) as log:
+        log.append([batch("orders", 0, 0, 1000)])
+        with (
+            open_log(address, append=True, token=token, timeout_s=5) as another,
+            pytest.raises(Overloaded, match="10 messages/s are allowed"),
+        ):
+            another.append([batch("orders", 0, 1000, 1)])
+
+
+async def test_limits_of_users_come_with_them_from_brokers() -> None:
+    limited = access_pb2.AccessUser(name="shop", limits={"connections": 2, "topics": 1})
+    guard = UsersOfBrokers([], UserLimits(requests_per_s=5), age_s_max=60).guard
+    guard.use(snapshot_of(access_pb2.WatchAccessReply(version=1, users=[limited])))
+    assert guard.limits_of("shop") == UserLimits(connections=2, topics=1, requests_per_s=5)
 
 
 def test_users_come_from_a_file_or_from_brokers(tmp_path: Path) -> None:

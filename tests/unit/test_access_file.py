@@ -6,6 +6,7 @@ import pytest
 
 from txmsg.access.file import entry_of, read_access
 from txmsg.access.guard import Guard
+from txmsg.access.limits import UserLimits
 from txmsg.access.rules import Action, Kind, Right
 from txmsg.access.tokens import new_token
 from txmsg.errors import MisuseError, Unauthenticated
@@ -15,6 +16,7 @@ FILE = f"""
 [users.shop]
 tokens = ["{entry_of(TOKEN)}"]
 roles = ["sender"]
+limits = {{connections = 3, messages_per_s = 0.5}}
 [users.ops]
 certificate = "ops.example"
 [rules]
@@ -34,6 +36,9 @@ def test_users_are_known_by_tokens_and_certificates_and_have_their_rights() -> N
     assert ops.rights.decide(Right(Action.ADMINISTER, Kind.CLUSTER), "").allowed
     with pytest.raises(Unauthenticated):
         guard.authenticate(OTHER.text, "", "peer")
+    guard.use_limits(UserLimits(requests_per_s=9, connections=9))
+    assert guard.limits_of("shop") == UserLimits(connections=3, messages_per_s=0.5, requests_per_s=9)
+    assert guard.limits_of("ops") == guard.limits
 
 
 def test_an_empty_file_lets_nobody_in() -> None:
@@ -54,6 +59,10 @@ def test_an_empty_file_lets_nobody_in() -> None:
         ("[users.shop]\ntokens = 'x'", "not a list of texts"),
         ("[users.shop]\nroles = [3]", "not a list of texts"),
         ("[users.shop]\ncertificate = 3", "not a text"),
+        ("[users.shop]\nlimits = 3", "limits is 3, not a table"),
+        ("[users.shop]\nlimits = {connections = '3'}", "connections='3' is not a number"),
+        ("[users.shop]\nlimits = {connections = true}", "connections=True is not a number"),
+        ("[users.shop]\nlimits = {calls = 3}", "'calls' is not a limit of users"),
         ("[users.shop]\nroles = ['a b']", "'a b' is not a valid name"),
         ("[users.a]\ncertificate = 'c'\n[users.b]\ncertificate = 'c'", "stands for two users"),
         (f"[users.a]\ntokens = ['{entry_of(TOKEN)}']\n[users.b]\ntokens = ['{entry_of(TOKEN)}']", "is that of user a"),

@@ -4,6 +4,7 @@
 tokens = ["k2zq5h7a4mv3xw2c:9f86d081884c7d65..."]  # of each the id, and the SHA-256 of its secret
 certificate = "shop.example"                       # or the name in its client certificate
 roles = ["sender"]
+limits = {connections = 20, messages_per_s = 500}  # where they are not as of others
 
 [rules]
 "role:sender" = ["send topic:orders*"]
@@ -14,8 +15,10 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from typing import Any, Final
 
+from txmsg.access.limits import checked_limits
 from txmsg.access.principal import check_role_name, check_user_name
 from txmsg.access.rules import Rules, rules_of
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
@@ -23,7 +26,7 @@ from txmsg.access.tokens import NewToken
 from txmsg.errors import MisuseError, TxmsgError, shown
 
 _TOKEN: Final = re.compile(r"([a-z2-7]{16}):([0-9a-f]{64})")
-_OF_USER: Final = {"tokens", "certificate", "roles"}
+_OF_USER: Final = {"tokens", "certificate", "roles", "limits"}
 
 
 def entry_of(token: NewToken) -> str:
@@ -73,7 +76,15 @@ def _user(name: str, entry: dict[str, Any]) -> tuple[User, dict[str, Credential]
                 "here"
             )
         credentials[found[1]] = Credential(id=found[1], user=name, secret_sha256=bytes.fromhex(found[2]))
-    return User(name=name, roles=frozenset(roles), certificate=certificate), credentials
+    limits = _limits(_table(entry.get("limits", {}), "limits"))
+    return User(name=name, roles=frozenset(roles), certificate=certificate, limits=limits), credentials
+
+
+def _limits(entry: dict[str, Any]) -> Mapping[str, float]:
+    for name, value in entry.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise MisuseError(f"{name}={shown(value)} is not a number")
+    return checked_limits(entry)
 
 
 def _table(value: object, what: str) -> dict[str, Any]:

@@ -83,6 +83,12 @@ class Guard:
         self._confirmed_at = -math.inf
         self.on_change()
 
+    def use_limits(self, limits: UserLimits) -> None:
+        """From now on these hold for users without their own."""
+        if limits != self.limits:
+            self.limits = limits
+            self.on_change()
+
     def confirm(self) -> None:
         """The snapshot is still the newest."""
         self._confirmed_at = self._monotonic()

@@ -27,6 +27,10 @@ class UserLimits:
     """That it sends."""
     in_flight_bytes: int = 0
     """Of its requests under way; one may always be."""
+    topics: int = 0
+    """That it has created and that are there still: in the database of a broker, not in logs."""
+    groups: int = 0
+    """The same of consumer groups, members that broadcast among them."""
 
     @property
     def is_any(self) -> bool:
@@ -100,7 +104,7 @@ class Usage:
         """The error at a limit, which names the way out."""
         return Overloaded(
             f"user {self.user} is at its limit: {what}; nothing was done: do less at once, or raise it with `txmsg "
-            f"user limit {self.user} --{option} N`"
+            f"user limit {self.user} --{option} N` (of a log with --access: in its file)"
         )
 
 

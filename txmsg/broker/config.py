@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,6 +21,7 @@ from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_M
 from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
 from txmsg.settings.common import (
     TlsConfig,
+    UserConfig,
     authentication_setting,
     http_listen_setting,
     http_token_file_setting,
@@ -33,6 +34,21 @@ from txmsg.wire.address import check_address
 
 _DROPS = "Messages that every group has read and that are {} go for good within a minute, a segment at a time."
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUserConfig(UserConfig):
+    """And what it may create."""
+
+    topics_max: int = setting(
+        0, "Topics that one user may have created. 0: no limit.", least=0, most=COUNT_MAX, live=True
+    )
+    groups_max: int = setting(
+        0, "Consumer groups that one user may have created. 0: no limit.", least=0, most=COUNT_MAX, live=True
+    )
+
+    def limits(self) -> UserLimits:
+        return replace(UserConfig.limits(self), topics=self.topics_max, groups=self.groups_max)
 
 
 def new_broker_id() -> str:
@@ -195,14 +211,8 @@ class BrokerConfig:
     )
     retention_check_s: float = setting(60.0, "How often to look for segments to drop.", least=0, is_open=True)
 
-    user_connections_max: int = setting(
-        0, "Connections of one user to a broker. 0: no limit; `txmsg user limit` sets that of one.", least=0
-    )
-    user_requests_per_s: float = setting(0.0, "Requests per second of one user. 0: no limit.", least=0)
-    user_messages_per_s: float = setting(0.0, "Messages per second that one user sends. 0: no limit.", least=0)
-    user_in_flight_bytes: int = setting(
-        0, "Bytes of requests of one user under way at once. 0: no limit.", least=0, most=SIZE_BYTES_MAX
-    )
+    user: BrokerUserConfig = field(default_factory=BrokerUserConfig)
+    """What each user may take."""
     audit_retention_s: float = setting(
         90 * 86_400.0,
         "How long to keep entries of the audit log.",
@@ -336,15 +346,6 @@ class BrokerConfig:
             raise MisuseError(
                 f"broker_id={shown(self.broker_id)} must be 1 to 200 letters, digits, dots, dashes and underscores"
             )
-
-    def user_limits(self) -> UserLimits:
-        """What users may take that have no limits of their own."""
-        return UserLimits(
-            connections=self.user_connections_max,
-            requests_per_s=self.user_requests_per_s,
-            messages_per_s=self.user_messages_per_s,
-            in_flight_bytes=self.user_in_flight_bytes,
-        )
 
     def check_policy(self) -> CheckPolicy:
         """The check policy of groups without their own."""

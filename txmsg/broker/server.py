@@ -204,7 +204,7 @@ class Broker:
         audit_log = AuditLog(admin_pool)
         self.audit = AuditUpkeep(config, audit_log)
         # users
-        self.access = LiveAccess(Users(pool), config.user_limits()) if config.authentication else None
+        self.access = LiveAccess(Users(pool), config.user.limits()) if config.authentication else None
         if self.access is not None:
             pool.incarnation.on_end(self.access.forget)
             self.access.guard.on_refused = self.audit.refused
@@ -273,6 +273,8 @@ class Broker:
         self.delivery.use(config.delivery)
         self.alerting.use(config)
         self.audit.use(config)
+        if self.access is not None:
+            self.access.guard.use_limits(config.user.limits())
 
     def _topics_changed(self) -> None:
         self.topics.look_soon()

@@ -182,19 +182,25 @@ def revoke(*, name: str, token: str, users: UserAdministration, as_json: bool) -
         say(f"user {name} has {len(found.tokens)} tokens left" + (f", {token} is revoked" if token else ""))
 
 
-@user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user limit shop --connections 20 --messages 500")
+@user.command(
+    short_help="Set what a user may take of each server, and create.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg user limit shop --connections 20 --messages 500",
+)
 @click.argument("name")
 @click.option("--connections", type=click.IntRange(0), help="Connections to a server.")
 @click.option("--requests", "requests_per_s", type=click.FloatRange(0), help="Requests per second.")
 @click.option("--messages", "messages_per_s", type=click.FloatRange(0), help="Messages per second that it sends.")
 @click.option("--bytes", "in_flight_bytes", type=click.IntRange(0), help="Bytes of its requests under way.")
+@click.option("--topics-max", "topics", type=click.IntRange(0), help="Topics that it may have created.")
+@click.option("--groups-max", "groups", type=click.IntRange(0), help="Consumer groups that it may have created.")
 @click.option("--default", "others_default", is_flag=True, help="What is not named is as of other users.")
 @administered
 @json_option
 def limit(*, name: str, others_default: bool, users: UserAdministration, as_json: bool, **limits: float | None) -> None:
-    """Set what a user may take of each server; 0 is no limit. Above it, it waits or is refused; others do not notice.
+    """Set what a user may take of each server, and create; 0 is no limit.
 
-    Users without limits of their own have those of the settings `broker.user_...`.
+    Above it, it waits or is refused; others do not notice. Users without limits of their own have those of the settings
+    `broker.user...` and `metaq.user...`.
     """
     given = {field: value for field, value in limits.items() if value is not None}
     if not given and not others_default:

@@ -5,12 +5,57 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from txmsg.access.limits import UserLimits
 from txmsg.errors import MisuseError
 from txmsg.logs import LOG_FORMATS, LOG_LEVELS
 from txmsg.metrics.http import BearerToken
-from txmsg.settings.catalogue import Kind, setting
+from txmsg.settings.catalogue import COUNT_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
 from txmsg.wire.address import check_reach
 from txmsg.wire.tls import ServerTls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserConfig:
+    """What a user may take of a server, unless it has limits of its own."""
+
+    connections_max: int = setting(
+        0,
+        "Connections of one user to a server. 0: no limit; `txmsg user limit` sets that of one.",
+        least=0,
+        most=COUNT_MAX,
+        live=True,
+    )
+    requests_per_s: float = setting(
+        0.0, "Requests per second of one user. 0: no limit.", kind=Kind.NUMBER, least=0, most=COUNT_MAX, live=True
+    )
+    messages_per_s: float = setting(
+        0.0,
+        "Messages per second that one user sends. 0: no limit.",
+        kind=Kind.NUMBER,
+        least=0,
+        most=COUNT_MAX,
+        live=True,
+    )
+    in_flight_bytes: int = setting(
+        0,
+        "Bytes of requests of one user under way at once. 0: no limit.",
+        kind=Kind.SIZE,
+        least=0,
+        most=SIZE_BYTES_MAX,
+        live=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def limits(self) -> UserLimits:
+        """As guards have them."""
+        return UserLimits(
+            connections=self.connections_max,
+            requests_per_s=self.requests_per_s,
+            messages_per_s=self.messages_per_s,
+            in_flight_bytes=self.in_flight_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,6 @@ _BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """Small replies that wait for a client which does not read: above it, its requests wait, too."""
 _REFUSING_MAX = 100
 """Refused logins whose answer waits; more are told at once, and not why."""
-_UNDER_WAY = "the call was under way, so what came with it, such as acknowledgements, may be done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,10 @@ class ServerConnection(Connection):
             if guard is not None and running.call is not None and running.task is not None:
                 refused = guard.refusal(self.principal, running.call.method.name, running.request)
                 if refused is not None:
-                    self._refuse_call(call, PermissionDenied(f"{refused}; {_UNDER_WAY}"))
+                    told = PermissionDenied(
+                        f"{refused}; the call was under way: what came with it, such as acknowledgements, may be done"
+                    )
+                    self._refuse_call(call, told)
 
     def _let_out(self, error: TxmsgError) -> None:
         """Tells why nothing more is done for this connection, and waits a while for the client to close it."""

@@ -9,6 +9,7 @@ from psycopg.rows import class_row
 
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection, after_session
+from txmsg.broker.store.creators import check_created, creator
 from txmsg.message import QueueId
 from txmsg.wire.changes import change_of
 
@@ -57,19 +58,25 @@ async def groups_version(conn: Connection) -> tuple[int, int, int]:
 async def create_group(conn: Connection, name: str, expires_after_s: float | None) -> None:
     """Makes a consumer group; nothing happens if there is one of this name.
 
-    expires_after_s: when it is deleted if it is not used; None: never.
+    expires_after_s: when it is deleted if it is not used; None: never. Raises PermissionDenied if the caller has
+    created as many groups as it may.
     """
     noted = change_of("group.create", name)
     cursor = await conn.execute(
         f"""
-        with made as (insert into txmsg.consumer_group (name, expires_after_s) values (%(name)s, %(expires_after_s)s)
-            on conflict do nothing returning expires_after_s)
-        {audit.ENTRY} from made where expires_after_s is null  -- not of a member that broadcasts
+        with made as (
+            insert into txmsg.consumer_group (name, created_by, expires_after_s)
+            values (%(name)s, %(by)s, %(expires_after_s)s)
+            on conflict do nothing returning expires_after_s is null as is_lasting),
+        noted as ({audit.ENTRY} from made where is_lasting)  -- not of a member that broadcasts
+        select is_lasting from made
         """,
-        {"name": name, "expires_after_s": expires_after_s, **noted._asdict()},
+        {"name": name, "by": creator(), "expires_after_s": expires_after_s, **noted._asdict()},
     )
-    if cursor.rowcount:
-        after_session(conn, noted.tell)
+    for (is_lasting,) in await cursor.fetchall():
+        await check_created(conn, "groups")
+        if is_lasting:
+            after_session(conn, noted.tell)
 
 
 async def touch_groups(conn: Connection, groups: Collection[int]) -> None:

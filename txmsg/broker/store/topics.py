@@ -15,6 +15,7 @@ from psycopg.rows import class_row
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.creators import check_created, creator
 from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import MisuseError, TopicExists, UnknownTopic
 from txmsg.logs import EventLog
@@ -287,15 +288,17 @@ class TopicRegistry:
         # One statement, so that a topic is never seen without its queues; a race loses quietly.
         async with session(self._pool) as connection, connection.transaction():
             cursor = await connection.execute(
-                "with made as (insert into txmsg.topic (name, queue_count, ordered_queues, body_keys_kept_s, "
-                "erasable_since) select name, %(queues)s, %(queues)s, %(kept)s::float8, "
+                "with made as (insert into txmsg.topic (name, queue_count, ordered_queues, created_by, "
+                "body_keys_kept_s, erasable_since) select name, %(queues)s, %(queues)s, %(by)s, %(kept)s::float8, "
                 "case when %(kept)s::float8 > 0 then now() end from unnest(%(names)s::text[]) name "
                 "on conflict do nothing returning id, name, queue_count), "
                 "queues as (insert into txmsg.queue (topic_id, number) "
                 "select made.id, generate_series(0, made.queue_count - 1) from made) select name from made",
-                {"names": list(names), "queues": queues, "kept": erasable_s},
+                {"names": list(names), "queues": queues, "by": creator(), "kept": erasable_s},
             )
             made = [name for (name,) in await cursor.fetchall()]
+            if made:
+                await check_created(connection, "topics")
             after = {"queues": queues} if erasable_s is None else {"queues": queues, "erasable_s": erasable_s}
             for name in made:
                 await audit.record(connection, "topic.create", name, after=after)

@@ -10,6 +10,7 @@ from txmsg.metaq.store.log import LogConfig
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
 from txmsg.settings.common import (
     TlsConfig,
+    UserConfig,
     http_listen_setting,
     http_token_file_setting,
     insecure_setting,
@@ -57,6 +58,8 @@ class MetaQConfig:
         "How long the users and rules of brokers hold while no broker can be asked. Then nobody is let in.",
         least=4,
     )
+    user: UserConfig = field(default_factory=UserConfig)
+    """What each user may take."""
     insecure: bool = insecure_setting()
     log_level: str = log_level_setting()
     log_format: str = log_format_setting()

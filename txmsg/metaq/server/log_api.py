@@ -40,7 +40,7 @@ from txmsg.metaq.server.producers import CallId
 from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.server.validation import check
 from txmsg.metaq.store.topics import TopicSettings
-from txmsg.wire.caller import may
+from txmsg.wire.caller import current_usage, may
 from txmsg.wire.changes import change_of
 from txmsg.wire.frames import PART_SIZE_BYTES
 from txmsg.wire.server_call import ServerCall
@@ -243,6 +243,8 @@ class LogApi:
             call = await self._read(lambda: _checked_call(head, data))
         if not call.appends:
             return pb.AppendReply()
+        if (usage := current_usage()) is not None:
+            await usage.messages(sum(batch.count for batch in head.batches))
         return pb.AppendReply(base_offset=await self._appender.append(call))
 
     async def flush(self, request: pb.FlushLogRequest) -> pb.FlushLogReply:

@@ -55,6 +55,7 @@ class Parts:
     appender: Appender
     polls: Polls
     sessions: Sessions
+    users: UserSource | None
     api: LogApi
     server: Server
     stop: asyncio.Event
@@ -68,6 +69,8 @@ class Parts:
         """Takes the live settings of a configuration."""
         set_log_level(config.log_level)
         self.log.use(config.log)
+        if self.users is not None:
+            self.users.guard.use_limits(config.user.limits())
 
 
 async def serve(given: Given[MetaQConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
@@ -125,7 +128,7 @@ async def _serve(
         guard=None if users is None else users.guard,
     )
     figures = LogFigures(log, readers)
-    parts = Parts(given, log, appender, polls, sessions, api, server, stop)
+    parts = Parts(given, log, appender, polls, sessions, users, api, server, stop)
     given.use = parts.use
     probes = _probes(parts, figures)
     async with _listening(server, config.listen) as address:
@@ -150,10 +153,11 @@ async def _serve(
 
 
 def _users(config: MetaQConfig) -> UserSource | None:
+    limits = config.user.limits()
     if config.access is not None:
-        return UsersOfFile(config.access)
+        return UsersOfFile(config.access, limits)
     if config.access_from:
-        return UsersOfBrokers(config.access_addresses(), age_s_max=config.access_age_s)
+        return UsersOfBrokers(config.access_addresses(), limits, age_s_max=config.access_age_s)
     return None
 
 

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from txmsg.access.file import read_access
 from txmsg.access.guard import Guard
+from txmsg.access.limits import NO_LIMITS, UserLimits
 from txmsg.access.rules import Rules, known_rules
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.errors import MisuseError, TxmsgError
@@ -41,9 +42,9 @@ class UserSource(Protocol):
 class UsersOfFile:
     """Reads a file when it has changed. One that cannot be used is logged, and what was read before stays."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises MisuseError for a file that cannot be used."""
-        self.guard = Guard()
+    def __init__(self, path: Path, limits: UserLimits = NO_LIMITS) -> None:
+        """limits: of users without their own. Raises MisuseError for a file that cannot be used."""
+        self.guard = Guard(limits=limits)
         self._path = path
         self._read: tuple[int, ...] | None = None
         self._failed = ""
@@ -97,10 +98,15 @@ class UsersOfBrokers:
     """
 
     def __init__(
-        self, addresses: Sequence[str], *, age_s_max: float, monotonic: Callable[[], float] = time.monotonic
+        self,
+        addresses: Sequence[str],
+        limits: UserLimits = NO_LIMITS,
+        *,
+        age_s_max: float,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises MisuseError for a token or TLS files of the environment that cannot be used."""
-        self.guard = Guard(age_s_max=age_s_max, monotonic=monotonic)
+        self.guard = Guard(age_s_max=age_s_max, limits=limits, monotonic=monotonic)
         self._addresses = cycle(addresses)
         # Once: later, a file that cannot be read for a moment is logged, and what was read before is used.
         self._access = client_access(None, None)
@@ -146,7 +152,9 @@ def snapshot_of(reply: pb.WatchAccessReply) -> AccessSnapshot:
     return AccessSnapshot(
         version=reply.version,
         users={
-            user.name: User(name=user.name, roles=frozenset(user.roles), certificate=user.certificate)
+            user.name: User(
+                name=user.name, roles=frozenset(user.roles), certificate=user.certificate, limits=dict(user.limits)
+            )
             for user in reply.users
         },
         credentials={

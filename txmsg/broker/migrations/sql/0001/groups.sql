@@ -4,6 +4,8 @@ create table txmsg.consumer_group (
     id int generated always as identity primary key,
     name text collate "C" not null unique check (length(name) between 1 and 127),
     created_at timestamptz not null default now(),
+    -- As of topics.
+    created_by text collate "C" check (length(created_by) between 1 and 127),
     -- Seconds before each retry, the last one repeated; null: the broker's.
     retry_delays_s float8[] check (cardinality(retry_delays_s) > 0),
     retries_max int check (retries_max >= 0),

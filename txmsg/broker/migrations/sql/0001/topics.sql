@@ -5,6 +5,8 @@ create table txmsg.topic (
     name text collate "C" not null unique check (length(name) between 1 and 127),
     queue_count int not null check (queue_count between 1 and 1024),
     created_at timestamptz not null default now(),
+    -- The user who has created it, whose number of topics may be limited; null: without authentication.
+    created_by text collate "C" check (length(created_by) between 1 and 127),
     -- Messages enter the first write_queues, and are delivered from the first read_queues. null: all queue_count.
     write_queues int check (write_queues between 1 and queue_count),
     read_queues int check (read_queues between 1 and queue_count),
