@@ -1,18 +1,27 @@
-"""Calls of the console that take too long, and its channels: without a broker."""
+"""Calls of the console that take too long, its channels, and whose rights they have: without a broker."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.wire.certificates import Authority
+from tests.wire.services import Echo, ask, serving
+from txmsg.access.guard import Guard
+from txmsg.access.permissions import PERMISSIONS
+from txmsg.access.rules import ADMIN, Rules
+from txmsg.access.snapshot import AccessSnapshot, User
 from txmsg.console import calls as console_calls
 from txmsg.console import database as console_database
 from txmsg.console.database import Database
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Unauthenticated
+from txmsg.wire.channel import Channel as WireChannel
+from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 from txmsg.wire.v1 import cluster_pb2 as pb
 from txmsg.wire.v1.cluster_rpc import Cluster
 
@@ -80,3 +89,27 @@ async def test_channels_are_bounded_and_those_used_last_are_kept(
     for addresses in ("ab", "a", "cc"):
         await asyncio.gather(*(database.ask_at(each, Cluster.show, pb.ShowClusterRequest()) for each in addresses))
     assert sorted(is_open) == ["a", "c"]
+
+
+async def test_the_certificate_of_the_console_is_no_user_for_who_has_not_logged_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    tls = authority.server(client_ca=authority.file)
+    certificate, key = authority.issue("ops", "client")
+    for variable, file in ((CA_VARIABLE, authority.file), (CERT_VARIABLE, certificate), (KEY_VARIABLE, key)):
+        monkeypatch.setenv(variable, str(file))
+    monkeypatch.setitem(PERMISSIONS, Echo.back.name, ())
+    guard = Guard()
+    ops = User(name="ops", roles=frozenset({ADMIN}), certificate="ops")
+    guard.use(AccessSnapshot(users={"ops": ops}, credentials={}, rules=Rules(())))
+    async with serving(tls=tls, guard=guard) as (asks, _, _), serving(tls=tls) as (open_to_all, _, _):
+        async with WireChannel(asks, token="") as of_ops:
+            assert (await of_ops.call(Echo.back, ask(b"x"), timeout_s=60)).held == b"x"
+        nobody = Database("notify", [asks])
+        with pytest.raises(Unauthenticated):
+            await nobody.ask(Echo.back, ask(b"x"))
+        await nobody.close()
+        anybody = Database("notify", [open_to_all])
+        assert (await anybody.ask(Echo.back, ask(b"x"))).held == b"x"  # where authentication is off
+        await anybody.close()

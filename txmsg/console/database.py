@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from txmsg.access.tokens import new_token
 from txmsg.console.calls import CALL_S_MAX, Calls
 from txmsg.errors import BrokerUnavailable
 from txmsg.wire.channel import Channel
 from txmsg.wire.method import Method, ReplyT, RequestT
+from txmsg.wire.tls import client_context
 
 T = TypeVar("T")
 
@@ -22,12 +24,15 @@ _CHANNELS_MAX: Final = 64
 class Database:
     """Calls to its brokers: those at `addresses`, and those that these have named. Belongs to one loop.
 
-    token: of the visitor; "" is none. That of the environment is not used: whoever reaches the console would have it.
+    token: of the visitor; "" is none. Nothing of the environment is used instead of it, for whoever reaches the console
+    would have those rights: neither a token nor, as a user, a client certificate.
     """
 
     def __init__(self, name: str, addresses: Sequence[str], *, token: str = "") -> None:
         self.name = name
-        self.token = token
+        # A token goes before a certificate: one that nobody has makes the certificate of the environment stand for no
+        # user, at each connection. Servers that let in everybody with a certificate do not look at it.
+        self.token = token or (new_token().text if client_context(None) is not None else "")
         self._given = list(addresses)
         self._others: list[str] = []
         self._last = self._given[0]
