@@ -165,6 +165,15 @@ def test_metrics_of_a_log_are_not_for_strangers(tmp_path: Path) -> None:
         MetaQConfig(data_dir=tmp_path, http_listen="0.0.0.0:0")
 
 
+def test_a_server_that_knows_no_users_yet_is_not_ready(tmp_path: Path) -> None:
+    metrics, nobody = f"127.0.0.1:{own_port()}", f"127.0.0.1:{own_port()}"
+    options = ("--http-listen", metrics, "--access-from", nobody)
+    with MetaQProcess(tmp_path / "log", *options, log=tmp_path / "metaq.log"):
+        status, text = got(metrics, "/readyz")
+    assert status == 503
+    assert "no broker of --access-from has told of them" in text
+
+
 def test_a_server_without_prometheus_client_says_what_to_install(tmp_path: Path) -> None:
     words = ["metaq", "serve", "--data-dir", str(tmp_path / "log"), "--listen", "127.0.0.1:0"]
     program = (

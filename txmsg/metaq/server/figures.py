@@ -131,6 +131,8 @@ def unready(parts: Parts) -> str:
     """Why a server should get no traffic; empty if it may."""
     if parts.stop.is_set():
         return "the server is stopping"
+    if (guard := parts.server.guard) is not None and not guard.is_fresh:
+        return "users are not known, so nobody is let in: no broker of --access-from has told of them"
     return parts.appender.failure
 
 
