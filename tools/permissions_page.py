@@ -32,7 +32,8 @@ _METHODS = """
 *found* marks what the method finds by an id, or lists: it shows or does only what is allowed, and needs the right on at
 least one name. A field in brackets may be empty, and then counts as *found*. An empty field otherwise stands for all
 names, which the pattern `*` allows. *Bodies* marks what a call goes on without: then its reply lacks bodies and
-headers, and says so.
+headers, and says so. *Each* marks a call that producers make for several names at once: what is for a name without the
+right is refused, the rest is done.
 
 The retries and dead letters of a group in a log (`%RETRY%GROUP`, `%DLQ%GROUP`) count as the group: `send`, `receive`
 and `read` need `receive` on it.
@@ -59,6 +60,8 @@ def _needed(need: Need) -> str:
     if not text:
         fields = f"[`{need.path}`]" if need.path and need.found else f"`{need.path}`" if need.path else "*found*"
         text = f"`{need.right.action}` on {need.right.kind} {fields}"
+    if need.each:
+        text += ", *each*"
     if need.optional:
         return f"*bodies*: {text}"
     return f"{text}, with `{need.when}`" if need.when else text

@@ -3,6 +3,7 @@ has its users from it. What a right allows, and what ids of others are worth."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -26,10 +27,12 @@ from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import RIGHTS, Kind
 from txmsg.access.tokens import new_token
 from txmsg.cli.main import main
+from txmsg.client import AsyncProducer
 from txmsg.errors import BrokerUnavailable, PermissionDenied, TxmsgError
-from txmsg.message import new_transaction_id, now_us
+from txmsg.message import Message, new_transaction_id, now_us
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.channel import Channel
 from txmsg.wire.tls import client_context
 from txmsg.wire.v1 import (
     access_pb2,
@@ -41,6 +44,7 @@ from txmsg.wire.v1 import (
     topics_pb2,
     txmsg_pb2,
 )
+from txmsg.wire.v1.access_rpc import Access
 
 MINE, OTHER = "mine", "other"
 ALL_RIGHTS = [(right.action, right.kind) for right in RIGHTS if right.kind is not Kind.CLUSTER]
@@ -311,6 +315,36 @@ def test_a_delayed_message_is_taken_back_by_who_may_send_to_its_topic(place: Pla
     for _ in range(2):
         results = list(place.call("delayer", "Notify/Recall", recall).results)
         assert results == [txmsg_pb2.RecallReply.RECALLED, txmsg_pb2.RecallReply.UNKNOWN]
+
+
+async def test_sends_to_a_topic_without_a_right_fail_and_no_others_of_the_same_producer(place: Place) -> None:
+    place.new("joined", "send topic:mine")
+    async with AsyncProducer(place.broker, group="joined", token=place.tokens["joined"], tls=False) as producer:
+        topics = [MINE, MINE, "theirs", MINE, "others"] * 20
+        sent = await asyncio.gather(*(producer.send(Message(topic, b"x")) for topic in topics), return_exceptions=True)
+    failed = [(topic, result) for topic, result in zip(topics, sent, strict=True) if isinstance(result, Exception)]
+    assert {topic for topic, _ in failed} == {"theirs", "others"}
+    assert len(failed) == 40
+    for topic, error in failed:
+        with pytest.raises(PermissionDenied, match=f"joined may not send topic:{topic}"):
+            raise error
+    names = {
+        each.settings.name for each in place.call("ops", "Topics/List", topics_pb2.ListTopicSettingsRequest()).topics
+    }
+    assert not names & {"theirs", "others"}, "a topic is not created by who may not send to it"
+
+
+async def test_who_watches_users_learns_no_more_when_its_rule_is_taken_away(place: Place) -> None:
+    place.new("follower", "read cluster")
+    async with Channel(place.broker, token=place.tokens["follower"], tls=False) as channel:
+        known = await channel.call(Access.watch, access_pb2.WatchAccessRequest(), timeout_s=TIMEOUT_S)
+        request = access_pb2.WatchAccessRequest(version=known.version, wait_ms=60_000)
+        watching = asyncio.create_task(channel.call(Access.watch, request, timeout_s=TIMEOUT_S))
+        await channel.call(Access.who_am_i, access_pb2.WhoAmIRequest(), timeout_s=TIMEOUT_S)  # the broker has both
+        rule = rules_pb2.DenyRequest(rule=wire("follower", "read cluster"))
+        await asyncio.to_thread(place.call, "ops", "Rules/Deny", rule)
+        with pytest.raises(PermissionDenied, match="follower may not read cluster"):
+            await watching
 
 
 def test_a_client_watches_settings_of_clients_only(place: Place) -> None:

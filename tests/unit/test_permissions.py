@@ -90,10 +90,12 @@ SEND = txmsg_pb2.SendRequest(
 )
 
 
-def test_a_send_needs_each_of_its_topics() -> None:
-    assert missing(rights("send topic:orders", "send topic:bills"), "Notify/Send", SEND) is None
-    lacks = missing(rights("send topic:orders"), "Notify/Send", SEND)
+def test_a_send_to_one_topic_needs_it_and_one_to_several_is_refused_in_part_by_its_method() -> None:
+    one = txmsg_pb2.SendRequest(batches=SEND.batches[1:])
+    assert missing(rights("send topic:bills"), "Notify/Send", one) is None
+    lacks = missing(rights("send topic:orders"), "Notify/Send", one)
     assert lacks == Missing(Right(Action.SEND, Kind.TOPIC), "bills")
+    assert missing(rights("send topic:orders"), "Notify/Send", SEND) is None
 
 
 def test_half_messages_need_their_producer_group_too() -> None:

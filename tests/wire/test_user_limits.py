@@ -9,13 +9,13 @@ import pytest
 
 from tests.waiting import until_async
 from tests.wire.services import Echo, ask, serving
-from tests.wire.test_authentication import Users, permissions, users
+from tests.wire.test_authentication import DESCRIBE_CLUSTER, Users, permissions, users
 from txmsg.access import failures as failures_module
 from txmsg.access.failures import DELAY_S_MAX, FREE, Failures
 from txmsg.access.limits import Usage, Usages, UserLimits
-from txmsg.access.rules import ADMIN
+from txmsg.access.rules import ADMIN, Rule
 from txmsg.access.tokens import new_token
-from txmsg.errors import BrokerUnavailable, Overloaded, Unauthenticated
+from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 
@@ -87,6 +87,21 @@ async def test_a_user_at_its_rate_waits_and_one_far_above_it_is_refused_while_ot
             await greedy.call(Echo.back, ask(), timeout_s=WAIT_S)
             for call in calls:
                 call.cancel()
+
+
+async def test_a_call_that_waits_for_its_rate_is_refused_if_its_rule_is_taken_away(users: Users) -> None:
+    anna = users.add("anna").text
+    users.rules = [Rule("anna", *DESCRIBE_CLUSTER, "*")]
+    limit(users, "anna", requests_per_s=4)
+    async with serving(guard=users.guard) as (address, answers, server), Channel(address, token=anna) as channel:
+        calls = [asyncio.create_task(channel.call(Echo.back, ask(), timeout_s=WAIT_S)) for _ in range(8)]
+        await until_async(lambda: server.calls_begun == len(calls))
+        users.rules = []
+        users.use()
+        begun = answers.begun
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert begun == answers.begun < len(calls)
+        assert sum(isinstance(result, PermissionDenied) for result in results) == len(calls) - begun
 
 
 async def test_messages_are_paced_by_their_number() -> None:

@@ -16,6 +16,7 @@ from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rights, resource_tex
 from txmsg.errors import PermissionDenied
 
 SEND_TOPIC = Right(Action.SEND, Kind.TOPIC)
+SEND_GROUP = Right(Action.SEND, Kind.GROUP)
 RECEIVE_GROUP = Right(Action.RECEIVE, Kind.GROUP)
 CHECK_GROUP = Right(Action.CHECK, Kind.GROUP)
 DESCRIBE_TOPIC = Right(Action.DESCRIBE, Kind.TOPIC)
@@ -37,6 +38,7 @@ class Need:
     when: only if this field of the request is set.
     found: on what the method finds, which the request does not name, or not always. Before the call, a name in `path`
         must be allowed, or if there is none, any name at all; the method leaves out or refuses what is not allowed.
+    each: of several names, the method answers for each, and refuses the part that belongs to one without the right.
     optional: the call goes on without it, and its reply lacks the bodies and headers that need it, and says so.
     """
 
@@ -44,6 +46,7 @@ class Need:
     path: str = ""
     when: str = ""
     found: bool = False
+    each: bool = False
     optional: bool = False
     names: Callable[[Any], Sequence[str]] = field(init=False, repr=False, compare=False)
     applies: Callable[[Any], object] | None = field(init=False, repr=False, compare=False)
@@ -106,7 +109,10 @@ def missing(rights: Rights, method: str, request: Any) -> Missing | None:
     for need in PERMISSIONS[method]:
         if need.optional or (need.applies is not None and not need.applies(request)):
             continue
-        for name in need.names(request):
+        names = need.names(request)
+        if need.each and len(names) > 1:
+            continue
+        for name in names:
             if need.found and not name:
                 if not rights.has(need.right):
                     return Missing(need.right, name)
@@ -155,7 +161,7 @@ _MEMBER = (_group(Action.RECEIVE, found=True),)
 
 PERMISSIONS: dict[str, tuple[Need, ...]] = {
     # What applications call.
-    "Notify/Send": (_topic(Action.SEND, "batches[].topic"), _group(Action.SEND, "group", when="half")),
+    "Notify/Send": (_topic(Action.SEND, "batches[].topic", each=True), _group(Action.SEND, "group", when="half")),
     "Notify/EndTransactions": (_group(Action.SEND, "group"),),
     "Notify/Recall": (_topic(Action.SEND, found=True),),
     "Notify/Receive": (_topic(Action.RECEIVE, "subscriptions[].topic"), _group(Action.RECEIVE, "group")),

@@ -98,9 +98,17 @@ class NotifyService:
     """Called when a client reports UNKNOWN for a transaction, so that it is checked soon."""
 
     async def send(
-        self, *, group: str, fence_id: bytes, half: bool, batches: Sequence[tuple[str, Columns]]
+        self,
+        *,
+        group: str,
+        fence_id: bytes,
+        half: bool,
+        batches: Sequence[tuple[str, Columns]],
+        denied: Mapping[str, TxmsgError] = {},
     ) -> Problems:
         """Stores messages, as halves or for delivery, by topic. On return all but those with problems are on disk.
+
+        denied: topics that the caller may not send to, with the problem of their messages.
 
         A problem concerns a whole transaction: none of its messages was stored. Errors that concern all are raised:
         InvalidName for the group, Overloaded, BrokerUnavailable.
@@ -111,7 +119,8 @@ class NotifyService:
         producer = await self.topics.producer(group, fence_id) if half else 0
         problems: dict[bytes, TxmsgError] = {}
         columns = Columns()
-        refused = await self.topics.make_missing([topic for topic, _ in batches])
+        missing = await self.topics.make_missing([topic for topic, _ in batches if topic not in denied])
+        refused = {**missing, **denied}
         for topic, batch in batches:
             if topic in refused:
                 problems.update(dict.fromkeys(batch.ids, refused[topic]))

@@ -11,6 +11,7 @@ from txmsg.access.limits import Usage
 from txmsg.access.permissions import allows, denied
 from txmsg.access.principal import ANYONE, Principal
 from txmsg.access.rules import Right
+from txmsg.errors import PermissionDenied
 
 
 class Caller(NamedTuple):
@@ -63,12 +64,19 @@ def may(right: Right, name: str) -> bool:
     return calling is None or allows(calling.principal.rights, right, name)
 
 
+def refusal(right: Right, name: str) -> PermissionDenied | None:
+    """The error unless `may`."""
+    if may(right, name):
+        return None
+    calling = answering.get()
+    assert calling is not None, "nobody is denied outside a call"
+    return denied(calling.principal.name, right, name)
+
+
 def require(right: Right, name: str) -> None:
     """Raises PermissionDenied unless `may`."""
-    if not may(right, name):
-        calling = answering.get()
-        assert calling is not None, "nobody is denied outside a call"
-        raise denied(calling.principal.name, right, name)
+    if (error := refusal(right, name)) is not None:
+        raise error
 
 
 @contextmanager

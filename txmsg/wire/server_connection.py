@@ -349,7 +349,7 @@ class ServerConnection(Connection):
                 running.call.begin(arguments[0], is_last=bool(flags & LAST))
                 arguments = ()
             arguments += (running.call,)
-        running.task = self.loop.create_task(self._answer(call, handler, arguments, running.call))
+        running.task = self.loop.create_task(self._answer(call, method, handler, arguments, running))
         running.task.add_done_callback(lambda _: self._forget(call, running))
 
     def _why_not(self, method: Method[Any, Any], request: Any, size_bytes: int) -> TxmsgError | None:
@@ -362,12 +362,16 @@ class ServerConnection(Connection):
         return refused
 
     async def _answer(
-        self, call: int, handler: Handler, arguments: tuple[Any, ...], told: ServerCall[Any, Any] | None
+        self, call: int, method: Method[Any, Any], handler: Handler, arguments: tuple[Any, ...], running: Running
     ) -> None:
         answering.set(self)
         try:
-            if self.usage is not None:
+            if self.usage is not None and self.usage.is_limited:
                 await self.usage.request()
+                guard = self._server.guard
+                assert guard is not None, "users have limits"
+                if (refused := guard.refusal(self.principal, method.name, running.request)) is not None:
+                    raise refused  # its rule was taken away while it waited
             reply = await handler(*arguments)
             message = b"" if reply is None else reply.SerializeToString()
         except TxmsgError as exc:
@@ -378,8 +382,8 @@ class ServerConnection(Connection):
         else:
             self.send(Kind.REPLY, 0, call, message)
             await self.drained(call)  # a call whose reply is large is under way until the client is taking it
-            if told is not None and not self.is_lost:
-                told.unsent = ignore
+            if running.call is not None and not self.is_lost:
+                running.call.unsent = ignore
 
     def _fail(self, call: int, error: TxmsgError) -> None:
         self._server.calls_failed[error.code] += 1

@@ -67,7 +67,10 @@ class AccessApi:
         await self._users.delete(request.name)
         return pb.DeleteUserReply()
 
-    async def watch(self, request: pb.WatchAccessRequest) -> pb.WatchAccessReply:
+    @with_call  # so that a call that waits ends when its rule is taken away
+    async def watch(
+        self, request: pb.WatchAccessRequest, _: ServerCall[pb.WatchAccessRequest, pb.WatchAccessReply]
+    ) -> pb.WatchAccessReply:
         if self._live is None:
             raise MisuseError("this broker has no authentication: start it with --auth")
         snapshot = await self._live.changed_from(request.version, min(request.wait_ms / 1000, _WAIT_S_MAX))

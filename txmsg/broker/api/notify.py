@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 from uuid import UUID
 
-from txmsg.access.permissions import CHECK_GROUP, SEND_TOPIC
+from txmsg.access.permissions import CHECK_GROUP, SEND_GROUP, SEND_TOPIC
 from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Refusal, Subscription
 from txmsg.broker.erasable import ErasableBodies
@@ -20,7 +20,7 @@ from txmsg.columns import Columns
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
 from txmsg.runtime.start import Start, start_of_wire
-from txmsg.wire.caller import current_usage, may, require
+from txmsg.wire.caller import current_usage, may, refusal, require
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.server_call import ServerCall, with_call
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -162,6 +162,10 @@ class NotifyApi:
         _check_items(count)
         if (usage := current_usage()) is not None:
             await usage.messages(count)
+        # Not before: a rule that is taken away while a request waits for its turn counts.
+        if request.half:
+            require(SEND_GROUP, request.group)
+        denied = {batch.topic: refusal(SEND_TOPIC, batch.topic) for batch in request.batches}
         problems = await self._service.send(
             group=request.group,
             fence_id=request.fence_id,
@@ -183,6 +187,7 @@ class NotifyApi:
                 )
                 for batch in request.batches
             ],
+            denied={topic: error for topic, error in denied.items() if error is not None},
         )
         return pb.SendReply(shard=self._shard, errors=_item_errors(problems))
 

@@ -1,0 +1,95 @@
+"""Which messages of a request may be sent: producers join the sends of all callers, to several topics, into one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from txmsg.access.limits import NO_LIMITS, Usage
+from txmsg.access.principal import Principal
+from txmsg.access.rules import Rights, parse_rule
+from txmsg.broker.api.notify import NotifyApi
+from txmsg.broker.incarnation import Incarnation
+from txmsg.errors import PermissionDenied, TxmsgError
+from txmsg.wire.caller import Caller, answering
+from txmsg.wire.v1 import txmsg_pb2 as pb
+
+
+class Stored:
+    """Takes what is sent, and refuses what it is told to."""
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+
+    async def send(
+        self, *, batches: Sequence[tuple[str, Any]], denied: Mapping[str, TxmsgError], **_: Any
+    ) -> Mapping[bytes, TxmsgError]:
+        self.topics += [topic for topic, _ in batches if topic not in denied]
+        return {batch.ids[0]: denied[topic] for topic, batch in batches if topic in denied}
+
+
+class Sending:
+    """A call of a user, whose rules may be taken away while its messages wait for their rate."""
+
+    def __init__(self, *rules: str) -> None:
+        self.caller = Caller("anna", "peer")
+        self.usage = Usage("anna", NO_LIMITS)
+        self.allow(*rules)
+
+    def allow(self, *rules: str) -> None:
+        rights = Rights(parse_rule("anna", *rule.split()) for rule in rules)
+        self.principal = Principal("anna", frozenset(), rights, "")
+
+    def taken_away_while_it_waits(self, *left: str) -> None:
+        async def messages(count: int) -> None:
+            self.allow(*left)
+
+        self.usage.messages = messages  # type: ignore[method-assign]
+
+
+async def send(sending: Sending, *topics: str, half: bool = False) -> tuple[Stored, pb.SendReply]:
+    stored = Stored()
+    nothing, routes, incarnation = cast(Any, None), cast(Any, SimpleNamespace(is_draining=False)), Incarnation()
+    incarnation.shard = UUID(int=1)
+    api = NotifyApi(
+        cast(Any, stored),
+        *[nothing] * 4,
+        bodies=nothing,
+        routes=routes,
+        incarnation=incarnation,
+        stopping=asyncio.Event(),
+    )
+    batches = [
+        pb.MessageColumns(topic=topic, transaction_ids=bytes([place] * 16), body=[b""])
+        for place, topic in enumerate(topics)
+    ]
+    answering.set(sending)
+    return stored, await api.send(pb.SendRequest(group="shop", half=half, batches=batches))
+
+
+def refused(reply: pb.SendReply) -> list[tuple[bytes, str]]:
+    return [(error.transaction_id, error.code) for error in reply.errors]
+
+
+async def test_messages_for_a_topic_without_a_right_are_refused_and_the_others_of_the_request_are_stored() -> None:
+    stored, reply = await send(Sending("send topic:orders"), "bills", "orders", "leads")
+    assert stored.topics == ["orders"]
+    assert refused(reply) == [(bytes([0] * 16), "permission_denied"), (bytes([2] * 16), "permission_denied")]
+    assert "anna may not send topic:leads" in reply.errors[1].text
+
+
+async def test_a_rule_that_is_taken_away_while_messages_wait_for_their_rate_counts() -> None:
+    sending = Sending("send topic:orders", "send topic:bills")
+    sending.taken_away_while_it_waits("send topic:bills")
+    stored, reply = await send(sending, "orders", "bills")
+    assert stored.topics == ["bills"]
+    assert refused(reply) == [(bytes(16), "permission_denied")]
+    sending = Sending("send topic:orders", "send group:shop")
+    sending.taken_away_while_it_waits("send topic:orders")
+    with pytest.raises(PermissionDenied, match="send group:shop"):
+        await send(sending, "orders", half=True)
