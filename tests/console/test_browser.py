@@ -59,7 +59,8 @@ def test_a_setting_is_set_at_the_version_that_was_seen_and_rolled_back(look: Loo
     page.locator("#dialog button.primary").click()
     expect(page.locator("#dialog")).to_contain_text("broker.retention_s is at version")  # somebody else was faster
     page.goto(f"{shown.url}/notify/audit")
-    expect(page.locator("tbody tr", has_text="broker.retention_s")).to_have_count(3)
+    expect(page.locator("#settings tbody tr", has_text="broker.retention_s")).to_have_count(3)
+    expect(page.locator("#entries tbody tr", has_text="broker.retention_s").first).to_contain_text("9d → 8d")
     page.goto(f"{shown.url}/notify/settings?q=retention_s")
     expect(page.locator("tbody tr").first).to_contain_text("set at run time")
 
@@ -72,7 +73,7 @@ def test_hostile_names_are_text(look: Look, shown: Shown) -> None:
         f" values (1000000, 'app.x', $txt${hostile}$txt$, $txt${hostile}$txt$)"
     )
     page = look("/notify/audit")
-    row = page.locator("tbody tr", has_text="app.x").first
+    row = page.locator("#settings tbody tr", has_text="app.x").first
     expect(row).to_contain_text("<img src=x onerror=alert(1)>\\u202e'\"{{7*7}}</script>")
     assert page.locator("#live img").count() == 0
 

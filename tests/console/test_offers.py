@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message
@@ -18,10 +19,15 @@ from txmsg.console.identity import Identity
 from txmsg.console.pages import ACTIONS
 from txmsg.console.watch import Snapshot, Watch
 from txmsg.errors import PermissionDenied
-from txmsg.wire.v1 import access_pb2
+from txmsg.wire.v1 import access_pb2, dead_letters_pb2, messages_pb2, txmsg_pb2
 from txmsg.wire.v1 import rules_pb2 as pb
 
 WAIT_S = 20.0
+_WITH_BODIES: dict[type[Message], str] = {
+    messages_pb2.FindMessagesReply: "messages",
+    dead_letters_pb2.ListDeadLettersReply: "letters",
+    txmsg_pb2.ListHalvesReply: "halves",
+}
 _LOOKS = [Rule("ann", Action.DESCRIBE, kind, "*") for kind in Kind]
 _OF_BROKERS = [action for action in ACTIONS if action.method]
 
@@ -124,12 +130,11 @@ async def test_rights_are_those_of_the_last_poll(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("path", ["/messages/{id}", "/dead-letters/{group}/{id}", "/halves/{transaction}"])
 async def test_what_is_withheld_is_said_to_be(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def withheld(reply: type[Message]) -> Message:
-        filled = hostile(reply)
-        for field in ("messages", "letters", "halves"):
-            for each in getattr(filled, field, ()):
-                if hasattr(each, "withheld"):
-                    each.withheld, each.body, each.headers = True, b"", b""
-        return filled
+        filled: Any = hostile(reply)
+        if (field := _WITH_BODIES.get(reply)) is not None:
+            for each in getattr(filled, field):
+                each.withheld, each.body, each.headers = True, b"", b""
+        return reply.FromString(filled.SerializeToString())
 
     answering(monkeypatch, withheld)
     async with answered_console() as found:

@@ -22,6 +22,7 @@ from tests.page.conftest import ShowPage
 from txmsg.errors import MisuseError
 from txmsg.page import app, watch
 from txmsg.page.board import Snapshot
+from txmsg.page.listening import Server
 from txmsg.page.server import PageConfig, serve
 
 WAIT_S = 60.0
@@ -269,3 +270,25 @@ def test_tables_that_hold_nothing_yet_are_figures_that_were_never_written(databa
         snapshot = read(connection)
     assert snapshot.written_at is None
     assert snapshot.figures["total"]["orders"] == 0
+
+
+@pytest.mark.parametrize(
+    ("proxies", "client"), [(None, "127.0.0.1"), ("10.0.0.9", "127.0.0.1"), ("127.0.0.1", "8.8.8.8")]
+)
+async def test_who_a_request_is_from_says_a_proxy_that_is_named_only(
+    proxies: str | None, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    async def application(scope: Any, *_: Any) -> None:
+        seen.append((scope["client"][0], scope["scheme"]))
+
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    if proxies is not None:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)
+    config = Server(application).config
+    config.load()
+    headers = [(b"x-forwarded-for", b"8.8.8.8"), (b"x-forwarded-proto", b"https")]
+    scope = {"type": "http", "scheme": "http", "client": ("127.0.0.1", 4711), "headers": headers}
+    await config.loaded_app(scope, None, None)
+    assert seen == [(client, "https" if client == "8.8.8.8" else "http")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from txmsg.administration import Ask, moment
+from txmsg.administration import Ask, moment, new_request
 from txmsg.message import us_of_datetime
 from txmsg.wire.v1 import audit_pb2 as pb
 from txmsg.wire.v1.audit_rpc import Audit
@@ -53,7 +53,8 @@ class AuditAdministration:
         before_id: int | None = None,
     ) -> AuditPage:
         """Entries for which all that is given holds. action: a whole one, or its first part, as `topic`."""
-        request = pb.ListAuditRequest(
+        request = new_request(
+            pb.ListAuditRequest,
             since_us=us_of_datetime(since) if since else 0,
             who=who,
             action=action,

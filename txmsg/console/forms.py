@@ -36,6 +36,17 @@ def float_of(look: Look, name: str) -> float | None:
     return number
 
 
+def duration_of(look: Look, name: str) -> float | None:
+    """A length of time in seconds; None if nothing is typed."""
+    text = look.values.get(name, "").strip()
+    if not text:
+        return None
+    seconds = seconds_in(text)
+    if seconds is None:
+        raise MisuseError(look.t("groups.no_duration", text=shown(text)))
+    return seconds
+
+
 def as_of_now(text: str) -> str:
     """A time instead of how long ago it was; any other text as it is. What was confirmed is what is done later."""
     return text if seconds_in(text) is None or (time := time_in(text)) is None else time.isoformat()

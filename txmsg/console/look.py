@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 from txmsg.administration.alerts import AlertAdministration
+from txmsg.administration.audit import AuditAdministration
 from txmsg.administration.cluster import ClusterAdministration
 from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
@@ -126,6 +127,10 @@ class Look:
     async def settings(self, work: Callable[[SettingsAdministration], T]) -> T:
         """Asks the administration of settings."""
         return await self.watch.database.run(lambda: work(SettingsAdministration(self.watch.database.ask_from_thread)))
+
+    async def audit(self, work: Callable[[AuditAdministration], T]) -> T:
+        """Asks the administration of the audit log."""
+        return await self.watch.database.run(lambda: work(AuditAdministration(self.watch.database.ask_from_thread)))
 
     async def alerts(self, work: Callable[[AlertAdministration], T]) -> T:
         """Asks the administration of alerts."""

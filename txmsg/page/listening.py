@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from txmsg.wire.address import check_address, host_and_port
 from txmsg.wire.tls import ServerTls
 
 _STOP_S: Final = 3
+_PROXIES: Final = "FORWARDED_ALLOW_IPS"
+"""uvicorn's variable: the proxies whose X-Forwarded-For and -Proto count."""
 
 
 class Server(uvicorn.Server):
@@ -29,6 +32,8 @@ class Server(uvicorn.Server):
                 server_header=False,
                 lifespan="off",
                 ws="none",
+                # Not uvicorn's default, which believes whoever is on this machine who a request is from.
+                proxy_headers=_PROXIES in os.environ,
                 timeout_graceful_shutdown=_STOP_S,
                 ssl_context_factory=None if tls is None else lambda _, __: tls.for_web(),
             )

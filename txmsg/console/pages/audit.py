@@ -1,16 +1,56 @@
-"""Who has changed what: the settings, of all the newest first."""
+"""Who has changed what: the audit log, and the changes of settings, of all the newest first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
+from txmsg.administration.audit import AuditEntry
+from txmsg.console.forms import int_of, time_of
 from txmsg.console.look import Look
 from txmsg.console.views import View
 
+PAGE_MAX: Final = 50
+_FILTER: Final = ("who", "action", "target", "since")
+
+
+class _Change(NamedTuple):
+    """Something that an entry changed. None: it was not, or is not, there."""
+
+    name: str
+    old: str | None
+    new: str | None
+
 
 async def _read(look: Look) -> Mapping[str, Any]:
-    return {"changes": await look.settings(lambda settings: settings.history(""))}
+    given = {name: value for name in _FILTER if (value := look.values.get(name, "").strip())}
+    since, before_id = time_of(look, "since"), int_of(look, "before")
+    which = {name: value for name, value in given.items() if name != "since"}
+    found = await look.audit(lambda audit: audit.list(since=since, limit=PAGE_MAX, before_id=before_id, **which))
+    is_whole = not given and before_id is None
+    return {
+        "entries": [(entry, _changes(entry)) for entry in found.entries],
+        "next": found.next,
+        "given": given,
+        "changes": await look.settings(lambda settings: settings.history("")) if is_whole else [],
+    }
+
+
+def _changes(entry: AuditEntry) -> Sequence[_Change]:
+    before, after = entry.before or {}, entry.after or {}
+    return [
+        _Change(name, _text(before, name), _text(after, name))
+        for name in dict.fromkeys((*before, *after))
+        if name not in before or name not in after or before[name] != after[name]
+    ]
+
+
+def _text(values: Mapping[str, Any], name: str) -> str | None:
+    if name not in values:
+        return None
+    value = values[name]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 VIEWS: Final = (View(path="/audit", section="audit", template="audit.html", read=_read, every_s=2.0),)

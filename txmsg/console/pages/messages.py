@@ -1,4 +1,4 @@
-"""Single messages of a Notify database: found by id, key or place, with headers, body and the life of each."""
+"""Single messages of a Notify database: found by id, key or place, with headers, body and life; bodies erased."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from txmsg.administration.life import MessageLives
+from txmsg.console.actions import Action, Confirmation, Field
 from txmsg.console.body import shown_body
 from txmsg.console.forms import int_of
 from txmsg.console.look import Look
 from txmsg.console.views import View
 from txmsg.errors import MisuseError, OutcomeExpired, UnknownTopic
+from txmsg.message import parse_id
 from txmsg.runtime.start import Start
 
 _FOUND_MAX: Final = 50
@@ -39,14 +41,45 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     content = await look.notify(lambda notify: notify.message_content(life.id))
     return {
         "life": life,
+        "is_erasable": content is not None and await _is_erasable(look, life.topic),
         "events": life.events[-_EVENTS_MAX:],
         "content": content,
         "body": shown_body(content.body, look.values.get("form", "")) if content else None,
     }
 
 
+async def _is_erasable(look: Look, topic: str | None) -> bool:
+    if topic is None:
+        return False
+    try:
+        found = await look.topics(lambda topics: topics.show(topic))
+    except UnknownTopic:  # deleted meanwhile
+        return False
+    return found.settings.erasable_s is not None
+
+
+async def _confirm_erase(look: Look) -> Confirmation:
+    id_, topic = look.path["id"], look.values.get("topic", "")
+    parse_id(id_)
+    return Confirmation(
+        title=look.t("messages.erase_title"),
+        says=[look.t("messages.erase_says", id=id_, topic=topic), look.t("messages.erase_says_rest")],
+        button=look.t("messages.erase"),
+        is_danger=True,
+        fields=[Field(name="topic", kind="hidden", value=topic)],
+    )
+
+
+async def _erase(look: Look) -> str:
+    id_, topic = look.path["id"], look.values.get("topic", "")
+    (result,) = await look.notify(lambda notify: notify.erase(topic, [id_]))
+    if not result.found:
+        raise MisuseError(look.t("messages.not_erasable", id=id_, topic=topic))
+    return look.t("messages.erased" if result.erased else "messages.erased_before", id=id_)
+
+
 VIEWS: Final = (
     View(path="/messages", section="find", template="messages.html", read=_read, every_s=5.0),
     View(path="/messages/{id}", section="find", template="message.html", read=_read_one, every_s=2.0),
 )
-ACTIONS: Final = ()
+ACTIONS: Final = (Action(path="/messages/{id}/erase", method="Messages/Erase", confirm=_confirm_erase, perform=_erase),)

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from txmsg.administration.topics import DURABILITIES, PERMISSIONS, UNREAD, TopicChange, TopicSettings
 from txmsg.console.actions import Action, Confirmation, Field, deletion
-from txmsg.console.forms import float_of, int_of, names
+from txmsg.console.forms import duration_of, float_of, int_of, names
 from txmsg.console.look import Look
 from txmsg.console.views import View
+from txmsg.runtime.durations import shown_duration
 
 PAGE_MAX: Final = 100
 
@@ -49,13 +50,15 @@ async def _confirm_create(look: Look) -> Confirmation:
                 kind="number",
                 help=look.t("topics.queues_help"),
             ),
+            Field(name="erasable_s", label=look.t("topics.erasable_s"), help=look.t("topics.erasable_help")),
         ],
     )
 
 
 async def _create(look: Look) -> str:
     topic, queues = look.values.get("topic", "").strip(), int_of(look, "queues")
-    count, _, created = await look.topics(lambda topics: topics.create(topic, queues))
+    erasable_s = duration_of(look, "erasable_s")
+    count, _, created = await look.topics(lambda topics: topics.create(topic, queues, erasable_s=erasable_s))
     return look.t("topics.created" if created else "topics.existed", topic=topic, queues=count)
 
 
@@ -105,6 +108,13 @@ async def _confirm_alter(look: Look) -> Confirmation:
                     ("journal", ("on", "off")),
                 )
             ),
+            Field(
+                name="erasable_s",
+                label=look.t("topics.erasable_s"),
+                value=_given(look, settings, "erasable_s"),
+                help=look.t("topics.erasable_alter_help"),
+                affects=True,
+            ),
         ],
     )
 
@@ -127,6 +137,7 @@ def _change(look: Look, settings: TopicSettings) -> TopicChange:
         name: int_of(look, name) for name in ("queues", "write_queues", "read_queues", "ordered_queues")
     }
     wanted |= {name: look.values.get(name) for name in ("permission", "durability", "unread")}
+    wanted["erasable_s"] = duration_of(look, "erasable_s")
     wanted["send_rate_max"] = float_of(look, "send_rate_max") or 0.0
     wanted["journal"] = look.values["journal"] == "on" if "journal" in look.values else None
     return TopicChange(**{name: new for name, new in wanted.items() if new != _now(settings, name)})
@@ -140,6 +151,8 @@ def _now(settings: TopicSettings, name: str) -> Any:
 
 
 def _given(look: Look, settings: TopicSettings, name: str) -> str:
+    if name == "erasable_s":
+        return look.values.get(name, "" if settings.erasable_s is None else shown_duration(settings.erasable_s))
     return look.values.get(name, _text(_now(settings, name)))
 
 
@@ -150,10 +163,12 @@ def _text(value: object) -> str:
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
-def _shown(look: Look, name: str, value: object) -> str:
+def _shown(look: Look, name: str, value: Any) -> str:
     """As a sentence has it."""
     if name == "send_rate_max" and not value:
         return look.t("lists.unlimited")
+    if name == "erasable_s":
+        return look.t("topics.erasable_for", time=shown_duration(value)) if value else look.t("topics.erasable_no")
     return look.t(f"topics.journal_{_text(value)}") if name == "journal" else _text(value)
 
 

@@ -1,0 +1,76 @@
+"""The page of the audit log, without a broker: which entries it asks for, and what they say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from tests.console.answering import answered_console, answering, hostile
+from txmsg.console.database import Database
+from txmsg.wire.method import Method
+from txmsg.wire.v1 import audit_pb2 as pb
+from txmsg.wire.v1 import settings_pb2
+from txmsg.wire.v1.audit_rpc import Audit
+
+_ENTRY = pb.AuditEntry(
+    id=7,
+    at_us=1_780_000_000_000_000,
+    who="ada",
+    address="10.0.0.7:4711",
+    action="topic.alter",
+    target="orders",
+    before=json.dumps({"queues": 4, "durability": "sync", "gone": True}),
+    after=json.dumps({"queues": 8, "durability": "sync", "rate": 1.5}),
+)
+
+
+def answer(reply: type[Message]) -> Message:
+    return pb.ListAuditReply(entries=[_ENTRY], next=6) if reply is pb.ListAuditReply else hostile(reply)
+
+
+async def test_an_entry_says_who_changed_what_and_from_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, answer)
+    async with answered_console() as found:
+        text = (await found.client.get("/notify/audit")).text
+    for says in ("ada", "10.0.0.7:4711", "topic.alter", "orders", "queues: 4 → 8", "rate: 1.5", "gone: true → –"):
+        assert says in text
+    assert "durability" not in text
+    assert 'href="/notify/audit?before=6"' in text
+    assert '<section class="panel" id="settings">' in text
+
+
+async def test_entries_are_filtered_and_paged(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[Any] = []
+    answering(monkeypatch, answer)
+    async with answered_console() as found:
+
+        async def ask(_: Database, method: Method[Any, Any], request: Message) -> Message:
+            requests.append((method, request))
+            return answer(method.reply)
+
+        monkeypatch.setattr(Database, "ask", ask)
+        query = {"who": " ada ", "action": "topic", "target": "orders", "since": "2026-05-01T10:00:00Z", "before": "9"}
+        text = (await found.client.get("/notify/audit", params=query)).text
+        wrong = await found.client.get("/notify/audit", params={"before": "-1"})
+    (method, request), *_ = requests
+    assert method is Audit.list
+    assert (request.who, request.action, request.target, request.before_id) == ("ada", "topic", "orders", 9)
+    assert request.since_us == 1_777_629_600_000_000
+    assert 'id="settings"' not in text  # their history is not filtered
+    assert "since=2026-05-01T10" in text.partition('rel="next" href="')[2]
+    assert wrong.status_code == 400
+    assert "whole number" in wrong.text
+
+
+async def test_without_a_filter_the_history_of_settings_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_yet(reply: type[Message]) -> Message:
+        return reply() if reply in {pb.ListAuditReply, settings_pb2.SettingHistoryReply} else hostile(reply)
+
+    answering(monkeypatch, none_yet)
+    async with answered_console() as found:
+        text = (await found.client.get("/notify/audit")).text
+    assert "Nothing has been changed yet." in text
+    assert 'id="settings"' not in text
