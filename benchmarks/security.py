@@ -117,7 +117,7 @@ def measure(turns: int, seconds: float, count: int) -> tuple[dict[str, dict[str,
 
 def main() -> int:
     options = parser_of(__doc__, "shorter turns").parse_args()
-    found, lost = measure(*((4, 1.5, 50_000) if options.quick else (6, 5.0, 300_000)))
+    found, lost = measure(*((3, 1.5, 50_000) if options.quick else (6, 5.0, 300_000)))
     figures: dict[str, float] = {}
     for setting, kinds in found.items():
         for kind, each in kinds.items():
