@@ -58,7 +58,7 @@ def test_secured_it_holds_too_while_certificates_and_tokens_change(tmp_path: Pat
     assert (result["missing"], result["duplicated"], result["phantom"], result["in_doubt"]) == (0, 0, 0, 0)
     assert result["effects"] == dict.fromkeys(GROUPS, result["committed"])
     security = result["security"]
-    assert (security["users"], security["refused"], security["let_in"]) == (len(RIGHTS), 9, 0)
+    assert (security["users"], security["refused"], security["let_in"]) == (len(RIGHTS), 10, 0)
     assert security["mirrored"] == result["committed"] - 2 * 5  # without those who registered in the old ways
 
     assert (keep / "access").stat().st_mode & 0o777 == 0o700

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from txmsg.broker.migrate import upgrade
 from txmsg.embedded import EmbeddedPostgres
@@ -43,6 +44,7 @@ class Stage:
     """Leaving the context ends all its processes, whatever happened inside: the last started first."""
 
     page_scheme = "http"
+    broker_names: ClassVar[Sequence[str]] = ("broker",)
 
     def __init__(self, directory: Path, *databases: str) -> None:
         self.directory = directory
@@ -52,7 +54,8 @@ class Stage:
         self._logs = directory / "logs"
         self._postgres = EmbeddedPostgres(directory / "postgres")
         self._exits = contextlib.ExitStack()
-        self.broker_address = f"127.0.0.1:{free_port()}"
+        self.brokers = {name: f"127.0.0.1:{free_port()}" for name in self.broker_names}
+        """Their addresses."""
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
@@ -98,7 +101,7 @@ class Stage:
 
     def child(self, name: str, *arguments: str, ready: str = LISTENING, **env: str) -> Child:
         """The same, but the caller ends it."""
-        env = {"TXMSG_BROKERS": self.broker_address, **self.credentials(name), **env}
+        env = {"TXMSG_BROKERS": self.broker_addresses, **self.credentials(name), **env}
         return Child(name, arguments, env=env, log=self._logs / f"{name}.log", ready=ready)
 
     def credentials(self, name: str) -> dict[str, str]:
@@ -122,28 +125,33 @@ class Stage:
     def _stop(self, name: str) -> None:
         self.children[name].stop()
 
-    # ---- the broker
+    # ---- the brokers
 
-    def start_broker(self, *options: str) -> Child:
-        """Starts the broker; always on the same address, so that clients find it again."""
-        where = ("--storage", self.url("notify"), "--listen", self.broker_address)
+    @property
+    def broker_addresses(self) -> str:
+        """As clients take them."""
+        return ",".join(self.brokers.values())
+
+    def start_broker(self, name: str = "broker", *options: str) -> Child:
+        """Starts a broker; always on the same address, so that clients find it again."""
+        where = ("--storage", self.url("notify"), "--listen", self.brokers[name])
         checks = ("--first-check-s", str(FIRST_CHECK_S), "--check-interval-s", str(CHECK_INTERVAL_S))
-        return self.start_program("broker", "txmsg.cli.main", "broker", *where, *checks, *options)
+        return self.start_program(name, "txmsg.cli.main", "broker", *where, *checks, *options)
 
     def start_console(self, *options: str) -> str:
         """Starts the console, which shows the Notify database; its address."""
-        where = ("--broker", self.broker_address, "--listen", "127.0.0.1:0")
+        where = ("--broker", self.broker_addresses, "--listen", "127.0.0.1:0")
         child = self.start_program("console", "txmsg.cli.main", "console", *where, *options)
         child.wait_ready()
         return f"{self.page_scheme}://{child.address}"
 
-    def channel(self) -> BlockingChannel:
-        """To the broker, with what this process has to show."""
-        return BlockingChannel(self.broker_address, tls=False, token="")
+    def channel(self, broker: str = "broker") -> BlockingChannel:
+        """To a broker, with what this process has to show."""
+        return BlockingChannel(self.brokers[broker], tls=False, token="")
 
-    def broker_stats(self) -> StatsReply:
-        """What the broker counted since it started."""
-        with self.channel() as channel:
+    def broker_stats(self, broker: str = "broker") -> StatsReply:
+        """What a broker counted since it started."""
+        with self.channel(broker) as channel:
             return channel.call(Admin.stats, StatsRequest(), timeout_s=10)
 
 

@@ -156,13 +156,13 @@ def _attempts(stage: SecureStage) -> list[Attempt]:
     foreign = stage.certificates.with_name("foreign")
     stage.issue(foreign, "supervisor")
     known, token = stage.context("supervisor"), stage.token_file("supervisor")
-    log, revoked = stage.log_address, stage.revoked_token
+    log, other, revoked = stage.log_address, stage.brokers["broker-2"], stage.revoked_token
 
-    def ask(tls: ssl.SSLContext | bool, token: str | Path, address: str = stage.broker_address) -> None:
+    def ask(tls: ssl.SSLContext | bool, token: str | Path, address: str = stage.brokers["broker"]) -> None:
         _call(BlockingChannel(address, tls=tls, token=token), Admin.stats, txmsg_pb2.StatsRequest())
 
     def call_as(user: str, method: Any, request: Any) -> None:
-        _call(stage.channel(user), method, request)
+        _call(stage.channel(user=user), method, request)
 
     message = txmsg_pb2.MessageColumns(topic=TOPIC, transaction_ids=bytes(16), body=[b"{}"], born_at_us=[0])
     forged = txmsg_pb2.SendRequest(group="forger", batches=[message])
@@ -181,6 +181,7 @@ def _attempts(stage: SecureStage) -> list[Attempt]:
         ),
         Attempt("without a token", lambda: ask(known, ""), Unauthenticated),
         Attempt("with a revoked token", lambda: ask(known, revoked), Unauthenticated),
+        Attempt("with a revoked token at the other broker", lambda: ask(known, revoked, other), Unauthenticated),
         Attempt("with a revoked token at the log", lambda: ask(known, revoked, log), Unauthenticated),
         Attempt("a subscriber that sends", lambda: call_as(GROUPS[0], Notify.send, forged), PermissionDenied),
         Attempt("a subscriber of another group", lambda: call_as(GROUPS[0], Notify.receive, stolen), PermissionDenied),

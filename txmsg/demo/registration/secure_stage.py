@@ -1,7 +1,7 @@
 """The same stage, secured: mutual TLS, and for each part a user with a token and no more rights than it needs.
 
-Beside the parts of the other stage there are a MetaQ server, the tailer that mirrors the messages into it, and the
-console. Files are below access/, which only their owner may read:
+Beside the parts of the other stage there are a second broker, a MetaQ server, the tailer that mirrors the messages into
+it, and the console. Files are below access/, which only their owner may read:
 
     certificates/   an authority, a certificate for all servers, and one for each client
     NAME.token      of each user; read again at each connection
@@ -51,6 +51,7 @@ class SecureStage(RegistrationStage):
     """Everything but the users who register."""
 
     page_scheme = "https"
+    broker_names = ("broker", "broker-2")
 
     def __init__(self, directory: Path, *, slow_ms: int) -> None:
         super().__init__(directory, slow_ms=slow_ms)
@@ -70,7 +71,7 @@ class SecureStage(RegistrationStage):
         self.run("first-user", "txmsg.cli.main", *user, "--out", str(self.token_file(_ADMIN)))
 
     def _admit(self) -> None:
-        with self.channel(_ADMIN) as channel:
+        with self.channel(user=_ADMIN) as channel:
             ask = _asker(channel)
             users, rules = UserAdministration(ask), RuleAdministration(ask)
             for name, rights in RIGHTS.items():
@@ -86,12 +87,12 @@ class SecureStage(RegistrationStage):
         names = [word for name in clients for word in ("--client", name)]
         self.run("certificates", "txmsg.cli.main", "cert", "dev", "--dir", str(directory), *names)
 
-    def start_broker(self, *options: str) -> Child:
-        return super().start_broker("--auth", *self._tls_options(), *options)
+    def start_broker(self, name: str = "broker", *options: str) -> Child:
+        return super().start_broker(name, "--auth", *self._tls_options(), *options)
 
     def _start_log(self) -> None:
         where = ("--data-dir", str(self.directory / "metaq"), "--listen", self.log_address)
-        options = (*where, "--access-from", self.broker_address, *self._tls_options())
+        options = (*where, "--access-from", self.broker_addresses, *self._tls_options())
         self.start_program("metaq", "txmsg.cli.main", "metaq", "serve", *options).wait_ready()
 
     def _start_tailer(self) -> None:
@@ -129,8 +130,8 @@ class SecureStage(RegistrationStage):
             context.load_cert_chain(directory / f"{client}.pem", directory / f"{client}.key")
         return context
 
-    def channel(self, user: str = "supervisor") -> BlockingChannel:
-        return BlockingChannel(self.broker_address, tls=self.context(user), token=self.token_file(user))
+    def channel(self, broker: str = "broker", user: str = "supervisor") -> BlockingChannel:
+        return BlockingChannel(self.brokers[broker], tls=self.context(user), token=self.token_file(user))
 
     # ---- rotation
 
@@ -141,9 +142,9 @@ class SecureStage(RegistrationStage):
         """
         self.children["broker"].wait_ready()
         self.issue(self.certificates, "supervisor")
-        for address in (self.broker_address, self.log_address, self.console_url.removeprefix("https://")):
+        for address in (*self.brokers.values(), self.log_address, self.console_url.removeprefix("https://")):
             self._wait_served(address)
-        with self.channel(_ADMIN) as channel:
+        with self.channel(user=_ADMIN) as channel:
             users = UserAdministration(_asker(channel))
             for name in RIGHTS:
                 [old] = users.show(name).tokens

@@ -25,7 +25,8 @@ class RegistrationStage(Stage):
 
     def _set_up(self) -> None:
         self._prepare()
-        self.start_broker().wait_ready()
+        for child in [self.start_broker(name) for name in self.brokers]:
+            child.wait_ready()
         self._admit()
         for group in GROUPS:
             self.start_subscriber(group)
@@ -35,10 +36,10 @@ class RegistrationStage(Stage):
             child.wait_ready()
 
     def _prepare(self) -> None:
-        """What the broker needs."""
+        """What brokers need."""
 
     def _admit(self) -> None:
-        """What all others need from the broker."""
+        """What all others need from brokers."""
 
     def start_subscriber(self, group: str) -> None:
         self.start(

@@ -166,7 +166,7 @@ def run(plan: Plan, directory: Path, audience: Audience) -> Result:
                 )
             checks = _run_crashes(plan, stage, cluster, crowd, audience)
             verdict = _settle(stage, audience)
-            checks += CheckCount.of(stage)
+            checks += CheckCount.of(stage, *stage.brokers)
             security = None
             if isinstance(stage, SecureStage):
                 from txmsg.demo.registration.secure_proof import examine
@@ -204,10 +204,10 @@ class CheckCount:
     rollback: int
 
     @classmethod
-    def of(cls, stage: RegistrationStage) -> CheckCount:
-        """Since the present broker started."""
-        stats = stage.broker_stats()
-        return cls(stats.committed_by_check, stats.rolled_back_by_check)
+    def of(cls, stage: RegistrationStage, *brokers: str) -> CheckCount:
+        """By these brokers, since they were started last."""
+        stats = [stage.broker_stats(name) for name in brokers]
+        return cls(sum(each.committed_by_check for each in stats), sum(each.rolled_back_by_check for each in stats))
 
     def __add__(self, other: CheckCount) -> CheckCount:
         return CheckCount(self.commit + other.commit, self.rollback + other.rollback)
@@ -342,7 +342,7 @@ def _script(plan: Plan, stage: RegistrationStage) -> list[tuple[float, Callable[
         stage.start_subscriber(plan.down)
 
     def kill_broker() -> CheckCount:
-        checks = CheckCount.of(stage)
+        checks = CheckCount.of(stage, "broker")
         stage.kill("broker")
         stage.start_broker()
         return checks
