@@ -73,11 +73,12 @@ async def serve(config: ConsoleConfig, on_ready: Callable[[str], None], stop: as
         )
         server = Server(new_app(console), config.tls.of_server())
         sweeping = tasks.create_task(sweep(console.sessions))
-        tasks.create_task(server.serve(sockets=[listener]))
+        serving = tasks.create_task(server.serve(sockets=[listener]))
         on_ready(address)  # connections are taken from here on: the socket listens
         await stop.wait()
         console.operations.stop()
         console.live.closing.set()
         server.should_exit = True
         sweeping.cancel()
+        await serving  # a login that is under way opens a desk
         await desks.close()

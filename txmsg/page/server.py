@@ -118,16 +118,17 @@ async def serve(
                 visitors = Visitors(asking(config.login), tasks) if config.login else None
                 sessions = Sessions[Visitor](time.monotonic, Visitors.leave)
                 server = Server(new_app(page, feed, visitors, sessions), tls)
-                tasks.create_task(server.serve(sockets=[listener]))
+                serving_page = tasks.create_task(server.serve(sockets=[listener]))
                 sweeping = tasks.create_task(sweep(sessions))
                 feeding = tasks.create_task(_feed(feed, board, health, news))
                 on_ready(address)  # connections are taken from here on: the socket listens
                 await stop.wait()
                 feeding.cancel()
                 sweeping.cancel()
-                sessions.end_all()
                 feed.close()
                 server.should_exit = True
+                await serving_page  # a login that is under way lets a visitor in
+                sessions.end_all()
         finally:
             watch.stop()
 

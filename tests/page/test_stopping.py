@@ -1,0 +1,79 @@
+"""Servers of the console and of pages end although a login is under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+
+from examples.trade_dashboard.page import PAGE
+from tests.console.conftest import csrf_in
+from txmsg.console import server as console_server
+from txmsg.console.desks import Desks
+from txmsg.console.identity import Identity
+from txmsg.page import server as page_server
+from txmsg.page.board import Snapshot
+from txmsg.wire.v1 import access_pb2 as pb
+
+WAIT_S = 60.0
+_AWAY = "127.0.0.1:1"
+Serve = Callable[[Callable[[str], None], asyncio.Event], Coroutine[Any, Any, None]]
+
+
+class SlowBrokers:
+    """Brokers that know a token when the server is already stopping."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def who_am_i(self, _: object = None) -> Identity:
+        self.asked.set()
+        await self.stop.wait()
+        for _round in range(100):  # the server goes as far as it can meanwhile
+            await asyncio.sleep(0)
+        return Identity(name="ann")
+
+    async def ask(self, _: str) -> pb.WhoAmIReply:
+        await self.who_am_i()
+        return pb.WhoAmIReply(name="ann", authentication=True)
+
+
+async def end_while_logging_in(serve: Serve, brokers: SlowBrokers) -> None:
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async with asyncio.timeout(WAIT_S):
+        serving = asyncio.create_task(serve(ready.set_result, brokers.stop))
+        address = await ready
+        async with httpx2.AsyncClient(
+            base_url=f"http://{address}", headers={"Sec-Fetch-Site": "same-origin"}
+        ) as client:
+            form = {"token": "txmsg_of_ann", "csrf": csrf_in((await client.get("/login")).text)}
+            logging_in = asyncio.create_task(client.post("/login", data=form))
+            await brokers.asked.wait()
+            brokers.stop.set()
+            assert (await logging_in).status_code == 303
+        await serving
+
+
+async def test_a_console_ends_while_somebody_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = SlowBrokers()
+    monkeypatch.setattr(console_server, "Desks", partial(Desks, who_am_i=brokers.who_am_i))
+    config = console_server.ConsoleConfig(databases={"notify": [_AWAY]}, listen="127.0.0.1:0")
+    await end_while_logging_in(partial(console_server.serve, config), brokers)
+
+
+async def test_a_page_server_ends_while_somebody_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_: psycopg.Connection[Any]) -> Snapshot:
+        raise AssertionError("there is no database")
+
+    brokers = SlowBrokers()
+    monkeypatch.setattr(page_server, "asking", lambda _: brokers.ask)
+    config = page_server.PageConfig(
+        database="postgresql://127.0.0.1:1/nothing", channel="news", listen="127.0.0.1:0", login=[_AWAY]
+    )
+    await end_while_logging_in(partial(page_server.serve, config, PAGE, read), brokers)
