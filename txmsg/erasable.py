@@ -32,23 +32,25 @@ def new_keys(count: int) -> list[bytes]:
 def seal(key: bytes, body: bytes) -> bytes:
     """The body under AES-256-GCM: 28 bytes longer. The same key and body give the same bytes."""
     nonce = hmac.digest(key, body, "sha256")[:_NONCE_SIZE_BYTES]
-    sealed: bytes = nonce + _cipher()(key).encrypt(nonce, body, None)
+    aes_gcm, _ = _cryptography()
+    sealed: bytes = nonce + aes_gcm(key).encrypt(nonce, body, None)
     return sealed
 
 
 def unseal(key: bytes, sealed: bytes) -> bytes:
     """The inverse of `seal`. Raises InvalidMessage for bytes that were not made with this key."""
-    from cryptography.exceptions import InvalidTag
-
+    aes_gcm, invalid_tag = _cryptography()
     try:
-        body: bytes = _cipher()(key).decrypt(sealed[:_NONCE_SIZE_BYTES], sealed[_NONCE_SIZE_BYTES:], None)
-    except (InvalidTag, ValueError):  # ValueError: of bytes too few for a nonce
+        body: bytes = aes_gcm(key).decrypt(sealed[:_NONCE_SIZE_BYTES], sealed[_NONCE_SIZE_BYTES:], None)
+    except (invalid_tag, ValueError):  # ValueError: of bytes too few for a nonce
         raise InvalidMessage("a body cannot be decrypted with its key: the stored bytes are damaged") from None
     return body
 
 
 @cache
-def _cipher() -> Any:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # not of applications that have no such topic
+def _cryptography() -> tuple[Any, type[Exception]]:
+    """The cipher, and what it raises. Once: to import it for each body would cost as much as to decrypt it."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    return AESGCM
+    return AESGCM, InvalidTag

@@ -10,6 +10,7 @@ from uuid import UUID
 from psycopg import AsyncConnection
 
 from txmsg.broker.store import audit
+from txmsg.broker.store.arrays import bytea_array, smallint_array, uuid_array
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.message import TransactionId, message_id
 from txmsg.wire.sealed import is_sealed, unsealed
@@ -48,15 +49,16 @@ class BodyKeys:
         """The keys of these messages: those given, where there are none yet. They are on disk when the messages are."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(
-                "select * from txmsg.obtain_body_keys(%s, %s::uuid[], %s::smallint[], %s::bytea[], %s::float8[])",
-                (topic_id, [UUID(bytes=each) for each in ids], list(ns), list(keys), list(kept_s)),
+                "select uuid_send(transaction_id), n, key from txmsg.obtain_body_keys(%s, %s, %s, %s, %s::float8[])",
+                (topic_id, uuid_array(ids), smallint_array(ns), bytea_array(keys), list(kept_s)),
+                binary=True,
             )
-            return {(each.bytes, n): key for each, n, key in await cursor.fetchall()}
+            return {(each, n): key for each, n, key in await cursor.fetchall()}
 
     async def of(self, ids: Collection[bytes], *, topic: str | None = None) -> Keys:
         """The keys of all messages of these transactions; topic: only of those of a topic."""
         async with session(self._pool) as connection:
-            return await _keys(connection, {UUID(bytes=each) for each in ids}, topic)
+            return await _keys(connection, ids, topic)
 
     async def erase(self, topic: str, transaction_id: UUID, n: int | None) -> tuple[int, int]:
         """Forgets the keys of a message, or of all of a transaction: how many had one, and how many now have none.
@@ -88,7 +90,7 @@ async def drop_expired(conn: Connection) -> int:
 
 async def opened(connection: AsyncConnection[Any], rows: Sequence[R]) -> list[R]:
     """Rows for an operator, with what is encrypted in clear. Those whose bodies were not asked for stay as they are."""
-    sealed = {row.transaction_id for row in rows if row.body and is_sealed(row.headers)}
+    sealed = {row.transaction_id.bytes for row in rows if row.body and is_sealed(row.headers)}
     if not sealed:
         return list(rows)
     keys = await _keys(connection, sealed, None)
@@ -103,14 +105,14 @@ def _opened(row: R, keys: Keys) -> R:
     return cast(R, replace(cast(Any, row), headers=headers, body=body))
 
 
-async def _keys(connection: AsyncConnection[Any], ids: Collection[UUID], topic: str | None) -> Keys:
-    cursor = await connection.execute(_KEYS, {"ids": list(ids), "topic": topic})
-    return {(each.bytes, n): key for each, n, key in await cursor.fetchall()}
+async def _keys(connection: AsyncConnection[Any], ids: Collection[bytes], topic: str | None) -> Keys:
+    cursor = await connection.execute(_KEYS, {"ids": uuid_array(list(ids)), "topic": topic}, binary=True)
+    return {(each, n): key for each, n, key in await cursor.fetchall()}
 
 
 _KEYS = """
-select b.transaction_id, b.n, b.key from txmsg.body_key b
- where b.transaction_id = any(%(ids)s::uuid[])
+select uuid_send(b.transaction_id), b.n, b.key from txmsg.body_key b
+ where b.transaction_id = any(%(ids)s)
    and (%(topic)s::text is null or b.topic_id = (select t.id from txmsg.topic t where t.name = %(topic)s))
 """
 

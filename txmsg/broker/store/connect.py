@@ -206,6 +206,7 @@ def open_pool(
     """
 
     async def configure(connection: AsyncConnection[Any]) -> None:
+        register_arrays(connection)
         await _set(
             connection,
             {
