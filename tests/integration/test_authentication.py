@@ -16,12 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psycopg
 import pytest
 from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
+from tests.console.answering import ACTION_PATHS, VIEW_PATHS, address
+from tests.console.conftest import csrf_in
+from tests.console.served import asked_console
 from tests.integration.cli_harness import json_of, said
 from tests.integration.client_harness import WAIT_S
 from tests.ports import own_port
@@ -31,6 +35,7 @@ from txmsg.access.tokens import new_token
 from txmsg.cli.main import main
 from txmsg.cli.user import make_first_user
 from txmsg.client.settings import Settings
+from txmsg.console.desks import Desks
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.location import open_log
@@ -359,6 +364,9 @@ def test_secrets_are_nowhere_to_be_found(secured: Secured, tmp_path: Path, caplo
         ("user", "whoami"),
     ):
         note(" ".join(command), said(*command, *where) + said(*command, *where, "--json"))
+    pages = asyncio.run(pages_of_the_console(brokers, secured.admin.read_text().strip(), wrong))
+    assert sum("<small>admin</small>" in text for text in pages.values()) > 10, "pages are those of a login"
+    said_anywhere |= pages
     with urllib.request.urlopen(f"http://{secured.metrics}/metrics", timeout=WAIT_S) as reply:
         note("/metrics", reply.read().decode())
     with psycopg.connect(secured.storage, connect_timeout=10) as connection:
@@ -377,6 +385,28 @@ def test_secrets_are_nowhere_to_be_found(secured: Secured, tmp_path: Path, caplo
     assert all(said_anywhere.values())
     assert [(place, secret) for place, text in said_anywhere.items() for secret in secrets if secret in text] == []
     assert token.split("_")[1] in said_anywhere["table access_token"], "the search finds what is there"
+
+
+async def pages_of_the_console(brokers: list[str], token: str, wrong: str) -> dict[str, str]:
+    """All pages and dialogs of a console, with their headers, by who looks."""
+    answers = {}
+    async with asyncio.TaskGroup() as tasks, asked_console(Desks({"notify": brokers}, tasks)) as asked:
+
+        async def note(what: str, answer: httpx2.Response) -> httpx2.Response:
+            answers[f"the console: {what}"] = f"{answer.headers}\n{answer.text}"
+            return answer
+
+        csrf = csrf_in((await note("the login", await asked.client.get("/login"))).text)
+        for given in (wrong, f"Bearer {wrong}", token):
+            form = {"token": given, "csrf": csrf, "next": "/notify"}
+            await note(
+                given[:1], await asked.client.post("/login", headers={"Sec-Fetch-Site": "same-origin"}, data=form)
+            )
+        for path in (*VIEW_PATHS, *ACTION_PATHS):
+            await note(path, await asked.client.get(address(path), params={"topic": "secrets", "group": "secrets"}))
+        (session,) = asked.sessions._by_id.values()
+        answers["repr of the console"] = repr((asked, session, session.at["notify"].watch.database))
+    return answers
 
 
 def test_a_user_above_its_limits_is_refused_and_another_is_not(secured: Secured) -> None:
