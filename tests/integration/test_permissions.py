@@ -37,7 +37,9 @@ from txmsg.wire.tls import client_context
 from txmsg.wire.v1 import (
     access_pb2,
     audit_pb2,
+    cluster_pb2,
     dead_letters_pb2,
+    groups_pb2,
     messages_pb2,
     rules_pb2,
     settings_pb2,
@@ -45,6 +47,7 @@ from txmsg.wire.v1 import (
     txmsg_pb2,
 )
 from txmsg.wire.v1.access_rpc import Access
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 MINE, OTHER = "mine", "other"
 ALL_RIGHTS = [(right.action, right.kind) for right in RIGHTS if right.kind is not Kind.CLUSTER]
@@ -332,6 +335,35 @@ async def test_sends_to_a_topic_without_a_right_fail_and_no_others_of_the_same_p
         each.settings.name for each in place.call("ops", "Topics/List", topics_pb2.ListTopicSettingsRequest()).topics
     }
     assert not names & {"theirs", "others"}, "a topic is not created by who may not send to it"
+
+
+async def test_nobody_is_shown_under_a_group_or_as_a_member_of_others(place: Place) -> None:
+    place.new("worker", "receive topic:mine", "receive group:crew", "send group:crew")
+    receive = txmsg_pb2.ReceiveRequest(
+        group="crew", client_id="w1", max_messages=1, subscriptions=[txmsg_pb2.Subscription(topic=MINE)]
+    )
+    await asyncio.to_thread(place.call, "worker", "Notify/Receive", receive)
+
+    async def attached(user: str, **hello: Any) -> tuple[Any, list[Any], list[str]]:
+        """What operators see of it: its entry, the entries of the group, and the hosts of the group's members."""
+        async with Channel(place.broker, token=place.tokens[user], tls=False) as channel:
+            frame = txmsg_pb2.ClientFrame(hello=txmsg_pb2.Hello(client_id="w1", host=user, **hello))
+            stream = await channel.stream(Notify.attach, frame, timeout_s=TIMEOUT_S)
+            await stream.receive()
+            clients = await asyncio.to_thread(place.call, "ops", "Cluster/Clients", cluster_pb2.ClientsRequest())
+            shown = await asyncio.to_thread(place.call, "ops", "Groups/Show", groups_pb2.ShowGroupRequest(group="crew"))
+            stream.close()
+        [own] = [client for client in clients.clients if client.host == user]
+        return (
+            own,
+            [each for each in clients.clients if each.producer_group == "crew"],
+            [member.host for member in shown.members],
+        )
+
+    own, others, hosts = await attached("bare", producer_group="crew")
+    assert (own.producer_group, others, hosts) == ("", [], [""])
+    own, others, hosts = await attached("worker", producer_group="crew", consumer_group="crew")
+    assert (own.producer_group, others, hosts) == ("crew", [own], ["worker"])
 
 
 async def test_who_watches_users_learns_no_more_when_its_rule_is_taken_away(place: Place) -> None:

@@ -123,7 +123,7 @@ class GroupsApi:
         )
 
     def _members(self, group: str) -> Sequence[pb.GroupMember]:
-        attached = {client.client_id: client for client in self._clients.all()}
+        attached = {client.client_id: client for client in self._clients.all() if client.consumer_group == group}
         members = []
         for client_id, silent_s in self._presence.members_of(group):
             member = pb.GroupMember(client_id=client_id, silent_s=silent_s)

@@ -293,7 +293,7 @@ class NotifyApi:
         hello = await self._hello(call)
         client = AttachedClient(
             client_id=hello.client_id,
-            producer_group=hello.producer_group,
+            producer_group=_group_of_producer(hello.producer_group),
             fences=frozenset(
                 [*(UUID(bytes=fence_id) for fence_id in hello.fence_ids), *([None] if hello.checks_unfenced else [])]
             ),
@@ -381,6 +381,14 @@ class NotifyApi:
         for group in set(held.values()):
             require(CHECK_GROUP, group)  # not left out: who is told that a transaction is decided purges its fence row
         return pb.HeldReply(held=bytes_of_ids(held))
+
+
+def _group_of_producer(group: str) -> str:
+    """`group` if who attaches is one of its producers, else "": nobody is shown to operators under a group of others.
+
+    Not refused: a producer of plain messages needs a right on their topics only.
+    """
+    return group if may(SEND_GROUP, group) or may(CHECK_GROUP, group) else ""
 
 
 def _check_items(count: int) -> None:
