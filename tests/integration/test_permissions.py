@@ -6,15 +6,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+import socket
+import ssl
+from collections.abc import Iterator, Set
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
+from rich.table import Table
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
@@ -27,12 +30,17 @@ from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import RIGHTS, Kind
 from txmsg.access.tokens import new_token
 from txmsg.cli.main import main
-from txmsg.client import AsyncProducer
-from txmsg.errors import BrokerUnavailable, PermissionDenied, TxmsgError
+from txmsg.client import AsyncProducer, Consumer
+from txmsg.errors import PermissionDenied, TxmsgError
 from txmsg.message import Message, new_transaction_id, now_us
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.wire.address import host_and_port
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
+from txmsg.wire.connection import greeting
+from txmsg.wire.failures import error_of_bytes
+from txmsg.wire.frames import LAST, FrameReader, call_head, frame_of
+from txmsg.wire.frames import Kind as FrameKind
 from txmsg.wire.tls import client_context
 from txmsg.wire.v1 import (
     access_pb2,
@@ -162,11 +170,78 @@ def prepare(place: Place) -> None:
         until(lambda method=method: place.code(OTHER, method) == "")  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("user", ["nobody", "unknown", "expired", "revoked"])
-def test_nothing_is_answered_without_a_valid_credential(place: Place, user: str) -> None:
-    # The connection is refused, so no method matters; and each refusal is answered later than the one before.
-    for method in ("Access/WhoAmI", "MetaQ/Describe"):
-        assert place.code(user, method) == "unauthenticated"
+Codes = dict[str, dict[str, str]]
+STRANGERS = ["nobody", "unknown", "expired", "revoked"]
+FOREIGN = "certificate of another CA"
+
+
+@pytest.fixture(scope="module")
+def codes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Codes:
+    """By kind of caller and method, how a call fails that names what is `mine`; "" if it does not."""
+    found: Codes = {user: {method: place.code(user, method) for method in METHODS} for user in ("bare", OTHER, "ops")}
+    of_log = {method for method in METHODS if method.startswith("MetaQ")}
+    for user in STRANGERS:
+        found[user] = {
+            **codes_at_login(place.broker, place.tokens[user], METHODS.keys() - of_log),
+            **codes_at_login(place.log, place.tokens[user], of_log),
+        }
+    directory = tmp_path_factory.mktemp("authorities")
+    ours, theirs = Authority(directory / "ours"), Authority(directory / "theirs")
+    certificate, key = ours.issue("127.0.0.1")
+    options = ("--auth", "--tls-cert", str(certificate), "--tls-key", str(key), "--tls-client-ca", str(ours.file))
+    context = client_context(str(ours.file))
+    assert context is not None
+    with BrokerProcess(place.storage, *options, log=directory / "broker.log") as broker:
+        context.load_cert_chain(*theirs.issue("ops", "client"))
+        found[FOREIGN] = codes_at_login(broker.address, place.tokens["ops"], METHODS.keys() - of_log, context)
+        context.load_cert_chain(*ours.issue("ops", "client"))
+        own = codes_at_login(broker.address, place.tokens["ops"], {"Access/WhoAmI"}, context)
+        assert own == {"Access/WhoAmI": ""}, "with one of its authority it is let in"
+    return found
+
+
+def codes_at_login(address: str, token: str, methods: Set[str], tls: ssl.SSLContext | None = None) -> dict[str, str]:
+    """How calls fail that all come together with the greeting: before it is known whether they are let in."""
+    numbers = dict(enumerate(sorted(methods), start=1))
+    calls = b"".join(
+        frame_of(FrameKind.CALL, LAST, number, call_head(method.encode(), 0) + asking(method).SerializeToString())
+        for number, method in numbers.items()
+    )
+    found: dict[str, str] = {}
+    reader = FrameReader()
+    with ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection(host_and_port(address), timeout=TIMEOUT_S))
+        try:
+            if tls is not None:
+                connection = stack.enter_context(tls.wrap_socket(connection, server_hostname="127.0.0.1"))
+            connection.sendall(greeting(blocking=True, token=token) + calls)
+            while len(found) < len(numbers) and (data := connection.recv(65536)):
+                for frame in reader.feed(data):
+                    if frame.kind == FrameKind.GOAWAY:
+                        assert frame.call == 0, "some calls were begun"
+                        return dict.fromkeys(methods, error_of_bytes(frame.payload, address).code)
+                    if frame.kind in {FrameKind.REPLY, FrameKind.PUSH}:
+                        found[numbers[frame.call]] = ""
+                    elif frame.kind == FrameKind.ERROR:
+                        found[numbers[frame.call]] = error_of_bytes(frame.payload, address).code
+        except (ssl.SSLError, ConnectionError):
+            return found | {method: "no connection" for method in methods if method not in found}
+    return found
+
+
+def test_nothing_is_answered_without_a_valid_credential(codes: Codes) -> None:
+    for user in STRANGERS:
+        assert codes[user] == dict.fromkeys(METHODS, "unauthenticated"), user
+
+
+def test_what_each_kind_of_stranger_is_told_by_each_method(codes: Codes) -> None:
+    """Printed with `pytest -s`, for reviews."""
+    shown = {**dict.fromkeys(STRANGERS), "bare": "no rights", OTHER: "rights on others", FOREIGN: None, "ops": "admin"}
+    table = Table(*["method", *(title or user for user, title in shown.items())])
+    for method in METHODS:
+        table.add_row(method, *(codes[user].get(method, "-") or "answered" for user in shown))
+    Console(width=200).print(table)
+    assert table.row_count == len(PERMISSIONS)
 
 
 def test_a_decision_that_is_denied_is_no_entry_of_the_audit_log(place: Place, half: bytes) -> None:
@@ -177,40 +252,27 @@ def test_a_decision_that_is_denied_is_no_entry_of_the_audit_log(place: Place, ha
     assert not listed.entries
 
 
-def test_a_user_without_a_rule_may_call_only_what_needs_none(place: Place) -> None:
-    codes = {method: place.code("bare", method) for method in METHODS}
-    refused = {method for method, code in codes.items() if code == "permission_denied"}
+def test_a_user_without_a_rule_may_call_only_what_needs_none(codes: Codes) -> None:
+    refused = {method for method, code in codes["bare"].items() if code == "permission_denied"}
     assert refused == {method for method, needs in PERMISSIONS.items() if needs}
-    assert not [method for method, code in codes.items() if code == "unauthenticated"]
+    assert "unauthenticated" not in codes["bare"].values()
 
 
-def test_a_right_on_another_name_is_none_on_this_one(place: Place) -> None:
+def test_a_right_on_another_name_is_none_on_this_one(codes: Codes) -> None:
     def is_named(method: str) -> bool:
         needs = PERMISSIONS[method]
         return any(not need.optional and (bool(need.path) or need.right.kind is Kind.CLUSTER) for need in needs)
 
-    codes = {method: place.code(OTHER, method) for method in METHODS}
-    refused = {method for method, code in codes.items() if code == "permission_denied"}
+    refused = {method for method, code in codes[OTHER].items() if code == "permission_denied"}
     assert refused == {method for method in METHODS if is_named(method)}
 
 
-def test_an_administrator_is_refused_nothing(place: Place) -> None:
-    codes = {method: place.code("ops", method) for method in METHODS}
-    assert not {method for method, code in codes.items() if code in {"permission_denied", "unauthenticated"}}
+def test_an_administrator_is_refused_nothing(codes: Codes) -> None:
+    assert not {"permission_denied", "unauthenticated"} & set(codes["ops"].values())
 
 
-def test_a_certificate_of_another_authority_gets_no_connection(place: Place, tmp_path: Path) -> None:
-    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
-    certificate, key = ours.issue("127.0.0.1")
-    options = ("--auth", "--tls-cert", str(certificate), "--tls-key", str(key), "--tls-client-ca", str(ours.file))
-    with BrokerProcess(place.storage, *options, log=tmp_path / "broker.log") as broker:
-        context = client_context(str(ours.file))
-        assert context is not None
-        context.load_cert_chain(*theirs.issue("ops", "client"))
-        with BlockingChannel(broker.address, token=place.tokens["ops"], tls=context) as channel:
-            for method in ("Access/WhoAmI", "Topics/List", "Notify/Send"):
-                with pytest.raises(BrokerUnavailable):
-                    channel.call(METHODS[method], asking(method), timeout_s=5)
+def test_a_certificate_of_another_authority_gets_no_connection(codes: Codes) -> None:
+    assert set(codes[FOREIGN].values()) == {"no connection"}
 
 
 # ---- what ids of others are worth
@@ -448,6 +510,86 @@ def test_the_limits_of_all_users_are_live_and_those_of_one_go_before(place: Plac
     unset = settings_pb2.ChangeSettingRequest(name="broker.user.topics_max", changed_by="ops")
     place.call("ops", "Settings/Change", unset)
     create("live3")
+
+
+# ---- what others have, in what is found
+
+_BURIED = """
+insert into txmsg.consumer_group (name) values ('mine.dead'), ('other.dead');
+insert into txmsg.cursor (group_id, queue_id, next_offset, epoch)
+select g.id, q.id, 0, 0 from txmsg.consumer_group g, txmsg.queue q join txmsg.topic t on t.id = q.topic_id
+ where g.name in ('mine.dead', 'other.dead') and t.name in ('mine', 'other.found');
+insert into txmsg.dead_letter (group_id, queue_id, queue_offset, attempts, died_at, transaction_id, n, body, headers,
+                               born_at, stored_at)
+select g.id, (select min(q.id) from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = 'mine'),
+       o, 1, now() - make_interval(secs => 100 - o), ('00000000-0000-7000-8000-00000000000' || o)::uuid, 0, 'secret',
+       'secret', now(), now()
+  from txmsg.consumer_group g, generate_series(1, 6) o
+ where g.name = case when o % 3 = 0 then 'other.dead' else 'mine.dead' end;
+"""
+
+
+@pytest.fixture(scope="module")
+def buried(place: Place) -> None:
+    """Dead letters of topic mine, two of six in group other.dead; both groups read topic other.found, too."""
+    for topic in (MINE, "other.found"):
+        place.call("ops", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=topic))
+    with psycopg.connect(place.storage, autocommit=True, connect_timeout=10) as connection:
+        connection.execute(_BURIED)
+
+
+def letters_of(place: Place, user: str, limit: int) -> tuple[list[Any], int]:
+    """All that the user is shown, page by page, and how many pages that are."""
+    request = dead_letters_pb2.ListDeadLettersRequest(limit=limit, with_bodies=True)
+    letters, pages = [], 0
+    while True:
+        reply = place.call(user, "DeadLetters/List", request)
+        letters += reply.letters
+        pages += 1
+        if not reply.next:
+            return letters, pages
+        request.after = reply.next
+
+
+@pytest.mark.usefixtures("buried")
+def test_pages_of_dead_letters_go_on_behind_those_of_groups_of_others(place: Place) -> None:
+    everything, pages = letters_of(place, "ops", 1)
+    assert ([letter.group for letter in everything].count("mine.dead"), pages >= 6) == (4, True)
+    assert {(letter.body, letter.withheld) for letter in everything} == {(b"secret", False)}
+    for limit in (1, 2, 10_000):
+        shown, _ = letters_of(place, OTHER, limit)
+        assert [letter.group for letter in shown] == ["other.dead"] * 2, limit
+        assert {(letter.body, letter.headers, letter.withheld) for letter in shown} == {(b"", b"", True)}
+
+
+@pytest.mark.usefixtures("buried")
+def test_groups_of_others_are_left_out_of_topics_traces_and_lists(place: Place) -> None:
+    sent = plain_to("other.found")
+    place.call("ops", "Notify/Send", sent)
+    trace = messages_pb2.TraceRequest(id=str(UUID(bytes=sent.batches[0].transaction_ids)))
+    show = topics_pb2.ShowTopicRequest(name="other.found")
+    for user, groups in (("ops", {"mine.dead", "other.dead"}), (OTHER, {"other.dead"})):
+        [traced] = place.call(user, "Messages/Trace", trace).messages
+        assert {group.group for group in traced.groups} == groups
+        assert {group.group for group in place.call(user, "Topics/Show", show).groups} == groups
+        listed = place.call(user, "Groups/List", groups_pb2.ListGroupsRequest(contains=".dead", limit=1))
+        assert (listed.next, {each.group for each in listed.groups}) == ("mine.dead", groups & {"mine.dead"})
+        rest = place.call(user, "Groups/List", groups_pb2.ListGroupsRequest(contains=".dead", after=listed.next))
+        assert {each.group for each in rest.groups} == {"other.dead"}
+
+
+def test_clients_of_others_are_left_out(place: Place) -> None:
+    def groups_seen(user: str) -> set[str]:
+        clients = place.call(user, "Cluster/Clients", cluster_pb2.ClientsRequest(contains=".here")).clients
+        return {client.consumer_group for client in clients}
+
+    with ExitStack() as stack:
+        for group in ("mine.here", "other.here"):
+            consumer = Consumer(place.broker, group=group, token=place.tokens["ops"])
+            consumer.subscribe(MINE)(lambda message: None)
+            stack.enter_context(consumer)
+        until(lambda: groups_seen("ops") == {"mine.here", "other.here"})
+        assert groups_seen(OTHER) == {"other.here"}
 
 
 # ---- rules, as people have them

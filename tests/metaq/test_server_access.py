@@ -21,7 +21,15 @@ from txmsg.access.file import entry_of
 from txmsg.access.limits import UserLimits
 from txmsg.access.tokens import new_token
 from txmsg.cli.main import main
-from txmsg.errors import MembershipLost, MisuseError, Overloaded, PermissionDenied, TxmsgError, Unauthenticated
+from txmsg.errors import (
+    BrokerUnavailable,
+    MembershipLost,
+    MisuseError,
+    Overloaded,
+    PermissionDenied,
+    TxmsgError,
+    Unauthenticated,
+)
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.users import UsersOfBrokers, UsersOfFile, snapshot_of
@@ -223,6 +231,48 @@ async def test_users_are_followed_while_the_token_cannot_be_read_and_whatever_a_
         await server.stop(0)
     with pytest.raises(MisuseError, match="cannot be read"):
         UsersOfBrokers([address], age_s_max=60)
+
+
+class TellingBroker(NewerBroker):
+    """Tells of one user."""
+
+    def __init__(self, user: str, version: int) -> None:
+        self._told = access_pb2.WatchAccessReply(version=version, users=[access_pb2.AccessUser(name=user)])
+
+    async def watch(self, request: access_pb2.WatchAccessRequest) -> access_pb2.WatchAccessReply:
+        if request.version == self._told.version:
+            await asyncio.Event().wait()
+        return self._told
+
+
+async def test_another_broker_is_followed_and_when_none_has_told_for_too_long_nobody_is_let_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txmsg.metaq.server.users.LOOK_S", 0.01)
+    now = 0.0
+    servers = [
+        Server({Access: TellingBroker(user, version)}, connections_max=10, request_size_bytes_max=10_000)
+        for version, user in enumerate(("ann", "bert"), start=1)
+    ]
+    addresses = [await server.bind("127.0.0.1:0") for server in servers]
+    for server in servers:
+        await server.start()
+    users = UsersOfBrokers(addresses, age_s_max=60, monotonic=lambda: now)
+    following = asyncio.create_task(users.run())
+    try:
+        for server, user in zip(servers, ("ann", "bert"), strict=True):
+            await until_async(lambda user=user: list(users.guard.snapshot.users) == [user])  # type: ignore[misc]
+            if user == "bert":
+                now = 61.0
+            await server.stop(0)
+        await until_async(lambda: not users.guard.snapshot.users)
+        with pytest.raises(BrokerUnavailable, match="takes no new connections"):
+            users.guard.authenticate(new_token().text, "", "peer")
+        now = 0.0
+        assert not users.guard.is_fresh, "what was forgotten is not known by the clock either"
+        assert not following.done()
+    finally:
+        following.cancel()
 
 
 def test_a_made_token_is_let_in_by_its_entry(tmp_path: Path) -> None:
