@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
+from starlette.requests import Request
 
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, Asked, Clock, asked_console
@@ -261,6 +262,19 @@ async def test_each_database_has_a_login_of_its_own(clock: Clock) -> None:
         await log_in(asked, BOB, place="trades")
         for place, name in (("orders", "ann"), ("trades", "&lt;b&gt;bob")):
             assert f"<strong>{name}</strong>" in (await asked.client.get(f"/{place}")).text
+
+
+async def test_the_gate_asks_for_the_login_of_the_very_database_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def url(_: Request) -> None:
+        raise AssertionError("the Host header, which anybody may make up, belongs to it")
+
+    monkeypatch.setattr(Request, "url", property(url))
+    async with asked_console(console_of("orders", "%6frders")) as asked:
+        await log_in(asked, ANN, place="orders", there="/orders")
+        assert (await asked.client.get("/orders/nowhere?q=%2F")).status_code == 404
+        answer = await asked.client.get("/%256frders/nowhere?q=%2F")
+        assert answer.headers["location"] == "/login?next=%2F%25256frders%2Fnowhere%3Fq%3D%252F&place=%256frders"
+        assert (await asked.client.get("/orders/new/topic")).status_code == 200
 
 
 async def test_operations_of_others_are_neither_shown_nor_stopped(asked: Asked) -> None:

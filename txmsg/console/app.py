@@ -32,7 +32,7 @@ from txmsg.console.views import STREAMS_MAX, Live, Reading, View, read
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.page.guard import Guard
 from txmsg.page.language import LANGUAGES, language_of
-from txmsg.page.login import Entrance, Gate, form_of, local_path, visit_of
+from txmsg.page.login import Entrance, Gate, asked_for, form_of, local_path, visit_of
 from txmsg.page.page import ASSETS as PAGE_ASSETS
 from txmsg.page.sessions import Sessions
 
@@ -130,7 +130,7 @@ class _Api:
             if live.streams >= STREAMS_MAX:
                 return PlainTextResponse("too many browsers look\n", HTTPStatus.SERVICE_UNAVAILABLE)
             session = visit_of(request).session
-            key = (*look.desks.values(), look.renderer.language, request.url.path, request.url.query)
+            key = (*look.desks.values(), look.renderer.language, asked_for(request))
             return StreamingResponse(
                 live.events(
                     key,
@@ -162,7 +162,7 @@ class _Api:
             "section": section,
             "theme": theme_of(request),
             "csrf": visit_of(request).csrf,
-            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "here": asked_for(request),
             "running": sum(not each.is_over for each in self._console.operations.of(look.owners)),
             "error": reading.error,
             **reading.values,
@@ -189,7 +189,7 @@ class _Api:
                 confirmation, error = await action.confirm(look), None
             except TxmsgError as exc:
                 confirmation, error = None, exc
-            dialog = {"confirmation": confirmation, "error": error, "action": request.url.path}
+            dialog = {"confirmation": confirmation, "error": error, "action": quote(request.scope["path"])}
             return HTMLResponse(look.renderer.page("dialog.html", dialog))
 
         return act

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from string import Template
 from typing import Any, Final, Generic, TypeVar
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -112,7 +112,7 @@ class Gate(Generic[T]):
     # ---- the gate
 
     async def _refusal(self, request: Request, session: Session[T] | None, *, is_stream: bool) -> Response | None:
-        place = self._place_of(request.url.path)
+        place = self._place_of(request.scope["path"])
         note = ""
         if session is not None:
             for each in [each for each, login in session.at.items() if self._entrance.is_over(login)]:
@@ -126,15 +126,14 @@ class Gate(Generic[T]):
             return PlainTextResponse("log in\n", HTTPStatus.UNAUTHORIZED, {"HX-Refresh": "true"})
         if is_stream or request.method not in {"GET", "HEAD"}:
             return PlainTextResponse("log in\n", HTTPStatus.UNAUTHORIZED)
-        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        there = "/login?" + urlencode({"next": here, "place": place} | ({"note": note} if note else {}))
+        there = "/login?" + urlencode({"next": asked_for(request), "place": place} | ({"note": note} if note else {}))
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link from elsewhere comes without the cookie (SameSite=Strict); what this answer leads to comes with it.
             return HTMLResponse("", headers={"Refresh": f"0; url={there}"})
         return RedirectResponse(there, HTTPStatus.SEE_OTHER)
 
     def _place_of(self, path: str) -> str:
-        first = unquote(path.split("/")[1])
+        first = path.removeprefix("/").partition("/")[0]
         return first if first in self._entrance.places else ""
 
     # ---- logging in and out
@@ -256,6 +255,12 @@ async def form_of(request: Request, size_bytes_max: int) -> dict[str, str] | Non
         if len(body) > size_bytes_max:
             return None
     return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+
+
+def asked_for(request: Request) -> str:
+    """The address of the page that is asked for. Not by `request.url`, to which the Host header belongs, too."""
+    query = request.scope["query_string"].decode("latin-1")
+    return quote(request.scope["path"]) + (f"?{query}" if query else "")
 
 
 def local_path(text: str) -> str:
