@@ -114,6 +114,27 @@ async def test_segments_go_by_size_as_well(notify: Notify, retention: Retention)
     assert kept(notify) == [3, 4]
 
 
+async def test_keys_of_bodies_go_when_their_time_is_over_whether_segments_are_kept_or_dropped(
+    notify: Notify, retention: Retention
+) -> None:
+    add = (
+        "insert into txmsg.body_key (transaction_id, n, topic_id, key, erased_at, expires_at) "
+        "select gen_random_uuid(), 0, 1, {}, now() + interval '{} s' from generate_series(1, %s)"
+    )
+    notify.query(add.format("sha256('k'), null", -1), 10_001)  # more than go at once
+    notify.query(add.format("null, now()", -1), 1)
+    notify.query(add.format("sha256('k'), null", 60), 2)
+    notify.query(add.format("null, now()", 60), 3)
+    cursor_at(notify, 0)
+    assert await retention.run_once() == 0
+    assert kept(notify) == [1, 2, 3, 4]
+    assert notify.query("select count(key), count(*) from txmsg.body_key") == [(2, 5)]
+    notify.query("delete from txmsg.cursor")
+    notify.query("update txmsg.body_key set expires_at = now() where key is not null")
+    assert await retention.run_once() == 2
+    assert notify.query("select count(key), count(*) from txmsg.body_key") == [(0, 3)]
+
+
 async def test_what_is_not_mirrored_is_kept_and_a_mirror_of_other_topics_keeps_nothing(
     notify: Notify, retention: Retention
 ) -> None:
