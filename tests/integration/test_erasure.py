@@ -93,9 +93,6 @@ def test_an_erased_message_is_not_stored_again_and_what_has_no_key_is_said(broke
         assert erase(broker, str(transaction_id)) == [(2, 0)]
         with pytest.raises(DuplicateId, match="erased since"):
             producer.half(messages, transaction_id=transaction_id)
-        said("topic", "create", "other", "--erasable", "1d", "--broker", broker.address)
-        with pytest.raises(DuplicateId, match="another topic"):
-            producer.half([Message("other", SECRET)], transaction_id=transaction_id)
         with pytest.raises(InvalidMessage, match="brokers' own"):
             producer.send(Message("t", SECRET, headers={SEALED_HEADER: "1"}))
         in_clear = producer.send(Message("u", SECRET))

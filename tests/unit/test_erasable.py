@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -39,8 +39,8 @@ class MemoryKeys:
             self.keys.setdefault(place, key)
         return self.keys
 
-    async def of(self, ids: Collection[bytes]) -> Keys:
-        return {place: key for place, key in self.keys.items() if place[0] in ids}
+    async def of(self, ids: Mapping[str, Collection[bytes]]) -> Mapping[str, Keys]:
+        return {topic: {place: key for place, key in self.keys.items() if place[0] in ids[topic]} for topic in ids}
 
 
 @pytest.fixture

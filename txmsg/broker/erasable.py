@@ -8,6 +8,7 @@ whether they are encrypted, so a broker that does not know yet that a topic is e
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -65,11 +66,11 @@ class ErasableBodies:
         keys = await self._keys.obtain(topic.id, batch.ids, ns, new_keys(len(batch.ids)), kept_s)
         erased: dict[bytes, TxmsgError] = {}
         for row, (transaction_id, n) in enumerate(zip(batch.ids, ns, strict=True)):
-            key = keys.get((transaction_id, n))
+            key = keys[transaction_id, n]
             if key is None:
                 erased[transaction_id] = DuplicateId(
-                    f"message {UUID(bytes=transaction_id)}.{n} was stored before, and erased since, or is of another "
-                    "topic: it is not stored again"
+                    f"message {UUID(bytes=transaction_id)}.{n} was stored before, and erased since: it is not stored "
+                    "again"
                 )
             else:
                 batch.body[row] = seal(key, batch.body[row])
@@ -86,12 +87,15 @@ class ErasableBodies:
         sealed = [place for place, handout in enumerate(handouts) if _has_sealed(handout)]
         if not sealed:
             return handouts, [], []
-        keys = await self._keys.of({row.transaction_id for place in sealed for row in handouts[place].rows})
+        ids: dict[str, set[bytes]] = defaultdict(set)
+        for place in sealed:
+            ids[handouts[place].topic].update(row.transaction_id for row in handouts[place].rows)
+        keys_of = await self._keys.of(ids)
         parts = list(handouts)
         acks: list[Receipt] = []
         refusals: list[Refusal] = []
         for place in sealed:
-            receipt = handouts[place].receipt
+            receipt, keys = handouts[place].receipt, keys_of[handouts[place].topic]
             parts[place], keyless, damaged = _opened(handouts[place], keys)
             if keyless:
                 acks.append(receipt._replace(offsets=[row.offset for row in keyless]))

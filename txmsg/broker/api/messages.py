@@ -101,7 +101,8 @@ class MessagesApi:
         ns = list(request.n) or [0] * len(ids)
         if len(ns) != len(ids) or len(ids) > REQUEST_ITEMS_MAX:
             raise ProtocolError(f"{len(ids)} messages come with {len(ns)} numbers: at most {REQUEST_ITEMS_MAX} of both")
-        keys = await self._keys.of(set(ids), topic=check_name("topic", request.topic))
+        topic = check_name("topic", request.topic)
+        keys = (await self._keys.of({topic: set(ids)}))[topic]
         return pb.BodyKeysReply(keys=[keys.get((each, n)) or b"" for each, n in zip(ids, ns, strict=True)])
 
     async def _rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -10,7 +11,7 @@ from uuid import UUID
 from psycopg import AsyncConnection
 
 from txmsg.broker.store import audit
-from txmsg.broker.store.arrays import bytea_array, smallint_array, uuid_array
+from txmsg.broker.store.arrays import bytea_array, smallint_array, text_array, uuid_array
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.message import TransactionId, message_id
 from txmsg.wire.sealed import is_sealed, unsealed
@@ -18,12 +19,14 @@ from txmsg.wire.sealed import is_sealed, unsealed
 _EXPIRED_ROWS_MAX: Final = 10_000
 
 Keys = Mapping[tuple[bytes, int], bytes | None]
-"""By transaction id and number: the key; None if the message is erased. What has no entry has no key any more."""
+"""Of one topic, by transaction id and number: the key; None if the message is erased. Without an entry: no key left."""
 
 
 class Sealable(Protocol):
     """A row of a message for an operator."""
 
+    @property
+    def topic(self) -> str | None: ...
     @property
     def transaction_id(self) -> UUID: ...
     @property
@@ -46,7 +49,10 @@ class BodyKeys:
     async def obtain(
         self, topic_id: int, ids: Sequence[bytes], ns: Sequence[int], keys: Sequence[bytes], kept_s: Sequence[float]
     ) -> Keys:
-        """The keys of these messages: those given, where there are none yet. They are on disk when the messages are."""
+        """The keys of these messages: those given, where there are none yet. They are on disk when the messages are.
+
+        Keys that were there are kept for as long as new ones.
+        """
         async with session(self._pool) as connection:
             cursor = await connection.execute(
                 "select uuid_send(transaction_id), n, key from txmsg.obtain_body_keys(%s, %s, %s, %s, %s::float8[])",
@@ -55,10 +61,10 @@ class BodyKeys:
             )
             return {(each, n): key for each, n, key in await cursor.fetchall()}
 
-    async def of(self, ids: Collection[bytes], *, topic: str | None = None) -> Keys:
-        """The keys of all messages of these transactions; topic: only of those of a topic."""
+    async def of(self, ids: Mapping[str, Collection[bytes]]) -> Mapping[str, Keys]:
+        """By topic: the keys of all its messages of these transactions."""
         async with session(self._pool) as connection:
-            return await _keys(connection, ids, topic)
+            return await _keys(connection, ids)
 
     async def erase(self, topic: str, transaction_id: UUID, n: int | None) -> tuple[int, int]:
         """Forgets the keys of a message, or of all of a transaction: how many had one, and how many now have none.
@@ -90,41 +96,48 @@ async def drop_expired(conn: Connection) -> int:
 
 async def opened(connection: AsyncConnection[Any], rows: Sequence[R]) -> list[R]:
     """Rows for an operator, with what is encrypted in clear. Those whose bodies were not asked for stay as they are."""
-    sealed = {row.transaction_id.bytes for row in rows if row.body and is_sealed(row.headers)}
+    sealed: dict[str, set[bytes]] = defaultdict(set)
+    for row in rows:
+        if row.topic is not None and row.body and is_sealed(row.headers):
+            sealed[row.topic].add(row.transaction_id.bytes)
     if not sealed:
         return list(rows)
-    keys = await _keys(connection, sealed, None)
+    keys = await _keys(connection, sealed)
     return [_opened(row, keys) if row.body and is_sealed(row.headers) else row for row in rows]
 
 
-def _opened(row: R, keys: Keys) -> R:
+def _opened(row: R, keys: Mapping[str, Keys]) -> R:
     assert row.headers is not None
-    headers, body = unsealed(row.headers, row.body, keys.get((row.transaction_id.bytes, row.n)))
+    assert row.topic is not None
+    headers, body = unsealed(row.headers, row.body, keys[row.topic].get((row.transaction_id.bytes, row.n)))
     if isinstance(row, tuple):
         return cast(R, cast(Any, row)._replace(headers=headers, body=body))
     return cast(R, replace(cast(Any, row), headers=headers, body=body))
 
 
-async def _keys(connection: AsyncConnection[Any], ids: Collection[bytes], topic: str | None) -> Keys:
-    cursor = await connection.execute(_KEYS, {"ids": uuid_array(list(ids)), "topic": topic}, binary=True)
-    return {(each, n): key for each, n, key in await cursor.fetchall()}
+async def _keys(connection: AsyncConnection[Any], ids: Mapping[str, Collection[bytes]]) -> Mapping[str, Keys]:
+    keys: dict[str, dict[tuple[bytes, int], bytes | None]] = {topic: {} for topic in ids}
+    wanted = {"topics": text_array(list(ids)), "ids": uuid_array(list(set().union(*ids.values())))}
+    cursor = await connection.execute(_KEYS, wanted, binary=True)
+    for topic, each, n, key in await cursor.fetchall():
+        keys[topic][each, n] = key
+    return keys
 
 
 _KEYS = """
-select uuid_send(b.transaction_id), b.n, b.key from txmsg.body_key b
- where b.transaction_id = any(%(ids)s)
-   and (%(topic)s::text is null or b.topic_id = (select t.id from txmsg.topic t where t.name = %(topic)s))
+select t.name, uuid_send(b.transaction_id), b.n, b.key from txmsg.topic t join txmsg.body_key b on b.topic_id = t.id
+ where t.name = any(%(topics)s) and b.transaction_id = any(%(ids)s)
 """
 
 _ERASE = """
 with found as materialized (
-    select b.transaction_id, b.n, b.key is not null as had_key from txmsg.body_key b
+    select b.topic_id, b.transaction_id, b.n, b.key is not null as had_key from txmsg.body_key b
      where b.transaction_id = %(id)s and (%(n)s::int is null or b.n = %(n)s)
        and b.topic_id = (select t.id from txmsg.topic t where t.name = %(topic)s)
      order by b.n for update
 ), erased as (
     update txmsg.body_key b set key = null, erased_at = now() from found f
-     where b.transaction_id = f.transaction_id and b.n = f.n and f.had_key
+     where b.topic_id = f.topic_id and b.transaction_id = f.transaction_id and b.n = f.n and f.had_key
     returning b.n
 )
 select (select count(*) from found), (select count(*) from erased)

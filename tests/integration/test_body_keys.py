@@ -1,0 +1,73 @@
+"""Claims about the table of keys of erasable topics: whose they are, how long they are kept, and when they go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from txmsg.broker.store.body_keys import BodyKeys
+from txmsg.broker.store.connect import open_pool
+from txmsg.erasable import new_keys
+from txmsg.message import new_transaction_id
+
+ID = new_transaction_id()
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def topics(notify_url: str) -> tuple[int, int]:
+    """The ids of two erasable topics, a and b."""
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        a, b = connection.execute(
+            "insert into txmsg.topic (name, queue_count, ordered_queues, erasable_since, body_keys_kept_s) "
+            "select name, 1, 1, now(), %s from unnest(array['a', 'b']) name returning id",
+            (HOUR_S,),
+        ).fetchall()
+    return a[0], b[0]
+
+
+@pytest.fixture
+async def keys(notify_url: str) -> AsyncIterator[BodyKeys]:
+    async with open_pool(notify_url, size_max=2) as pool:
+        yield BodyKeys(pool)
+
+
+async def obtained(keys: BodyKeys, topic_id: int, kept_s: float = HOUR_S) -> bytes | None:
+    return (await keys.obtain(topic_id, [ID.bytes], [0], new_keys(1), [kept_s]))[ID.bytes, 0]
+
+
+async def test_one_id_has_a_key_in_each_topic_and_they_are_read_and_erased_apart(
+    keys: BodyKeys, topics: tuple[int, int]
+) -> None:
+    in_a, in_b = [await obtained(keys, topic_id) for topic_id in topics]
+    assert in_a != in_b
+    both = {"a": [ID.bytes], "b": [ID.bytes]}
+    assert await keys.of(both) == {"a": {(ID.bytes, 0): in_a}, "b": {(ID.bytes, 0): in_b}}
+    assert await keys.erase("a", ID, None) == (1, 1)
+    assert await keys.of(both) == {"a": {(ID.bytes, 0): None}, "b": {(ID.bytes, 0): in_b}}
+    assert await keys.of({"a": []}) == {"a": {}}
+
+
+async def test_a_repeat_has_the_stored_key_which_is_kept_for_as_long_as_the_repeat(
+    keys: BodyKeys, topics: tuple[int, int], notify_url: str
+) -> None:
+    def left_s() -> float:
+        with psycopg.connect(notify_url, connect_timeout=10) as connection:
+            [(left_s,)] = connection.execute("select extract(epoch from expires_at - now()) from txmsg.body_key")
+        return float(left_s)
+
+    first = await obtained(keys, topics[0])
+    assert await obtained(keys, topics[0], kept_s=10 * HOUR_S) == first
+    assert left_s() > 9 * HOUR_S
+    assert await obtained(keys, topics[0]) == first
+    assert left_s() > 9 * HOUR_S
+    await keys.erase("a", ID, 0)
+    assert await obtained(keys, topics[0]) is None
+
+
+async def test_one_request_may_name_a_message_twice(keys: BodyKeys, topics: tuple[int, int]) -> None:
+    twice = await keys.obtain(topics[0], [ID.bytes] * 2, [0, 0], new_keys(2), [HOUR_S] * 2)
+    assert twice == (await keys.of({"a": [ID.bytes]}))["a"]
+    assert len(twice) == 1
