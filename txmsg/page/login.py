@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import html
-import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +25,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from txmsg.access.failures import Failures
 from txmsg.errors import TxmsgError, Unauthenticated, printable
 from txmsg.logs import EventLog
 from txmsg.page.page import ASSETS, Words
-from txmsg.page.sessions import Attempts, Session, Sessions
+from txmsg.page.sessions import Session, Sessions, network_of
 
 _log = EventLog(__name__)
 
@@ -42,6 +42,10 @@ VISIT: Final = "txmsg.visit"
 """The key of a Visit in the scope of a request."""
 _FORM_SIZE_BYTES_MAX: Final = 16 * 1024
 _PATH_SIZE_MAX: Final = 2048
+_CHECKS_MAX: Final = 32
+"""Tokens that are checked at a time, so that strangers do not take all connections of brokers."""
+_REFUSING_MAX: Final = 100
+"""Refusals that wait; further ones are answered at once."""
 
 _WORDS: Final = {
     "login": Words("Log in", "登录"),
@@ -53,7 +57,6 @@ _WORDS: Final = {
     ),
     "refused": Words("This token is not valid: it is wrong, expired or revoked.", "此令牌无效：错误、已过期或已撤销。"),
     "empty": Words("Give a token.", "请输入令牌。"),
-    "wait": Words("Too many failed logins. Try again in {seconds} s.", "登录失败次数过多，请在 {seconds} 秒后重试。"),
     "old_form": Words("This page was too old. Try again.", "页面已过期，请重试。"),
     "ended": Words("You were logged out: the token is not valid any more.", "已退出登录：令牌已失效。"),
 }
@@ -85,7 +88,9 @@ class Gate(Generic[T]):
         self._app = app
         self._entrance = entrance
         self._sessions = sessions
-        self._attempts = Attempts(sessions.clock)
+        self._failures = Failures()
+        self._refusing = 0
+        self._checks = asyncio.Semaphore(_CHECKS_MAX)
         self._csrf = secrets.token_urlsafe(32)
         """Of forms before there is a session."""
         self._document = Template((ASSETS / "login.html").read_text(encoding="utf-8"))
@@ -153,28 +158,34 @@ class Gate(Generic[T]):
         token = values.get("token", "").strip()
         if not visit_of(request).has_csrf(request, values):
             return self._page(request, place, there, _WORDS["old_form"], HTTPStatus.FORBIDDEN)
-        if (wait_s := self._attempts.wait_s(address)) > 0:
-            seconds = str(math.ceil(wait_s))
-            wait = Words(*(each.format(seconds=seconds) for each in (_WORDS["wait"].en, _WORDS["wait"].zh)))
-            answer = self._page(request, place, there, wait, HTTPStatus.TOO_MANY_REQUESTS)
-            answer.headers["Retry-After"] = seconds
-            return answer
         if not token:
             return self._page(request, place, there, _WORDS["empty"], HTTPStatus.BAD_REQUEST)
-        self._attempts.count(address)
         try:
-            login = await self._entrance.sign_in(place, token)
+            async with self._checks:
+                login = await self._entrance.sign_in(place, token)
         except Unauthenticated:
             _log.warning("page.login_refused", "a login from %(peer)s is refused: its token is not valid", peer=address)
+            await self._slow_down(address)
             return self._page(request, place, there, _WORDS["refused"], HTTPStatus.UNAUTHORIZED)
         except TxmsgError as exc:
-            self._attempts.take_back(address)
             return self._page(request, place, there, Words(str(exc), str(exc)), HTTPStatus.SERVICE_UNAVAILABLE)
-        self._attempts.take_back(address)
         begun = self._sessions.begin(place, login, session)
         answer = RedirectResponse(there, HTTPStatus.SEE_OTHER)
         _set_cookie(answer, request, begun.id)
         return answer
+
+    async def _slow_down(self, address: str) -> None:
+        """Answers the later the more logins of this address have failed: it may be guessing.
+
+        A token that is valid is never slowed, since all who come through a proxy have one address.
+        """
+        delay_s = self._failures.delay_s(self._sessions.clock(), network_of(address))
+        if self._refusing < _REFUSING_MAX:
+            self._refusing += 1
+            try:
+                await asyncio.sleep(delay_s)
+            finally:
+                self._refusing -= 1
 
     async def _log_out(self, request: Request, session: Session[T] | None) -> Response:
         values = await form_of(request, _FORM_SIZE_BYTES_MAX) or {}

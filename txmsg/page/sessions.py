@@ -1,4 +1,4 @@
-"""Sessions of browsers that have logged in, and how often one may try. Knows no HTTP and no token.
+"""Sessions of browsers that have logged in. Knows no HTTP and no token.
 
 All of it is in memory: a restart logs everybody out, and nothing that lets somebody in stands on a disk. Everything is
 bounded, so that it cannot be used to fill the memory.
@@ -20,11 +20,6 @@ AGE_S_MAX: Final = 12 * 3600.0
 """A session ends after so long, however busy it is."""
 SESSIONS_MAX: Final = 64
 """Above it, the one that is idle for longest ends."""
-ATTEMPTS: Final = 10
-"""Logins that may fail in a row from one address."""
-ATTEMPT_EVERY_S: Final = 6.0
-"""Then one may fail each so often."""
-_ADDRESSES_MAX: Final = 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,39 +98,8 @@ class Sessions(Generic[T]):
         return now - session.used_at > IDLE_S or now - session.made_at > AGE_S_MAX
 
 
-class Attempts:
-    """Failed logins, by address. One network of IPv6 (/64) counts as one address: its owner has them all."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._fails: dict[str, tuple[float, float]] = {}
-        """How many are counted, and when that was."""
-
-    def wait_s(self, address: str) -> float:
-        """For how long this address must wait; 0 if it may try now."""
-        return max(0.0, (self._counted(_network(address)) - ATTEMPTS + 1) * ATTEMPT_EVERY_S)
-
-    def count(self, address: str) -> None:
-        """An attempt begins. One that succeeds is taken back: many at once do not slip through."""
-        network = _network(address)
-        counted = self._counted(network) + 1
-        self._fails.pop(network, None)  # the newest stand last
-        while len(self._fails) >= _ADDRESSES_MAX:
-            del self._fails[next(iter(self._fails))]
-        self._fails[network] = (counted, self._clock())
-
-    def take_back(self, address: str) -> None:
-        """The attempt did not fail."""
-        network = _network(address)
-        if network in self._fails:
-            self._fails[network] = (max(0.0, self._counted(network) - 1), self._clock())
-
-    def _counted(self, network: str) -> float:
-        count, at = self._fails.get(network, (0.0, 0.0))
-        return max(0.0, count - (self._clock() - at) / ATTEMPT_EVERY_S)
-
-
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
+    """What failed logins are counted by. One network of IPv6 (/64) is one address: its owner has them all."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
