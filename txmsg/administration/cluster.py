@@ -65,7 +65,10 @@ class BrokerFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A client as it said when it attached. A group is None if it produces, or consumes, nothing."""
+    """A client as it said when it attached. A group is None if it produces, or consumes, nothing.
+
+    So is a producer group that its user has no right on.
+    """
 
     id: str
     producer_group: str | None

@@ -147,10 +147,11 @@ def client_releases(cluster: Cluster) -> Iterator[Finding]:
         if release in brokers:
             continue
         first = of_release[0]
+        group = first.consumer_group or first.producer_group
+        of_group = f"of group {group}" if group else "of no group that it has a right on"
         yield warning(
-            f"{len(of_release)} clients are of release {release}, the first of group "
-            f"{first.consumer_group or first.producer_group} on {first.host}; the brokers are of "
-            f"{', '.join(sorted(brokers))}",
+            f"{len(of_release)} clients are of release {release}, the first {of_group} on {first.host}; the brokers "
+            f"are of {', '.join(sorted(brokers))}",
             why="two releases side by side are for the time of an upgrade",
             fix="upgrade brokers first, then these applications; `txmsg cluster clients` lists them",
         )
