@@ -21,7 +21,7 @@ from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.rows import GroupLag
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
 from txmsg.broker.store.topics import TopicRegistry
-from txmsg.errors import BrokerUnavailable, UnknownTopic
+from txmsg.errors import BrokerUnavailable, TxmsgError
 from txmsg.message import QueueId
 from txmsg.runtime.backoff import Backoff
 
@@ -44,7 +44,7 @@ class Notify:
         found = await self.topics.ensure(topic)
         return [(queue_id, number) for number, queue_id in enumerate(found.readable_queue_ids)]
 
-    async def make_missing(self, topics: Collection[str]) -> Mapping[str, UnknownTopic]:
+    async def make_missing(self, topics: Collection[str]) -> Mapping[str, TxmsgError]:
         return await self.topics.make_missing(topics)
 
     async def find(self, topic: str) -> Sequence[tuple[int, int]]:

@@ -476,12 +476,17 @@ def test_topics_and_groups_of_a_user_are_limited_and_named_in_the_audit_log(plac
         place.call("maker", "Notify/Receive", receive("made1"))
     for method, request, option in (
         ("Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name="made3"), "--topics-max"),
-        ("Notify/Send", plain_to("made3"), "--topics-max"),
         ("Notify/Receive", receive("made2"), "--groups-max"),
         ("Notify/Receive", receive("made2%member"), "--groups-max"),
     ):
         with pytest.raises(PermissionDenied, match=f"txmsg user limit maker {option} N"):
             place.call("maker", method, request)
+    for new in (["made3"], ["made3", "made4"]):  # of a request, what is for other topics is sent
+        batches = [plain_to(topic).batches[0] for topic in ("made1", *new)]
+        errors = place.call("maker", "Notify/Send", txmsg_pb2.SendRequest(batches=batches)).errors
+        assert {(error.transaction_id, error.code) for error in errors} == {
+            (batch.transaction_ids, "permission_denied") for batch in batches[1:]
+        }
     audited = place.call("ops", "Audit/List", audit_pb2.ListAuditRequest(who="maker", limit=100)).entries
     assert {(entry.action, entry.target) for entry in audited} == {
         ("topic.create", "made1"),

@@ -63,7 +63,7 @@ from txmsg.broker.store.users import NOTICE as ACCESS_NOTICE
 from txmsg.broker.store.users import Users
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
-from txmsg.errors import BrokerUnavailable, StorageError, UnknownTopic
+from txmsg.errors import BrokerUnavailable, StorageError, TxmsgError
 from txmsg.logs import EventLog, set_log_level
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
@@ -105,7 +105,7 @@ class DeliveryTopics:
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
         return _numbered(await self._topics.ensure(topic))
 
-    async def make_missing(self, topics: Collection[str]) -> Mapping[str, UnknownTopic]:
+    async def make_missing(self, topics: Collection[str]) -> Mapping[str, TxmsgError]:
         return await self._topics.make_missing(topics)
 
     async def find(self, topic: str) -> Sequence[tuple[int, int]]:

@@ -27,6 +27,7 @@ from txmsg.errors import (
     OutcomeConflict,
     OutcomeExpired,
     Overloaded,
+    PermissionDenied,
     TopicClosed,
     TxmsgError,
     UnknownTopic,
@@ -158,7 +159,7 @@ class NotifyService:
         try:
             topic = self.topics.known(topic_name) or await self.topics.ensure(topic_name)
             await self.admission.admit(topic, count)
-        except (UnknownTopic, InvalidMessage, TopicClosed, Overloaded) as exc:
+        except (UnknownTopic, InvalidMessage, TopicClosed, PermissionDenied, Overloaded) as exc:
             problems.update(dict.fromkeys(batch.ids, exc))
             return
         if rows := _doubtful(batch, self.body_size_bytes_max):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from txmsg.broker.store.rows import Row
-from txmsg.errors import UnknownTopic
+from txmsg.errors import TxmsgError
 from txmsg.message import QueueNumber
 
 
@@ -103,7 +103,7 @@ class Topics(Protocol):
         """The readable queues of a topic, as (queue id, number). Creates the topic if allowed, else UnknownTopic."""
         ...
 
-    async def make_missing(self, topics: Collection[str]) -> Mapping[str, UnknownTopic]:
+    async def make_missing(self, topics: Collection[str]) -> Mapping[str, TxmsgError]:
         """Creates unknown topics, if allowed. If they are too many, creates none and returns an error for each."""
         ...
 

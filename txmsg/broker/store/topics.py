@@ -17,7 +17,7 @@ from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.creators import check_created, creator
 from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
-from txmsg.errors import MisuseError, TopicExists, UnknownTopic
+from txmsg.errors import MisuseError, PermissionDenied, TopicExists, TxmsgError, UnknownTopic
 from txmsg.logs import EventLog
 from txmsg.message import QUEUES_MAX, QueueId, check_name, is_name
 from txmsg.runtime.durations import shown_duration
@@ -146,11 +146,11 @@ class TopicRegistry:
             assert topic is not None
         return topic
 
-    async def make_missing(self, names: Collection[str]) -> Mapping[str, UnknownTopic]:
+    async def make_missing(self, names: Collection[str]) -> Mapping[str, TxmsgError]:
         """Creates all of these topics that are missing, as `ensure` does each, in one statement.
 
-        When they are more than TOPICS_MADE_MAX, a mistake rather than a wish, none is created; the result says so of
-        each. Names that are none are passed over. Raises BrokerUnavailable.
+        When they are more than TOPICS_MADE_MAX, a mistake rather than a wish, or more than the user may create, none is
+        created; the result says so of each. Names that are none are passed over. Raises BrokerUnavailable.
         """
         asked = sorted({name for name in names if name not in self._topics and is_name(name)})
         if len(asked) < 2 or not self._auto_create:
@@ -168,8 +168,11 @@ class TopicRegistry:
                 )
                 for name in missing
             }
-        if missing:
-            await self._create(missing, self._queues)
+        try:
+            if missing:
+                await self._create(missing, self._queues)
+        except PermissionDenied as exc:
+            return dict.fromkeys(missing, exc)
         return {}
 
     async def refresh_once(self) -> Sequence[str]:
