@@ -278,8 +278,10 @@ def test_commands_take_a_token_by_file_and_say_what_is_missing(secured: Secured)
     [
         (("create", "a b"), "is not a valid name"),
         (("create", "anyone"), "reserved name"),
+        (("create", "ada", "--out", "/dev/stdout"), "not a regular file"),
         (("create", "x", "--role", "a b"), "is not a valid name"),
         (("create", "ops"), "exists already"),
+        (("alter", "ops", *(word for n in range(20) for word in ("--role", f"r{n}"))), "21 roles: at most 20"),
         (("show", "missing"), "there is no user missing"),
         (("rotate", "missing"), "there is no user missing"),
         (("revoke", "ops", "--token", "none"), "no token with this id"),
@@ -319,6 +321,10 @@ def test_the_first_user_of_the_embedded_database_is_made_once(notify_url: str, t
     token = file.read_text()
     make_first_user(notify_url, file)
     assert file.read_text() == token
+    file.unlink()
+    file.with_name(".admin.token.new").touch()  # as if the broker had been stopped before it could write the token
+    make_first_user(notify_url, file)
+    assert file.read_text().startswith("txmsg_")
     [user] = json_of("user", "list", "--storage", notify_url)["users"]
     assert (user["name"], user["roles"]) == ("admin", ["admin"])
 

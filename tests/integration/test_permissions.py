@@ -345,6 +345,27 @@ def test_a_stranger_finds_neither_a_half_message_nor_its_topic(place: Place, hal
     assert place.call("ops", "Messages/Trace", trace).messages
 
 
+def test_pages_tell_no_names_and_no_ids_of_others(place: Place, half: bytes) -> None:
+    place.new("pager", "describe topic:pages*", "describe group:pages*", "send topic:pages*", "send group:pages*")
+    for _ in range(2):
+        half_of(place, "shop", "shop", MINE)
+    for name in ("a-page", "pages1", "pages2", "z-page"):
+        place.call("ops", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=name))
+        half_of(place, "ops", name, name)
+    halves = place.call("pager", "Admin/ListHalves", txmsg_pb2.ListHalvesRequest(limit=1))
+    assert [each.group for each in halves.halves] == ["pages1"]
+    halves = place.call("pager", "Admin/ListHalves", txmsg_pb2.ListHalvesRequest(limit=1, after=halves.next))
+    assert ([each.group for each in halves.halves], halves.next) == (["pages2"], "")
+    topics = place.call("pager", "Topics/List", topics_pb2.ListTopicSettingsRequest(limit=1))
+    assert ([each.settings.name for each in topics.topics], topics.next) == (["pages1"], "pages1")
+    topics = place.call("pager", "Topics/List", topics_pb2.ListTopicSettingsRequest(limit=1, after=topics.next))
+    assert ([each.settings.name for each in topics.topics], topics.next) == (["pages2"], "")
+    groups = place.call("pager", "Groups/List", groups_pb2.ListGroupsRequest(limit=1, after="pages1"))
+    assert ([each.group for each in groups.producer_groups], groups.next) == (["pages2"], "")
+    letters = place.call("pager", "DeadLetters/List", dead_letters_pb2.ListDeadLettersRequest(limit=1))
+    assert (list(letters.letters), letters.next) == ([], "")
+
+
 def test_bodies_need_the_right_to_read_and_are_marked_where_they_are_withheld(place: Place, half: bytes) -> None:
     place.new("clerk", "describe topic:mine", "describe group:shop")
     listed = txmsg_pb2.ListHalvesRequest(transaction_id=half, with_bodies=True)
@@ -578,7 +599,8 @@ def test_groups_of_others_are_left_out_of_topics_traces_and_lists(place: Place) 
         assert {group.group for group in traced.groups} == groups
         assert {group.group for group in place.call(user, "Topics/Show", show).groups} == groups
         listed = place.call(user, "Groups/List", groups_pb2.ListGroupsRequest(contains=".dead", limit=1))
-        assert (listed.next, {each.group for each in listed.groups}) == ("mine.dead", groups & {"mine.dead"})
+        first, *more = sorted(groups)
+        assert ([each.group for each in listed.groups], listed.next) == ([first], first if more else "")
         rest = place.call(user, "Groups/List", groups_pb2.ListGroupsRequest(contains=".dead", after=listed.next))
         assert {each.group for each in rest.groups} == {"other.dead"}
 

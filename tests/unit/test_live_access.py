@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
 
 from txmsg.access.limits import NO_LIMITS
 from txmsg.access.snapshot import AccessSnapshot
-from txmsg.broker.access import LiveAccess
+from txmsg.broker.access import LiveAccess, UserDirectory
 from txmsg.broker.store.users import Users
-from txmsg.errors import BrokerUnavailable
+from txmsg.errors import BrokerUnavailable, MisuseError
 
 
 class Database:
@@ -70,3 +71,9 @@ async def test_who_knows_more_is_told_less_only_if_the_database_has_gone_back(
     assert (await live.changed_from(5, wait_s=0)).version == 1
     database.newest = 5
     assert (await live.changed_from(5, wait_s=0)).version == 5
+
+
+async def test_a_user_with_a_certificate_has_no_token_that_expires(database: Database) -> None:
+    users = UserDirectory(cast(Users, database))
+    with pytest.raises(MisuseError, match="give one of the two"):
+        await users.create("ada", [], "ada.example", datetime(2999, 1, 1, tzinfo=UTC))

@@ -130,6 +130,12 @@ def test_a_list_needs_one_name_that_may_be_shown_and_a_named_one_needs_itself() 
     assert missing(rights("describe group:shop"), "Admin/ListHalves", some) is None
 
 
+def test_the_audit_log_and_users_are_read_with_a_right_of_their_own() -> None:
+    for method in ("Audit/List", "Access/ListUsers", "Rules/List"):
+        lacks = missing(rights("describe cluster"), method, request_of(method))
+        assert lacks == Missing(Right(Action.READ, Kind.CLUSTER), "")
+
+
 def test_retries_and_dead_letters_in_a_log_belong_to_their_group() -> None:
     def append(topic: str) -> metaq_pb2.AppendRequest:
         return metaq_pb2.AppendRequest(head=metaq_pb2.AppendHead(batches=[metaq_pb2.AppendBatch(topic=topic)]))

@@ -16,9 +16,10 @@ from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.errors import ProtocolError
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.wire.address import host_and_port
-from txmsg.wire.capture import METHODS, Capture
+from txmsg.wire.capture import METHODS, Capture, redact
 from txmsg.wire.channel import Channel
 from txmsg.wire.server import Server
+from txmsg.wire.v1.messages_pb2 import BodyKeysReply
 from txmsg.wire.v1.txmsg_pb2 import RecallReply, RecallRequest, SendReply, SendRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
 
@@ -138,3 +139,9 @@ async def test_a_transaction_can_be_read_from_its_half_message_over_a_check_back
 def test_all_methods_are_known() -> None:
     known = {"Notify/Attach", "Admin/Stats", "MetaQ/Fetch", "MetaQGroups/Join", "Topics/Alter", "Settings/Watch"}
     assert known <= set(METHODS)
+
+
+def test_secrets_are_hidden_wherever_they_are() -> None:
+    keys = BodyKeysReply(keys=[b"of a body", b"of another"])
+    redact(keys)
+    assert list(keys.keys) == [b"***", b"***"]

@@ -229,7 +229,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Alerts/Silence": _CHANGES_CLUSTER,
     "Alerts/Unsilence": _CHANGES_CLUSTER,
     "Alerts/Test": _CHANGES_CLUSTER,
-    "Audit/List": _SHOWS_CLUSTER,
+    "Audit/List": _READS_CLUSTER,
     # Users.
     "Rules/List": _READS_CLUSTER,
     "Rules/Allow": _CHANGES_CLUSTER,

@@ -99,6 +99,16 @@ class Decision(NamedTuple):
 _DENIED = Decision(False, None)
 
 
+class Names(NamedTuple):
+    """For which names something is allowed: these, and those with one of these prefixes."""
+
+    exact: list[str]
+    prefixes: list[str]
+
+
+ALL_NAMES = Names([], [""])
+
+
 class _Grants:
     """What rules for one right match."""
 
@@ -124,6 +134,9 @@ class _Grants:
                 return decision
         return _DENIED
 
+    def names(self) -> Names:
+        return Names(list(self._exact), [prefix for prefix, _ in self._prefixes])
+
 
 class Rights:
     """All that one principal may do. A question costs a dict lookup or two, and one comparison per prefix rule."""
@@ -147,6 +160,11 @@ class Rights:
         """The empty name stands for all of the kind: only the pattern `*` allows that, and the cluster has no other."""
         grants = self._grants.get(right)
         return _DENIED if grants is None else grants.decide(name)
+
+    def names(self, right: Right) -> Names:
+        """For which names it is allowed."""
+        grants = self._grants.get(right)
+        return Names([], []) if grants is None else grants.names()
 
     def has(self, right: Right) -> bool:
         """Whether there is any name for which it is allowed."""

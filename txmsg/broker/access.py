@@ -19,13 +19,12 @@ from txmsg.access.principal import check_role_name, check_user_name
 from txmsg.access.snapshot import AccessSnapshot
 from txmsg.access.tokens import new_token
 from txmsg.broker.periodic import repeat
-from txmsg.broker.store.users import UserRow, Users
+from txmsg.broker.store.users import ROLES_MAX, UserRow, Users
 from txmsg.errors import BrokerUnavailable, MisuseError, shown
 from txmsg.logs import EventLog
 
 LOOK_S: Final = 1.0
 _CERTIFICATE_LENGTH_MAX: Final = 300
-_ROLES_MAX: Final = 20
 _log = EventLog(__name__)
 
 
@@ -142,6 +141,8 @@ class UserDirectory:
         check_user_name(name)
         _check_roles(roles)
         _check_certificate(certificate)
+        if certificate and expires_at is not None:
+            raise MisuseError("a user with a certificate gets no token that could expire: give one of the two")
         token = None if certificate else new_token()
         row = await self._users.create(name, roles, certificate or None, token, expires_at)
         await self._take()
@@ -185,8 +186,8 @@ class UserDirectory:
 
 
 def _check_roles(roles: Sequence[str]) -> None:
-    if len(roles) > _ROLES_MAX:
-        raise MisuseError(f"{len(roles)} roles are too many: a user has at most {_ROLES_MAX}")
+    if len(roles) > ROLES_MAX:
+        raise MisuseError(f"{len(roles)} roles are too many: a user has at most {ROLES_MAX}")
     for role in roles:
         check_role_name(role)
 

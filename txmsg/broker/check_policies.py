@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from txmsg.access.rules import Names
 from txmsg.administration import CheckChange
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
@@ -84,9 +85,12 @@ class GroupChecks:
             answer_timeout_s=min(self._config.check_timeout_s, interval_s * 0.9),
         )
 
-    async def list(self, limit: int, *, after: str, contains: str) -> Sequence[CheckPolicyRow]:
-        """The settings of the first producer groups by name, after this one and with this in their names."""
-        return await self._admin_store.list(limit, after=after, contains=contains)
+    async def list(self, limit: int, *, after: str, contains: str, names: Names) -> Sequence[CheckPolicyRow]:
+        """The settings of the first producer groups by name, after this one and with this in their names.
+
+        names: only of these.
+        """
+        return await self._admin_store.list(limit, after=after, contains=contains, names=names)
 
     async def show(self, group: str) -> CheckPolicyRow:
         """The settings of a producer group. Raises UnknownGroup."""

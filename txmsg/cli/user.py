@@ -42,9 +42,12 @@ def make_first_user(url: str, out: Path) -> None:
     For the embedded database, of which nobody else knows the URL.
     """
     users = UserAdministration(asker_of_storage(url))
-    if not users.list(1).users:
+    is_first = not users.list(1).users
+    begun = _new_file(out)
+    if is_first or begun.exists():  # else who was stopped between making and writing its token would lock everybody out
         _check_out(out, replaces=True)
-        _, token = users.create("admin", roles=[ADMIN])
+        begun.touch(mode=0o600)
+        _, token = users.create("admin", roles=[ADMIN]) if is_first else users.rotate("admin")
         _write_private(out, token)
         _log.info("access.first_user", "the token of the first user, admin, is in %(path)s", path=out)
 
@@ -269,11 +272,15 @@ def _print_token(what: str, found: User, token: str, out: Path | None, *, as_jso
 
 def _write_private(path: Path, token: str) -> None:
     """Moved into place, so that a client which reads the file sees either token whole."""
-    new = path.with_name(f".{path.name}.new")
+    new = _new_file(path)
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
         file.write(f"{token}\n")
     new.replace(path)
+
+
+def _new_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
 
 
 def _print_user(found: User, *, as_json: bool) -> None:

@@ -127,7 +127,7 @@ def insecure_setting() -> bool:
     """Of the field `insecure`: see `TlsConfig.check_listen`."""
     return setting(
         False,
-        "Listens where other machines reach it though clients need no certificate: for networks without strangers.",
+        "Listens where other machines reach it without TLS, tokens or certificates: for networks without strangers.",
         option="--insecure",
     )
 

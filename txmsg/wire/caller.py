@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from txmsg.access.limits import Usage
 from txmsg.access.permissions import allows, denied
 from txmsg.access.principal import ANYONE, Principal
-from txmsg.access.rules import Right
+from txmsg.access.rules import ALL_NAMES, Names, Right
 from txmsg.errors import PermissionDenied
 
 
@@ -62,6 +62,12 @@ def may(right: Right, name: str) -> bool:
     """Whether who makes the call that is being answered may do this with what the call has found."""
     calling = answering.get()
     return calling is None or allows(calling.principal.rights, right, name)
+
+
+def names_for(right: Right) -> Names:
+    """The names for which `may`: for pages, where leaving out rows would leave their names in what tells the next."""
+    calling = answering.get()
+    return ALL_NAMES if calling is None else calling.principal.rights.names(right)
 
 
 def refusal(right: Right, name: str) -> PermissionDenied | None:

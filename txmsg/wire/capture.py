@@ -13,7 +13,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.text_format import MessageToString
 
 from txmsg.errors import ProtocolError, printable
@@ -82,11 +82,23 @@ class Words:
         if kind is None:
             return ""
         read = kind.FromString(message)
-        for field, _ in read.ListFields():
-            if field.GetOptions().debug_redact:  # a token
-                setattr(read, field.name, "***")
+        redact(read)
         text = printable(MessageToString(read, as_one_line=True))
         return text if len(text) <= self._length_max else f"{text[: self._length_max]} ..."
+
+
+def redact(message: Message) -> None:
+    """Hides tokens and keys, wherever they are in it."""
+    for field, value in message.ListFields():
+        if field.GetOptions().debug_redact:
+            hidden = "***" if field.type == field.TYPE_STRING else b"***"
+            if isinstance(value, str | bytes):
+                setattr(message, field.name, hidden)
+            else:
+                value[:] = [hidden] * len(value)
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for each in [value] if isinstance(value, Message) else value:
+                redact(each)
 
 
 class Capture:

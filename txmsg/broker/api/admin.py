@@ -17,10 +17,10 @@ from txmsg.broker.store.batch import DecidedBy
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import HalfRow, Halves
 from txmsg.broker.store.topics import TopicRow
-from txmsg.errors import ProtocolError, shown
+from txmsg.errors import ProtocolError, TxmsgError, shown
 from txmsg.logs import EventLog
 from txmsg.message import check_name, datetime_of_us, us_of_datetime
-from txmsg.wire.caller import may, require
+from txmsg.wire.caller import may, names_for, require
 from txmsg.wire.codec import ids_of_bytes, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
@@ -74,13 +74,13 @@ class AdminApi:
             limit=limit + 1,
             with_bodies=request.with_bodies,
             size_bytes_max=_LIST_SIZE_BYTES_MAX,
+            groups=names_for(DESCRIBE_GROUP),
         )
         rows = found[:limit]
         return pb.ListHalvesReply(
             halves=[
                 _half(row, self._clients.able(row.group_name, row.fence_id), with_bodies=request.with_bodies)
                 for row in rows
-                if may(DESCRIBE_GROUP, row.group_name)
             ],
             next=_token(rows[-1]) if rows and rows[-1].more else "",
         )
@@ -93,15 +93,18 @@ class AdminApi:
         group = await self._group_to_administer(UUID(bytes=bytes(ids[0])))
         # Before it, as the batch is not a transaction of ours: there is no decision without an entry.
         await self._audit.record(action, target, after={"reason": request.reason})
-        problems = await self._service.end(
-            commit=ids if request.commit else (),
-            rollback=() if request.commit else ids,
-            by=DecidedBy.PERSON,
-            group=group,
-        )
-        for error in problems.values():
-            await self._audit.record("half.refused", target, after={"error": str(error)})
-            raise error
+        try:
+            problems = await self._service.end(
+                commit=ids if request.commit else (),
+                rollback=() if request.commit else ids,
+                by=DecidedBy.PERSON,
+                group=group,
+            )
+            for error in problems.values():
+                raise error
+        except TxmsgError as exc:
+            await self._audit.record("half.refused", target, after={"error": str(exc)})
+            raise
         _log.info(
             "half.decided_by_operator",
             "transaction %(transaction_id)s: %(outcome)s by an operator: %(reason)s",

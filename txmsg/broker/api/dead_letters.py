@@ -12,7 +12,7 @@ from txmsg.broker.delivery.window import EXPIRED
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetterRow, DeadLetters, Place
 from txmsg.errors import ProtocolError, shown
 from txmsg.message import Offset, QueueId, check_name, datetime_of_us, parse_id, us_of_datetime
-from txmsg.wire.caller import may
+from txmsg.wire.caller import may, names_for
 from txmsg.wire.v1 import dead_letters_pb2 as pb
 
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
@@ -33,10 +33,10 @@ class DeadLettersApi:
             limit=min(request.limit or 100, 10_000),
             with_bodies=request.with_bodies,
             size_bytes_max=_LIST_SIZE_BYTES_MAX,
+            groups=names_for(DESCRIBE_GROUP),
         )
-        shown_rows = [row for row in rows if may(DESCRIBE_GROUP, row.group_name)]
         return pb.ListDeadLettersReply(
-            letters=[_letter(row, with_bodies=request.with_bodies) for row in shown_rows],
+            letters=[_letter(row, with_bodies=request.with_bodies) for row in rows],
             next=_token(rows[-1].place) if rows and rows[-1].more else "",
         )
 

@@ -18,7 +18,7 @@ from txmsg.broker.store.retry_administration import RetryAdministration, RetryPl
 from txmsg.errors import MisuseError, ProtocolError, shown
 from txmsg.message import Offset, QueueId, check_name, datetime_of_us, parse_id, us_of_datetime
 from txmsg.runtime.start import Start
-from txmsg.wire.caller import may
+from txmsg.wire.caller import names_for
 from txmsg.wire.v1 import groups_pb2 as pb
 
 _CHECKS = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
@@ -56,16 +56,16 @@ class GroupsApi:
 
     async def list(self, request: pb.ListGroupsRequest) -> pb.ListGroupsReply:
         limit = min(request.limit or 1000, 10_000)
-        page = {"after": request.after, "contains": request.contains}
-        rows, lags = await self._groups.list(limit + 1, **page)
-        producers = await self._checks.list(limit + 1, **page)
+        after, contains, names = request.after, request.contains, names_for(DESCRIBE_GROUP)
+        rows, lags = await self._groups.list(limit + 1, after=after, contains=contains, names=names)
+        producers = await self._checks.list(limit + 1, after=after, contains=contains, names=names)
         # Both kinds have the same pages, so the kind that is cut first ends the page of the other.
         kinds = ([name for name, _ in rows], [row.group_name for row in producers])
         end = min((names[limit - 1] for names in kinds if len(names) > limit), default="")
         groups = {
             name: pb.GroupSummary(group=name, created_at_us=us_of_datetime(created_at))
             for name, created_at in rows
-            if (not end or name <= end) and may(DESCRIBE_GROUP, name)
+            if not end or name <= end
         }
         for lag in lags:
             if lag.group in groups:
@@ -75,11 +75,7 @@ class GroupsApi:
         return pb.ListGroupsReply(
             groups=groups.values(),
             next=end,
-            producer_groups=[
-                self._check_settings(row)
-                for row in producers
-                if (not end or row.group_name <= end) and may(DESCRIBE_GROUP, row.group_name)
-            ],
+            producer_groups=[self._check_settings(row) for row in producers if not end or row.group_name <= end],
         )
 
     async def show_checks(self, request: pb.ShowChecksRequest) -> pb.ShowChecksReply:

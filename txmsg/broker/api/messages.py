@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from txmsg.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC, READ_TOPIC
+from txmsg.access.permissions import DESCRIBE_CLUSTER, DESCRIBE_GROUP, DESCRIBE_TOPIC, READ_TOPIC
 from txmsg.broker.api.dead_letters import failure_of
 from txmsg.broker.store.body_keys import BodyKeys
 from txmsg.broker.store.journal import EntryRow
@@ -62,6 +62,7 @@ class MessagesApi:
                 traced.mirrors.extend(
                     pb.MirrorTrace(mirror=mirror.name, log=mirror.log, mirrored=mirror.is_mirrored)
                     for mirror in await self._messages.mirrors_of(*place)
+                    if may(DESCRIBE_CLUSTER, "")
                 )
             entries = await self._messages.journal_of(
                 row.transaction_id,
@@ -213,5 +214,6 @@ def _journal(since: datetime | None, entries: Sequence[EntryRow]) -> pb.Journal:
                 count=entry.entries or 0,
             )
             for entry in entries
+            if entry.group_name is None or may(DESCRIBE_GROUP, entry.group_name)
         ],
     )

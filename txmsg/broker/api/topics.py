@@ -7,7 +7,7 @@ from collections.abc import Callable
 from txmsg.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings, TopicSettingsRow
 from txmsg.message import check_name, us_of_datetime
-from txmsg.wire.caller import may
+from txmsg.wire.caller import may, names_for
 from txmsg.wire.v1 import topics_pb2 as pb
 
 _CHANGES = (
@@ -33,11 +33,11 @@ class TopicsApi:
 
     async def list(self, request: pb.ListTopicSettingsRequest) -> pb.ListTopicSettingsReply:
         limit = min(request.limit or 1000, 10_000)
-        rows = await self._topics.list(limit + 1, after=request.after, contains=request.contains)
+        rows = await self._topics.list(
+            limit + 1, after=request.after, contains=request.contains, names=names_for(DESCRIBE_TOPIC)
+        )
         found = [
-            pb.TopicSummary(settings=_topic(row.settings), kept=row.kept, entered=row.entered)
-            for row in rows[:limit]
-            if may(DESCRIBE_TOPIC, row.settings.name)
+            pb.TopicSummary(settings=_topic(row.settings), kept=row.kept, entered=row.entered) for row in rows[:limit]
         ]
         return pb.ListTopicSettingsReply(topics=found, next=rows[limit - 1].settings.name if len(rows) > limit else "")
 

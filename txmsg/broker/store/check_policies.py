@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from psycopg.rows import class_row
 
+from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
+from txmsg.broker.store.among import among
 from txmsg.broker.store.connect import Pool, notify, session
 
 
@@ -34,10 +36,12 @@ class CheckPolicies:
             await cursor.execute("select * from txmsg.check_policy")
             return await cursor.fetchall()
 
-    async def list(self, limit: int, *, after: str = "", contains: str = "") -> Sequence[CheckPolicyRow]:
-        """Of the first producer groups by name, after this one and with this in their names."""
+    async def list(
+        self, limit: int, *, after: str = "", contains: str = "", names: Names = ALL_NAMES
+    ) -> Sequence[CheckPolicyRow]:
+        """Of the first producer groups by name among these, after this one and with this in their names."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
-            await cursor.execute(_LIST, {"after": after, "contains": contains, "limit": limit})
+            await cursor.execute(_LIST, {"after": after, "contains": contains, "limit": limit, **names._asdict()})
             return await cursor.fetchall()
 
     async def find(self, group: str) -> CheckPolicyRow | None:
@@ -69,6 +73,7 @@ select group_name, c.first_check_s, c.check_interval_s, c.checks_max, c.no_clien
 
 _LIST = f"""{_SELECT}
  where group_name > %(after)s and strpos(lower(group_name), lower(%(contains)s)) > 0
+   and {among("group_name")}
  order by group_name limit %(limit)s
 """
 

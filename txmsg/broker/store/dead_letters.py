@@ -10,7 +10,9 @@ from uuid import UUID
 
 from psycopg.rows import class_row
 
+from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
+from txmsg.broker.store.among import among
 from txmsg.broker.store.body_keys import opened
 from txmsg.broker.store.connect import Pool, session
 from txmsg.message import Offset, QueueId, QueueNumber
@@ -103,11 +105,18 @@ class DeadLetters:
         self._pool = pool
 
     async def list(
-        self, which: DeadLetterFilter, *, after: Place | None, limit: int, with_bodies: bool, size_bytes_max: int
+        self,
+        which: DeadLetterFilter,
+        *,
+        after: Place | None,
+        limit: int,
+        with_bodies: bool,
+        size_bytes_max: int,
+        groups: Names = ALL_NAMES,
     ) -> Sequence[DeadLetterRow]:
         """Up to `limit`, the longest dead first, as many as begin within size_bytes_max of bodies and headers.
 
-        `more` of a row: it is not the last one.
+        groups: only of these. `more` of a row: it is not the last one.
         """
         place = {name: getattr(after, name, None) for name in ("died_at", "group_id", "queue_id", "queue_offset")}
         async with session(self._pool) as connection:
@@ -116,7 +125,8 @@ class DeadLetters:
                     _LIST,
                     which.parameters()
                     | {f"after_{name}": value for name, value in place.items()}
-                    | {"limit": limit + 1, "with_bodies": with_bodies, "size_bytes_max": size_bytes_max},
+                    | {"limit": limit + 1, "with_bodies": with_bodies, "size_bytes_max": size_bytes_max}
+                    | groups._asdict(),
                 )
                 return await opened(connection, (await cursor.fetchall())[:limit])
 
@@ -192,6 +202,7 @@ with found as materialized (
            case when %(with_bodies)s then d.failures else '[]' end as failures, d.generation, d.blocks_key
       from txmsg.dead_letter d
      where {_WHICH}
+       and d.group_id = any (array(select id from txmsg.consumer_group where {among("name")}))
        and (%(after_died_at)s::timestamptz is null
             or (d.died_at, d.group_id, d.queue_id, d.queue_offset)
                > (%(after_died_at)s, %(after_group_id)s::int, %(after_queue_id)s::int, %(after_queue_offset)s::bigint))

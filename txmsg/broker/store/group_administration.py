@@ -11,8 +11,10 @@ from psycopg import AsyncConnection
 from psycopg.errors import CheckViolation
 from psycopg.rows import class_row
 
+from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.administration import GroupChange
 from txmsg.broker.store import audit
+from txmsg.broker.store.among import among
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.consumer_groups import GroupRow, group_row
 from txmsg.broker.store.delivery import open_segment, queue_ends
@@ -51,11 +53,16 @@ class GroupAdministration:
         self._pool = pool
 
     async def list(
-        self, limit: int, *, after: str = "", contains: str = ""
+        self, limit: int, *, after: str = "", contains: str = "", names: Names = ALL_NAMES
     ) -> tuple[Sequence[tuple[str, datetime]], Sequence[GroupLag]]:
-        """The first groups by name, after this one and with this in their names, when they were made, and their lag."""
+        """The first groups by name among these, after this one and with this in their names.
+
+        Returns when they were made, and their lag.
+        """
         async with session(self._pool) as conn:
-            cursor = await conn.execute(_LIST, {"after": after, "contains": contains, "limit": limit})
+            cursor = await conn.execute(
+                _LIST, {"after": after, "contains": contains, "limit": limit, **names._asdict()}
+            )
             rows = await cursor.fetchall()
             lags = await group_lag(conn, await open_segment(conn), [group_id for group_id, _, _ in rows])
             return [(name, created_at) for _, name, created_at in rows], lags
@@ -253,9 +260,10 @@ async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: St
     return {queue.queue_id: queue.begin if to.kind == "earliest" else queue.end for queue in queues}
 
 
-_LIST = """
+_LIST = f"""
 select id, name, created_at from txmsg.consumer_group
- where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 order by name limit %(limit)s
+ where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 and {among("name")}
+ order by name limit %(limit)s
 """
 
 _QUEUES = """

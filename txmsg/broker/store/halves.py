@@ -10,7 +10,9 @@ from uuid import UUID
 
 from psycopg.rows import class_row
 
+from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
+from txmsg.broker.store.among import among
 from txmsg.broker.store.body_keys import opened
 from txmsg.broker.store.connect import Pool, session
 from txmsg.checker.policy import ParkReason
@@ -163,8 +165,9 @@ class Halves:
         limit: int,
         with_bodies: bool,
         size_bytes_max: int,
+        groups: Names = ALL_NAMES,
     ) -> Sequence[HalfRow]:
-        """What waits to be decided, or to enter its queue; the longest first. group "" means all.
+        """What waits to be decided, or to enter its queue; the longest first. group "" means all of `groups`.
 
         after: only those behind this place, of time stored, transaction and number in it.
 
@@ -181,6 +184,7 @@ class Halves:
                     "limit": limit,
                     "with_bodies": with_bodies,
                     "size_bytes_max": size_bytes_max,
+                    **groups._asdict(),
                 },
             )
             return await opened(connection, await cursor.fetchall())
@@ -296,7 +300,7 @@ with parked as materialized (
     returning h.transaction_id, h.queue, h.producer, h.parked_reason
 ), {_JOURNALED.format(event="'resumed'", actor="'operator'")}"""
 
-_LIST = """
+_LIST = f"""
 with found as materialized (
     select h.transaction_id, h.n, t.name as topic, coalesce(p.group_name, '') as group_name, p.fence_id, h.key, h.tag,
            h.headers, h.queue, h.ordering_key, h.order_seq, h.decided, h.deliver_at,
@@ -307,6 +311,7 @@ with found as materialized (
       join txmsg.queue q on q.id = h.queue
       join txmsg.topic t on t.id = q.topic_id
      where (%(group)s = '' or p.group_name = %(group)s)
+       and {among("coalesce(p.group_name, '')")}
        and (not %(parked)s or h.parked_reason is not null)
        and (%(transaction_id)s::uuid is null or h.transaction_id = %(transaction_id)s::uuid)
        and (%(after_at)s::timestamptz is null

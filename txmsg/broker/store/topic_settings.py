@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
+from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
+from txmsg.broker.store.among import among
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.delivery import open_segment, queue_ends
 from txmsg.broker.store.topics import check_erasable
@@ -124,9 +126,11 @@ class TopicSettings:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def list(self, limit: int, *, after: str = "", contains: str = "") -> Sequence[TopicSummaryRow]:
-        """The first topics by name that come after this one and whose names contain this."""
-        values = {"settled": SETTLED_S, "limit": limit, "after": after, "contains": contains}
+    async def list(
+        self, limit: int, *, after: str = "", contains: str = "", names: Names = ALL_NAMES
+    ) -> Sequence[TopicSummaryRow]:
+        """The first topics by name among these that come after this one and whose names contain this."""
+        values = {"settled": SETTLED_S, "limit": limit, "after": after, "contains": contains, **names._asdict()}
         async with session(self._pool) as conn, conn.transaction():
             async with conn.cursor(row_factory=class_row(TopicSettingsRow)) as cursor:
                 await cursor.execute(_LIST, values)
@@ -412,7 +416,8 @@ select id, name, queue_count, coalesce(write_queues, queue_count) as write_queue
 """
 
 _LIST = f"""{_SELECT}
- where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 order by name limit %(limit)s"""
+ where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 and {among("name")}
+ order by name limit %(limit)s"""
 
 _QUEUES_OF = """
 select q.topic_id, q.id, txmsg.first_kept(q.id) from txmsg.queue q where q.topic_id = any(%s::int[])

@@ -23,6 +23,8 @@ from txmsg.wire.changes import State
 NOTICE: Final = "access"
 """The kind of notice that tells of a change."""
 _SLOTS: Final = (1, 2)
+ROLES_MAX: Final = 20
+"""Of a user; a CHECK says so, too."""
 _USERS_MAX: Final = 10_000
 """Each broker has all of them in memory."""
 
@@ -146,6 +148,8 @@ class Users:
             await begin_change(conn)
             before = await _user(conn, name)
             roles = sorted({*before.roles, *add} - set(remove))
+            if len(roles) > ROLES_MAX:
+                raise MisuseError(f"user {name} would have {len(roles)} roles: at most {ROLES_MAX} are allowed")
             await conn.execute("update txmsg.access_user set roles = %s where name = %s", (roles, name))
             if certificate is not None:
                 await _set_certificate(conn, name, certificate or None)
