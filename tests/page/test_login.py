@@ -31,12 +31,15 @@ class Brokers:
     tokens: set[str] = field(default_factory=lambda: {TOKEN})
     authentication: bool = True
     are_away: bool = False
+    are_odd: bool = False
     asked: int = 0
 
     async def ask(self, token: str) -> pb.WhoAmIReply:
         self.asked += 1
         if self.are_away:
             raise BrokerUnavailable("nobody answers")
+        if self.are_odd:
+            raise ValueError("what they answer is no text")
         if token not in self.tokens:
             raise Unauthenticated("the token is not valid here")
         return pb.WhoAmIReply(name="ann", authentication=self.authentication)
@@ -91,6 +94,17 @@ async def test_a_token_that_is_revoked_ends_the_look(browser: httpx2.AsyncClient
     asked = brokers.asked
     await until_async(lambda: brokers.asked > asked)
     assert (await browser.get("/figures")).status_code == 303
+
+
+async def test_an_odd_answer_ends_neither_the_server_nor_the_look(
+    browser: httpx2.AsyncClient, brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    await log_in(browser)
+    brokers.are_odd = True
+    asked = brokers.asked
+    await until_async(lambda: brokers.asked > asked + 1)
+    assert "what they answer is no text" in caplog.text
+    assert (await browser.get("/figures")).status_code == 200
 
 
 async def test_brokers_that_ask_for_no_token_let_nobody_in(browser: httpx2.AsyncClient, brokers: Brokers) -> None:

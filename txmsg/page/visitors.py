@@ -12,9 +12,12 @@ from typing import Final
 
 from txmsg.access.tokens import is_token
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, Unauthenticated
+from txmsg.logs import EventLog
 from txmsg.wire.channel import Channel
 from txmsg.wire.v1 import access_pb2 as pb
 from txmsg.wire.v1.access_rpc import Access
+
+_log = EventLog(__name__)
 
 CHECK_S: Final = 10.0
 """Between two looks whether a token is still valid."""
@@ -65,6 +68,8 @@ class Visitors:
                 visitor.is_over = True
             except TxmsgError:
                 continue  # brokers that are away take nothing back
+            except Exception:  # noqa: BLE001 - the root of a task: one odd answer must not end the server
+                _log.exception("page.check_failed", "whether a visitor's token is still valid cannot be told")
 
 
 def asking(brokers: Sequence[str]) -> Ask:
