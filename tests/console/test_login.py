@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 
 import httpx2
 import pytest
@@ -15,9 +16,11 @@ from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, Asked, Clock, asked_console
 from tests.waiting import until_async
 from txmsg.access import failures
+from txmsg.administration.notify import NotifyAdministration
 from txmsg.console.database import Database
 from txmsg.console.desks import Desks
 from txmsg.console.identity import Identity
+from txmsg.console.look import Look
 from txmsg.console.pages import ACTIONS
 from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX, network_of
@@ -241,7 +244,7 @@ async def test_sessions_are_bounded_and_the_one_idle_for_longest_ends(asked: Ask
         await log_in(asked, ANN)
     assert len(asked.sessions) == SESSIONS_MAX
     assert asked.sessions.find(first) is None
-    assert len(asked.desks._signed_in) == SESSIONS_MAX
+    await until_async(lambda: len(asked.desks._signed_in) == SESSIONS_MAX)
 
 
 async def test_a_token_that_is_revoked_ends_the_login(asked: Asked) -> None:
@@ -278,6 +281,44 @@ async def test_the_gate_asks_for_the_login_of_the_very_database_that_is_shown(mo
         answer = await asked.client.get("/%256frders/nowhere?q=%2F")
         assert answer.headers["location"] == "/login?next=%2F%25256frders%2Fnowhere%3Fq%3D%252F&place=%256frders"
         assert (await asked.client.get("/orders/new/topic")).status_code == 200
+
+
+async def test_an_operation_goes_on_with_its_connections_after_the_visitor_has_logged_out(asked: Asked) -> None:
+    await log_in(asked, ANN)
+    (session,) = asked.sessions._by_id.values()
+    desk = session.at["notify"]
+    assert desk.polling is not None
+    look = Look(
+        desk=desk,
+        desks=session.at,
+        operations=asked.console.operations,
+        renderer=asked.console.renderers["en"],
+        path={},
+        values={},
+    )
+    closed = asyncio.Event()
+    close = desk.watch.database.close
+
+    async def closing() -> None:
+        closed.set()
+        await close()
+
+    may_end = threading.Event()
+
+    def steps(_: NotifyAdministration) -> Iterator[int]:
+        may_end.wait(60)
+        yield 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(desk.watch.database, "close", closing)
+        operation = look.start("redrive", 1, steps)
+        asked.sessions.end(session)
+        await until_async(desk.polling.cancelled)  # which leaving begins with
+        assert not closed.is_set()
+        may_end.set()
+        await asyncio.wait_for(closed.wait(), 60)
+        assert operation.state == "done"
+        await until_async(lambda: desk not in asked.desks._signed_in)
 
 
 async def test_operations_of_others_are_neither_shown_nor_stopped(asked: Asked) -> None:

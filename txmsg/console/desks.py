@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Final
 
 from txmsg.console.database import Database
@@ -27,6 +28,14 @@ class Desk:
 
     watch: Watch
     polling: asyncio.Task[None] | None
+    running: set[asyncio.Future[None]] = field(default_factory=set)
+    """The operations that use its connections."""
+
+    def keep_until(self, ended: Future[None]) -> None:
+        """An operation uses its connections, also after the visitor has logged out."""
+        end = asyncio.wrap_future(ended)
+        self.running.add(end)
+        end.add_done_callback(self.running.discard)
 
     @property
     def who(self) -> Identity | None:
@@ -91,17 +100,26 @@ class Desks:
         return desk
 
     def leave(self, desk: Desk) -> None:
-        """Closes the desk of a login that has ended."""
-        self._signed_in.discard(desk)
-        closing = asyncio.create_task(_close(desk))
+        """Closes the desk of a login that has ended, when its operations are over."""
+        closing = asyncio.create_task(self._leave(desk))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
+    async def _leave(self, desk: Desk) -> None:
+        if desk.polling is not None:
+            desk.polling.cancel()
+        if desk.running:
+            await asyncio.wait(desk.running)
+        await _close(desk)
+        self._signed_in.discard(desk)
+
     async def close(self) -> None:
-        """Closes all of them."""
+        """Closes all of them, whatever their operations do."""
+        for closing in list(self._closing):
+            closing.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
         for desk in (*self.open.values(), *self._signed_in):
             await _close(desk)
-        await asyncio.gather(*self._closing)
 
     def _opened(self, name: str) -> Desk:
         watch = Watch(Database(name, self._databases[name], token=""))

@@ -116,13 +116,15 @@ class Look:
     def start(self, title: str, total: int, steps: Callable[[NotifyAdministration], Iterator[int]]) -> Operation:
         """Begins what takes longer than a request. Raises MisuseError while too many run."""
         administration = NotifyAdministration(self.watch.database.ask_from_thread)
-        return self.operations.start(
+        operation = self.operations.start(
             title,
             database=self.database,
             owner=self.desk.owner,
             total=total,
             steps=lambda: steps(administration),
         )
+        self.desk.keep_until(operation.ended)
+        return operation
 
     async def settings(self, work: Callable[[SettingsAdministration], T]) -> T:
         """Asks the administration of settings."""

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +34,8 @@ class Operation:
     error: str = ""
     began_at: float = field(default_factory=time.monotonic)
     took_s: float | None = None
+    ended: Future[None] = field(default_factory=Future, repr=False)
+    """Done when it makes no more calls."""
 
     @property
     def is_over(self) -> bool:
@@ -73,6 +76,7 @@ class Operations:
         if sum(not each.is_over for each in self._by_id.values()) >= RUNNING_MAX:
             raise MisuseError(f"{RUNNING_MAX} operations are running: wait until one has ended, or stop one")
         operation = Operation(id=next(self._numbers), title=title, database=database, owner=owner, total=total)
+        operation.ended.set_running_or_notify_cancel()  # who waits for it cannot cancel it
         self._by_id[operation.id] = operation
         while len(self._by_id) > _KEPT_MAX:
             del self._by_id[next(number for number, each in self._by_id.items() if each.is_over)]
@@ -99,3 +103,4 @@ def _run(operation: Operation, steps: Callable[[], Iterator[int]]) -> None:
         operation.state, operation.error = "failed", f"{type(exc).__name__}: {exc}"
     finally:
         operation.took_s = time.monotonic() - operation.began_at
+        operation.ended.set_result(None)
