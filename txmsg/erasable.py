@@ -16,6 +16,8 @@ SEALED_HEADER: Final = "txmsg-erasable"
 """The header of a message whose body is ciphertext. Brokers add it, and remove it with the encryption."""
 ERASED_HEADER: Final = "txmsg-erased"
 """The header of a message whose body is empty because its key is gone."""
+DAMAGED_HEADER: Final = "txmsg-damaged"
+"""The header of a message whose body is empty because the stored bytes do not decrypt with its key."""
 KEY_SIZE_BYTES: Final = 32
 
 # Not random: a repeated send is recognised by the stored bytes. Not constant: an id may be sent again with another body

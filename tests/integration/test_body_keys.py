@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import NamedTuple
+from uuid import UUID
 
 import psycopg
 import pytest
 
-from txmsg.broker.store.body_keys import BodyKeys
-from txmsg.broker.store.connect import open_pool
-from txmsg.erasable import new_keys
+from txmsg.broker.store.body_keys import BodyKeys, drop_expired, opened
+from txmsg.broker.store.connect import open_pool, session, upkeep_session
+from txmsg.erasable import DAMAGED_HEADER, ERASED_HEADER, new_keys, seal
 from txmsg.message import new_transaction_id
+from txmsg.wire.headers import pack_headers
+from txmsg.wire.sealed import SEALED
 
 ID = new_transaction_id()
 HOUR_S = 3600.0
@@ -71,3 +75,44 @@ async def test_one_request_may_name_a_message_twice(keys: BodyKeys, topics: tupl
     twice = await keys.obtain(topics[0], [ID.bytes] * 2, [0, 0], new_keys(2), [HOUR_S] * 2)
     assert twice == (await keys.of({"a": [ID.bytes]}))["a"]
     assert len(twice) == 1
+
+
+async def test_keys_of_a_deleted_topic_go_and_those_of_others_stay(
+    keys: BodyKeys, topics: tuple[int, int], notify_url: str
+) -> None:
+    await obtained(keys, topics[0])
+    in_b = await obtained(keys, topics[1])
+    async with upkeep_session(notify_url) as connection:
+        assert await drop_expired(connection) == 0
+        await connection.execute("delete from txmsg.topic where name = 'a'")
+        assert await drop_expired(connection) == 1
+    assert await keys.of({"b": [ID.bytes]}) == {"b": {(ID.bytes, 0): in_b}}
+
+
+class _Row(NamedTuple):
+    topic: str
+    transaction_id: UUID
+    n: int
+    headers: bytes | None
+    body: bytes
+
+
+async def test_a_damaged_body_is_shown_as_such_among_the_others(
+    keys: BodyKeys, topics: tuple[int, int], notify_url: str
+) -> None:
+    key = await obtained(keys, topics[0])
+    assert key is not None
+    sealed = seal(key, b"secret")
+    named = pack_headers({"h": "1"})
+    rows = [
+        _Row("a", ID, 0, named + SEALED, sealed[:-1]),
+        _Row("a", ID, 0, named + SEALED, sealed),
+        _Row("a", ID, 1, SEALED, sealed),
+    ]
+    async with open_pool(notify_url, size_max=1) as pool, session(pool) as connection:
+        shown = await opened(connection, rows)
+    assert [(row.headers, row.body) for row in shown] == [
+        (named + pack_headers({DAMAGED_HEADER: "1"}), b""),
+        (named, b"secret"),
+        (pack_headers({ERASED_HEADER: "1"}), b""),
+    ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from txmsg.erasable import ERASED_HEADER, SEALED_HEADER, unseal
+from txmsg.erasable import DAMAGED_HEADER, ERASED_HEADER, SEALED_HEADER, unseal
 from txmsg.wire.headers import pack_headers, unpack_headers
 
 SEALED: Final = pack_headers({SEALED_HEADER: "aes-256-gcm"})
 """What a broker appends to the packed headers of a message whose body it encrypts."""
 _ERASED: Final = pack_headers({ERASED_HEADER: "1"})
+_DAMAGED: Final = pack_headers({DAMAGED_HEADER: "1"})
 
 
 def is_sealed(headers: bytes | None) -> bool:
@@ -24,3 +25,8 @@ def unsealed(headers: bytes, body: bytes, key: bytes | None) -> tuple[bytes, byt
     """Headers and body as they were sent; without a key an empty body, and a header that says why."""
     sent = headers.removesuffix(SEALED)
     return (sent + _ERASED, b"") if not key else (sent, unseal(key, body))
+
+
+def damaged(headers: bytes) -> bytes:
+    """The headers of a message whose body cannot be decrypted with its key."""
+    return headers.removesuffix(SEALED) + _DAMAGED

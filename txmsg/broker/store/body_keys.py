@@ -13,8 +13,9 @@ from psycopg import AsyncConnection
 from txmsg.broker.store import audit
 from txmsg.broker.store.arrays import bytea_array, smallint_array, text_array, uuid_array
 from txmsg.broker.store.connect import Connection, Pool, session
+from txmsg.errors import InvalidMessage
 from txmsg.message import TransactionId, message_id
-from txmsg.wire.sealed import is_sealed, unsealed
+from txmsg.wire.sealed import damaged, is_sealed, unsealed
 
 _EXPIRED_ROWS_MAX: Final = 10_000
 
@@ -81,13 +82,20 @@ class BodyKeys:
 
 
 async def drop_expired(conn: Connection) -> int:
-    """Deletes keys whose time is over, in portions; how many."""
+    """Deletes keys whose time is over, and those of deleted topics, in portions; how many."""
+    cursor = await conn.execute(_DELETED_TOPICS)
+    dropped = await _drop(conn, "topic_id = any(%(topics)s)", [topic_id for (topic_id,) in await cursor.fetchall()])
+    # Said again of the row itself: its time may have been prolonged since it was found.
+    return dropped + await _drop(conn, "expires_at < now()", [])
+
+
+async def _drop(conn: Connection, which: str, topics: Sequence[int]) -> int:
     dropped = 0
     while True:
         cursor = await conn.execute(
-            "delete from txmsg.body_key where ctid = any(array("
-            "select ctid from txmsg.body_key where expires_at < now() order by expires_at limit %s))",
-            (_EXPIRED_ROWS_MAX,),
+            f"delete from txmsg.body_key where {which} and ctid = any(array("
+            f"select ctid from txmsg.body_key where {which} limit %(limit)s))",
+            {"limit": _EXPIRED_ROWS_MAX, "topics": list(topics)},
         )
         dropped += cursor.rowcount
         if cursor.rowcount < _EXPIRED_ROWS_MAX:
@@ -109,7 +117,10 @@ async def opened(connection: AsyncConnection[Any], rows: Sequence[R]) -> list[R]
 def _opened(row: R, keys: Mapping[str, Keys]) -> R:
     assert row.headers is not None
     assert row.topic is not None
-    headers, body = unsealed(row.headers, row.body, keys[row.topic].get((row.transaction_id.bytes, row.n)))
+    try:
+        headers, body = unsealed(row.headers, row.body, keys[row.topic].get((row.transaction_id.bytes, row.n)))
+    except InvalidMessage:
+        headers, body = damaged(row.headers), b""  # one body must not keep the others from being listed, or checked
     if isinstance(row, tuple):
         return cast(R, cast(Any, row)._replace(headers=headers, body=body))
     return cast(R, replace(cast(Any, row), headers=headers, body=body))
@@ -127,6 +138,17 @@ async def _keys(connection: AsyncConnection[Any], ids: Mapping[str, Collection[b
 _KEYS = """
 select t.name, uuid_send(b.transaction_id), b.n, b.key from txmsg.topic t join txmsg.body_key b on b.topic_id = t.id
  where t.name = any(%(topics)s) and b.transaction_id = any(%(ids)s)
+"""
+
+# One look at the index for each erasable topic, however many keys there are. Not with the topic: its deletion holds
+# locks of queues, and would take as long as there are keys.
+_DELETED_TOPICS = """
+with recursive used(id) as (
+    select min(b.topic_id) from txmsg.body_key b
+    union all
+    select (select min(b.topic_id) from txmsg.body_key b where b.topic_id > u.id) from used u where u.id is not null
+)
+select u.id from used u where u.id is not null and not exists (select from txmsg.topic t where t.id = u.id)
 """
 
 _ERASE = """
