@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ from tests.integration.client_harness import WAIT_S, collecting
 from tests.metrics.scraping import Scrape, got, require_catalogued, rises, scrape
 from tests.ports import own_port
 from tests.waiting import until
+from txmsg.broker import figures
 from txmsg.client import Consumer, Producer
 from txmsg.errors import UnknownGroup, UnknownTopic
 from txmsg.message import Message, ReceivedMessage, TransactionState
@@ -338,3 +340,13 @@ def test_errors_are_counted_by_their_codes(start_broker: StartBroker) -> None:
     rises(scraped.metrics, "txmsg_item_errors_total", since=before, error_type=UnknownTopic.code)
     said("group", "alter", "nobody", "--retries", "1", "--broker", scraped.address, status=1)
     rises(scraped.metrics, "txmsg_call_errors_total", since=before, error_type=UnknownGroup.code)
+
+
+async def test_a_disk_that_cannot_be_looked_at_has_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < (await figures._free_ratio(str(tmp_path)) or 0) <= 1
+
+    def refused(directory: str) -> None:
+        raise PermissionError(directory)
+
+    monkeypatch.setattr(figures, "disk_usage", refused)
+    assert await figures._free_ratio(str(tmp_path)) is None

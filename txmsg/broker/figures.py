@@ -91,7 +91,10 @@ class DatabaseFigures(Lookup[_Found]):
 async def _free_ratio(directory: str | None) -> float | None:
     if directory is None or not os.path.isdir(directory):
         return None
-    usage = await asyncio.to_thread(disk_usage, directory)
+    try:
+        usage = await asyncio.to_thread(disk_usage, directory)
+    except OSError:  # of another user: the other figures do not depend on it
+        return None
     return usage.free / usage.total
 
 
