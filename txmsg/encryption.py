@@ -43,14 +43,17 @@ class AesGcm:
     """Bodies under AES-GCM with keys of the application. Topic and key of a message are authenticated with its body.
 
     keys: 16, 24 or 32 random bytes each, by a key id, which is sent as a header. current: the id of the key to encrypt
-    with; decrypting takes whichever key a message names. topics: those to encrypt; None: all. What is not encrypted
-    is delivered as it is, so that a topic can be switched while it has messages.
+    with; decrypting takes whichever key a message names. topics: those to encrypt; None: all. required: refuses
+    messages of these topics that are not encrypted; without it they are delivered as they are, so that a topic can be
+    switched while it has messages.
 
     To rotate: give all consumers the new key; then make it current at producers; remove the old one when nothing that
     it encrypted is kept any more. Encrypt at most 2 ** 32 messages with one key: the nonce is random.
     """
 
-    def __init__(self, keys: Mapping[str, bytes], *, current: str, topics: Collection[str] | None = None) -> None:
+    def __init__(
+        self, keys: Mapping[str, bytes], *, current: str, topics: Collection[str] | None = None, required: bool = False
+    ) -> None:
         try:
             from cryptography.exceptions import InvalidTag
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -66,14 +69,22 @@ class AesGcm:
         self._keys = {key_id: AESGCM(key) for key_id, key in keys.items()}
         self._current = current
         self._topics = topics
+        self._required = required
         self._invalid_tag = InvalidTag
 
     def __repr__(self) -> str:
         return f"AesGcm(keys={sorted(self._keys)}, current={self._current!r})"
 
     def encrypt(self, message: Message) -> Message:
-        """The message with its body encrypted under the current key; as it is, if it is encrypted or not to be."""
-        if (self._topics is not None and message.topic not in self._topics) or ENCRYPTION_HEADER in message.headers:
+        """The message with its body encrypted under the current key; as it is, if it is encrypted or not to be.
+
+        Raises InvalidMessage for one that says that it is encrypted, and cannot be decrypted.
+        """
+        if not self._covers(message.topic):
+            return message
+        if ENCRYPTION_HEADER in message.headers:
+            # A header is no proof: a body in clear must not leave because of it.
+            self.decrypt(ReceivedMessage(message.topic, message.body, key=message.key, headers=message.headers))
             return message
         nonce = os.urandom(_NONCE_SIZE_BYTES)
         context = _context(self._current, message.topic, message.key)
@@ -83,10 +94,16 @@ class AesGcm:
     def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
         """The message with its body decrypted, and without the header; as it is, if it is not encrypted.
 
-        Raises InvalidMessage that names the key id: the key is not there, or the message was changed on its way.
+        Raises InvalidMessage that names the key id: the key is not there, or the message was changed on its way. Also
+        for one that is not encrypted, where that is required.
         """
         key_id = message.headers.get(ENCRYPTION_HEADER)
         if key_id is None:
+            if self._required and self._covers(message.topic):
+                raise InvalidMessage(
+                    f"message {message.id} of topic {message.topic!r} is not encrypted: encrypt where it is sent, or "
+                    "read it without required=True"
+                )
             return message
         key = self._keys.get(key_id)
         if key is None:
@@ -99,6 +116,9 @@ class AesGcm:
             raise _undecipherable(message, key_id, why) from None
         headers = {name: value for name, value in message.headers.items() if name != ENCRYPTION_HEADER}
         return message._replace(body=body, headers=headers)
+
+    def _covers(self, topic: str) -> bool:
+        return self._topics is None or topic in self._topics
 
 
 def _context(key_id: str, topic: str, key: str | None) -> bytes:

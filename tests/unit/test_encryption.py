@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from txmsg.checker.fence import FenceCheckListener
 from txmsg.client.asker import Asker
 from txmsg.client.batch import messages_of
 from txmsg.encryption import ENCRYPTION_HEADER, AesGcm
@@ -42,6 +43,22 @@ def test_a_message_that_is_encrypted_is_not_encrypted_again() -> None:
     encryption = AesGcm({"july": JULY}, current="july")
     once = encryption.encrypt(Message("patient", BODY))
     assert encryption.encrypt(once) is once
+
+
+@pytest.mark.parametrize("key_id", ["july", "june"])
+def test_a_body_in_clear_does_not_leave_because_it_has_the_header(key_id: str) -> None:
+    encryption = AesGcm({"july": JULY}, current="july")
+    with pytest.raises(InvalidMessage, match=f"cannot be decrypted with key id '{key_id}'"):
+        encryption.encrypt(Message("patient", BODY, headers={ENCRYPTION_HEADER: key_id}))
+
+
+def test_a_message_in_clear_is_refused_where_encryption_is_required() -> None:
+    encryption = AesGcm({"july": JULY}, current="july", topics={"patient"}, required=True)
+    assert encryption.decrypt(received(encryption.encrypt(Message("patient", BODY)))).body == BODY
+    with pytest.raises(InvalidMessage, match="of topic 'patient' is not encrypted"):
+        encryption.decrypt(received(Message("patient", BODY)))
+    elsewhere = received(Message("bed", BODY))
+    assert encryption.decrypt(elsewhere) is elsewhere
 
 
 def test_other_topics_and_messages_in_clear_stay_as_they_are() -> None:
@@ -112,3 +129,16 @@ async def test_a_check_listener_sees_the_body_and_an_unknown_key_is_no_answer() 
         answers.append(await asker.ask(received(sent, id_bytes=new_transaction_id().bytes)))
         asker.close()
     assert answers == [TransactionState.COMMIT, TransactionState.UNKNOWN]
+
+
+async def test_a_listener_that_reads_no_bodies_answers_without_the_key() -> None:
+    class Listener:
+        reads_bodies = FenceCheckListener.reads_bodies
+
+        def check(self, message: ReceivedMessage) -> TransactionState:
+            return TransactionState.COMMIT
+
+    sent = AesGcm({"july": JULY}, current="july").encrypt(Message("patient", BODY))
+    asker = Asker(Listener(), threads=1, encryption=AesGcm({"august": AUGUST}, current="august"))
+    assert await asker.ask(received(sent, id_bytes=new_transaction_id().bytes)) is TransactionState.COMMIT
+    asker.close()

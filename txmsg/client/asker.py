@@ -46,9 +46,9 @@ class Asker:
         self._threads = DaemonThreads(threads, name="txmsg-check")
         # A coroutine function holds no thread: it is cancelled when its time is over.
         function = listener.check if inspect.iscoroutinefunction(listener.check) else self._on_thread
-        self._function = UserFunction(
-            "check_listener's", function, "message", convert=None if encryption is None else encryption.decrypt
-        )
+        # A body that cannot be decrypted must not leave a transaction in doubt that can be decided without it.
+        decrypt = encryption.decrypt if encryption is not None and getattr(listener, "reads_bodies", True) else None
+        self._function = UserFunction("check_listener's", function, "message", convert=decrypt)
         self._running: set[TransactionId] = set()
 
     async def ask(self, message: ReceivedMessage) -> TransactionState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import Final
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -18,6 +19,9 @@ class FenceCheckListener:
     With an Engine `check` blocks (call it on a thread), with an AsyncEngine it returns an awaitable, to be awaited on
     the event loop that the engine belongs to.
     """
+
+    reads_bodies: Final = False
+    """So they are not decrypted for it. A subclass that reads them sets True."""
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self.fence: Fence | AsyncFence = AsyncFence(engine) if isinstance(engine, AsyncEngine) else Fence(engine)
