@@ -119,7 +119,7 @@ VIEWS: Final = (
     View(path="/logs/{log}", section="mirrors", template="log.html", read=_read_log, every_s=5.0),
     View(path=_GROUP, section="mirrors", template="log_group.html", read=_read_group, every_s=2.0),
 )
-# Logs are read by the console's own rights, and shown to admins only.
+# What a visitor may do there, the log's server says; for a log in a directory, console/logs.py does.
 ACTIONS: Final = (
     Action(path=f"{_GROUP}/seek", method="", confirm=_confirm_seek, perform=_seek),
     Action(path=f"{_GROUP}/delete", method="", confirm=_confirm_delete, perform=_delete),
