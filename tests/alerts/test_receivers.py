@@ -147,6 +147,16 @@ async def test_an_answer_that_drips_holds_no_thread(
         assert await asyncio.to_thread(gone.wait, 20)
 
 
+async def test_a_proxy_that_drips_holds_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receivers, "ATTEMPT_S_MAX", 0.3)
+    with dripping(b"HTTP/1.1 200") as (port, gone):
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("no_proxy", "")
+        with pytest.raises(ReceiverFailed, match=r"within 0.3 s"):
+            await tell(Webhook(url=Secret("https://alerts.example/")))
+        assert await asyncio.to_thread(gone.wait, 20)
+
+
 # ---- command
 
 

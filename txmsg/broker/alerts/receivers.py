@@ -142,24 +142,27 @@ class _Https(urllib.request.HTTPSHandler):
         return self.do_open(partial(_HttpsConnection, self._line), req)
 
 
+def _connected(line: _Line, *where: Any) -> socket.socket:
+    """As socket.create_connection. On the line before anything is read: a proxy, or the handshake of TLS, may drip."""
+    connected = socket.create_connection(*where)
+    try:
+        line.uses(connected)
+    except TimeoutError:
+        connected.close()
+        raise
+    return connected
+
+
 class _HttpConnection(http.client.HTTPConnection):
     def __init__(self, line: _Line, host: str, **settings: Any) -> None:
         super().__init__(host, **settings)
-        self._line = line
-
-    def connect(self) -> None:
-        super().connect()
-        self._line.uses(self.sock)
+        self._create_connection = partial(_connected, line)
 
 
 class _HttpsConnection(http.client.HTTPSConnection):
     def __init__(self, line: _Line, host: str, **settings: Any) -> None:
         super().__init__(host, **settings)
-        self._line = line
-
-    def connect(self) -> None:
-        super().connect()
-        self._line.uses(self.sock)
+        self._create_connection = partial(_connected, line)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
