@@ -11,8 +11,8 @@ import pytest
 
 from tests.waiting import until_async
 from txmsg.client.channel import Brokers
-from txmsg.client.link import FAILURES_MAX, RENEWALS, Bounds, Hand, Link, Polling
-from txmsg.errors import OutcomeUnknown, ProtocolError
+from txmsg.client.link import FAILURES_MAX, PAUSE_S_MAX, RENEWALS, Bounds, Hand, Link, Polling
+from txmsg.errors import OutcomeUnknown, ProtocolError, Unauthenticated
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -34,6 +34,8 @@ class Broker:
         self.holds_polls = False
         self.failures = 0
         """How many calls that ask for no messages fail."""
+        self.refuses = False
+        """Whether calls that ask for no messages are refused."""
         self.lost_polls = 0
         """How many polls fail, when there is no reply left."""
         self.gate = asyncio.Event()
@@ -71,6 +73,8 @@ class Broker:
             if self.failures:
                 self.failures -= 1
                 raise OutcomeUnknown("the connection was lost")
+            if self.refuses:
+                raise Unauthenticated("the token is revoked")
             self.acks.extend(request.acks)
         if request.held:
             self.held.put_nowait(list(request.held))
@@ -356,6 +360,21 @@ async def test_acknowledgements_that_went_with_what_is_held_and_were_lost_are_se
     link.stop()
     await running
     await link.flush(1.0)
+
+
+async def test_acknowledgements_of_a_client_that_is_not_let_in_wait_as_long_as_polls_do() -> None:
+    broker = Broker()
+    link = new_link(broker)
+    broker.refuses = True
+    link.ack(HAND, 0)
+    await until_async(lambda: link._is_refused and link._flush_timer is not None)
+    assert link._flush_timer is not None
+    assert link._flush_timer.when() - now() > PAUSE_S_MAX
+    broker.refuses = False
+    await link._next(1, 1)  # rather than after the pause
+    assert link._flush_timer is None
+    await link.flush(5)
+    assert [list(receipt.offset) for receipt in broker.acks] == [[0]]
 
 
 async def test_what_cannot_be_read_is_not_said_to_be_missing() -> None:

@@ -222,7 +222,7 @@ class Link:
     def _flush_done(self, _: asyncio.Task[None]) -> None:
         self._flushing = None
         if self._has_to_tell:
-            self._flush_later(PAUSE_S_MAX if self._failures else FLUSH_DELAY_S)
+            self._flush_later(self._pause_s_max if self._failures else FLUSH_DELAY_S)
 
     async def _flush(self) -> None:
         await self._settle()
@@ -333,8 +333,12 @@ class Link:
         if self._poll is not None:
             self._poll.cancel()
 
+    @property
+    def _pause_s_max(self) -> float:
+        return REFUSED_PAUSE_S_MAX if self._is_refused else PAUSE_S_MAX
+
     async def _pause(self) -> None:
-        longest_s = min(REFUSED_PAUSE_S_MAX if self._is_refused else PAUSE_S_MAX, 0.1 * 2 ** min(self._failures, 8))
+        longest_s = min(self._pause_s_max, 0.1 * 2 ** min(self._failures, 8))
         await self._wait(random.uniform(0.05, longest_s), self._stopping)
 
     @staticmethod
@@ -405,7 +409,7 @@ class Link:
                 self._refusals[:0] = refusals
                 self._is_in_doubt |= is_last
                 if self._has_to_tell:
-                    self._flush_later(PAUSE_S_MAX)
+                    self._flush_later(self._pause_s_max)
         if reply is not None:
             self._counts.acknowledged += sum(map(len, acks.values()))
             self._counts.refused += len(refusals)
@@ -446,7 +450,10 @@ class Link:
                 group=self._polling.group,
                 broker=self.address,
             )
+        was_refused = self._is_refused
         self._failures, self._is_refused = 0, False
+        if was_refused and not self._flushed:
+            self._flush_soon()  # rather than when the long pause is over
         return reply
 
     def _hear_expired(self, expired: Sequence[Receipt]) -> None:
