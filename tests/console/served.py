@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,6 +12,7 @@ import httpx2
 
 from txmsg.console.app import Console, all_renderers, new_app
 from txmsg.console.desks import Desk, Desks
+from txmsg.console.logs import Log
 from txmsg.console.operations import Operations
 from txmsg.console.views import Live
 from txmsg.page.sessions import Sessions
@@ -50,13 +51,18 @@ class Asked:
 
 @asynccontextmanager
 async def asked_console(
-    desks: Desks, *, clock: Clock | None = None, origin: str = "http://127.0.0.1:7790", is_local: bool = True
+    desks: Desks,
+    *,
+    clock: Clock | None = None,
+    origin: str = "http://127.0.0.1:7790",
+    is_local: bool = True,
+    logs: Mapping[str, Mapping[str, Log]] | None = None,
 ) -> AsyncIterator[Asked]:
     sessions = Sessions[Desk](clock or Clock(), desks.leave)
     console = Console(
         desks=desks,
         sessions=sessions,
-        logs={},
+        logs=logs or {},
         operations=Operations(),
         live=Live(),
         renderers=all_renderers(),

@@ -8,10 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from txmsg.console.desks import Desk
+from tests.console.served import IDLE, asked_console
+from txmsg.cli.console import _logs
+from txmsg.console.desks import Desk, Desks
 from txmsg.console.identity import Identity
 from txmsg.console.logs import Log
-from txmsg.errors import PermissionDenied, Unauthenticated
+from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied, Unauthenticated
 from txmsg.metaq import location
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.local import LocalLog
@@ -56,3 +58,30 @@ async def test_a_server_is_shown_the_token_of_the_visitor(monkeypatch: pytest.Mo
     await log.run(desk(_ADMIN), topics)
     assert (given["where"], given["token"]) == ("127.0.0.1:7720", "of-ann")
     log.close()
+
+
+def test_a_log_belongs_to_one_database() -> None:
+    assert _logs(("trades=here:1", "/var/log"), ["notify"]) == {"notify": {"trades": "here:1", "metaq": "/var/log"}}
+    given = ("orders/metaq=here:1", "trades/metaq=./a=b")
+    assert _logs(given, ["orders", "trades"]) == {"orders": {"metaq": "here:1"}, "trades": {"metaq": "./a=b"}}
+    for text in ("here:1", "metaq=here:1", "other/metaq=here:1"):
+        with pytest.raises(MisuseError, match=f"--log {text} names no database of orders, trades"):
+            _logs((text,), ["orders", "trades"])
+
+
+async def test_users_of_another_database_reach_no_log_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_log(*_: Any, token: str, **__: Any) -> LogAccess:
+        tokens.append(token)
+        raise BrokerUnavailable("it is away")
+
+    tokens: list[str] = []
+    monkeypatch.setattr(location, "open_log", open_log)
+    desks = Desks({"orders": ["127.0.0.1:1"], "trades": ["127.0.0.1:1"]}, IDLE)
+    logs = {"trades": {"metaq": Log("metaq", "127.0.0.1:7720")}}
+    async with asked_console(desks, logs=logs) as asked:
+        for name, desk in desks.open.items():
+            desk.watch.trouble, desk.watch.database.token = "no broker answers", f"of {name}"
+        for path in ("/orders/logs/metaq", "/orders/mirrors", "/trades/logs/metaq"):
+            await asked.client.get(path)
+    assert tokens == ["of trades"]
+    logs["trades"]["metaq"].close()

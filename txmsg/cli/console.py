@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,8 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
 @click.command(
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg console\n"
-    "  txmsg console --broker orders=10.0.0.1:7700,10.0.0.2:7700 --broker trades=10.0.1.1:7700 --log 10.0.2.1:7720\n\n"
+    "  txmsg console --broker orders=10.0.0.1:7700,10.0.0.2:7700 --broker trades=10.0.1.1:7700 "
+    "--log trades/metaq=10.0.2.1:7720\n\n"
     "Prints `listening on HOST:PORT` when it is ready: open http://HOST:PORT, or https:// with --tls-cert. Where "
     "brokers authenticate, it asks for a token, and does what its user may do. Beyond loopback it always asks."
 )
@@ -42,9 +44,10 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
 @click.option(
     "--log",
     "logs",
-    metavar="[NAME=]LOG",
+    metavar="[[DATABASE/]NAME=]LOG",
     multiple=True,
-    help="A MetaQ log: its directory, or the address of its server. May be repeated.",
+    help="A MetaQ log: its directory, or the address of its server. May be repeated. With several databases, each log "
+    "names the one to whose users it is shown.",
 )
 @click.option(
     "--listen",
@@ -93,7 +96,7 @@ def console(
     }
     config = ConsoleConfig(
         databases=databases,
-        logs=_named("--log", logs, "metaq"),
+        logs=_logs(logs, list(databases)),
         listen=listen,
         tls=TlsConfig(cert=tls_cert, key=tls_key, client_ca=tls_client_ca),
         insecure=insecure,
@@ -107,6 +110,23 @@ def console(
 
 async def _serve(config: ConsoleConfig, *, as_json: bool) -> None:
     await serve(config, partial(print_address, as_json=as_json), stop_on_signals())
+
+
+def _logs(given: tuple[str, ...], databases: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Logs by the database that they belong to: what serves one gets the tokens of its visitors, and of no others."""
+    of_database: dict[str, list[str]] = {name: [] for name in databases}
+    for text in given:
+        before, equals, where = text.partition("=")
+        database, slash, name = before.partition("/") if equals else ("", "", "")
+        if not slash and len(databases) == 1:
+            database = databases[0]
+        if database not in of_database:
+            raise MisuseError(
+                f"--log {text} names no database of {', '.join(databases)}: give DATABASE/NAME=LOG, since a log gets "
+                "the tokens of its database's visitors"
+            )
+        of_database[database].append(f"{name}={where}" if slash else text)
+    return {name: _named("--log", tuple(logs), "metaq") for name, logs in of_database.items()}
 
 
 def _named(option: str, given: tuple[str, ...], default: str) -> dict[str, str]:

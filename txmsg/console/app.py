@@ -49,7 +49,8 @@ class Console:
 
     desks: Desks
     sessions: Sessions[Desk]
-    logs: Mapping[str, Log]
+    logs: Mapping[str, Mapping[str, Log]]
+    """By database and name: a log gets the tokens of visitors of its own database only."""
     operations: Operations
     live: Live
     renderers: Mapping[str, Renderer]
@@ -256,7 +257,7 @@ class _Api:
             desk=desk,
             desks=desks,
             operations=console.operations,
-            logs=console.logs,
+            logs=console.logs.get(database, {}),
             renderer=self.renderer(request),
             path={name: str(value) for name, value in request.path_params.items()},
             values=values,

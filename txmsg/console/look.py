@@ -38,7 +38,7 @@ class Look:
     """Of all databases, by name."""
     operations: Operations
     logs: Mapping[str, Log] = field(default_factory=dict)
-    """MetaQ logs by name."""
+    """MetaQ logs of the database by name."""
     renderer: Renderer
     path: Mapping[str, str]
     """The parameters in the path."""

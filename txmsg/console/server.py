@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 
 from txmsg.console.app import Console, all_renderers, new_app
 from txmsg.console.desks import Desks
@@ -26,8 +27,8 @@ class ConsoleConfig:
 
     databases: Mapping[str, Sequence[str]]
     """Addresses of brokers by the name of their Notify database."""
-    logs: Mapping[str, str] = field(default_factory=dict)
-    """MetaQ logs by name: directories or addresses of servers."""
+    logs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of each database its MetaQ logs by name: directories or addresses of servers."""
     listen: str = "127.0.0.1:7790"
     """HOST:PORT; port 0 takes a free one."""
     tls: TlsConfig = field(default_factory=TlsConfig)
@@ -57,8 +58,11 @@ async def serve(config: ConsoleConfig, on_ready: Callable[[str], None], stop: as
     """
     async with AsyncExitStack() as stack:
         listener, address = stack.enter_context(listening(config.listen))
-        logs = {name: Log(name, where) for name, where in config.logs.items()}
-        for log in logs.values():
+        logs = {
+            database: {name: Log(name, where) for name, where in of_database.items()}
+            for database, of_database in config.logs.items()
+        }
+        for log in chain.from_iterable(each.values() for each in logs.values()):
             stack.callback(log.close)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         desks = Desks(config.databases, tasks, always=config.asks_everybody)
