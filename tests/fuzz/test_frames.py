@@ -361,7 +361,10 @@ def test_a_stranger_gets_nothing_but_refusals_from_a_server_with_tls_and_authent
 async def _refusal(address: str, data: bytes, places: list[int], context: ssl.SSLContext | None) -> str:
     """What a server says to a stranger: a greeting, a GOAWAY with a reason, nothing else; or it closes."""
     host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    try:
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    except ConnectionResetError:  # on a busy machine a handshake takes longer than a greeting may
+        return "closed"
     try:
         said = FrameReader()
         came: list[Frame] = []
