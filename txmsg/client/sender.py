@@ -28,6 +28,7 @@ from txmsg.errors import (
     OutcomeConflict,
     OutcomeExpired,
     OutcomeUnknown,
+    Overloaded,
     TxmsgError,
 )
 from txmsg.wire.failures import was_told
@@ -347,6 +348,8 @@ def _as_unavailable(error: TxmsgError, ambiguous: bool) -> TxmsgError:
 
 def _with_reason(error: TxmsgError, told: TxmsgError) -> TxmsgError:
     """The last attempt met silence; an answer before it says more."""
+    if isinstance(error, Overloaded):
+        return Overloaded(f"{error}; an earlier attempt failed with: {told}")
     if isinstance(error, BrokerUnavailable):
-        return type(error)(f"{error}; an earlier attempt failed with: {told}")
+        return BrokerUnavailable(f"{error}; an earlier attempt failed with: {told}")
     return OutcomeUnknown(f"{error}; an earlier attempt failed with: {told}")
