@@ -11,8 +11,9 @@ import pytest
 
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
+from txmsg.errors import BrokerUnavailable
 from txmsg.message import ReceivedMessage, TransactionState
-from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, RouteChanged
+from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, ClientFrame, RouteChanged
 
 DEADLINE_S = 60.0
 
@@ -103,3 +104,36 @@ async def test_a_presence_ends_though_a_frame_comes_at_the_same_moment() -> None
     running.cancel()
     done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
     assert done == {running}
+
+
+class StreamThatFails:
+    """It fails when `fails` is set."""
+
+    def __init__(self, began: asyncio.Event, fails: asyncio.Event) -> None:
+        self._began = began
+        self._fails = fails
+
+    async def receive(self) -> BrokerFrame:
+        self._began.set()
+        await self._fails.wait()
+        raise BrokerUnavailable("the connection was closed")
+
+    async def send(self, frame: ClientFrame) -> None:
+        raise AssertionError("no check came, so there is nothing to answer")
+
+    def close(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_presence_ends_though_its_stream_fails_at_the_same_moment(turns: int) -> None:
+    began, fails = asyncio.Event(), asyncio.Event()
+    brokers = cast(Brokers, OneBroker(StreamThatFails(began, fails)))
+    running = asyncio.create_task(Presence(brokers, client_id="c", group="g").run())
+    await began.wait()
+    fails.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=DEADLINE_S)
+    assert done, "it goes on though it was cancelled"

@@ -137,6 +137,9 @@ class Presence:
                         tasks.create_task(self._answer(self._asker, frame.check, answers))
                 telling.cancel()
         except BaseExceptionGroup as group:  # of one: nothing in the tasks raises
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # while the group ended by an error, which it tells instead
+                raise asyncio.CancelledError from None
             raise group.exceptions[0] from None
         finally:
             stream.close()
