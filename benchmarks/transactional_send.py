@@ -200,9 +200,10 @@ def count_messages(url: str) -> int:
 def main() -> int:
     """Measures, prints, and compares with what is in the tables."""
     parser = parser_of(__doc__, "two seconds per figure")
+    parser.add_argument("--seconds", type=float, help="per figure (default: 8; quick: 2)")
     parser.add_argument("--storage", help="a Notify database of your own; default: a fresh embedded one")
     options = parser.parse_args()
-    seconds = 2.0 if options.quick else 8.0
+    seconds = options.seconds or (2.0 if options.quick else 8.0)
     steps = 4 + len(ASYNC_CALLERS) + len(SYNC_THREADS)
     with (
         notify_database(options.storage) as url,

@@ -18,6 +18,7 @@ SMALLEST = {
     "idle_consumers": ["--consumers", "150", "--seconds", "1"],
     "tailer": ["--rows", "1000", "--turns", "1", "--seconds", "0.3"],
     "capacity": ["--seconds", "0.5", "--clients", "10"],
+    "transactional_send": ["--seconds", "1"],
     "observability": ["--turns", "1", "--seconds", "0.5"],
     "console": ["--quick", "--groups", "600"],
     "peers": ["--waiting", "500", "--seconds", "1"],
