@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 import psycopg
 
+from txmsg.cli.options import web_tls_options
 from txmsg.errors import TxmsgError
 from txmsg.page.board import Snapshot
 from txmsg.page.page import Page, Words
@@ -180,25 +181,7 @@ def _entry(entry: Entry[str], name: Name) -> dict[str, Any]:
     default="",
     help="Brokers, for whose users the page is: it asks for a token.  [default: it is for everybody]",
 )
-@click.option(
-    "--tls-cert",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Certificate: pages are served by HTTPS (PEM). Read again when it changes.",
-)
-@click.option(
-    "--tls-key",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Its key, without a password (PEM).",
-)
-@click.option(
-    "--tls-client-ca",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Authorities, of one of which each browser must have a certificate (PEM).",
-)
-@click.option("--insecure", is_flag=True, help="Listens where other machines reach it, without TLS.")
+@web_tls_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready.")
 def main(
     *,

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import json_option, log_format_option
+from txmsg.cli.options import json_option, log_format_option, web_tls_options
 from txmsg.cli.output import print_address
 from txmsg.console.server import ConsoleConfig, serve
 from txmsg.errors import MisuseError
@@ -56,25 +56,7 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
     show_default=True,
     help="Where browsers find it. Port 0 picks a free port.",
 )
-@click.option(
-    "--tls-cert",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Certificate: pages are served by HTTPS (PEM). Read again when it changes.",
-)
-@click.option(
-    "--tls-key",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Its key, without a password (PEM).",
-)
-@click.option(
-    "--tls-client-ca",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Authorities, of one of which each browser must have a certificate (PEM).",
-)
-@click.option("--insecure", is_flag=True, help="Listens where other machines reach it, without TLS.")
+@web_tls_options
 @log_format_option
 @json_option
 def console(
