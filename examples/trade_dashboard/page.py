@@ -21,9 +21,9 @@ from typing import Any, Final
 import click
 import psycopg
 
-from txmsg.cli.options import web_tls_options
 from txmsg.errors import TxmsgError
 from txmsg.page.board import Snapshot
+from txmsg.page.options import web_tls_options
 from txmsg.page.page import Page, Words
 from txmsg.page.server import PageConfig, serve
 from txmsg.settings.common import TlsConfig

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import json_option, log_format_option, web_tls_options
+from txmsg.cli.options import json_option, log_format_option
 from txmsg.cli.output import print_address
 from txmsg.console.server import ConsoleConfig, serve
 from txmsg.errors import MisuseError
 from txmsg.logs import log_to_stderr, name_process
+from txmsg.page.options import web_tls_options
 from txmsg.runtime import loops
 from txmsg.runtime.signals import stop_on_signals
 from txmsg.settings.common import TlsConfig

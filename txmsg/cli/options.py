@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import click
@@ -108,20 +106,3 @@ storage_option: Decorator = click.option(
     required=True,
     help="The Notify database: postgresql://user@host:5432/database.",
 )
-
-
-def _pem_option(name: str, what: str) -> Decorator:
-    return click.option(name, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help=what)
-
-
-_WEB_TLS: tuple[Decorator, ...] = (
-    _pem_option("--tls-cert", "Certificate: pages are served by HTTPS (PEM). Read again when it changes."),
-    _pem_option("--tls-key", "Its key, without a password (PEM)."),
-    _pem_option("--tls-client-ca", "Authorities, of one of which each browser must have a certificate (PEM)."),
-    click.option("--insecure", is_flag=True, help="Listens where other machines reach it, without TLS."),
-)
-
-
-def web_tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Of what serves pages to browsers: `tls_cert`, `tls_key`, `tls_client_ca` and `insecure`."""
-    return reduce(lambda decorated, option: option(decorated), reversed(_WEB_TLS), command)

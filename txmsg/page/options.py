@@ -1,0 +1,29 @@
+"""The command line's options of what serves pages to browsers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import click
+
+_Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _pem_option(name: str, what: str) -> _Option:
+    return click.option(name, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help=what)
+
+
+_WEB_TLS: tuple[_Option, ...] = (
+    _pem_option("--tls-cert", "Certificate: pages are served by HTTPS (PEM). Read again when it changes."),
+    _pem_option("--tls-key", "Its key, without a password (PEM)."),
+    _pem_option("--tls-client-ca", "Authorities, of one of which each browser must have a certificate (PEM)."),
+    click.option("--insecure", is_flag=True, help="Listens where other machines reach it, without TLS."),
+)
+
+
+def web_tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `tls_cert`, `tls_key`, `tls_client_ca` and `insecure`."""
+    return reduce(lambda decorated, option: option(decorated), reversed(_WEB_TLS), command)
