@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
@@ -223,12 +224,11 @@ def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, monkeyp
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(fd, data)
 
-    before = os.listdir("/proc/self/fd")
     with monkeypatch.context() as failing:
         failing.setattr(os, "write", nearly_full)
         with pytest.raises(StorageError, match="free space, and open it"):
             Log(tmp_path)
-    assert os.listdir("/proc/self/fd") == before
+    assert [file.path for file in psutil.Process().open_files() if tmp_path in Path(file.path).parents] == []
 
 
 def test_a_flusher_that_ends_stops_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
