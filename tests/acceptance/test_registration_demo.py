@@ -47,7 +47,7 @@ def test_every_committed_user_reaches_every_subscriber_once_though_processes_are
     assert str(result["committed"]) in count.stdout.split(), count.stderr
 
 
-@pytest.mark.takes_long
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_secured_it_holds_too_while_certificates_and_tokens_change(tmp_path: Path) -> None:
     keep = tmp_path / "kept"

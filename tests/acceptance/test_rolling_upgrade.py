@@ -129,10 +129,8 @@ def business_url(postgres: PostgresServer, database_url: str) -> Iterator[str]:
     postgres.drop_database(name)
 
 
-@pytest.mark.takes_long
-@pytest.mark.parametrize(
-    "how", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.long)], ids=lambda how: how.name
-)
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
 def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled(
     following: Release, database_url: str, business_url: str, tmp_path: Path, how: signal.Signals
 ) -> None:

@@ -12,7 +12,7 @@ from tests.conftest import PostgresServer
 from tests.model.explore import Result, explore
 from tests.model.plant import PLANTS, Plant
 
-ONE_OF_EACH_KIND = {plant.defect: plant for plant in reversed(PLANTS)}.values()
+ONE_OF_EACH_KIND = list({plant.defect: plant for plant in reversed(PLANTS)}.values())
 """All of them take minutes: `make model PLANT=all`."""
 
 SEEN = ("crashes", "copies", "checks", "rotations", "outcome_conflict", "times gone back")
@@ -41,7 +41,11 @@ def _has_seen_all(result: Result) -> bool:
 
 
 @pytest.mark.timeout(FIND_S_MAX + 60)
-@pytest.mark.parametrize("plant", ONE_OF_EACH_KIND, ids=lambda plant: plant.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "plant",
+    [ONE_OF_EACH_KIND[0], *(pytest.param(plant, marks=pytest.mark.long) for plant in ONE_OF_EACH_KIND[1:])],
+    ids=lambda plant: plant.name.replace(" ", "-"),
+)
 async def test_a_planted_defect_is_found(postgres: PostgresServer, notify_template: str, plant: Plant) -> None:
     seed = secrets.randbelow(10**9)
     result = await explore(postgres, notify_template, duration_s=FIND_S_MAX, seed=seed, plant=plant, shrink=False)
