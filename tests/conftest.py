@@ -2,7 +2,8 @@
 
 By default the embedded PostgreSQL is used, one for the whole run. `pytest --postgres=postgresql://user@host/db` uses a
 server of yours (whose user may create databases), `--postgres=testcontainers` one in a container. Tests on MariaDB run
-on the one that is installed, or on `--mariadb=URL`; without either they are skipped. Tests of pages look at them in the
+on the one that is installed, or on `--mariadb=URL`; without either they are skipped. Tests on Kafka run on one that
+Maven brings, or on `--kafka=HOST:PORT`; without either they are skipped. Tests of pages look at them in the
 Chromium that is installed; without one they are skipped. With `--require-tools` nothing runs where a tool is missing.
 """
 
@@ -12,6 +13,7 @@ import itertools
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,8 +28,9 @@ from sqlalchemy.engine import make_url
 from xdist.remote import Producer
 from xdist.scheduler import Scheduling, WorkStealingScheduling
 
-from tests import mariadb_server, prestarted
+from tests import kafka_server, mariadb_server, prestarted
 from tests.broker_process import BrokerProcess
+from tests.kafka_server import ExternalKafka, Kafka, PrivateKafka
 from tests.mariadb_server import MariaDBServer, PrivateMariaDB
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
@@ -48,6 +51,8 @@ StartBroker = Callable[..., BrokerProcess]
 _numbers = itertools.count(1)
 _CHILDREN_END_S_MAX = 60.0
 _RELOAD_S_MAX = 60.0
+_SHARED = {"spark", "kafka", "kafka_cluster"}
+"""Fixtures that start a JVM, or several."""
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 3 * 1024**3
 """More than the servers of all processes of a run take."""
@@ -99,6 +104,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="URL",
         help="the MariaDB or MySQL to test on: 'installed' (default), or mariadb+pymysql://user@host:port/db",
     )
+    parser.addoption(
+        "--kafka",
+        default="maven",
+        metavar="HOST:PORT",
+        help="the Kafka to test on: 'maven' (default: of its artifacts, on Java), 'testcontainers', or host:port,...",
+    )
     parser.addoption("--require-tools", action="store_true", help="run nothing where a tool of the tests is missing")
     parser.addoption(
         "--fence-races", default=200, type=int, metavar="N", help="races of transactions and checks, per driver (200)"
@@ -120,7 +131,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_main_process and config.getoption("--require-tools"):
         from tests.tools import missing
 
-        lines = missing(mariadb=config.getoption("--mariadb"))
+        lines = missing(mariadb=config.getoption("--mariadb"), kafka=config.getoption("--kafka"))
         if lines:
             raise pytest.UsageError("\n".join(["--require-tools: some tests cannot run here", *lines]))
 
@@ -135,10 +146,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first, some of it in each process: begun last, it would run on when all else is done.
 
-    Tests that share a Spark come first in one process, where none is taken from it: another would start a Spark, too.
+    Tests that share a Spark or a Kafka come first in one process, where none is taken from it: another would start one,
+    too.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    shared = [each for each in items if "spark" in getattr(each, "fixturenames", ())]
+    shared = [each for each in items if _SHARED.intersection(getattr(each, "fixturenames", ()))]
     others = [each for each in items if each not in shared]
     long = [other for other in others if other.get_closest_marker("takes_long")]
     rest = [other for other in others if not other.get_closest_marker("takes_long")]
@@ -252,6 +264,48 @@ def mariadb(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[MariaD
             yield server
     else:
         pytest.skip(mariadb_server.HOW_TO_INSTALL)
+
+
+@pytest.fixture(scope="session")
+def kafka(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Kafka]:
+    """A running Kafka, one node unless it is somebody else's; without one the test is skipped."""
+    chosen: str = request.config.getoption("--kafka")
+    if chosen == "testcontainers":
+        from testcontainers.kafka import KafkaContainer
+
+        with KafkaContainer(f"confluentinc/cp-kafka:{kafka_server.IMAGE}").with_kraft() as container:
+            yield ExternalKafka(container.get_bootstrap_server())
+    elif chosen != "maven":
+        yield ExternalKafka(chosen)
+    else:
+        yield from _private_kafka(memory_dir / "kafka", nodes=1)
+
+
+@pytest.fixture
+def private_kafka(kafka: Kafka) -> PrivateKafka:
+    """The node of `kafka`, for tests of what it is set to; skipped on somebody else's."""
+    if not isinstance(kafka, PrivateKafka):
+        pytest.skip("needs a Kafka with the settings of the tests: leave out --kafka")
+    return kafka
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(memory_dir: Path) -> Iterator[PrivateKafka]:
+    """Three nodes, three copies of each partition, of which two must be there for a write."""
+    yield from _private_kafka(memory_dir / "kafka-cluster", nodes=3)
+
+
+def _private_kafka(directory: Path, *, nodes: int) -> Iterator[PrivateKafka]:
+    if not kafka_server.is_installed():
+        pytest.skip(kafka_server.HOW_TO_INSTALL)
+    with PrivateKafka(directory, nodes) as running:
+        yield running
+
+
+@pytest.fixture
+def kafka_prefix() -> str:
+    """What stands before each topic of a test, so that tests share a Kafka."""
+    return f"t{uuid.uuid4().hex[:12]}-"
 
 
 @pytest.fixture

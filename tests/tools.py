@@ -5,7 +5,7 @@ Where one is missing, its tests are skipped; with `--require-tools` no test runs
 
 from __future__ import annotations
 
-from tests import mariadb_server, prometheus
+from tests import kafka_server, mariadb_server, prometheus
 from tests.chaos import keeper
 from tests.page import chromium
 from txmsg.demo.trades.browser import find_browser
@@ -13,10 +13,11 @@ from txmsg.demo.trades.browser import find_browser
 _HOW_TO_INSTALL_CC = "no C compiler is installed: `apt-get install gcc libc6-dev` (Debian)"
 
 
-def missing(*, mariadb: str) -> list[str]:
-    """What is missing and how to install it, a line each. mariadb: the option --mariadb."""
+def missing(*, mariadb: str, kafka: str) -> list[str]:
+    """What is missing and how to install it, a line each. mariadb, kafka: those options."""
     found = {
         mariadb_server.HOW_TO_INSTALL: mariadb != "installed" or mariadb_server.is_installed(),
+        kafka_server.HOW_TO_INSTALL: kafka != "maven" or kafka_server.is_installed(),
         chromium.HOW_TO_INSTALL: find_browser() is not None,
         prometheus.HOW_TO_INSTALL: prometheus.is_installed(),
         _HOW_TO_INSTALL_CC: keeper.compiler() is not None,

@@ -33,6 +33,7 @@ AREAS = {
     "handler": "Handlers of consumers",
     "inbox": "Handlers with exactly-once effects",
     "journal": "Journals of topics",
+    "kafka": "Clients of Kafka",
     "listener": "CheckMessageListeners of applications",
     "log": "Files of a MetaQ log",
     "member": "Consumers of a MetaQ log",

@@ -1,0 +1,1 @@
+"""The log in Kafka, on a real one."""

@@ -1,0 +1,262 @@
+"""A private Apache Kafka for tests: nodes of KRaft on this machine, from the artifacts that Maven brings once.
+
+The jars are kept in the user's cache, as Maven keeps its own. Needs Java 17 or newer, and Maven until they are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.ports import own_port
+from tests.waiting import until
+
+VERSION: Final = "4.3.1"
+IMAGE: Final = "8.2.0"
+"""Of Confluent, with that release of Kafka."""
+HOW_TO_INSTALL = (
+    "Kafka cannot be run: `apt-get install --no-install-recommends default-jre-headless maven` (Debian), or name one "
+    "of yours with --kafka=HOST:PORT"
+)
+USER, PASSWORD = "reader", "reader's password"
+"""Of the listener that asks for a password, whom ACLs may refuse; who comes without a password may do everything."""
+_START_S_MAX = 120.0
+_STOP_S_MAX = 60.0
+_ANSWER_S_MAX = 60.0
+_BRING_S_MAX = 900
+_HEAP = "-Xmx200m"
+_POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion><groupId>txmsg</groupId><artifactId>tests</artifactId><version>1</version>
+  <dependencies><dependency>
+    <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version>
+  </dependency></dependencies>
+</project>
+"""
+_END_WITH_PARENT = """\
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None)
+if hasattr(libc, "prctl"):  # Linux
+    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, which outlives exec
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def is_installed() -> bool:
+    return shutil.which("java") is not None and (_jars_dir().exists() or shutil.which("mvn") is not None)
+
+
+def _jars_dir() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "txmsg-tests", f"kafka-{VERSION}")
+
+
+def jars() -> Path:
+    """The directory of Kafka's jars, filled by Maven when it is not there yet. Processes may call it at once."""
+    directory = _jars_dir()
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with (directory.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            with tempfile.TemporaryDirectory(dir=directory.parent) as made:
+                Path(made, "pom.xml").write_text(_POM.format(version=VERSION))
+                command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
+                subprocess.run(command, cwd=made, check=True, timeout=_BRING_S_MAX, stdin=subprocess.DEVNULL)
+                Path(made, "jars").rename(directory)
+    return directory
+
+
+class Kafka(Protocol):
+    """A Kafka that tests use."""
+
+    @property
+    def servers(self) -> str:
+        """HOST:PORT, with commas between several."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """As `open_log` has it, without a prefix."""
+        ...
+
+
+class ExternalKafka:
+    """One that somebody else runs."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self.address = f"kafka://{servers}"
+
+
+class KafkaNode:
+    """A node, which is broker and controller. It keeps its ports and its data when it is started again."""
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self.number = number
+        self.port = own_port()
+        self.controller_port = own_port()
+        self.sasl_port = own_port()
+        self.directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        """What it has written."""
+        return (self.directory / "output").read_text(errors="replace")
+
+    def format(self, cluster_id: str, nodes: int, voters: str) -> None:
+        """Makes its directory."""
+        self.directory.mkdir(parents=True)
+        copies = min(3, nodes)
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": self.number,
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},SASL_PLAINTEXT://127.0.0.1:{self.sasl_port},"
+            f"CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},SASL_PLAINTEXT://127.0.0.1:{self.sasl_port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain."
+            f'PlainLoginModule required user_{USER}="{PASSWORD}";',
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "allow.everyone.if.no.acl.found": "true",
+            "log.dirs": self.directory / "data",
+            "auto.create.topics.enable": "false",
+            "default.replication.factor": copies,
+            "min.insync.replicas": min(2, copies),
+            "offsets.topic.replication.factor": copies,
+            "offsets.topic.num.partitions": 3,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": min(2, copies),
+            "transaction.state.log.num.partitions": 3,
+            "share.coordinator.state.topic.replication.factor": copies,
+            "share.coordinator.state.topic.min.isr": min(2, copies),
+            "group.initial.rebalance.delay.ms": 0,
+            "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
+            "log.cleaner.threads": 1,
+            "num.network.threads": 2,
+            "num.io.threads": 4,
+            "log.message.timestamp.after.max.ms": 2**63 - 1,
+        }
+        lines = [f"{name}={value}" for name, value in settings.items()]
+        (self.directory / "server.properties").write_text("\n".join(lines))
+        command = [*self._java("kafka.tools.StorageTool"), "format", "-t", cluster_id, "-c", self._settings]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_START_S_MAX)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @property
+    def _settings(self) -> str:
+        return str(self.directory / "server.properties")
+
+    def _java(self, main: str) -> list[str]:
+        options = [_HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+        return ["java", *options, "-cp", f"{jars()}/*", main]
+
+    def start(self) -> None:
+        """Begins to start it."""
+        with (self.directory / "output").open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _END_WITH_PARENT, *self._java("kafka.Kafka"), self._settings],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal, such as SIGSTOP."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Ends it as a crash does. Ending one that has ended is fine."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(_STOP_S_MAX)
+
+    def stop(self) -> None:
+        """Ends it in order."""
+        self.signal(signal.SIGTERM)
+        assert self._process is not None
+        self._process.wait(_STOP_S_MAX)
+
+
+class PrivateKafka:
+    """One node or several, inside `with`, in a directory that is removed afterwards."""
+
+    def __init__(self, directory: Path, nodes: int = 1) -> None:
+        self._directory = directory
+        self.nodes = [KafkaNode(directory / f"node-{number}", number) for number in range(1, nodes + 1)]
+        self.servers = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        self.address = f"kafka://{self.servers}"
+        self.sasl_address = "kafka://" + ",".join(f"127.0.0.1:{node.sasl_port}" for node in self.nodes)
+
+    def __enter__(self) -> Self:
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        voters = ",".join(f"{node.number}@127.0.0.1:{node.controller_port}" for node in self.nodes)
+        try:
+            for node in self.nodes:
+                node.format(cluster_id, len(self.nodes), voters)
+                node.start()
+            self.wait_until_ready()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for node in self.nodes:
+            node.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def wait_until_ready(self, *, nodes: int | None = None) -> None:
+        """Returns when so many nodes (all, unless told otherwise) answer."""
+        wanted = len(self.nodes) if nodes is None else nodes
+
+        def are_there() -> bool:
+            if not any(node.is_running for node in self.nodes):
+                raise AssertionError("Kafka does not start:\n" + "\n".join(node.log for node in self.nodes))
+            with contextlib.suppress(KafkaException):
+                return len(admin(self).list_topics(timeout=2).brokers) >= wanted
+            return False
+
+        until(are_there, within_s=_START_S_MAX, why=f"of Kafka's nodes, {wanted} do not answer")
+
+
+def admin(kafka: Kafka, config: Mapping[str, str] | None = None) -> AdminClient:
+    """An administrator of it, which logs nothing."""
+    return AdminClient({"bootstrap.servers": kafka.servers, "log_level": 0, **(config or {})})
+
+
+def create_topic(kafka: Kafka, name: str, partitions: int = 1, **config: str) -> None:
+    """Creates a topic of Kafka. config: its settings, _ for each dot."""
+    client = admin(kafka)  # kept until the answer is there
+    topic = NewTopic(name, partitions, config={key.replace("_", "."): value for key, value in config.items()})
+    client.create_topics([topic])[name].result(_ANSWER_S_MAX)

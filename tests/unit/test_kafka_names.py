@@ -1,0 +1,45 @@
+"""Topics of txmsg as topics of Kafka."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txmsg.errors import InvalidName
+from txmsg.message import is_name
+from txmsg.metaq.kafka.names import kafka_name, topic_of
+
+_NAMES = st.from_regex(r"\A(%RETRY%|%DLQ%)?[A-Za-z0-9_][A-Za-z0-9._-]{0,30}\Z").filter(is_name)
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [
+        ("user.registered", "user.registered"),
+        ("%RETRY%mail", "mail.txmsg-retry"),
+        ("%DLQ%mail", "mail.txmsg-dlq"),
+    ],
+)
+def test_topics_have_names_that_people_find_in_kafka(topic: str, name: str) -> None:
+    assert kafka_name(topic) == name
+    assert kafka_name(topic, "shop-") == f"shop-{name}"
+    assert topic_of(f"shop-{name}", "shop-") == topic
+
+
+@given(_NAMES, st.sampled_from(["", "shop-", "a.b."]))
+def test_a_name_leads_back_to_its_topic(topic: str, prefix: str) -> None:
+    if topic.endswith((".txmsg-retry", ".txmsg-dlq")):
+        return
+    assert topic_of(kafka_name(topic, prefix), prefix) == topic
+
+
+@pytest.mark.parametrize("topic", ["50%", "%RETRY%50%", "a.txmsg-retry", "%RETRY%a.txmsg-dlq", "%APPENDS%"])
+def test_a_topic_that_kafka_cannot_have_is_refused(topic: str) -> None:
+    with pytest.raises(InvalidName, match=topic):
+        kafka_name(topic)
+
+
+@pytest.mark.parametrize("name", ["orders", "shop-", "shop-.hidden", "shop--x", "shop-" + 128 * "a"])
+def test_topics_of_others_are_none_of_ours(name: str) -> None:
+    assert topic_of(name, "shop-") is None

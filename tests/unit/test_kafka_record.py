@@ -1,0 +1,149 @@
+"""Messages as records of Kafka, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txmsg.errors import CorruptLog
+from txmsg.message import ReceivedMessage, new_transaction_id_bytes
+from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.kafka.record import Record, queue_offset, received, records_of
+from txmsg.wire.headers import pack_headers
+
+ID = bytes(range(16))
+_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)
+_US = st.integers(0, 2**52)
+_NAMES = st.sampled_from(["txmsg-id", "txmsg-offset", "txmsg-header.txmsg-id", "txmsg-tried", "plain"])
+
+
+def read(record: Record | dict[str, Any], *, offset: int = 0) -> Message:
+    """The record as Kafka gives it back from this offset of a partition."""
+    found = record._asdict() if isinstance(record, Record) else record
+    return Message(
+        topic="t",
+        partition=3,
+        offset=offset,
+        key=found.get("key"),
+        value=found.get("value"),
+        headers=found.get("headers"),
+        timestamp=(TIMESTAMP_CREATE_TIME, found.get("timestamp_ms", 0)),
+    )
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> ReceivedMessage:
+    return ReceivedMessage(
+        "t",
+        draw(st.binary(max_size=8)),
+        draw(st.none() | _TEXT),
+        draw(st.none() | st.sampled_from(["created", "paid"])),
+        draw(st.dictionaries(_TEXT | _NAMES, _TEXT, max_size=3)),
+        3,
+        draw(st.integers(0, 2**62)),
+        1,
+        draw(st.binary(min_size=16, max_size=16)),
+        draw(st.integers(0, 999)),
+        draw(_US),
+        draw(_US),
+        draw(st.none() | _TEXT),
+    )
+
+
+def columns(message: ReceivedMessage) -> Columns:
+    return Columns(
+        bodies=[message.body],
+        stored_at_us=[message.stored_at_us],
+        transaction_ids=message.id_bytes,
+        n=[message.n],
+        born_at_us=[message.born_at_us],
+        keys=[message.key or ""],
+        tags=[message.tag or ""],
+        ordering_keys=[message.ordering_key or ""],
+        headers=[pack_headers(message.headers)],
+    )
+
+
+@given(messages())
+def test_a_message_comes_back_as_it_was(message: ReceivedMessage) -> None:
+    (record,) = records_of(columns(message), message.offset)
+    assert received(read(record, offset=7), "t", 3) == message
+    assert queue_offset(read(record, offset=7)) == message.offset
+
+
+def test_without_a_queue_offset_the_partition_has_the_say() -> None:
+    (record,) = records_of(Columns([b"x"], [5000], ID))
+    assert received(read(record, offset=7), "t", 3).offset == queue_offset(read(record, offset=7)) == 7
+    assert record.headers == [("txmsg-id", b"00010203-0405-0607-0809-0a0b0c0d0e0f.0")]
+
+
+def test_a_record_has_what_people_of_kafka_look_for() -> None:
+    made = records_of(
+        Columns(
+            [b"a", b"b"],
+            [1_700_000_000_000_123],
+            2 * ID,
+            n=[0, 1],
+            keys=["user 1", "user 2"],
+            ordering_keys=["", "region"],
+            tags=["paid", ""],
+            headers=[b"", pack_headers({"source": "shop"})],
+        ),
+        41,
+    )
+    times = ("txmsg-times", b"1700000000000123 1700000000000123")
+    assert list(made) == [
+        Record(
+            b"a",
+            b"user 1",
+            1_700_000_000_000,
+            [
+                ("txmsg-offset", b"41"),
+                ("txmsg-id", b"00010203-0405-0607-0809-0a0b0c0d0e0f.0"),
+                times,
+                ("txmsg-tag", b"paid"),
+            ],
+        ),
+        Record(
+            b"b",
+            b"region",
+            1_700_000_000_000,
+            [
+                ("txmsg-offset", b"42"),
+                ("txmsg-id", b"00010203-0405-0607-0809-0a0b0c0d0e0f.1"),
+                times,
+                ("txmsg-key", b"user 2"),
+                ("source", b"shop"),
+            ],
+        ),
+    ]
+
+
+def test_a_record_of_others_is_a_message_with_an_id_of_its_own() -> None:
+    record = {"value": b"x", "key": b"k\xff", "headers": [("h", b"\xff"), ("none", None)], "timestamp_ms": 12}
+    message = received(read(record, offset=5), "t", 3)
+    assert message[:7] == ("t", b"x", "k\\xff", None, {"h": "\\xff", "none": ""}, 3, 5)
+    assert message.stored_at_us == message.born_at_us == 12_000
+    assert message.transaction_id.version == 8
+    assert received(read(record, offset=5), "t", 3).id == message.id
+    assert received(read(record, offset=6), "t", 3).id != message.id
+    assert received(read({"value": None}), "t", 3).body == b""
+
+
+@pytest.mark.parametrize(
+    "header",
+    [("txmsg-offset", b"x"), ("txmsg-offset", None), ("txmsg-id", b"x"), ("txmsg-times", b"5"), ("txmsg-tag", b"\xff")],
+)
+def test_a_header_of_txmsg_that_others_have_written_is_named(header: tuple[str, bytes]) -> None:
+    with pytest.raises(CorruptLog, match=f"{header[0]} of the record at offset 9 of partition 3"):
+        received(read({"value": b"x", "headers": [header]}, offset=9), "t", 3)
+
+
+def test_ids_of_a_batch_stay_with_their_messages() -> None:
+    ids = [new_transaction_id_bytes() for _ in range(3)]
+    made = records_of(Columns([b"a", b"b", b"c"], [1], b"".join(ids)))
+    assert [received(read(record), "t", 0).id_bytes for record in made] == ids

@@ -1,0 +1,122 @@
+"""Makes the clients of one Kafka, and remembers why it cannot be reached: librdkafka's calls only time out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from txmsg.errors import MisuseError, TxmsgError, printable
+from txmsg.logs import EventLog
+from txmsg.metaq.kafka.errors import error_of, kafka_error_of
+from txmsg.metaq.kafka.location import KafkaAddress
+
+_log = EventLog(__name__)
+ClientT = TypeVar("ClientT")
+
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "client.id": "txmsg",
+    "log.connection.close": False,  # a server closes connections that are idle
+    "socket.keepalive.enable": True,
+    "socket.timeout.ms": 30_000,
+    "reconnect.backoff.max.ms": 2_000,  # a node that was restarted is found within this
+}
+"""What the user's file may say otherwise."""
+_PRODUCER: Final[Mapping[str, Any]] = {
+    "acks": "all",
+    "enable.idempotence": True,
+}
+_CONSUMER: Final[Mapping[str, Any]] = {
+    "allow.auto.create.topics": False,
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": False,
+    "isolation.level": "read_committed",
+}
+_TELLING: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE, KafkaError._TRANSPORT})
+"""Codes that librdkafka tells beside the calls that then time out."""
+_SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
+"""Codes that say no more than that no answer came."""
+
+
+class Clients:
+    """Makes clients of the Kafka at an address. Threads may share it.
+
+    properties: what the user's file says. timeout_s: how long one call of theirs is to take at most.
+    """
+
+    def __init__(self, address: KafkaAddress, properties: Mapping[str, str], *, timeout_s: float) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self._properties = dict(properties)
+        self._lock = threading.Lock()
+        self._why: KafkaError | None = None
+
+    def producer(self, **more: Any) -> Producer:
+        """An idempotent producer that waits for all copies that are in sync. more: properties, _ for each dot."""
+        return self._made(Producer, _PRODUCER, more)
+
+    def consumer(self, group: str, **more: Any) -> Consumer:
+        """A consumer that reads what is committed. It has joined no group: group names where offsets are stored."""
+        return self._made(Consumer, {**_CONSUMER, "group.id": group}, more)
+
+    def admin(self) -> AdminClient:
+        """An administrator."""
+        return self._made(AdminClient, {}, {})
+
+    def _made(self, kind: Callable[..., ClientT], ours: Mapping[str, Any], more: Mapping[str, Any]) -> ClientT:
+        config = {
+            **_DEFAULTS,
+            **self._properties,
+            **ours,
+            **{name.replace("_", "."): value for name, value in more.items()},
+            "bootstrap.servers": ",".join(self.address.servers),
+            "error_cb": self._on_error,
+        }
+        try:
+            return kind(config, logger=_LOGGER)
+        except KafkaException as exc:
+            said = printable(kafka_error_of(exc).str())
+            raise MisuseError(f"the file of properties for {self.address} cannot be used: {said}") from exc
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Called by librdkafka in a thread that polls, or in the administrator's."""
+        if error.code() in _TELLING:
+            with self._lock:
+                self._why = error
+
+    def error(self, error: KafkaError, doing: str) -> TxmsgError:
+        """The error for what happened while `doing`; with why servers are not reached, if that is known."""
+        if error.code() not in _SILENCE:
+            return error_of(error, f"{doing} of {self.address}")
+        with self._lock:
+            why = self._why
+        if why is not None and why.code() == KafkaError._AUTHENTICATION:
+            return error_of(why, f"{doing} of {self.address}")
+        return error_of(error, f"{doing} of {self.address}", hint=printable(why.str()) if why is not None else "")
+
+    @contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """What Kafka raises inside `with` becomes an error of txmsg."""
+        try:
+            yield
+        except KafkaException as exc:
+            raise self.error(kafka_error_of(exc), doing) from exc
+
+
+class _Logger:
+    """What librdkafka logs, as an event."""
+
+    def log(self, level: int, text: str, *args: object) -> None:
+        line = text % args if args else text
+        # Servers that come and go are what Kafka is made for: who cannot go on without them raises an error.
+        _log.log(min(level, logging.INFO), "kafka.client", "Kafka's client: %(line)s", line=printable(line))
+
+
+_LOGGER: Final = _Logger()

@@ -1,0 +1,51 @@
+"""Topics of txmsg as topics of Kafka, and back. Pure.
+
+Kafka's names have no `%`. The retries and dead letters of a group are topics `GROUP.txmsg-retry` and
+`GROUP.txmsg-dlq`, so an ordinary topic's name cannot end so. Any prefix stands before the name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from txmsg.errors import InvalidName
+from txmsg.message import is_name
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES
+
+_SUFFIXES: Final = {RETRIES: ".txmsg-retry", DEAD_LETTERS: ".txmsg-dlq"}
+_LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+\Z")
+_SIZE_MAX: Final = 249
+INTERNAL: Final = "__"
+"""What the names of Kafka's own topics begin with."""
+
+
+def kafka_name(topic: str, prefix: str = "") -> str:
+    """The topic of Kafka in which a topic is stored. Raises InvalidName for one that Kafka cannot have."""
+    name = topic
+    for mark, suffix in _SUFFIXES.items():
+        if topic.endswith(suffix):
+            raise InvalidName(
+                f"topic {topic!r} ends in {suffix}, which in Kafka names a topic of a group: choose another name"
+            )
+        if topic.startswith(mark):
+            name = topic.removeprefix(mark) + suffix
+    whole = prefix + name
+    if not _LEGAL.match(whole) or len(whole) > _SIZE_MAX or whole in {".", ".."}:
+        raise InvalidName(
+            f"topic {topic!r} would be {whole!r} in Kafka, which is not a valid name there: use 1 to {_SIZE_MAX} of "
+            "the characters A-Z a-z 0-9 . _ -"
+        )
+    return whole
+
+
+def topic_of(name: str, prefix: str = "") -> str | None:
+    """The inverse of `kafka_name`; None for a topic of Kafka that has another prefix, or no name that txmsg knows."""
+    if not name.startswith(prefix):
+        return None
+    topic = name.removeprefix(prefix)
+    for mark, suffix in _SUFFIXES.items():
+        if topic.endswith(suffix):
+            topic = mark + topic.removesuffix(suffix)
+            break
+    return topic if is_name(topic) and topic not in _SUFFIXES else None

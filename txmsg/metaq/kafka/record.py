@@ -1,0 +1,196 @@
+"""A message as a record of Kafka, and back. Pure.
+
+value       the body
+key         the ordering key, else the key, so that Kafka's own producers, compaction and joins see the usual one
+timestamp   stored_at, in milliseconds (CreateTime)
+headers     those of the table below that say something, then the message's own, each under its own name
+
+txmsg-offset    the offset in its queue, decimal; without it (`LogProducer`, others' records) it is the partition's
+txmsg-id        UUID.NUMBER, as txmsg shows it
+txmsg-times     born_at and stored_at in microseconds since 1970, if they are not the record's timestamp
+txmsg-tag       the tag
+txmsg-key       the record's key is the ordering key, and this is the message's key; empty: it has none
+txmsg-header.X  a header of the message whose name X is one of these
+
+A record without an id is somebody else's. It is given one that is the same whenever it is read, so that `idempotent`
+tells records. Of others' records, a null value is an empty body, and bytes that are not UTF-8 in keys and headers are
+written as escapes (`\\xff`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from uuid import UUID
+
+from txmsg.errors import CorruptLog, InvalidMessage, shown
+from txmsg.message import ReceivedMessage, message_id, parse_message_id
+from txmsg.metaq.format.frame import Columns
+from txmsg.wire.headers import unpack_headers
+
+OFFSET: Final = "txmsg-offset"
+ID: Final = "txmsg-id"
+TIMES: Final = "txmsg-times"
+TAG: Final = "txmsg-tag"
+KEY: Final = "txmsg-key"
+ESCAPE: Final = "txmsg-header."
+RESERVED: Final = frozenset({OFFSET, ID, TIMES, TAG, KEY})
+
+_NO_HEADERS: Final = ReceivedMessage._field_defaults["headers"]
+_ID_SIZE_BYTES: Final = 16
+
+Headers: TypeAlias = list[tuple[str, str | bytes | None]]
+"""As Kafka's client has them. What is read is bytes or None."""
+
+
+class Record(NamedTuple):
+    """What is produced, to the partition that has the queue's number."""
+
+    value: bytes
+    key: bytes | None
+    timestamp_ms: int
+    headers: Headers
+
+
+class ReadRecord(Protocol):
+    """What is read: `confluent_kafka.Message`, as far as it is looked at."""
+
+    def offset(self) -> int | None: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def headers(self) -> Any: ...
+
+
+# ---- writing
+
+
+def records_of(columns: Columns, first_offset: int | None = None) -> Iterator[Record]:
+    """Messages as records, in their order. first_offset: of their queue; None: they have the partition's offsets."""
+    count = len(columns.bodies)
+    stored_at_us = columns.stored_at_us
+    if len(stored_at_us) == 1:
+        stored_at_us = [stored_at_us[0]] * count
+    born_at_us = columns.born_at_us or stored_at_us
+    ids = columns.transaction_ids or bytes(_ID_SIZE_BYTES * count)
+    nothing = [""] * count
+    rows = zip(
+        columns.bodies,
+        stored_at_us,
+        born_at_us,
+        columns.n or [0] * count,
+        columns.keys or nothing,
+        columns.tags or nothing,
+        columns.ordering_keys or nothing,
+        columns.headers or [b""] * count,
+        strict=True,
+    )
+    for place, (body, stored, born, n, key, tag, ordering_key, packed) in enumerate(rows):
+        headers: Headers = []
+        if first_offset is not None:
+            headers.append((OFFSET, b"%d" % (first_offset + place)))
+        id_bytes = ids[_ID_SIZE_BYTES * place : _ID_SIZE_BYTES * (place + 1)]
+        headers.append((ID, message_id(UUID(bytes=id_bytes), n).encode()))
+        timestamp_ms = stored // 1000
+        if born != stored or stored % 1000:
+            headers.append((TIMES, b"%d %d" % (born, stored)))
+        if tag:
+            headers.append((TAG, tag.encode()))
+        if ordering_key:
+            headers.append((KEY, key.encode()))
+        if packed:
+            headers += (
+                (ESCAPE + name if name in RESERVED or name.startswith(ESCAPE) else name, value.encode())
+                for name, value in unpack_headers(packed).items()
+            )
+        record_key = ordering_key or key
+        yield Record(body, record_key.encode() if record_key else None, timestamp_ms, headers)
+
+
+# ---- reading
+
+
+def received(record: ReadRecord, topic: str, queue: int) -> ReceivedMessage:
+    """The message of a record. Raises CorruptLog for a header of txmsg that cannot be read."""
+    partition_offset = offset = record.offset() or 0
+    stored_at_us = born_at_us = record.timestamp()[1] * 1000
+    key = ordering_key = tag = None
+    record_key = record.key()
+    if record_key:
+        key = record_key.decode(errors="backslashreplace")
+    id_bytes = b""
+    n = 0
+    headers: dict[str, str] | None = None
+    try:
+        for name, value in record.headers() or ():
+            data = value or b""
+            if name == OFFSET:
+                offset = int(data)
+            elif name == ID:
+                id_bytes, n = parsed_id(data)
+            elif name == TIMES:
+                born, stored = data.split()
+                born_at_us, stored_at_us = int(born), int(stored)
+            elif name == TAG:
+                tag = data.decode() or None
+            elif name == KEY:
+                ordering_key, key = key, data.decode() or None
+            else:
+                headers = {} if headers is None else headers
+                headers[name.removeprefix(ESCAPE)] = data.decode(errors="backslashreplace")
+    except (ValueError, InvalidMessage) as exc:
+        raise CorruptLog(
+            f"header {name} of the record at offset {partition_offset} of partition {queue} of Kafka's topic of "
+            f"{topic!r} is {shown(value)}, which txmsg does not write: look for who writes into its topics"
+        ) from exc
+    if not id_bytes:
+        id_bytes = id_of_foreign(topic, queue, partition_offset, record.timestamp()[1])
+    return ReceivedMessage(
+        topic,
+        record.value() or b"",
+        key,
+        tag,
+        _NO_HEADERS if headers is None else headers,
+        queue,
+        offset,
+        1,
+        id_bytes,
+        n,
+        born_at_us,
+        stored_at_us,
+        ordering_key,
+        0,
+    )
+
+
+def queue_offset(record: ReadRecord) -> int:
+    """The offset of a record in its queue. Raises CorruptLog for one that cannot be read."""
+    for name, value in record.headers() or ():
+        if name == OFFSET:
+            try:
+                return int(value or b"")
+            except ValueError as exc:
+                raise CorruptLog(
+                    f"header {OFFSET} of the record at offset {record.offset()} is {shown(value)}, which is no number: "
+                    "look for who else writes into this topic of Kafka"
+                ) from exc
+    return record.offset() or 0
+
+
+def parsed_id(data: bytes) -> tuple[bytes, int]:
+    """The transaction id, in its 16 bytes, and n. Raises ValueError or InvalidMessage."""
+    head, dot, tail = data.partition(b".")
+    if len(head) == 36 and dot and tail.isdigit():
+        return bytes.fromhex(head.replace(b"-", b"").decode("ascii")), int(tail)
+    transaction_id, n = parse_message_id(data.decode())  # which says what is wrong
+    return transaction_id.bytes, n
+
+
+def id_of_foreign(topic: str, queue: int, partition_offset: int, timestamp_ms: int) -> bytes:
+    """The transaction id of a record that has none: the same whenever it is read. A UUID of version 8."""
+    place = f"{topic}/{queue}/{partition_offset}/{timestamp_ms}".encode()
+    digest = bytearray(blake2b(place, digest_size=_ID_SIZE_BYTES).digest())
+    digest[6] = 0x80 | digest[6] & 0x0F
+    digest[8] = 0x80 | digest[8] & 0x3F
+    return bytes(digest)
