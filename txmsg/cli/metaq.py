@@ -32,7 +32,13 @@ _AS_THE_LOG = "log"
 
 @click.group(
     cls=LazyGroup,
-    modules={"check": "metaq_contents", "dump": "metaq_contents", "serve": "metaq_server", "tail": "metaq_contents"},
+    modules={
+        "check": "metaq_contents",
+        "dump": "metaq_contents",
+        "find": "metaq_find",
+        "serve": "metaq_server",
+        "tail": "metaq_contents",
+    },
 )
 def metaq() -> None:
     """Serve, inspect, check and repair logs."""

@@ -85,7 +85,7 @@ def tail(
             for message in _messages(access, topic, queue, start, follow=follow):
                 if (tag is not None and message.tag != tag) or (key is not None and message.key != key):
                     continue
-                say(json.dumps(message_values(message)) if as_json else _line(message))
+                say(json.dumps(message_values(message)) if as_json else message_line(message))
                 if (count := count + 1) == limit:
                     break
         except KeyboardInterrupt:
@@ -153,7 +153,7 @@ def message_values(message: ReceivedMessage) -> dict[str, Any]:
     }
 
 
-def _line(message: ReceivedMessage) -> str:
+def message_line(message: ReceivedMessage) -> str:
     """A message on one line: where it stands, when it was stored, what it is about, how its body begins."""
     about = "".join(
         f" {name}={value}"

@@ -160,6 +160,13 @@ class LogAccess(Protocol):
         """Messages with this key that are kept, by queue and offset."""
         ...
 
+    def find_id(self, topic: str, message_id: str) -> ReceivedMessage | None:
+        """The message with this id, if it is kept. Reads the topic from shortly before the id was made on.
+
+        Raises InvalidMessage for what is not the id of a message.
+        """
+        ...
+
     # ---- appending
 
     def append(self, appends: Sequence[Append]) -> list[int]:

@@ -11,6 +11,7 @@ from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, NOTES, Fetched, GroupState, LogQueue, Range
+from txmsg.metaq.finding import Search, search_id
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.store.cells import queues_of_topic
@@ -142,6 +143,12 @@ class LocalLog:
         with self._reading:
             reader = self._reader_of(topic)
             return reader.find(topic, key, count_max=count_max) if reader else []
+
+    def find_id(self, topic: str, message_id: str) -> ReceivedMessage | None:
+        search = Search(None, {})
+        while not (search := search_id(self, topic, message_id, search.following)).is_done:
+            pass
+        return search.found
 
     # ---- appending
 

@@ -208,12 +208,13 @@ def member_of(member: LogMember) -> Member:
 
 
 def wire_found(message: ReceivedMessage) -> FoundInLog:
-    """A message that was found by its key."""
+    """A message that was found."""
     return FoundInLog(
         queue=message.queue,
         offset=message.offset,
         transaction_id=message.id_bytes,
         n=message.n,
+        key=message.key,
         tag=message.tag,
         ordering_key=message.ordering_key,
         headers=message.headers,
@@ -223,12 +224,12 @@ def wire_found(message: ReceivedMessage) -> FoundInLog:
     )
 
 
-def message_of_found(topic: str, key: str, found: FoundInLog) -> ReceivedMessage:
+def message_of_found(topic: str, found: FoundInLog) -> ReceivedMessage:
     """The inverse of `wire_found`."""
     return ReceivedMessage(
         topic,
         found.body,
-        key,
+        found.key if found.HasField("key") else None,
         found.tag if found.HasField("tag") else None,
         dict(found.headers),
         found.queue,

@@ -149,6 +149,16 @@ class LogBatch:
         messages = map(ReceivedMessage._make, islice(rows, self.skip, None))
         return messages if wanted.is_all else (message for message in messages if wanted.matches(message.tag))
 
+    def with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
+        """The message that has this id."""
+        header = self.header
+        if not header.columns & Column.TRANSACTION_ID.value:
+            return None
+        ids = bytes(memoryview(raw_of(header, self.stored))[: len(transaction_id) * header.count])
+        if transaction_id not in ids:  # as is nearly always so; a match across two ids is no message's
+            return None
+        return next((each for each in self.messages() if (each.id_bytes, each.n) == (transaction_id, n)), None)
+
     def columns(self, end_offset: int) -> Columns:
         """The messages before this offset, to be written again."""
         found = self.to_arrow().slice(0, end_offset - self.base_offset)

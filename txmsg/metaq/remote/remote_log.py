@@ -180,7 +180,17 @@ class RemoteLog:
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
         request = pb.FindInLogRequest(topic=topic, key=key, count_max=count_max)
         reply = self._ask(MetaQ.find, request)
-        return [message_of_found(topic, key, found) for found in reply.found]
+        return [message_of_found(topic, found) for found in reply.found]
+
+    def find_id(self, topic: str, message_id: str) -> ReceivedMessage | None:
+        request = pb.FindInLogRequest(topic=topic, id=message_id)
+        while True:
+            reply = self._ask(MetaQ.find, request)
+            if reply.found:
+                return message_of_found(topic, reply.found[0])
+            if not reply.following:
+                return None
+            request = pb.FindInLogRequest(topic=topic, id=message_id, following=reply.following)
 
     # ---- appending
 

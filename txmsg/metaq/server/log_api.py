@@ -17,9 +17,11 @@ from txmsg.errors import (
     InvalidName,
     OutcomeUnknown,
     ProtocolError,
+    shown,
 )
 from txmsg.message import check_name
 from txmsg.metaq.access import NOTES, Fetched, LogQueue
+from txmsg.metaq.finding import search_id
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX, Buffer, Header
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import (
@@ -31,6 +33,7 @@ from txmsg.metaq.protocol import (
     queues_of_sets,
     settings_of,
     wire_found,
+    wire_offsets,
     wire_settings,
 )
 from txmsg.metaq.server.appender import Appender
@@ -140,6 +143,8 @@ class LogApi:
 
     async def find(self, request: pb.FindInLogRequest) -> pb.FindInLogReply:
         check_name("topic", request.topic)
+        if request.id:
+            return await self._find_id(request)
         count_max = min(request.count_max, FOUND_MAX)
         found = await self._read(lambda: self._log.find(request.topic, request.key, count_max=count_max + 1))
         reply, size_bytes = pb.FindInLogReply(more=len(found) > count_max), 0
@@ -150,6 +155,15 @@ class LogApi:
                 break
             reply.found.append(wire_found(message))
         return reply
+
+    async def _find_id(self, request: pb.FindInLogRequest) -> pb.FindInLogReply:
+        start = {queue: offset or 0 for queue, offset in offsets_of(request.following).items()}
+        checked(list(start))
+        if any(queue.topic != request.topic for queue in start):
+            raise ProtocolError(f"a search in topic {shown(request.topic)} goes on in another topic")
+        search = await self._read(lambda: search_id(self._log, request.topic, request.id, start))
+        found = () if search.found is None else (wire_found(search.found),)
+        return pb.FindInLogReply(found=found, following=wire_offsets(search.following))
 
     # ---- fetching
 

@@ -127,17 +127,21 @@ class OffsetsAtReply(_message.Message):
     def __init__(self, offset: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FindInLogRequest(_message.Message):
-    __slots__ = ("topic", "key", "count_max")
+    __slots__ = ("topic", "key", "count_max", "id", "following")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
     topic: str
     key: str
     count_max: int
-    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., count_max: _Optional[int] = ...) -> None: ...
+    id: str
+    following: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., count_max: _Optional[int] = ..., id: _Optional[str] = ..., following: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
 
 class FoundInLog(_message.Message):
-    __slots__ = ("queue", "offset", "transaction_id", "n", "tag", "ordering_key", "headers", "body", "born_at_us", "stored_at_us")
+    __slots__ = ("queue", "offset", "transaction_id", "n", "tag", "ordering_key", "headers", "body", "born_at_us", "stored_at_us", "key")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +159,7 @@ class FoundInLog(_message.Message):
     BODY_FIELD_NUMBER: _ClassVar[int]
     BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     queue: int
     offset: int
     transaction_id: bytes
@@ -165,15 +170,18 @@ class FoundInLog(_message.Message):
     body: bytes
     born_at_us: int
     stored_at_us: int
-    def __init__(self, queue: _Optional[int] = ..., offset: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ...) -> None: ...
+    key: str
+    def __init__(self, queue: _Optional[int] = ..., offset: _Optional[int] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., body: _Optional[bytes] = ..., born_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., key: _Optional[str] = ...) -> None: ...
 
 class FindInLogReply(_message.Message):
-    __slots__ = ("found", "more")
+    __slots__ = ("found", "more", "following")
     FOUND_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
     found: _containers.RepeatedCompositeFieldContainer[FoundInLog]
     more: bool
-    def __init__(self, found: _Optional[_Iterable[_Union[FoundInLog, _Mapping]]] = ..., more: bool = ...) -> None: ...
+    following: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    def __init__(self, found: _Optional[_Iterable[_Union[FoundInLog, _Mapping]]] = ..., more: bool = ..., following: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("wanted", "size_bytes_max", "wait_ms")

@@ -1,0 +1,59 @@
+"""`txmsg metaq find`: messages of a log by id or by key."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from txmsg.cli.connections import token_file_option
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.metaq_contents import message_line, message_values
+from txmsg.cli.options import json_option
+from txmsg.cli.output import say
+from txmsg.metaq.location import open_log
+
+_FOUND_MAX = 1000
+
+
+@click.command(
+    short_help="Find messages by id or key.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq find metaq:7720 trade --id 01976b2e-6a14-7c3e-9d57-0f5a3c2b1d4e.0\n"
+    "  txmsg metaq find /var/lib/metaq trade --key 42 --json\n\n"
+    "Exit status 1 if there is none.",
+)
+@click.argument("log")
+@click.argument("topic")
+@click.option("--id", "message_id", metavar="ID", help="Id of the message: UUID.NUMBER.")
+@click.option("--key", metavar="KEY", help="Key of the messages.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _FOUND_MAX),
+    default=100,
+    show_default=True,
+    help="With --key: maximum number of messages.",
+)
+@token_file_option
+@json_option
+def find(*, log: str, topic: str, message_id: str | None, key: str | None, limit: int, as_json: bool) -> None:
+    """Find messages of a topic that a log keeps. LOG is a directory, or the address of a server.
+
+    By key an index is used. By id the topic is read from a minute before the id was made on, until the message is
+    found.
+    """
+    if (message_id is None) == (key is None):
+        raise click.UsageError("give --id or --key")
+    with open_log(log) as access:
+        if message_id is not None:
+            found = [message for message in (access.find_id(topic, message_id),) if message is not None]
+        else:
+            found = access.find(topic, key or "", count_max=limit)
+    if as_json:
+        click.echo(json.dumps({"messages": [message_values(message) for message in found]}))
+    else:
+        for message in found:
+            say(message_line(message))
+    if not found:
+        if not as_json:
+            click.echo(f"topic {topic!r} of {log} keeps no such message", err=True)
+        raise SystemExit(1)

@@ -1,0 +1,82 @@
+"""Finds a message of a log by its id, without an index: an id says when it was made, and a log is ordered by time.
+
+So appends pay nothing. A search begins where the topic's queues stood shortly before the id was made and reads on in
+all of them side by side, in steps: none takes long, however large the log is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from txmsg.errors import CorruptLog, OffsetOutOfRange, OffsetsMissing
+from txmsg.message import ReceivedMessage, parse_message_id
+from txmsg.metaq.access import Fetched, LogAccess, LogQueue
+
+CLOCKS_APART_S: Final = 60.0
+"""How far the clock of a message's sender may have been ahead of the one that says when messages are stored."""
+_STEP_SIZE_BYTES: Final = 64 * 1024 * 1024
+_AT_ONCE_SIZE_BYTES: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a step has found, or where the next one goes on. Neither: the message is not there."""
+
+    found: ReceivedMessage | None
+    following: Mapping[LogQueue, int]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is no next step."""
+        return not self.following
+
+
+def search_id(
+    log: LogAccess, topic: str, message_id: str, start: Mapping[LogQueue, int], *, size_bytes: int = _STEP_SIZE_BYTES
+) -> Search:
+    """One step of a search, which reads about so much. start: empty for the first; then what the one before said.
+
+    Raises InvalidMessage for what is not the id of a message, CorruptLog for damage with nothing whole behind it.
+    """
+    transaction_id, n = parse_message_id(message_id)
+    left_bytes = size_bytes
+    at = dict(start) or _begin(log, topic, transaction_id)
+    while at and left_bytes > 0:
+        for queue, offset in list(at.items()):
+            found = log.fetch({queue: offset}, size_bytes_max=min(size_bytes, _AT_ONCE_SIZE_BYTES))
+            following = _following(found[0], offset) if found else None
+            if following is None:
+                del at[queue]
+                continue
+            at[queue] = following
+            left_bytes -= found[0].size_bytes
+            for batch in found[0].batches:
+                if (message := batch.with_id(transaction_id.bytes, n)) is not None:
+                    return Search(message, {})
+    return Search(None, at)
+
+
+def _begin(log: LogAccess, topic: str, transaction_id: UUID) -> dict[LogQueue, int]:
+    """Where a message of this transaction can stand at the earliest. Other ids than UUIDv7 say no time."""
+    queues = [LogQueue(topic, number) for number in log.queues_of(topic)]
+    made_us = int.from_bytes(transaction_id.bytes[:6], "big") * 1000 if transaction_id.version == 7 else 0
+    since_us = max(0, made_us - int(CLOCKS_APART_S * 1e6))
+    begins = log.ranges(queues)
+    return {queue: max(begins[queue].begin, offset) for queue, offset in log.offsets_at(queues, since_us).items()}
+
+
+def _following(fetched: Fetched, offset: int) -> int | None:
+    """Where to read on; None: nowhere."""
+    error = fetched.error
+    if error is None:
+        return fetched.batches[-1].end_offset
+    if isinstance(error, OffsetsMissing):
+        return error.end
+    if isinstance(error, OffsetOutOfRange):
+        return error.begin if offset < error.begin else None
+    if isinstance(error, CorruptLog) and error.next_offset is not None:
+        return error.next_offset  # the message may be whole, behind what is damaged
+    raise error
