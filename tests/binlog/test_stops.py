@@ -16,7 +16,8 @@ from txmsg.binlog.rows import Batch
 from txmsg.cli.main import main
 from txmsg.errors import CorruptLog, InvalidName, PermissionDenied
 from txmsg.metaq.store.reader import LogReader
-from txmsg.mirror import LogSink, open_sink
+from txmsg.mirror import open_sink
+from txmsg.mirror.log_sink import LogSink
 
 
 def deleted_and_made_again(table: Table) -> None:

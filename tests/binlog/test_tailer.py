@@ -25,7 +25,8 @@ from txmsg.errors import OutcomeUnknown, StorageError, TxmsgError, Unauthenticat
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.reader import LogReader
-from txmsg.mirror import LogSink, open_sink
+from txmsg.mirror import open_sink
+from txmsg.mirror.log_sink import LogSink
 
 
 def test_what_is_there_and_what_comes_is_mirrored_and_it_goes_on_where_it_was(table: Table, tmp_path: Path) -> None:

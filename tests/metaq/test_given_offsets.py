@@ -26,7 +26,7 @@ from txmsg.metaq.store.ahead import AHEAD_MAX, queues_in_doubt
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
-from txmsg.mirror import LogSink
+from txmsg.mirror.log_sink import LogSink
 
 CONFIG = LogConfig(file_size_bytes_max=2000, flush_s=3600, checkpoint_s=3600)
 TIMED = TopicSettings(flush=Flush.TIMED)

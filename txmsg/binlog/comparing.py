@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from txmsg.binlog import table
 from txmsg.binlog.database import Session
+from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.resume import GoOn, Verdict, first_difference, verdict
-from txmsg.binlog.sink import REFUSALS, Mark, OffsetRange, Sink, content_crc
+from txmsg.binlog.sink import Mark, OffsetRange, Sink, Tail, content_crc
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import MirrorDiverged
-from txmsg.message import QueueId, QueueNumber
+from txmsg.message import QueueNumber
 
 
 class Compared(NamedTuple):
@@ -56,33 +57,37 @@ class Divergence(NamedTuple):
         )
 
 
-def compare(session: Session, sink: Sink, queues: Sequence[TableQueue]) -> Iterator[Compared | Refused]:
+def compare(
+    session: Session, sink: Sink, mirrors: Mirrors, queues: Sequence[TableQueue]
+) -> Iterator[Compared | Refused]:
     """Compares each queue at the log's end: by the message, for numbers alone mislead. In their order."""
-    in_log: dict[QueueId, OffsetRange] = {}
-    log_marks: dict[QueueId, Mark] = {}
-    refusals: dict[QueueId, Exception] = {}
-    for queue in queues:
-        try:
-            in_log[queue.id] = sink.range(queue.topic, queue.number)
-            if (mark := _last_mark(sink, queue, in_log[queue.id])) is not None:
-                log_marks[queue.id] = mark
-        except REFUSALS as exc:
-            refusals[queue.id] = exc
-    table_marks = table.marks_at(session, {queue_id: mark.offset for queue_id, mark in log_marks.items()})
-    for queue in queues:
-        if queue.id in refusals:
-            yield Refused(queue, refusals[queue.id])
+    tails = dict(zip(queues, sink.tails([(queue.topic, queue.number) for queue in queues]), strict=True))
+    if any(isinstance(tail, Tail) and tail.range is None for tail in tails.values()):
+        tails = _as_noted(tails, mirrors)
+    marks = {queue.id: tail.last for queue, tail in tails.items() if isinstance(tail, Tail) and tail.last is not None}
+    table_marks = table.marks_at(session, {queue_id: mark.offset for queue_id, mark in marks.items()})
+    for queue, tail in tails.items():
+        if isinstance(tail, Exception):
+            yield Refused(queue, tail)
             continue
-        mark = log_marks.get(queue.id)
-        go_on = verdict(in_log[queue.id], OffsetRange(queue.begin, queue.end), mark, table_marks.get(queue.id))
-        compared = Compared(queue, in_log[queue.id], go_on)
-        yield _looked_again(session, compared, mark) if compared.is_diverged else compared
+        assert tail.range is not None  # see _as_noted
+        in_table = OffsetRange(queue.begin, queue.end)
+        go_on = verdict(tail.range, in_table, tail.last, table_marks.get(queue.id))
+        compared = Compared(queue, tail.range, go_on)
+        yield _looked_again(session, compared, tail.last) if compared.is_diverged else compared
 
 
-def _last_mark(sink: Sink, queue: TableQueue, in_log: OffsetRange) -> Mark | None:
-    if in_log.begin == in_log.end:
-        return None
-    return next(sink.marks(queue.topic, queue.number, in_log.end - 1, in_log.end), None)
+def _as_noted(tails: Mapping[TableQueue, Tail | Exception], mirrors: Mirrors) -> dict[TableQueue, Tail | Exception]:
+    """Where a log knows no more where a queue ended, it ended where the mirror noted it last."""
+    noted = mirrors.positions()
+
+    def settled(queue: TableQueue, tail: Tail | Exception) -> Tail | Exception:
+        if isinstance(tail, Exception) or tail.range is not None:
+            return tail
+        end = noted[queue.id].next_offset if queue.id in noted else 0
+        return Tail(OffsetRange(end, end), None)
+
+    return {queue: settled(queue, tail) for queue, tail in tails.items()}
 
 
 def _looked_again(session: Session, compared: Compared, mark: Mark | None) -> Compared:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from txmsg.binlog.rows import Batch, Row
-from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, PermissionDenied
+from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, PermissionDenied, ProtocolError
+from txmsg.wire.headers import pack_headers, unpack_headers
 
 REFUSALS: Final = (CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, PermissionDenied, ValueError)
 """What a log raises because of one queue: its files are damaged, its topic's name or a message cannot be kept, or the
@@ -32,10 +33,26 @@ class Mark(NamedTuple):
     """See content_crc."""
 
 
+class Tail(NamedTuple):
+    """What a log has of a queue, and its last message.
+
+    range: None if it had messages, and both they and the place where they ended are gone. last: None if there are no
+    messages, or a hole at the end.
+    """
+
+    range: OffsetRange | None
+    last: Mark | None
+
+
 def content_crc(row: Row) -> int:
     """A checksum of what a message holds, with the length of each part: the same from the table and from the log."""
+    try:
+        # Equal headers may be packed in another way by somebody else's client, and a log may keep them one by one.
+        headers = pack_headers(unpack_headers(row.headers))
+    except ProtocolError:
+        headers = row.headers
     crc = 0
-    for part in (row.key, row.tag, row.ordering_key, row.headers, row.body):
+    for part in (row.key, row.tag, row.ordering_key, headers, row.body):
         crc = zlib.crc32(part, zlib.crc32(len(part).to_bytes(4, "little"), crc))
     return crc
 
@@ -58,8 +75,11 @@ class Sink(Protocol):
         """Patterns of the topics that it keeps for itself: those of the table that fit cannot be mirrored."""
         ...
 
-    def range(self, topic: str, number: int) -> OffsetRange:
-        """What the log has of a queue; 0 to 0 if it has nothing."""
+    def tails(self, queues: Sequence[tuple[str, int]]) -> Sequence[Tail | Exception]:
+        """Where each of these queues (topic, number) ends in the log, in their order; 0 to 0 if it has nothing.
+
+        One of REFUSALS in the place of a queue of which the log cannot say that.
+        """
         ...
 
     def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:

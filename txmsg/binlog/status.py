@@ -99,7 +99,7 @@ def diverged(session: Session, sink: Sink, name: str) -> list[Divergence]:
     if mirror is None:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
     _become_writer(mirrors)
-    found = compare(session, sink, table.queues(session, mirror.include, mirror.exclude))
+    found = compare(session, sink, mirrors, table.queues(session, mirror.include, mirror.exclude))
     return [
         divergence(session, sink, compared)
         for compared in list(found)

@@ -173,7 +173,7 @@ class Tailing:
     def _fitting(self, found: Sequence[TableQueue]) -> list[Compared]:
         """Compares these queues with the log. Stops at those that do not fit."""
         fitting = []
-        for compared in list(compare(self._session, self._sink, found)):
+        for compared in list(compare(self._session, self._sink, self._mirrors, found)):
             try:
                 if isinstance(compared, Refused):
                     raise compared.error

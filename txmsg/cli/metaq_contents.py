@@ -32,7 +32,7 @@ from txmsg.metaq.store.state import identity_of
 from txmsg.runtime.start import Start
 
 if TYPE_CHECKING:
-    from txmsg.mirror import Missing
+    from txmsg.mirror.repair import Missing
 
 _LOG_DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 _WAIT_S = 1.0
@@ -303,7 +303,7 @@ def _take_again(directory: Path, storage: str, name: str) -> list[str]:
     from txmsg.binlog.config import check_mirror_name
     from txmsg.binlog.database import connect, translated
     from txmsg.broker import migrate
-    from txmsg.mirror import take_again
+    from txmsg.mirror.repair import take_again
 
     check_mirror_name(name)
     migrate.require(storage)

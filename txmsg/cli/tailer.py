@@ -34,7 +34,8 @@ from txmsg.cli.settings import read_settings, settings_options, take_again
 from txmsg.logs import EventLog, name_process, set_log_level
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving_on_thread
-from txmsg.mirror import fork_log, open_sink
+from txmsg.mirror import open_sink
+from txmsg.mirror.repair import fork_log
 from txmsg.runtime.signals import call_on_hangup_by_thread
 from txmsg.settings.live import Given
 from txmsg.settings.tracing import tracing_of_process
