@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from txmsg.errors import OffsetsMissing
+from txmsg.metaq.access import Fetched
+from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.store.log import Append, Log
 from txmsg.metaq.store.reader import LogReader, QueueReader
@@ -21,6 +23,11 @@ def batch(
 ) -> Append:
     """Messages from this offset on."""
     return Append(topic, queue, encode(Columns(bodies(topic, queue, start, count), [at_us]), compression), start)
+
+
+def frames(fetched: Fetched) -> list[FrameBatch]:
+    """What was fetched, of a log that has it in frames."""
+    return [batch for batch in fetched.batches if isinstance(batch, FrameBatch)]
 
 
 def fill(log: Log, topic: str, queue: int, counts: Sequence[int]) -> int:

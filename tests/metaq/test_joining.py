@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txmsg.metaq import SCHEMA, LogBatch, to_arrow
+from txmsg.metaq import SCHEMA, to_arrow
 from txmsg.metaq.format import batch
+from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import Columns, Compression, encode, pack, read_header
 from txmsg.wire.tags import ALL_TAGS, parse_tags
 
@@ -24,8 +25,8 @@ def _one_of_each(values: st.SearchStrategy[Any], count: int) -> st.SearchStrateg
 
 
 @st.composite
-def _batches(draw: st.DrawFn) -> list[LogBatch]:
-    found: list[LogBatch] = []
+def _batches(draw: st.DrawFn) -> list[FrameBatch]:
+    found: list[FrameBatch] = []
     offset = draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(0, 6))):
         count = draw(st.integers(1, 4))
@@ -46,11 +47,11 @@ def _batches(draw: st.DrawFn) -> list[LogBatch]:
     return found
 
 
-def _batch(columns: Columns, offset: int, compression: Compression, skip: int = 0) -> LogBatch:
+def _batch(columns: Columns, offset: int, compression: Compression, skip: int = 0) -> FrameBatch:
     payload = encode(columns, compression)
     frame = b"".join(pack(payload, b"t", 0, offset, position=0, log_id=1, synced=0, generation=1))
     header = read_header(frame)
-    return LogBatch.verified(header, frame, skip)
+    return FrameBatch.verified(header, frame, skip)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,7 +62,7 @@ def few_are_joined() -> Iterator[None]:
 
 
 @given(batches=_batches(), tags=st.sampled_from([ALL_TAGS, parse_tags("paid || a")]), tiny=st.sampled_from([0, 2**20]))
-def test_joined_batches_hold_what_each_holds(batches: Sequence[LogBatch], tags: Any, tiny: int) -> None:
+def test_joined_batches_hold_what_each_holds(batches: Sequence[FrameBatch], tags: Any, tiny: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "_TINY_SIZE_BYTES_MAX", tiny)
         found = to_arrow(batches, tags)

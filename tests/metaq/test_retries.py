@@ -207,7 +207,7 @@ NOW_US = 10**15
 def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
     failed: list[ReceivedMessage], retries_max: int
 ) -> None:
-    from txmsg.metaq.format.batch import LogBatch
+    from txmsg.metaq.format.batch import FrameBatch
     from txmsg.metaq.format.frame import pack, read_header
 
     backoff = Backoff(retries_max=retries_max)
@@ -216,7 +216,7 @@ def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
     for topic, queue, payload, *_ in (*retries, *dead):
         frame = b"".join(pack(payload, topic.encode(), queue, 0, position=0, log_id=1, synced=0, generation=1))
         header = read_header(frame)
-        copies[topic, queue] = [tried_of(message) for message in LogBatch.verified(header, frame).messages()]
+        copies[topic, queue] = [tried_of(message) for message in FrameBatch.verified(header, frame).messages()]
     for each in failed:
         delay_s = backoff.delay_s(each.attempt)
         if delay_s is None:

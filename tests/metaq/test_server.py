@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.errors_page import is_documented
-from tests.metaq.logs import batch, bodies, readable
+from tests.metaq.logs import batch, bodies, frames, readable
 from tests.metaq.servers import WAIT_S, cannot_be_reached, served
 from tests.raw_client import RawClient
 from tests.waiting import until
@@ -26,7 +26,7 @@ from txmsg.errors import (
     StorageError,
 )
 from txmsg.metaq.access import NOTES, Fetched, LogAccess, LogQueue, Range
-from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole, pack
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
@@ -44,7 +44,7 @@ from txmsg.wire.v1.metaq_rpc import MetaQ
 T = LogQueue("t", 0)
 
 
-def frame_of(batch: LogBatch) -> bytes:
+def frame_of(batch: FrameBatch) -> bytes:
     """The frame that a batch stands in, byte for byte."""
     header = batch.header
     payload = Payload(
@@ -108,9 +108,9 @@ def test_frames_come_as_they_stand_on_disk(log: RemoteLog, root: Path) -> None:
     assert log.append([batch("disk", 7, 0, 5), Append("disk", 7, compressed, 5)]) == [0, 5]
     [fetched] = log.fetch({LogQueue("disk", 7): 0})
     on_disk = LogReader(root)
-    [plain, zstd] = [each.header for each in fetched.batches]
+    [plain, zstd] = [each.header for each in frames(fetched)]
     assert (plain.compression, zstd.compression) == (Compression.NONE, Compression.ZSTD)
-    for each in fetched.batches:
+    for each in frames(fetched):
         stands = on_disk.commit_log.read(each.header.position, each.header.size_bytes)
         assert frame_of(each) == bytes(stands)
     assert held(fetched) == bodies("disk", 7, 0, 5) + [b"x" * 5000] * 3
@@ -121,7 +121,7 @@ def test_frames_come_as_they_stand_on_disk(log: RemoteLog, root: Path) -> None:
 def test_an_uncompressed_batch_is_read_without_a_copy(log: RemoteLog) -> None:
     log.append([batch("views", 0, 0, 100)])
     [fetched] = log.fetch({LogQueue("views", 0): 0})
-    [found] = fetched.batches
+    [found] = frames(fetched)
     assert isinstance(found.stored, memoryview)
     body = found.to_arrow()["body"].buffers()[2]
     begin = fetched.batches[0].to_arrow()["body"].buffers()[2].address
@@ -177,7 +177,7 @@ def test_a_fetch_of_several_pieces_gives_what_a_directory_does_and_no_more_than_
         for size_bytes_max in (1, 150_000, 2**20, 2_000_000, 4_000_000, 2**26):
             found = log.fetch({queue: 0, other: 0}, size_bytes_max=size_bytes_max)
             count = len(found[0].batches)
-            assert [each.frame for each in found[0].batches] == [each.frame for each in whole.batches[:count]]
+            assert [each.frame for each in frames(found[0])] == [each.frame for each in frames(whole)[:count]]
             assert found[0].size_bytes <= size_bytes_max or count == 1
         assert held(found[0]) == held(whole)
         assert held(found[1]) == held(of_other)
@@ -219,15 +219,15 @@ def test_what_is_damaged_or_missing_on_its_way_is_not_served(log: RemoteLog) -> 
         [batch("damaged", 0, 0, 2), batch("damaged", 0, 2, 1), batch("damaged", 0, 3, 1), batch("other", 0, 0, 2)]
     )
     [fetched, other] = log.fetch({queue: 0, LogQueue("other", 0): 0})
-    frames = [frame_of(each) for each in (*fetched.batches, *other.batches)]
-    assert len(batches_of_frames(queue, 1, b"".join(frames[:3]))[0]) == 3
-    flipped = [frames[1][:at] + bytes([frames[1][at] ^ 1]) + frames[1][at + 1 :] for at in (3, 9, 50, 97, 105)]
-    for second in (*flipped, frames[2], frames[3], frames[1][:-8]):
-        batches, error = batches_of_frames(queue, 1, frames[0] + second)
+    sent = [frame_of(each) for each in (*frames(fetched), *frames(other))]
+    assert len(batches_of_frames(queue, 1, b"".join(sent[:3]))[0]) == 3
+    flipped = [sent[1][:at] + bytes([sent[1][at] ^ 1]) + sent[1][at + 1 :] for at in (3, 9, 50, 97, 105)]
+    for second in (*flipped, sent[2], sent[3], sent[1][:-8]):
+        batches, error = batches_of_frames(queue, 1, sent[0] + second)
         assert [(each.base_offset, each.end_offset) for each in batches] == [(1, 2)]
         assert isinstance(error, CorruptLog)
         assert is_documented(error), error
-        assert batches_of_frames(queue, 3, second)[0] == () or second is frames[2]
+        assert batches_of_frames(queue, 3, second)[0] == () or second is sent[2]
 
 
 # ---- long polls

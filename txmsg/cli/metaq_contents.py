@@ -21,7 +21,7 @@ from txmsg.cli.output import moment, say
 from txmsg.errors import OffsetOutOfRange, OffsetsMissing, UnknownTopic
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import LogAccess, LogQueue, offsets_of
-from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Header
 from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups, size_bytes_with_groups
 from txmsg.metaq.fsck.report import Report
@@ -222,7 +222,7 @@ def _frames(directory: Path, start: int, *, bodies: bool) -> Iterator[dict[str, 
             values = _header_values(header)
             if bodies and header.count:
                 data = log.read(position, header.size_bytes)
-                batch = LogBatch.verified(header, data)
+                batch = FrameBatch.verified(header, data)
                 values["messages"] = [message_values(message) for message in batch.messages()]
             yield values
             position = header.end

@@ -66,8 +66,8 @@ class Fetched:
 
     @property
     def size_bytes(self) -> int:
-        """Of the frames."""
-        return sum(batch.header.size_bytes for batch in self.batches)
+        """Of the batches."""
+        return sum(batch.size_bytes for batch in self.batches)
 
 
 class Member(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Final
 from txmsg.errors import CorruptLog, ProtocolError, TxmsgError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import LogQueue, Member
-from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, Kind, Payload, read_header
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, TopicSettings
@@ -146,20 +146,20 @@ def _append_of(batch: AppendBatch, stored: bytes) -> Append:
 
 def batches_of_frames(
     queue: LogQueue, offset: int, frames: Buffer, *, following: int | None = None
-) -> tuple[tuple[LogBatch, ...], CorruptLog | None]:
+) -> tuple[tuple[FrameBatch, ...], CorruptLog | None]:
     """The batches from this offset on, up to the first that is not whole, and what is wrong with that one.
 
     They stand on the bytes as they came: nothing is copied. following: the offset at which they must begin, if others
     came before them.
     """
-    batches: list[LogBatch] = []
+    batches: list[FrameBatch] = []
     view = memoryview(frames)
     at = 0
     try:
         while at < len(view):
             frame = view[at:]
             header = read_header(frame)
-            batch = LogBatch.verified(header, frame[: header.size_bytes], max(0, offset - header.base_offset))
+            batch = FrameBatch.verified(header, frame[: header.size_bytes], max(0, offset - header.base_offset))
             if (header.topic, header.queue) != queue or following not in {None, header.base_offset}:
                 raise BadFrame(f"a frame of topic {header.topic} queue {header.queue} at {header.base_offset} came")
             batches.append(batch)

@@ -102,7 +102,7 @@ class Lane:
         """Notes what was fetched at `fetch_offset`."""
         for batch in batches:
             self._batches.append(batch)
-            self.waiting_bytes += batch.header.size_bytes
+            self.waiting_bytes += batch.size_bytes
             self.fetch_offset = batch.end_offset
 
     def pop_batch(self) -> LogBatch | None:
@@ -110,7 +110,7 @@ class Lane:
         if not self._batches:
             return None
         batch = self._batches.popleft()
-        self.waiting_bytes -= batch.header.size_bytes
+        self.waiting_bytes -= batch.size_bytes
         return batch
 
     def move_to(self, offset: int) -> None:

@@ -26,12 +26,12 @@ class PolledBatch:
     @property
     def topic(self) -> str:
         """The topic."""
-        return self.batch.header.topic
+        return self.batch.topic
 
     @property
     def queue(self) -> int:
         """The queue's number."""
-        return self.batch.header.queue
+        return self.batch.queue
 
     @property
     def end_offset(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, pairwise, repeat
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -60,19 +60,67 @@ _TOGETHER_SIZE_BYTES_MAX: Final = 1024**3
 """So that the values of a column are less than 2 GiB: they stand at places that are int32."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogBatch:
-    """Consecutive messages of a queue, as they stand in one frame; `skip` of the first ones are not asked for.
+class LogBatch(Protocol):
+    """Messages of a queue that follow each other, wherever the log is."""
 
-    Made by `verified`.
-    """
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        ...
+
+    @property
+    def queue(self) -> int:
+        """The queue's number."""
+        ...
+
+    @property
+    def base_offset(self) -> int:
+        """The offset of the first message."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last message: where to read on, also when a filter has left nothing of this batch."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        ...
+
+    @property
+    def first_stored_at_us(self) -> int:
+        """When the first message was stored, in microseconds since 1970."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def to_arrow(self, wanted: TagExpression = ALL_TAGS) -> pa.RecordBatch:
+        """The messages as columns. Schema: SCHEMA.
+
+        wanted: only messages with such tags (`parse_tags("created || paid")`).
+        """
+        ...
+
+    def messages(self, wanted: TagExpression = ALL_TAGS) -> Iterator[ReceivedMessage]:
+        """The messages one by one, made as they are asked for; `wanted` as for `to_arrow`."""
+        ...
+
+    def with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
+        """The message of this id, if it is here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """A `LogBatch` as it stands in one frame; `skip` of its first messages are not asked for. Made by `verified`."""
 
     header: Header
     frame: Buffer
     skip: int = 0
 
     @classmethod
-    def verified(cls, header: Header, frame: Buffer, skip: int = 0) -> LogBatch:
+    def verified(cls, header: Header, frame: Buffer, skip: int = 0) -> FrameBatch:
         """The messages of a frame that is whole. Raises BadFrame."""
         verify(header, frame)
         return cls(header, frame, skip)
@@ -84,23 +132,35 @@ class LogBatch:
         return memoryview(self.frame)[header.start : header.start + header.payload_size_bytes]
 
     @property
+    def topic(self) -> str:
+        return self.header.topic
+
+    @property
+    def queue(self) -> int:
+        return self.header.queue
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the frame."""
+        return self.header.size_bytes
+
+    @property
+    def first_stored_at_us(self) -> int:
+        return self.header.first_stored_at_us
+
+    @property
     def base_offset(self) -> int:
-        """The offset of the first message."""
         return self.header.base_offset + self.skip
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last message: where to read on, also when a filter has left nothing of this batch."""
         return self.header.base_offset + self.header.count
 
     def __len__(self) -> int:
         return self.header.count - self.skip
 
     def to_arrow(self, wanted: TagExpression = ALL_TAGS) -> pa.RecordBatch:
-        """The messages as columns, on the log's own bytes when they are not compressed. Schema: SCHEMA.
-
-        wanted: only messages with such tags (`parse_tags("created || paid")`).
-        """
+        """The messages as columns, on the log's own bytes when they are not compressed."""
         header = self.header
         count = header.count
         buffers = payload_of(header, self.stored)
@@ -123,7 +183,6 @@ class LogBatch:
         return only(batch, wanted)
 
     def messages(self, wanted: TagExpression = ALL_TAGS) -> Iterator[ReceivedMessage]:
-        """The messages one by one, made as they are asked for; `wanted` as for `to_arrow`."""
         header = self.header
         count = header.count
         buffers = payload_of(header, self.stored)
@@ -238,16 +297,18 @@ def to_arrow(batches: Sequence[LogBatch], wanted: TagExpression = ALL_TAGS) -> p
 
     In few chunks; `combine_chunks` makes one of them. wanted: only messages with such tags.
     """
-    size_bytes_max = min(_JOINED_SIZE_BYTES_MAX * len(batches), _TOGETHER_SIZE_BYTES_MAX)
-    if len(batches) < _JOINED_MIN or sum(batch.header.raw_size_bytes for batch in batches) > size_bytes_max:
+    frames = [batch for batch in batches if isinstance(batch, FrameBatch)]
+    size_bytes_max = min(_JOINED_SIZE_BYTES_MAX * len(frames), _TOGETHER_SIZE_BYTES_MAX)
+    are_few = len(frames) < max(_JOINED_MIN, len(batches))
+    if are_few or sum(batch.header.raw_size_bytes for batch in frames) > size_bytes_max:
         return pa.Table.from_batches([batch.to_arrow(wanted) for batch in batches], SCHEMA)
-    return pa.Table.from_batches([only(_Frames(batches).joined(), wanted)])
+    return pa.Table.from_batches([only(_Frames(frames).joined(), wanted)])
 
 
 class _Frames:
     """Payloads of which columns are taken, one after the other."""
 
-    def __init__(self, batches: Sequence[LogBatch]) -> None:
+    def __init__(self, batches: Sequence[FrameBatch]) -> None:
         self._batches = batches
         self._headers = [batch.header for batch in batches]
         raw = [memoryview(raw_of(batch.header, batch.stored)) for batch in batches]

@@ -20,7 +20,7 @@ from txmsg.metaq.access import (
     QueueState,
     Range,
 )
-from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
     batch_of_append,
@@ -291,7 +291,7 @@ class _Found:
     def __init__(self, queue: LogQueue, offset: int) -> None:
         self._queue = queue
         self._offset = offset
-        self._batches: list[LogBatch] = []
+        self._batches: list[FrameBatch] = []
         self._parts: list[memoryview] = []
         self.error: TxmsgError | None = None
 

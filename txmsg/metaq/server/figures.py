@@ -119,7 +119,7 @@ class LogFigures(Lookup[_Found]):
     def _age_s(self, behind: Sequence[tuple[LogQueue, int]]) -> float:
         """How long ago the first of these messages was stored, by the batches that they are in."""
         stored_at_us = [
-            fetched.batches[0].header.first_stored_at_us
+            fetched.batches[0].first_stored_at_us
             for queue, offset in behind
             for fetched in self._log.fetch({queue: offset}, size_bytes_max=1)
             if fetched.batches

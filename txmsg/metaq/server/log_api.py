@@ -22,6 +22,7 @@ from txmsg.errors import (
 from txmsg.message import check_name
 from txmsg.metaq.access import NOTES, Fetched, LogQueue
 from txmsg.metaq.finding import search_id
+from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX, Buffer, Header
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import (
@@ -318,7 +319,8 @@ def _replies(found: Sequence[Fetched], places: Mapping[LogQueue, int]) -> list[_
         if fetched.error is not None:
             replies[-1].head.fetched.add(at=at, error=log_error_of(fetched.error))
         for batch in fetched.batches:
-            size_bytes = batch.header.size_bytes
+            assert isinstance(batch, FrameBatch)  # a server's log is in a directory
+            size_bytes = batch.size_bytes
             if size_bytes > PIECE_SIZE_BYTES:
                 replies += [*_parts_of(at, batch.header), _Reply()]
                 frames = None

@@ -17,7 +17,7 @@ from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgErr
 from txmsg.logs import EventLog
 from txmsg.message import now_us
 from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, LogQueue
-from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.batch import FrameBatch, LogBatch
 from txmsg.metaq.format.frame import Columns, Kind, encode, hole_end_of
 from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
 from txmsg.metaq.store.log import Append
@@ -230,7 +230,9 @@ class Placer:
                 return number
             if error is not None:
                 raise error
-            header = fetched[0].batches[0].header
+            batch = fetched[0].batches[0]
+            assert isinstance(batch, FrameBatch)
+            header = batch.header
             if (header.base_offset, header.count, header.payload_crc) != (base_offset, count, crc):
                 return number
         return len(placed)

@@ -13,7 +13,7 @@ import numpy as np
 
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import (
     HEADER_SIZE_BYTES_MAX,
     BadFrame,
@@ -131,7 +131,7 @@ class QueueReader:
         self._cells = Cells(queue_directory(log.root, topic, queue))
         self._next: tuple[int, int, int] | None = None  # offset -> (file, cell) after the last fetch
 
-    def batch_at(self, header: Header) -> LogBatch | None:
+    def batch_at(self, header: Header) -> FrameBatch | None:
         """The frame that begins so, if this queue has it: it is kept, may be seen, and was not cut off."""
         try:
             found = while_cut(lambda: self._find(header.base_offset))
@@ -247,7 +247,7 @@ class QueueReader:
 
     # ---- reading
 
-    def fetch(self, offset: int, *, size_bytes_max: int = 1024 * 1024) -> list[LogBatch]:
+    def fetch(self, offset: int, *, size_bytes_max: int = 1024 * 1024) -> list[FrameBatch]:
         """Batches from this offset on: at least one if there is any, and no more than size_bytes_max with it.
 
         Empty at the end. Raises OffsetOutOfRange before the begin or past the end, OffsetsMissing, CorruptLog.
@@ -298,8 +298,8 @@ class QueueReader:
                         self._frame(cell)
                         yield cell
 
-    def _fetch(self, offset: int, size_bytes_max: int) -> list[LogBatch]:
-        batches: list[LogBatch] = []
+    def _fetch(self, offset: int, size_bytes_max: int) -> list[FrameBatch]:
+        batches: list[FrameBatch] = []
         for cell, base, place in self._cells_from(offset):
             if batches and size_bytes_max < cell.size_bytes:
                 break
@@ -431,7 +431,7 @@ class QueueReader:
         if cell.base_offset > offset or (cell.base_offset + cell.count <= offset and cell.count):
             raise self._damaged(cell, f"the cell that should hold offset {offset} does not")
 
-    def _require_no_hole(self, frame: LogBatch, offset: int) -> None:
+    def _require_no_hole(self, frame: FrameBatch, offset: int) -> None:
         """Raises OffsetsMissing when a frame that holds no message says so of this offset."""
         if frame.header.is_hole and offset < (missing := self._missing(frame)).end:
             raise missing
@@ -458,12 +458,12 @@ class QueueReader:
             cell, f"another frame stands there: topic {header.topic} queue {header.queue} offset {header.base_offset}"
         )
 
-    def _frame(self, cell: Cell, skip: int = 0) -> LogBatch:
+    def _frame(self, cell: Cell, skip: int = 0) -> FrameBatch:
         """A frame that is what its cell says, and whole. skip: messages at its begin that are not asked for."""
         data = self._log.commit_log.read(cell.position, cell.size_bytes)
         header = self._header(cell, data)
         try:
-            return LogBatch.verified(header, data, skip)
+            return FrameBatch.verified(header, data, skip)
         except BadFrame as exc:
             raise self._damaged(cell, str(exc)) from exc
 
@@ -473,7 +473,7 @@ class QueueReader:
             f"{cell.position}): {why}; run `txmsg metaq check`"
         )
 
-    def _missing(self, frame: LogBatch) -> OffsetsMissing:
+    def _missing(self, frame: FrameBatch) -> OffsetsMissing:
         begin, end = frame.header.base_offset, hole_end(frame.header, frame.stored)
         return OffsetsMissing(
             f"offsets {begin} to {end - 1} of topic {self.topic} queue {self.number} are missing: "
