@@ -167,11 +167,11 @@ def free_address() -> str:
 def main() -> int:
     """Measures, prints, and checks that every message came once."""
     parser = parser_of(__doc__, "fewer and shorter turns")
-    parser.add_argument("--turns", type=int, help="of each comparison (default: 12; quick: 4)")
-    parser.add_argument("--seconds", type=float, help="of transactions in each turn (default: 5; quick: 3)")
+    parser.add_argument("--turns", type=int, help="of each comparison (default: 12; quick: 3)")
+    parser.add_argument("--seconds", type=float, help="of transactions in each turn (default: 5; quick: 2)")
     options = parser.parse_args()
-    turns = options.turns or (4 if options.quick else 12)
-    seconds = options.seconds or (3.0 if options.quick else 5.0)
+    turns = options.turns or (3 if options.quick else 12)
+    seconds = options.seconds or (2.0 if options.quick else 5.0)
     spans, scraped_at = Counting(), free_address()
     compared: dict[str, dict[str, Compared]] = {"traces": {}, "metrics": {}}
     with (
