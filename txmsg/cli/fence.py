@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
 
 import click
 from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.util import greenlet_spawn
 
 from txmsg.checker.fence import Fence
 from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import Decorator, json_option
+from txmsg.cli.options import Decorator, json_option, yes_option
 from txmsg.client.undecided import held_by
 from txmsg.errors import StorageError
+
+T = TypeVar("T")
 
 _DAY_S = 86_400
 
@@ -27,7 +32,7 @@ _database: Decorator = click.option(
     envvar="TXMSG_FENCE_DATABASE",
     show_envvar=True,
     required=True,
-    help="The business database as a SQLAlchemy URL: postgresql+psycopg://user@host/shop.",
+    help="The business database, as the application names it to SQLAlchemy: postgresql+psycopg://user@host/shop.",
 )
 
 
@@ -63,8 +68,7 @@ def purge(*, database: str, brokers: tuple[str, ...], older_than_days: float, as
 
     If a Notify database cannot be reached, it stops with an error and deletes nothing more.
     """
-    with _fence_of(database) as opened:
-        deleted = opened.purge(older_than_days * _DAY_S, held_by(*brokers))
+    deleted = _with_fence(database, lambda fence: fence.purge(older_than_days * _DAY_S, held_by(*brokers)))
     click.echo(json.dumps({"deleted": deleted}) if as_json else f"fence rows deleted: {deleted}")
 
 
@@ -73,8 +77,7 @@ def purge(*, database: str, brokers: tuple[str, ...], older_than_days: float, as
 @json_option
 def id_(*, database: str, as_json: bool) -> None:
     """Print the fence id. No two databases may have the same one: see `renew-id`."""
-    with _fence_of(database) as opened:
-        found = opened.fence_id()
+    found = _with_fence(database, Fence.fence_id)
     click.echo(json.dumps({"fence_id": str(found)}) if as_json else str(found))
 
 
@@ -84,26 +87,49 @@ def id_(*, database: str, as_json: bool) -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence renew-id --database postgresql+psycopg://shop@staging/shop",
 )
 @_database
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 def renew_id(*, database: str, yes: bool, as_json: bool) -> None:
     """Give a copy of a business database its own fence id, before its services start.
 
     Never use it on the original: its undecided half messages could not be checked any more.
     """
-    with _fence_of(database) as opened:
-        old = opened.fence_id()
+
+    def renew(fence: Fence) -> tuple[UUID, UUID]:
+        old = fence.fence_id()
         if not yes:
-            click.confirm(f"replace the fence id {old} of {make_url(database)}? Only in a copy", abort=True)
-        new = opened.renew_fence_id()
+            click.confirm(
+                f"replace the fence id {old} of {make_url(database)}? Only in a copy", abort=True, err=as_json
+            )
+        return old, fence.renew_fence_id()
+
+    old, new = _with_fence(database, renew)
     click.echo(json.dumps({"old": str(old), "fence_id": str(new)}) if as_json else f"{old} is now {new}")
 
 
-@contextmanager
-def _fence_of(database: str) -> Iterator[Fence]:
+def _with_fence(database: str, work: Callable[[Fence], T]) -> T:
+    """What `work` makes of the fence of a business database."""
+    engine = _engine_of(database)
+    _check_file(engine)
+
+    def call() -> T:
+        try:
+            return work(Fence(engine))
+        finally:
+            engine.dispose()
 
     try:
-        engine = create_engine(database)
+        # The application's own URL may name an asyncio driver, with arguments that another driver does not take.
+        return asyncio.run(greenlet_spawn(call)) if engine.dialect.is_async else call()
+    except SQLAlchemyError as exc:
+        raise StorageError(f"{engine.url} cannot be used: {getattr(exc, 'orig', None) or exc}") from exc
+    except OSError as exc:  # asyncpg tells of a server that is away as the socket does
+        raise StorageError(f"{engine.url} cannot be used: {exc}") from exc
+
+
+def _engine_of(database: str) -> Engine:
+    try:
+        return create_engine(database)
     except ModuleNotFoundError as exc:
         package = {"MySQLdb": "mysqlclient"}.get(exc.name or "", exc.name)
         raise StorageError(
@@ -116,13 +142,6 @@ def _fence_of(database: str) -> Iterator[Fence]:
             f"--database {without_password!r} is not a database URL: write it as SQLAlchemy does, such as "
             "postgresql+psycopg://user@host/shop"
         ) from exc
-    _check_file(engine)
-    try:
-        yield Fence(engine)
-    except SQLAlchemyError as exc:
-        raise StorageError(f"{engine.url} cannot be used: {getattr(exc, 'orig', None) or exc}") from exc
-    finally:
-        engine.dispose()
 
 
 def _check_file(engine: Engine) -> None:

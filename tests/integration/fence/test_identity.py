@@ -155,3 +155,12 @@ def test_the_command_shows_and_renews_the_id(postgres_engine: Engine) -> None:
     new = Fence(postgres_engine).fence_id()
     assert new != old
     assert command("id") == f"{new}\n"
+
+
+@pytest.mark.parametrize("driver", ["postgresql+asyncpg", "postgresql+psycopg_async"])
+def test_the_command_takes_the_applications_own_asynchronous_url(postgres_engine: Engine, driver: str) -> None:
+    url = postgres_engine.url.set(drivername=driver).render_as_string(hide_password=False)
+    old = Fence(postgres_engine).fence_id()
+    assert said("fence", "id", "--database", url) == f"{old}\n"
+    assert json.loads(said("fence", "renew-id", "--yes", "--json", "--database", url))["old"] == str(old)
+    assert Fence(postgres_engine).fence_id() != old
