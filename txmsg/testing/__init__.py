@@ -1,7 +1,8 @@
 """A pytest plugin for applications that use txmsg: a real broker per test, a clock to advance, faults to inject.
 
 pytest finds it when txmsg is installed; it loads nothing before a fixture is used. The fixtures are
-`txmsg_broker`, `txmsg_clock`, `txmsg_producer`, `txmsg_consumer` and `txmsg_address`: docs/how-to/testing.md.
+`txmsg_broker`, `txmsg_clock`, `txmsg_producer`, `txmsg_consumer`, `txmsg_async_producer`, `txmsg_async_consumer` and
+`txmsg_address`: docs/how-to/testing.md.
 
 plugin      the fixtures and the option --txmsg-storage
 database    the Notify database of a run, emptied for each test
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
         handler_fails,
         lost_reply,
     )
-    from txmsg.testing.plugin import MakeConsumer, MakeProducer
+    from txmsg.testing.plugin import MakeAsyncConsumer, MakeAsyncProducer, MakeConsumer, MakeProducer
 
 __all__ = [
     "Broker",
     "Clock",
+    "MakeAsyncConsumer",
+    "MakeAsyncProducer",
     "MakeConsumer",
     "MakeProducer",
     "ProcessDied",
@@ -47,6 +50,8 @@ __all__ = [
 _MODULE_OF = dict.fromkeys(__all__, "txmsg.testing.faults") | {
     "Broker": "txmsg.testing.broker",
     "Clock": "txmsg.testing.clock",
+    "MakeAsyncConsumer": "txmsg.testing.plugin",
+    "MakeAsyncProducer": "txmsg.testing.plugin",
     "MakeConsumer": "txmsg.testing.plugin",
     "MakeProducer": "txmsg.testing.plugin",
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +19,7 @@ from txmsg.wire.codec import unpack_headers
 
 _LOOK_S = 0.02
 _SOON_S = 0.1
+_DONE = object()
 _ASK_AGAIN_S = 0.5
 """How long a check-back has for its answer before `jump` brings the next one."""
 
@@ -111,13 +113,14 @@ class Broker:
         check-back, a retry, a delay), the clock is moved to it.
         """
         __tracebackhide__ = True
-        check_name("topic", topic)
+        _wait(self._until_delivered(group, topic, count, timeout_s, jump))
 
-        def is_done(all_progress: list[Progress]) -> bool:
-            return sum(progress.acknowledged for progress in all_progress) >= count
-
-        what = f"group {group!r} has not acknowledged {count} of topic {topic!r}"
-        self._wait(what, group, topic, is_done, timeout_s, jump)
+    async def delivered_async(
+        self, group: str, topic: str, count: int = 1, *, timeout_s: float | None = None, jump: bool = False
+    ) -> None:
+        """The same for a coroutine: consumers and producers on its loop go on meanwhile."""
+        __tracebackhide__ = True
+        await _wait_async(self._until_delivered(group, topic, count, timeout_s, jump))
 
     def wait_until_idle(self, group: str, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False) -> None:
         """Returns when the group has acknowledged all messages of its topics; fails with what is left.
@@ -126,7 +129,27 @@ class Broker:
         messages are to become dead letters; one more fails at once. timeout_s, jump: as in `delivered`.
         """
         __tracebackhide__ = True
+        _wait(self._until_idle(group, dead, timeout_s, jump))
 
+    async def wait_until_idle_async(
+        self, group: str, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False
+    ) -> None:
+        """The same for a coroutine: consumers and producers on its loop go on meanwhile."""
+        __tracebackhide__ = True
+        await _wait_async(self._until_idle(group, dead, timeout_s, jump))
+
+    def _until_delivered(
+        self, group: str, topic: str, count: int, timeout_s: float | None, jump: bool
+    ) -> Iterator[None]:
+        check_name("topic", topic)
+
+        def is_done(all_progress: list[Progress]) -> bool:
+            return sum(progress.acknowledged for progress in all_progress) >= count
+
+        what = f"group {group!r} has not acknowledged {count} of topic {topic!r}"
+        return self._looks(what, group, topic, is_done, timeout_s, jump)
+
+    def _until_idle(self, group: str, dead: int, timeout_s: float | None, jump: bool) -> Iterator[None]:
         def is_done(all_progress: list[Progress]) -> bool:
             __tracebackhide__ = True
             died = sum(len(progress.dead) for progress in all_progress)
@@ -137,9 +160,9 @@ class Broker:
             left = any(progress.waiting or progress.late for progress in all_progress)
             return bool(all_progress) and not left and died == dead
 
-        self._wait(f"group {group!r} is not idle", group, None, is_done, timeout_s, jump)
+        return self._looks(f"group {group!r} is not idle", group, None, is_done, timeout_s, jump)
 
-    def _wait(  # noqa: PLR0917 - of this class alone
+    def _looks(  # noqa: PLR0917 - of this class alone
         self,
         what: str,
         group: str,
@@ -147,7 +170,8 @@ class Broker:
         is_done: Callable[[list[Progress]], bool],
         timeout_s: float | None,
         jump: bool,
-    ) -> None:
+    ) -> Iterator[None]:
+        """Looks, and yields when it is to wait for a moment; ends when it is done. Raises AssertionError."""
         __tracebackhide__ = True
         check_name("consumer group", group)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
@@ -162,7 +186,7 @@ class Broker:
                 raise AssertionError(found if all_progress else f"{found}\n{self._nothing_of(group, topic)}")
             if jump and now >= jump_at and self._jump(all_progress):
                 jump_at = now + (_ASK_AGAIN_S if any(progress.undecided for progress in all_progress) else 0.0)
-            time.sleep(_LOOK_S)
+            yield
 
     def _jump(self, all_progress: list[Progress]) -> bool:
         """Moves the clock to the next moment, if nothing is going on that is to be waited for first."""
@@ -184,6 +208,18 @@ class Broker:
         """Stops the broker at the end of the test, if it still runs. For the fixture."""
         with suppress(RuntimeError):  # it ended by itself: that is the test's business, not the next one's
             self._host.stop_broker()
+
+
+def _wait(looks: Iterator[None]) -> None:
+    __tracebackhide__ = True
+    for _ in looks:
+        time.sleep(_LOOK_S)
+
+
+async def _wait_async(looks: Iterator[None]) -> None:
+    __tracebackhide__ = True
+    while await asyncio.to_thread(next, looks, _DONE) is not _DONE:  # noqa: ASYNC110 - there is no event for it
+        await asyncio.sleep(_LOOK_S)
 
 
 def _told(what: str, all_progress: list[Progress]) -> str:

@@ -12,6 +12,8 @@ import pytest
 
 if TYPE_CHECKING:
     from txmsg.checker.listener import CheckMessageListener
+    from txmsg.client.async_consumer import AsyncConsumer
+    from txmsg.client.async_producer import AsyncProducer
     from txmsg.client.consumer import Consumer
     from txmsg.client.producer import Producer
     from txmsg.testing.broker import Broker
@@ -43,6 +45,30 @@ class MakeConsumer(Protocol):
         self, group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0
     ) -> Consumer:
         """A Consumer at the test's broker: subscribe, then start it. group: default one of its own."""
+        ...
+
+
+class MakeAsyncProducer(Protocol):
+    """The type of the fixture `txmsg_async_producer`."""
+
+    def __call__(
+        self,
+        group: str | None = None,
+        check_listener: CheckMessageListener | None = None,
+        *,
+        timeout_s: float = 5.0,
+    ) -> AsyncProducer:
+        """An AsyncProducer at the test's broker, for `async with`. group: default one of its own."""
+        ...
+
+
+class MakeAsyncConsumer(Protocol):
+    """The type of the fixture `txmsg_async_consumer`."""
+
+    def __call__(
+        self, group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0
+    ) -> AsyncConsumer:
+        """An AsyncConsumer at the test's broker: subscribe, then `async with`. group: default one of its own."""
         ...
 
 
@@ -135,6 +161,38 @@ def txmsg_consumer(txmsg_broker: Broker) -> Iterator[MakeConsumer]:
     yield make
     for consumer in made:
         consumer.close()
+
+
+@pytest.fixture
+def txmsg_async_producer(txmsg_broker: Broker) -> MakeAsyncProducer:
+    """Makes producers for coroutines at the test's broker. See txmsg.testing.MakeAsyncProducer."""
+    from txmsg.client.async_producer import AsyncProducer
+
+    def make(
+        group: str | None = None, check_listener: CheckMessageListener | None = None, *, timeout_s: float = 5.0
+    ) -> AsyncProducer:
+        return AsyncProducer(
+            txmsg_broker.address, group=group or _new_group(), check_listener=check_listener, timeout_s=timeout_s
+        )
+
+    return make
+
+
+@pytest.fixture
+def txmsg_async_consumer(txmsg_broker: Broker) -> MakeAsyncConsumer:
+    """Makes consumers for coroutines at the test's broker. See txmsg.testing.MakeAsyncConsumer."""
+    from txmsg.client.async_consumer import AsyncConsumer
+
+    def make(group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0) -> AsyncConsumer:
+        return AsyncConsumer(
+            txmsg_broker.address,
+            group=group or _new_group(),
+            concurrency=concurrency,
+            visibility_timeout_s=visibility_timeout_s,
+            close_timeout_s=_CLOSE_S_MAX,
+        )
+
+    return make
 
 
 @pytest.fixture(scope="session")
