@@ -21,6 +21,7 @@ from tests.broker_process import BrokerProcess
 from tests.business import business_database
 from tests.effects import Effect, effects
 from tests.integration.client_harness import WAIT_S, collecting, different, nothing_comes
+from tests.waiting import until
 from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, epochs, idempotent, purge_inbox
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage
@@ -209,6 +210,37 @@ def test_run_ends_in_good_order_at_sigterm(broker: BrokerProcess, producer: Prod
     producer.send(Message("t", b"x"))
     consumer.run()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_consumer_tells_what_it_reads_and_while_it_is_paused(
+    broker: BrokerProcess, producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "txmsg")
+    mended = threading.Event()
+    consumer = Consumer(broker.address, group="c", concurrency=4)
+    consumer.subscribe("u", "a || b")(print)
+
+    @consumer.subscribe("t")
+    def handle(message: ReceivedMessage) -> None:
+        if not mended.is_set():
+            raise ValueError("no stamps")
+
+    def told(event: str) -> list[str]:
+        records = [record for record in caplog.records if getattr(record, "txmsg", {}).get("event") == event]
+        return [record.getMessage() for record in records]
+
+    producer.send_many([Message("t", b"x") for _ in range(300)])
+    with consumer:
+        until(lambda: bool(told("consumer.paused")), why="the consumer did not tell of the pause")
+        mended.set()
+        until(lambda: bool(told("consumer.resumed")), why="the consumer did not tell of the end")
+    assert told("consumer.started") == ["group c reads u (a || b), t, with up to 4 handlers at once"]
+    assert told("consumer.paused") == [
+        f"group c is paused at broker {broker.address}: everything fails, so it gets single messages until one is "
+        "processed"
+    ]
+    assert len(told("consumer.resumed")) == len(told("consumer.stopped")) == 1
+    assert f"group c is attached to broker {broker.address}" in told("attach.attached")
 
 
 def test_a_repeated_message_has_its_effect_once(broker: BrokerProcess, producer: Producer, engine: Engine) -> None:

@@ -249,6 +249,28 @@ async def test_of_two_brokers_that_are_drained_at_the_same_moment_one_goes_on(no
         assert notify.query("select state from txmsg.broker order by state") == [("active",), ("draining",)]
 
 
+@pytest.mark.parametrize(
+    ("address", "level", "words"),
+    [
+        ("b1:1", "INFO", "its registration of before this start holds for up to"),
+        ("elsewhere:1", "WARNING", "another broker with the id b1 is alive at elsewhere:1: give each its own --id"),
+    ],
+)
+async def test_a_broker_whose_id_is_taken_says_by_whom(
+    notify_url: str, caplog: pytest.LogCaptureFixture, address: str, level: str, words: str
+) -> None:
+    caplog.set_level("INFO", "txmsg")
+    async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
+        notify.query("insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
+                     f"values ('b1', '{address}', '', '', now() + interval '1 h')")  # fmt: skip
+        membership = new_delivery(pool, notify)._membership
+        for _ in range(2):
+            await membership.step_once()
+    (told,) = [record for record in caplog.records if "this broker accepts messages but delivers none" in record.msg]
+    assert told.levelname == level
+    assert words in told.getMessage()
+
+
 async def test_draining_answers_those_who_wait(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         waiting = asyncio.create_task(delivery.receive("g", "c", T, 1, 30, 60))

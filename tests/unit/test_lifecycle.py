@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+from types import FrameType
 
 import pytest
 
+from tests.waiting import until_async
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import MisuseError, Unauthenticated
 
@@ -66,3 +72,87 @@ async def test_refused_it_is_not_open_and_may_start_again() -> None:
     async with consumer:
         assert consumer.opened == 1
     assert consumer.closed == 1
+
+
+SIGNALS = [signal.SIGTERM, signal.SIGINT]
+
+
+async def running(consumer: Waiting) -> asyncio.Task[None]:
+    """The task of its `run`, which waits to be stopped."""
+    consumer.answered.set()
+    task = asyncio.create_task(consumer.run())
+    await until_async(lambda: consumer.opened)
+    return task
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+async def test_signals_end_all_that_run_and_are_given_back(number: signal.Signals) -> None:
+    before = [signal.getsignal(each) for each in SIGNALS]
+    consumers = [Waiting(), Waiting()]
+    tasks = [await running(consumer) for consumer in consumers]
+    os.kill(os.getpid(), number)
+    await asyncio.gather(*tasks)
+    assert [consumer.closed for consumer in consumers] == [1, 1]
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+async def test_one_that_stops_leaves_the_signals_to_the_other() -> None:
+    first, second = Waiting(), Waiting()
+    one, other = await running(first), await running(second)
+    first.stop()
+    await one
+    os.kill(os.getpid(), signal.SIGTERM)
+    await other
+    assert second.closed == 1
+
+
+async def test_a_signal_that_the_application_handles_is_left_to_it() -> None:
+    got: list[int] = []
+
+    def of_application(number: int, _: FrameType | None) -> None:
+        got.append(number)
+
+    before = signal.signal(signal.SIGTERM, of_application)
+    consumer = Waiting()
+    try:
+        task = await running(consumer)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is of_application
+        consumer.stop()
+        await task
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert got == [signal.SIGTERM]
+
+
+PROGRAM = """
+import asyncio, sys
+from tests.unit.test_lifecycle import Waiting
+from txmsg.runtime import loops
+
+class Telling(Waiting):
+    async def _open(self):
+        print("open", flush=True)
+    async def _close(self):
+        print("closed", flush=True)
+
+async def main():
+    consumer = Telling()
+    consumer.answered.set()
+    await consumer.run()
+
+{"asyncio": asyncio, "uvloop": loops}[sys.argv[1]].run(main())
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_program_that_runs_one_ends_in_good_order(loop: str, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", PROGRAM, loop]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "open\n"
+        program.send_signal(number)
+        assert program.stdout.read().split() == ["closed", "ended"]
+    assert program.returncode == 0

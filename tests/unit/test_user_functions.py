@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from txmsg.errors import MisuseError
-from txmsg.runtime.user_function import UserFunction, check_takes, text_of
+from txmsg.runtime import reason
+from txmsg.runtime.reason import text_of
+from txmsg.runtime.user_function import UserFunction, check_takes
 
 
 def deep(argument: object) -> None:
@@ -36,13 +41,52 @@ async def test_the_text_of_an_exception_shows_the_users_frames_and_none_of_the_c
     text = text_of(caught.value.with_traceback(caught.tb.tb_next))
     first, *frames = text.splitlines()
     assert first == "LookupError: no stock for tea"
-    files = [line.strip() for line in frames if line.strip().startswith("File ")]
-    assert [line.rpartition(" in ")[2] for line in files] == [function.__name__, "deep"]
-    assert "the user's own line" in text
+    assert [line.split(",")[0].strip() for line in frames] == ["at deep", f"called by {function.__name__}"]
+    assert frames[0].endswith("# the user's own line")
 
 
-def test_an_exception_that_txmsg_raised_itself_keeps_its_frames() -> None:
+def test_a_library_is_one_line_behind_the_users_own() -> None:
+    text = text_of(raised(lambda: json.loads("{")))
+    _, at, raised_in = text.splitlines()[:3]
+    assert at.startswith("  at <lambda>, ")
+    assert "json.loads" in at
+    assert raised_in.startswith("  raised in raw_decode, ") or raised_in.startswith("  raised in decode, ")
+
+
+def test_a_long_text_does_not_push_the_users_line_out_of_what_is_kept_of_an_attempt() -> None:
+    def handle() -> None:
+        raise ValueError("x" * 5000 + "\nand more")
+
+    text = text_of(raised(handle))
+    assert "  at handle, " in text[:300]
+    assert text.endswith("x\nand more")
+
+
+def test_an_application_that_is_installed_as_a_library_has_frames_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reason, "_LIBRARIES", (str(Path(__file__).parent),))
+    assert "  at deep, " in text_of(raised(lambda: deep("tea")))
+
+
+def test_what_txmsg_made_of_an_exception_shows_where_that_one_came_from() -> None:
+    def handle(_: object) -> None:
+        raise SystemExit("bye")
+
+    function = UserFunction("a handler", handle, "message")
+    with asyncio.Runner() as runner:
+        text = text_of(raised(partial(function.on_thread, "tea", runner.get_loop())))
+    assert "  at handle, " in text
+    assert "  caused by SystemExit: bye" in text
+
+
+def test_an_exception_that_txmsg_raised_itself_says_where() -> None:
     with pytest.raises(MisuseError) as caught:
         check_takes("a handler", 5, "message")
     text = text_of(caught.value.with_traceback(caught.tb.tb_next))
-    assert "in check_takes" in text
+    assert "raised in check_takes" in text
+
+
+def raised(call: Callable[[], object]) -> Exception:
+    """What it raises, without the frame of this function."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - it is the test's own
+        call()
+    return caught.value.with_traceback(caught.tb.tb_next)

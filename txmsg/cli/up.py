@@ -19,7 +19,7 @@ from txmsg.cli.settings import config_option
 from txmsg.embedded import EmbeddedPostgres, default_data_dir
 from txmsg.errors import MisuseError
 from txmsg.runtime.child import Child, ChildFailed
-from txmsg.runtime.signals import signals_set
+from txmsg.runtime.signals import stopped_by_signals
 from txmsg.wire.address import check_reach, host_and_port
 
 WATCH_INTERVAL_S: Final = 0.1
@@ -98,7 +98,7 @@ def up(
     http = _http_addresses(http_listen) if http_listen else {}
     root = (data_dir or default_data_dir()).expanduser().resolve()
     stop = threading.Event()
-    with EmbeddedPostgres(root / "pg") as postgres, signals_set(stop):
+    with EmbeddedPostgres(root / "pg") as postgres, stopped_by_signals(stop.set):
         storage = postgres.create_database("txmsg")
         migrate.upgrade(storage)
         as_logs = () if log_format is None else ("--log-format", log_format)

@@ -9,6 +9,7 @@ import asyncio
 import os
 import random
 import socket
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -65,6 +66,7 @@ class Presence:
     ) -> None:
         self._brokers = brokers
         self._group = group
+        self._told_group = group or consumer_group
         self._tracing = tracing
         self._hello = Hello(
             client_id=client_id,
@@ -99,38 +101,62 @@ class Presence:
                 self._asker.close()
 
     async def _stay_attached(self, address: str) -> None:
-        is_refused = False
+        """Attaches again and again. Says of an outage once that it has begun, and once that it is over."""
+        told: type[TxmsgError] | None = None
+
+        def attached() -> None:
+            nonlocal told
+            told = None
+            _log.info(
+                "attach.attached",
+                "group %(group)s is attached to broker %(broker)s",
+                broker=address,
+                group=self._told_group,
+            )
+
         while True:
             try:
-                await self._attach(address)
-                is_refused = False
-                _log.info("attach.ended", "broker %(broker)s ended the attach stream", broker=address)
+                await self._attach(address, attached)
+                _log.info(
+                    "attach.ended",
+                    "broker %(broker)s ended the attach stream of group %(group)s",
+                    broker=address,
+                    group=self._told_group,
+                )
             except (Unauthenticated, PermissionDenied) as exc:
-                if not is_refused:
+                if told is not type(exc):
                     _log.error("attach.refused", "broker %(broker)s refuses: %(error)s", broker=address, error=exc)
-                is_refused = True
+                told = type(exc)
                 await asyncio.sleep(REFUSED_PAUSE_S)  # an operator has to act, and each login that fails is noted
             except TxmsgError as exc:
-                _log.info(
-                    "attach.failed",
-                    "not attached to broker %(broker)s: %(error)s; check-backs come through others",
-                    broker=address,
-                    error=exc,
-                )
+                if told is not type(exc):
+                    _log.info(
+                        "attach.failed",
+                        "group %(group)s is not attached to broker %(broker)s: %(error)s; check-backs come through "
+                        "others",
+                        group=self._told_group,
+                        broker=address,
+                        error=exc,
+                    )
+                told = type(exc)
             except Exception:  # noqa: BLE001 - a task's root
                 _log.exception(
                     "attach.broken", "the attach stream to broker %(broker)s failed unexpectedly", broker=address
                 )
             await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
 
-    async def _attach(self, address: str) -> None:
+    async def _attach(self, address: str, attached: Callable[[], None]) -> None:
         answers: asyncio.Queue[CheckAnswer] = asyncio.Queue(ANSWERS_PENDING_MAX)
         first = ClientFrame(hello=self._hello)
         stream = await self._brokers.channel(address).stream(Notify.attach, first, timeout_s=CONNECT_S_MAX)
         try:
             async with asyncio.TaskGroup() as tasks:
                 telling = tasks.create_task(self._tell(stream, answers))
+                is_attached = False
                 while (frame := await stream.receive()) is not None:
+                    if not is_attached:
+                        is_attached = True
+                        attached()
                     if frame.HasField("route_changed"):
                         self._brokers.learn(address, frame.route_changed)
                     elif frame.HasField("check") and self._asker is not None and not answers.full():

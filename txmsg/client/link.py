@@ -147,6 +147,7 @@ class Link:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._line, self._received, self._named_count = _new_line(), 0, 0
+        self._pause_told = ""
         self._poll: asyncio.Task[ReceiveReply | None] | None = None
         self._is_in_doubt = False  # whether messages are on their way from a poll that has ended without an answer
         self._failures = 0
@@ -270,6 +271,8 @@ class Link:
             if reply is None:
                 await self._pause()
                 continue
+            if reply.pause != self._pause_told:
+                self._note_pause(reply.pause)
             for columns in reply.batches:
                 receipt = columns.receipt
                 self._received = receipt.token
@@ -340,6 +343,24 @@ class Link:
     async def _pause(self) -> None:
         longest_s = min(self._pause_s_max, 0.1 * 2 ** min(self._failures, 8))
         await self._wait(random.uniform(0.05, longest_s), self._stopping)
+
+    def _note_pause(self, why: str) -> None:
+        self._pause_told = why
+        if why:
+            _log.warning(
+                "consumer.paused",
+                "group %(group)s is paused at broker %(broker)s: %(reason)s",
+                group=self._polling.group,
+                broker=self.address,
+                reason=why,
+            )
+        else:
+            _log.info(
+                "consumer.resumed",
+                "group %(group)s is no longer paused at broker %(broker)s",
+                group=self._polling.group,
+                broker=self.address,
+            )
 
     @staticmethod
     async def _wait(time_s: float, for_event: asyncio.Event) -> None:

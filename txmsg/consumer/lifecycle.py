@@ -16,10 +16,11 @@ from uuid import uuid4
 from txmsg.consumer.subscriptions import Subscriptions
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import check_fork_was_told, renew_in_children
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.runtime.process import LoopThread, shared_loop
-from txmsg.runtime.signals import signals_set
+from txmsg.runtime.signals import stopped_by_signals
 from txmsg.runtime.start import Start, check_group_start
 from txmsg.runtime.user_function import in_handler
 from txmsg.settings.clients import CONCURRENCY_MAX
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
 C = TypeVar("C", bound="AsyncLifecycle")
+
+_log = EventLog(__name__)
 
 CLOSE_TIMEOUT_S_MAX: Final = 24 * 3600.0
 _GRACE_S: Final = 30.0
@@ -111,16 +114,31 @@ class AsyncLifecycle(ABC):
                 self._require_not_closed()
                 if self._loop is None:  # another task may have started it meanwhile
                     await self._open()
+                    _log.info(
+                        "consumer.started",
+                        "group %(group)s reads %(topics)s, with up to %(concurrency)d handlers at once",
+                        group=self.group,
+                        topics=", ".join(
+                            topic if tag == "*" else f"{topic} ({tag})"
+                            for topic, tag in self._subscriptions.tags.items()
+                        ),
+                        concurrency=self._concurrency,
+                    )
             self._loop = asyncio.get_running_loop()
         return self
 
     async def run(self) -> None:
-        """Starts, receives until `stop` is called, and closes. Cancelling it closes, too."""
-        await self.start()
-        try:
-            await self._stop_wanted.wait()
-        finally:
-            await self.close()
+        """Starts, receives until `stop` is called or SIGINT or SIGTERM comes, and closes. Cancelling it closes, too.
+
+        Signals are caught only on the main thread, and only if nothing else handles them: a web server's handler stays,
+        and what it ends must stop or cancel this. A second signal acts as it did before `run`.
+        """
+        with stopped_by_signals(self.stop):
+            await self.start()
+            try:
+                await self._stop_wanted.wait()
+            finally:
+                await self.close()
 
     def stop(self) -> None:
         """Ends `run`. Returns at once. May be called anywhere, also by a handler, by another thread, and before `run`.
@@ -161,6 +179,7 @@ class AsyncLifecycle(ABC):
     async def _close_if_open(self) -> None:
         if self._loop is not None:
             await self._close()
+            _log.info("consumer.stopped", "group %(group)s: this consumer has ended", group=self.group)
 
     async def _knock(self) -> None:  # noqa: B027 - not every consumer asks before it opens
         """Raises what a start would only log: that a server does not let us in. Nothing is open yet."""
@@ -225,10 +244,11 @@ class Lifecycle(Generic[C]):
     def run(self) -> None:
         """Starts, receives until `stop` is called or SIGINT or SIGTERM comes, and closes.
 
-        Signals are caught only on the main thread. A second one acts as it did before `run`.
+        Signals are caught only on the main thread, and only if nothing else handles them. A second one acts as it did
+        before `run`.
         """
         self.start()
-        with signals_set(self._stop_wanted):
+        with stopped_by_signals(self.stop):
             self._stop_wanted.wait()
         self.close()
 

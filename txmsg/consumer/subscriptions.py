@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
-from txmsg.runtime.user_function import UserFunction, text_of
+from txmsg.runtime.reason import text_of
+from txmsg.runtime.user_function import UserFunction
 from txmsg.wire.tags import TagExpression, parse_tags
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Handler:
         _log.warning(
             "handler.raised",
             "group %(group)s: the handler of topic %(topic)r raised for message %(message_id)s at queue %(queue)s "
-            "offset %(offset)s, delivery %(attempt)d; it comes again after a pause%(cause)s",
+            "offset %(offset)s, delivery %(attempt)d; the group's back-off says whether and when it comes again"
+            "%(cause)s",
             group=self.group,
             topic=self.topic,
             message_id=message.id,

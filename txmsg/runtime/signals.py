@@ -10,23 +10,54 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from types import FrameType
 
+_Handler = Callable[[int, FrameType | None], object] | int | None
+
+_stops: list[Callable[[], object]] = []
+_before: dict[int, _Handler] = {}
+
 
 @contextmanager
-def signals_set(event: threading.Event) -> Iterator[None]:
-    """Has the signals set the event; a second one acts as it did before. Only on the main thread."""
+def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Has SIGINT and SIGTERM call `stop`, once; a second one acts as it did before. Only on the main thread.
+
+    A signal with a handler of the application's, or of its server's, is left to that: two of them would each believe
+    to end the process. Several may be within this at a time, as coroutines of one loop: all are stopped.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        event.set()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    _stops.append(stop)
+    if not _before:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if _is_default(handler):
+                _before[number] = handler
+                signal.signal(number, _on_signal)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        _stops.remove(stop)
+        if not _stops:
+            _give_back()
+
+
+def _is_default(handler: _Handler) -> bool:
+    """asyncio.run has one for SIGINT that cancels its main task: no better way to stop than ours."""
+    is_asyncios = isinstance(getattr(getattr(handler, "func", None), "__self__", None), asyncio.Runner)
+    return is_asyncios or handler in {signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler}
+
+
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
+    _give_back()
+    for stop in list(_stops):
+        stop()
+
+
+def _give_back() -> None:
+    for number, handler in _before.items():
+        if signal.getsignal(number) is _on_signal:  # else the application has set one meanwhile
             signal.signal(number, handler)
+    _before.clear()
 
 
 def stop_on_signals() -> asyncio.Event:

@@ -9,21 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
-from txmsg.errors import MisuseError, said_by, shown
+from txmsg.errors import MisuseError, shown
 
 in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
 """Whether a handler is being run: one that calls `stop` must not wait for itself."""
-
-
-_CALLERS: Final = frozenset({"txmsg", "asyncio", "concurrent", "contextlib"})
-"""Packages whose frames stand between the start of a traceback and the user's function."""
 
 
 class UserFunction:
@@ -128,23 +122,6 @@ class UserFunction:
 
     def _left(self, exc: BaseException) -> RuntimeError:
         return RuntimeError(f"{self._name} raised {type(exc).__name__}({exc}): taken as any other exception")
-
-
-def text_of(exc: Exception) -> str:
-    """What was raised, for a person who looks later, in characters that can be kept: at the end the user's own line."""
-    where = "".join(traceback.format_tb(_without_callers(exc.__traceback__), limit=-5))
-    text = f"{type(exc).__name__}: {said_by(exc)}\n{where}"
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-
-
-def _without_callers(trace: TracebackType | None) -> TracebackType | None:
-    """From the first frame on that is not of those who call the user's functions; all of it if there is none."""
-    frame = trace
-    while frame is not None:
-        if frame.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in _CALLERS:
-            return frame
-        frame = frame.tb_next
-    return trace
 
 
 def name_of(function: object) -> str:

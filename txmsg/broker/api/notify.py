@@ -86,6 +86,10 @@ class DeliveryService(Protocol):
         """Restarts the visibility timeout of what a member still holds; returns what it does not."""
         ...
 
+    def why_paused(self, group: str) -> str:
+        """Why the group gets nothing here, or single messages only; "" if delivery runs."""
+        ...
+
     async def flush(self) -> None:
         """Writes the acknowledgements taken so far."""
         ...
@@ -283,7 +287,9 @@ class NotifyApi:
             if erased or damaged:
                 await self._delivery.settle(request.group, request.client_id, erased, damaged)
         return pb.ReceiveReply(
-            batches=[_columns(handout) for handout in handouts], expired=[_receipt_pb(receipt) for receipt in expired]
+            batches=[_columns(handout) for handout in handouts],
+            expired=[_receipt_pb(receipt) for receipt in expired],
+            pause=self._delivery.why_paused(request.group) if request.max_messages else "",
         )
 
     async def attach(self, call: Attached) -> None:

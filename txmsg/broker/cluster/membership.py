@@ -8,6 +8,7 @@ done.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -195,10 +196,7 @@ class Membership:
             ttl_s=self.leases.ttl_s,
         )
         if joined_at is None:
-            self._stand_by(
-                f"another broker with the id {self.leases.broker_id} is alive: give each its own --id; if that is "
-                f"this one before a restart, it expires within {self.leases.ttl_s:g} s"
-            )
+            await self._stand_by(conn)
             return False
         self._joined_at, self._seen = joined_at, None
         self.leases.incarnation = incarnation
@@ -317,9 +315,25 @@ class Membership:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _stand_by(self, why: str) -> None:
+    async def _stand_by(self, conn: Connection) -> None:
+        """Says who is registered under this broker's id: another one, or this one as it was before it ended."""
+        registered = await brokers_store.address_of(conn, self.leases.broker_id)
+        if registered in {None, self.address}:
+            why = (
+                f"its registration of before this start holds for up to {self.leases.ttl_s:g} s, because it did not "
+                "end in good order; then it joins"
+            )
+            level = logging.INFO
+        else:
+            why = (
+                f"another broker with the id {self.leases.broker_id} is alive at {registered}: give each its own --id; "
+                f"one that has ended is forgotten within {self.leases.ttl_s:g} s"
+            )
+            level = logging.WARNING
         if why != self._said:
-            _log.warning("cluster.not_joined", "this broker accepts messages but delivers none: %(error)s", error=why)
+            _log.log(
+                level, "cluster.not_joined", "this broker accepts messages but delivers none: %(error)s", error=why
+            )
             self._said = why
         self._drop(why)
 

@@ -247,6 +247,17 @@ class Delivery:
             return None
         return self._state.monotonic() - loaded.members.pause.since, loaded.members.pause.last_error
 
+    def why_paused(self, group: str) -> str:
+        """Why the group gets nothing here, or single messages only, for its members; "" if delivery runs."""
+        loaded = self._state.groups.get(group)
+        if loaded is None:
+            return ""
+        if loaded.members.stopped:
+            return f"an operator has stopped it: `txmsg group start {group}`"
+        if loaded.members.pause.is_on:
+            return "everything fails, so it gets single messages until one is processed"
+        return ""
+
     def look_soon(self) -> None:
         """An operator has changed a group or its position: reads it at once."""
         self.maintenance.changed.set()

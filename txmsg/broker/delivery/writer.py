@@ -127,6 +127,14 @@ class ProgressWriter:
             failed += sum(outcome.failure is not None for outcome in outcomes.values())
             self._state.counts.retries += failed - dead
             self._state.counts.dead_letters += dead
+            if dead:
+                _log.warning(
+                    "group.dead_letters",
+                    "group %(group)s: no further retry of %(messages)d messages, which are dead letters now: "
+                    "`txmsg dead-letter list --group %(group)s` shows them",
+                    group=group.name,
+                    messages=dead,
+                )
             if self._state.journal.queues:
                 _journal_outcomes(self._state.journal, group, failing, outcomes)
             for feed, failures in failing:

@@ -95,6 +95,13 @@ async def join(
     return joined
 
 
+async def address_of(conn: Connection, broker_id: str) -> str | None:
+    """Where a broker said that it is reached; None if there is none of this id."""
+    cursor = await scalar_cursor(conn).execute("select address from txmsg.broker where id = %s", (broker_id,))
+    address: str | None = await cursor.fetchone()
+    return address
+
+
 async def beat(conn: Connection, incarnation: UUID, broker_id: str, joined_at: datetime, ttl_s: float) -> str | None:
     """Says that a broker lives, for another ttl_s. Its state; None: it was taken for dead, or its id is another's now.
 

@@ -213,12 +213,14 @@ class DeliveredColumns(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., stored_at_us: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., generation: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
-    __slots__ = ("batches", "expired")
+    __slots__ = ("batches", "expired", "pause")
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     batches: _containers.RepeatedCompositeFieldContainer[DeliveredColumns]
     expired: _containers.RepeatedCompositeFieldContainer[Receipt]
-    def __init__(self, batches: _Optional[_Iterable[_Union[DeliveredColumns, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
+    pause: str
+    def __init__(self, batches: _Optional[_Iterable[_Union[DeliveredColumns, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., pause: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("client_id", "producer_group", "fence_ids", "checks_unfenced", "consumer_group", "host", "pid", "release")

@@ -1,0 +1,92 @@
+"""What is kept of an exception for a person who looks later: what was raised, and where in the user's own code.
+
+Stored texts are cut, so what tells most comes first: a line of what was raised, the user's frames from the innermost
+one outwards, one line for all frames of libraries, then the rest of a long text.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from types import FrameType
+from typing import Final
+
+from txmsg.errors import said_by
+
+_SUMMARY_LENGTH_MAX: Final = 160
+_FRAMES_MAX: Final = 5
+_CALLERS: Final = frozenset({"txmsg", "asyncio", "concurrent", "contextlib"})
+"""Packages whose frames stand around those of the user's function."""
+_LIBRARIES: Final = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    "<frozen",
+)
+
+_Place = tuple[FrameType, int]
+
+
+def text_of(exc: Exception) -> str:
+    """The reason why the user's function failed, in characters that can be kept."""
+    summary, rest = _summary(exc)
+    lines = [summary, *_where(exc)]
+    if exc.__cause__ is not None:
+        lines.append(f"  caused by {_summary(exc.__cause__)[0]}")
+    if rest:
+        lines.append(rest)
+    return "\n".join(lines).encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _summary(exc: BaseException) -> tuple[str, str]:
+    """A line of what was raised, and what it does not say."""
+    said = said_by(exc)
+    first, _, rest = said.partition("\n")
+    summary = f"{type(exc).__name__}: {first}"
+    if len(summary) > _SUMMARY_LENGTH_MAX:
+        return f"{summary[:_SUMMARY_LENGTH_MAX]}...", said
+    return summary, rest
+
+
+def _where(exc: BaseException) -> Iterator[str]:
+    """The frames of the user's function, or of what it was that raised, if it was not that function."""
+    places = list(traceback.walk_tb(exc.__traceback__))
+    root = _root_of_user(places)
+    own = [place for place in places if _is_own(place, root)]
+    if not own and exc.__cause__ is not None and exc.__cause__.__traceback__ is not None:  # one of ours around it
+        yield from _where(exc.__cause__)
+        return
+    told = [*reversed(own[-_FRAMES_MAX:])]
+    for place, word in zip(told, ("at", *("called by",) * _FRAMES_MAX), strict=False):
+        yield f"  {word} {_shown(place)}"
+    if places and (not own or places[-1] is not own[-1]):
+        yield f"  raised in {_shown(places[-1])}"
+
+
+def _root_of_user(places: list[_Place]) -> str | None:
+    """The package of the user's function: the first one outside of libraries, or else the first one that is not ours.
+
+    For an application may be installed as libraries are.
+    """
+    others = [place for place in places if _package(place) not in _CALLERS]
+    own = next((place for place in others if not _is_library(place)), others[0] if others else None)
+    return None if own is None else _package(own)
+
+
+def _is_own(place: _Place, root: str | None) -> bool:
+    package = _package(place)
+    return package not in _CALLERS and (package == root or not _is_library(place))
+
+
+def _package(place: _Place) -> str:
+    name: str = place[0].f_globals.get("__name__", "")
+    return name.partition(".")[0]
+
+
+def _is_library(place: _Place) -> bool:
+    path = place[0].f_code.co_filename
+    return path.startswith(_LIBRARIES) or "site-packages" in path
+
+
+def _shown(place: _Place) -> str:
+    (frame,) = traceback.StackSummary.extract(iter([place]))
+    return f"{frame.name}, {frame.filename} line {frame.lineno}: {frame.line}".removesuffix(": ")
