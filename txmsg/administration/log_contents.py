@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from txmsg.errors import CorruptLog
+from txmsg.errors import CorruptLog, MisuseError
 from txmsg.metaq.access import LogAccess, LogQueue, Range
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.remote_log import RemoteLog
@@ -100,6 +100,22 @@ def log_topics(
         for name in shown
     ]
     return topics, shown[-1] if len(names) > len(shown) else None
+
+
+def require_read(access: LogAccess, topic: str, before: TopicSettings, after: TopicSettings) -> None:
+    """Raises MisuseError if queues that groups read so far are not read any more, and a group is not at their end."""
+    gone = [number for number in access.queues_of(topic) if before.gives(number) and not after.gives(number)]
+    if not gone or after.permission is not before.permission:
+        return  # which stops groups for a while, and drops nothing
+    for group in access.groups():
+        for state in access.group(group).queues:
+            waiting = state.kept.end - max(state.kept.begin, state.offset or 0)
+            if state.queue.topic == topic and state.queue.queue in gone and waiting > 0:
+                raise MisuseError(
+                    f"group {group} has not read the last {waiting} messages of topic {topic} queue "
+                    f"{state.queue.queue}, and no group would: lower the write queues, wait until "
+                    f"`txmsg group show {group} --log LOG` shows nothing waiting, or give --force"
+                )
 
 
 def _kept(access: LogAccess, queues: Sequence[LogQueue]) -> dict[LogQueue, Range | CorruptLog]:

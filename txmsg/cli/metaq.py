@@ -12,19 +12,19 @@ from rich.table import Table
 
 from txmsg.access.file import entry_of
 from txmsg.access.tokens import new_token
-from txmsg.administration.log_contents import log_state, log_topics
+from txmsg.administration.log_contents import log_state, log_topics, require_read
 from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
 from txmsg.cli.options import duration, json_option
 from txmsg.cli.output import print_facts, print_table, say
 from txmsg.errors import CorruptLog
-from txmsg.message import check_name
+from txmsg.message import QUEUES_MAX, check_name
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.reader import LogReader
-from txmsg.metaq.store.topics import Flush, TopicSettings
+from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
 from txmsg.runtime.durations import shown_duration
 
 _AS_THE_LOG = "log"
@@ -78,7 +78,7 @@ def _rows(access: LogAccess) -> list[dict[str, Any]]:
                 row["error"] = str(found)
             else:
                 row["begin"], row["end"] = found
-            rows.append(row | _shown(topic.settings))
+            rows.append(row | topic.settings.values() | {"access": _access(topic.settings, number)})
     return rows
 
 
@@ -95,7 +95,7 @@ def _add_holes(access: LocalLog, rows: Sequence[dict[str, Any]]) -> int:
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
     table = Table(
-        "Topic", "Queue", "Begin", "End", "Messages", "Missing", "Flush", "Compression", "Retention", box=None
+        "Topic", "Queue", "Begin", "End", "Messages", "Missing", "Access", "Flush", "Compression", "Retention", box=None
     )
     for row in rows:
         if "error" in row:
@@ -104,17 +104,15 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
         begin, end, holes = row["begin"], row["end"], row.get("holes")
         missing = sum(min(last, end) - max(first, begin) for first, last in holes or ())
         counts = (begin, end, end - begin - missing, "-" if holes is None else missing)
-        settings = (row["flush"], row["compression"], _kept_for(row["retention_s"]))
+        settings = (row["access"], row["flush"], row["compression"], _kept_for(row["retention_s"]))
         table.add_row(row["topic"], *map(str, (row["queue"], *counts)), *settings)
     print_table(table)
 
 
-def _shown(settings: TopicSettings) -> dict[str, Any]:
-    return {
-        "flush": settings.flush.value,
-        "compression": settings.compression.name.lower(),
-        "retention_s": settings.retention_s,
-    }
+def _access(settings: TopicSettings, queue: int) -> str:
+    """What producers and groups may do with a queue: rw, r, w, or - for neither."""
+    is_written = settings.takes(queue) and (settings.write_queues is None or queue < settings.write_queues)
+    return ("r" if settings.gives(queue) else "") + ("w" if is_written else "") or "-"
 
 
 def _kept_for(retention_s: float | None) -> str:
@@ -134,7 +132,8 @@ class _Retention(click.ParamType):  # type: ignore[type-arg]
     "set",
     short_help="Set topic options.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq set metaq:7720 trade --flush timed --compression zstd\n"
-    "  txmsg metaq set /var/lib/metaq trade --retention 7d\n\n"
+    "  txmsg metaq set /var/lib/metaq trade --retention 7d\n"
+    "  txmsg metaq set metaq:7720 trade --write-queues 4 --read-queues 8\n\n"
     "A log has one writer: while a server or a tailer writes the directory, give the server's address.",
 )
 @click.argument("log")
@@ -155,14 +154,43 @@ class _Retention(click.ParamType):  # type: ignore[type-arg]
     type=_Retention(),
     help="Minimum time to keep messages, or `log`: as the log's setting.",
 )
+@click.option(
+    "--write-queues",
+    type=click.IntRange(1, QUEUES_MAX),
+    help="Number of queues that producers append to.  [default: as they say]",
+)
+@click.option(
+    "--read-queues",
+    type=click.IntRange(1, QUEUES_MAX),
+    help="Number of queues that groups read; the others must be drained, and take no appends.  [default: all]",
+)
+@click.option(
+    "--permission",
+    type=click.Choice([each.value for each in Permission]),
+    help="Whether messages may be appended (w) and are read by groups (r).",
+)
+@click.option("--force", is_flag=True, help="Stop reading queues that groups have not read to their end.")
 @token_file_option
 @json_option
 def set_(
-    *, log: str, topic: str, flush: str | None, compression: str | None, retention: float | str | None, as_json: bool
+    *,
+    log: str,
+    topic: str,
+    flush: str | None,
+    compression: str | None,
+    retention: float | str | None,
+    write_queues: int | None,
+    read_queues: int | None,
+    permission: str | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Set options of a topic, from the next append on. The topic need not exist yet.
 
     Without options, shows the current ones.
+
+    To use fewer queues: lower --write-queues, wait until the others are drained, lower --read-queues. The mirror of a
+    table goes on whatever is set here: use `txmsg topic alter` for its topics.
     """
     check_name("topic", topic)
     changes: dict[str, Any] = {}
@@ -172,15 +200,23 @@ def set_(
         changes["compression"] = Compression[compression.upper()]
     if retention is not None:
         changes["retention_s"] = None if retention == _AS_THE_LOG else retention
+    for name, count in (("write_queues", write_queues), ("read_queues", read_queues)):
+        if count is not None:
+            changes[name] = count
+    if permission is not None:
+        changes["permission"] = Permission(permission)
     with open_log(log) as access:  # which makes none
-        settings = dataclasses.replace(access.settings_of(topic), **changes)
+        before = access.settings_of(topic)
+        settings = dataclasses.replace(before, **changes)
+        if not force:
+            require_read(access, topic, before, settings)
     if changes:
         with open_log(log, append=True) as access:
             access.set_topic(topic, settings)
     if as_json:
-        click.echo(json.dumps({"topic": topic} | _shown(settings)))
+        click.echo(json.dumps({"topic": topic} | settings.values()))
     else:
-        shown = _shown(settings) | {"retention_s": None, "retention": _kept_for(settings.retention_s)}
+        shown = settings.values() | {"retention_s": None, "retention": _kept_for(settings.retention_s)}
         print_facts({"topic": topic} | shown)
 
 

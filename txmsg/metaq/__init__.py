@@ -45,6 +45,7 @@ __all__ = [
     "LogProducer",
     "LogQueue",
     "Member",
+    "Permission",
     "Place",
     "PolledBatch",
     "Strategy",
@@ -64,7 +65,7 @@ _MODULES = {
     "group.assignment": ("Strategy", "averaged"),
     "producer": ("LogProducer", "Place"),
     "store.log": ("Log", "LogConfig"),
-    "store.topics": ("Flush", "TopicSettings"),
+    "store.topics": ("Flush", "Permission", "TopicSettings"),
 }
 _MODULE_OF = {name: f"txmsg.metaq.{module}" for module, names in _MODULES.items() for name in names}
 

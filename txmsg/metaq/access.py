@@ -85,7 +85,8 @@ class GroupView:
     members: tuple[Member, ...]
     """Those alive, sorted by id."""
     queues: tuple[LogQueue, ...]
-    """All queues of all topics that a member reads; sorted. Members with handlers read %RETRY%GROUP, too."""
+    """All queues of all topics that a member reads, as far as they are open (`TopicSettings.gives`); sorted. Members
+    with handlers read %RETRY%GROUP, too."""
     sought: Mapping[LogQueue, int]
     """Queues of this member for which a seek is pending, with its offset: see `GroupMember.seek_done`."""
 

@@ -38,7 +38,7 @@ class LocalLog:
         self._current = CurrentReader(root)
         self._reading = threading.Lock()  # readers remember where they were
         self._of_groups = GroupLogs(root)
-        self._groups = LocalGroups(root, self.queues_of, self.ranges, self.offsets_at)
+        self._groups = LocalGroups(root, self.queues_of, self.ranges, self.offsets_at, self.settings_of)
         self._closed = threading.Event()
         self._growth = Growth(root, self._closed)
 

@@ -38,8 +38,9 @@ class Place(NamedTuple):
 class LogProducer:
     """Appends messages to the queues of their topics. Threads may share it.
 
-    queues: how many each topic has. Messages with an ordering key go to the queue that belongs to it, so that they stay
-    in order; the others of one call to one queue, and those of the next call to the next.
+    queues: how many each topic has that does not say it itself (`TopicSettings.write_queues`). Messages with an
+    ordering key go to the queue that belongs to it, so that they stay in order; the others of one call to one queue,
+    and those of the next call to the next.
     """
 
     def __init__(self, log: Appendable, *, queues: int = 4) -> None:
@@ -56,17 +57,19 @@ class LogProducer:
     def send_many(self, messages: Sequence[Message], *, queue: int | None = None) -> list[Place]:
         """Appends messages, all or none, and tells where each stands. On disk as each topic's flush promises.
 
-        queue: the one to append to, whatever the ordering keys. Raises InvalidMessage for a delayed message, and what
-        the log raises.
+        queue: the one to append to, whatever the ordering keys and the number of queues. Raises InvalidMessage for a
+        delayed message, and what the log raises.
         """
-        turn = next(self._turns) % self._queues
+        turn = next(self._turns)
+        settings = {topic: self._log.settings_of(topic) for topic in {message.topic for message in messages}}
         by_queue: dict[tuple[str, int], list[int]] = {}
         for place, message in enumerate(messages):
-            number = self._queue_of(message, turn) if queue is None else queue
+            count = settings[message.topic].write_queues or self._queues
+            number = _queue_of(message, turn, count) if queue is None else queue
             by_queue.setdefault((message.topic, number), []).append(place)
         appends: list[Append] = []
         for (topic, number), places in by_queue.items():
-            compression = self._log.settings_of(topic).compression
+            compression = settings[topic].compression
             for columns in columns_of([messages[place] for place in places]):
                 appends.append(Append(topic, number, encode(columns, compression)))
         offsets = self._offsets(appends)
@@ -78,10 +81,11 @@ class LogProducer:
             for offset in range(first, first + append.payload.count):
                 yield Place(append.topic, append.queue, offset)
 
-    def _queue_of(self, message: Message, turn: int) -> int:
-        if message.ordering_key is None:
-            return turn
-        return int(crc32c(message.ordering_key.encode())) % self._queues
+
+def _queue_of(message: Message, turn: int, count: int) -> int:
+    if message.ordering_key is None:
+        return turn % count
+    return int(crc32c(message.ordering_key.encode())) % count
 
 
 def columns_of(messages: Sequence[Message]) -> Iterator[Columns]:

@@ -13,7 +13,7 @@ from txmsg.metaq.access import LogQueue, Member
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, Kind, Payload, read_header
 from txmsg.metaq.store.log import Append
-from txmsg.metaq.store.topics import Flush, TopicSettings
+from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
 from txmsg.wire.failures import error_of_told
 from txmsg.wire.v1.metaq_pb2 import (
     AppendBatch,
@@ -179,6 +179,9 @@ def wire_settings(settings: TopicSettings) -> LogTopicSettings:
         flush=settings.flush.value,
         compression=settings.compression.name.lower(),
         retention_s=settings.retention_s,
+        write_queues=settings.write_queues,
+        read_queues=settings.read_queues,
+        permission=settings.permission.value,
     )
 
 
@@ -191,6 +194,9 @@ def settings_of(told: LogTopicSettings) -> TopicSettings:
             flush=Flush(told.flush),
             compression=Compression[told.compression.upper()],
             retention_s=told.retention_s if told.HasField("retention_s") else None,
+            write_queues=told.write_queues if told.HasField("write_queues") else None,
+            read_queues=told.read_queues if told.HasField("read_queues") else None,
+            permission=Permission(told.permission or Permission.READ_WRITE),
         )
     except (ValueError, KeyError) as exc:
         raise ProtocolError(f"settings of a topic cannot be read: {exc}") from exc

@@ -40,6 +40,7 @@ from txmsg.metaq.group.files import (
 )
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.lock import make_private
+from txmsg.metaq.store.topics import TopicSettings
 from txmsg.runtime.start import Start, check_group_start
 
 _log = EventLog(__name__)
@@ -77,10 +78,12 @@ class LocalGroups:
         queues_of: Callable[[str], list[int]],
         ranges: Callable[[Collection[LogQueue]], dict[LogQueue, Range]],
         offsets_at: Callable[[Collection[LogQueue], int], dict[LogQueue, int]],
+        settings_of: Callable[[str], TopicSettings],
     ) -> None:
         self.directory = root / "groups"
         self.queues_of = queues_of
         self.ranges = ranges
+        self.settings_of = settings_of
         self._offsets_at = offsets_at
         self._members: list[LocalMember] = []
 
@@ -209,9 +212,13 @@ class LocalMember:
             )
         members = members_in(self._directory)
         topics = {topic for member in members for topic in member.topics}
-        queues = sorted(LogQueue(topic, number) for topic in topics for number in self._of.queues_of(topic))
+        queues = sorted(queue for topic in topics for queue in self._queues_to_read(topic))
         sought = {queue: offset for queue, offset in sought_in(self._directory).items() if queue in self._owned}
         return GroupView(tuple(members), tuple(queues), sought)
+
+    def _queues_to_read(self, topic: str) -> Iterable[LogQueue]:
+        settings = self._of.settings_of(topic)
+        return (LogQueue(topic, number) for number in self._of.queues_of(topic) if settings.gives(number))
 
     @_on_disk
     def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:

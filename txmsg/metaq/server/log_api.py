@@ -43,7 +43,6 @@ from txmsg.metaq.server.placement import Call
 from txmsg.metaq.server.producers import CallId
 from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.server.validation import check
-from txmsg.metaq.store.topics import TopicSettings
 from txmsg.wire.caller import current_usage, may
 from txmsg.wire.changes import change_of
 from txmsg.wire.frames import PART_SIZE_BYTES
@@ -128,7 +127,7 @@ class LogApi:
         topic, settings = _not_own(check_name("topic", request.topic)), settings_of(request.settings)
         before = await self._read(lambda: self._log.settings_of(topic))
         await self._read(lambda: self._log.set_topic(topic, settings))
-        change_of("log_topic.alter", topic, before=_shown(before), after=_shown(settings)).tell()
+        change_of("log_topic.alter", topic, before=before.values(), after=settings.values()).tell()
         return pb.SetLogTopicReply()
 
     async def ranges(self, request: pb.RangesRequest) -> pb.RangesReply:
@@ -390,11 +389,3 @@ class Polls:
     def wake_all(self) -> None:
         """Wakes all fetches that wait, as when the server stops."""
         self.wake(list(self._waiting))
-
-
-def _shown(settings: TopicSettings) -> dict[str, object]:
-    return {
-        "flush": settings.flush.value,
-        "compression": settings.compression.name.lower(),
-        "retention_s": settings.retention_s,
-    }

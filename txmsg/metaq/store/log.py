@@ -25,7 +25,7 @@ from txmsg.metaq.store.recovery import recover
 from txmsg.metaq.store.refill import refill
 from txmsg.metaq.store.retention import delete_old_files
 from txmsg.metaq.store.state import Checkpoint, Identity, QueueKey, identity_of, write_checkpoint, write_identity
-from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics, write_topics
+from txmsg.metaq.store.topics import Flush, Permission, TopicSettings, read_topics, write_topics
 from txmsg.metrics.counts import Histogram
 from txmsg.settings.catalogue import check_settings, setting
 
@@ -200,11 +200,13 @@ class Log:
     def append(self, appends: Sequence[Append]) -> list[int]:
         """Appends all batches, or none, and returns their first offsets. On disk as each topic's flush promises.
 
-        Raises MisuseError for a base_offset that is not the queue's end, InvalidName, StorageError for a full disk.
+        Raises MisuseError for a base_offset that is not the queue's end, or a queue that takes nothing, InvalidName,
+        StorageError for a full disk.
         """
         self._write_lock.require()
         with self._lock:
             self._require_usable()
+            self._require_open_for(appends)
             timed = self._named_early(appends)
             placed = self._place(appends)
             self._note(placed)
@@ -217,6 +219,22 @@ class Log:
         if end:
             self._sync(end)
         return [cell.base_offset for _, cell, _ in placed]
+
+    def _require_open_for(self, appends: Sequence[Append]) -> None:
+        """Raises MisuseError for a queue that takes nothing. What a mirror appends is not the producers' choice."""
+        for append in appends:
+            settings = self.settings_of(append.topic)
+            if append.is_mirrored or settings.takes(append.queue):
+                continue
+            if settings.permission in {Permission.READ, Permission.NONE}:
+                what, way_out = f"topic {append.topic} has permission {settings.permission}", "--permission rw"
+            else:
+                assert settings.read_queues is not None
+                what = f"queue {append.queue} of topic {append.topic} is not read, but 0 to {settings.read_queues - 1}"
+                way_out = f"--read-queues {append.queue + 1}"
+            raise MisuseError(
+                f"{what}: nothing was appended; allow it with `txmsg metaq set LOG {append.topic} {way_out}`"
+            )
 
     def _place(self, appends: Sequence[Append]) -> list[Placed]:
         """Writes frames to the end of the log: all of them, and into one file, or none."""

@@ -1,4 +1,4 @@
-"""Settings of the topics of a log: flush, compression, retention."""
+"""Settings of the topics of a log: flush, compression, retention, and which queues are written and read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from txmsg.errors import CorruptLog, MisuseError
-from txmsg.message import check_name
+from txmsg.message import QUEUES_MAX, check_name
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.store.state import read_checked, write_checked
 
@@ -23,6 +23,17 @@ class Flush(StrEnum):
     """Within `flush_s` of the log's configuration: a power cut may take what came last."""
 
 
+class Permission(StrEnum):
+    """What a topic is open for. Not a right of users: the same for all of them."""
+
+    READ_WRITE = "rw"
+    READ = "r"
+    """Appends are refused; consumers read on."""
+    WRITE = "w"
+    """No member of a group is assigned its queues; appends go on."""
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
     """The settings of a topic, kept in `topics.json`. Changes hold from the next append on."""
@@ -33,12 +44,50 @@ class TopicSettings:
     """The compression by a `LogProducer`. Default: none, which is read without a copy."""
     retention_s: float | None = None
     """Age that its messages reach at least. Default None: that of the log. A file goes when all in it have let go."""
+    write_queues: int | None = None
+    """A `LogProducer` appends to so many queues, from 0 on. Default None: as many as the producer says."""
+    read_queues: int | None = None
+    """So many queues, from 0 on, are assigned to members of groups. Default None: all. Appends to others are refused,
+    so that nothing is left unread; that of a mirror is not."""
+    permission: Permission = Permission.READ_WRITE
+    """Whether producers append, and members of groups read. Default: both. The mirror of a table always appends."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.flush, Flush):  # a str compares equal, and is another
             raise MisuseError(f"flush={self.flush!r} of a topic: give Flush.SYNC or Flush.TIMED")
         if self.retention_s is not None and self.retention_s <= 0:
             raise MisuseError(f"retention_s={self.retention_s} of a topic: give seconds above 0, or None for the log's")
+        for name, count in (("write_queues", self.write_queues), ("read_queues", self.read_queues)):
+            if count is not None and not 1 <= count <= QUEUES_MAX:
+                raise MisuseError(f"{name}={count} of a topic: 1 to {QUEUES_MAX} are allowed, or None")
+        if self.read_queues is not None and (self.write_queues is None or self.write_queues > self.read_queues):
+            raise MisuseError(
+                f"read_queues={self.read_queues} and write_queues={self.write_queues} of a topic: messages of "
+                "some queues would not be read; give write_queues up to read_queues"
+            )
+        if not isinstance(self.permission, Permission):
+            raise MisuseError(f"permission={self.permission!r} of a topic: give one of Permission")
+
+    def takes(self, queue: int) -> bool:
+        """Whether appends to this queue are accepted: also to one that is not written any more, but still read."""
+        is_open = self.permission in {Permission.READ_WRITE, Permission.WRITE}
+        return is_open and (self.read_queues is None or queue < self.read_queues)
+
+    def gives(self, queue: int) -> bool:
+        """Whether this queue is assigned to members of groups."""
+        is_open = self.permission in {Permission.READ_WRITE, Permission.READ}
+        return is_open and (self.read_queues is None or queue < self.read_queues)
+
+    def values(self) -> dict[str, object]:
+        """As JSON has them."""
+        return {
+            "flush": self.flush.value,
+            "compression": self.compression.name.lower(),
+            "retention_s": self.retention_s,
+            "write_queues": self.write_queues,
+            "read_queues": self.read_queues,
+            "permission": self.permission.value,
+        }
 
 
 def read_topics(root: Path) -> dict[str, TopicSettings]:
@@ -55,15 +104,7 @@ def read_topics(root: Path) -> dict[str, TopicSettings]:
 
 def write_topics(root: Path, topics: Mapping[str, TopicSettings]) -> None:
     """Replaces the settings of all topics, on disk."""
-    write_checked(root / "topics.json", {"topics": {name: _told(settings) for name, settings in topics.items()}})
-
-
-def _told(settings: TopicSettings) -> dict[str, object]:
-    return {
-        "flush": settings.flush.value,
-        "compression": settings.compression.name.lower(),
-        "retention_s": settings.retention_s,
-    }
+    write_checked(root / "topics.json", {"topics": {name: settings.values() for name, settings in topics.items()}})
 
 
 def _settings_of(values: Mapping[str, Any]) -> TopicSettings:
@@ -71,4 +112,7 @@ def _settings_of(values: Mapping[str, Any]) -> TopicSettings:
         flush=Flush(values["flush"]),
         compression=Compression[values["compression"].upper()],
         retention_s=values["retention_s"],
+        write_queues=values["write_queues"],
+        read_queues=values["read_queues"],
+        permission=Permission(values["permission"]),
     )

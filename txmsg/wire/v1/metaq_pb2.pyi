@@ -63,14 +63,20 @@ class ListLogTopicsReply(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ...) -> None: ...
 
 class LogTopicSettings(_message.Message):
-    __slots__ = ("flush", "compression", "retention_s")
+    __slots__ = ("flush", "compression", "retention_s", "write_queues", "read_queues", "permission")
     FLUSH_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     RETENTION_S_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
     flush: str
     compression: str
     retention_s: float
-    def __init__(self, flush: _Optional[str] = ..., compression: _Optional[str] = ..., retention_s: _Optional[float] = ...) -> None: ...
+    write_queues: int
+    read_queues: int
+    permission: str
+    def __init__(self, flush: _Optional[str] = ..., compression: _Optional[str] = ..., retention_s: _Optional[float] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., permission: _Optional[str] = ...) -> None: ...
 
 class LogTopicRequest(_message.Message):
     __slots__ = ("topic",)
