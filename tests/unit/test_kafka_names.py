@@ -10,7 +10,7 @@ from txmsg.errors import InvalidName
 from txmsg.message import is_name
 from txmsg.metaq.kafka.names import kafka_name, topic_of
 
-_NAMES = st.from_regex(r"\A(%RETRY%|%DLQ%)?[A-Za-z0-9_][A-Za-z0-9._-]{0,30}\Z").filter(is_name)
+_NAMES = st.from_regex(r"\A((%RETRY%|%DLQ%)[A-Za-z0-9._%-]{1,30}|[A-Za-z0-9_][A-Za-z0-9._-]{0,30})\Z").filter(is_name)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,7 @@ _NAMES = st.from_regex(r"\A(%RETRY%|%DLQ%)?[A-Za-z0-9_][A-Za-z0-9._-]{0,30}\Z").
         ("user.registered", "user.registered"),
         ("%RETRY%mail", "mail.txmsg-retry"),
         ("%DLQ%mail", "mail.txmsg-dlq"),
+        ("%RETRY%mail%host-1", "mail.txmsg-at.host-1.txmsg-retry"),
     ],
 )
 def test_topics_have_names_that_people_find_in_kafka(topic: str, name: str) -> None:
@@ -34,7 +35,7 @@ def test_a_name_leads_back_to_its_topic(topic: str, prefix: str) -> None:
     assert topic_of(kafka_name(topic, prefix), prefix) == topic
 
 
-@pytest.mark.parametrize("topic", ["50%", "%RETRY%50%", "a.txmsg-retry", "%RETRY%a.txmsg-dlq", "%APPENDS%"])
+@pytest.mark.parametrize("topic", ["50%", "%RETRY%a.txmsg-at.b", "a.txmsg-retry", "%RETRY%a.txmsg-dlq", "%APPENDS%"])
 def test_a_topic_that_kafka_cannot_have_is_refused(topic: str) -> None:
     with pytest.raises(InvalidName, match=topic):
         kafka_name(topic)

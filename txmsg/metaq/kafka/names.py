@@ -1,7 +1,8 @@
 """Topics of txmsg as topics of Kafka, and back. Pure.
 
 Kafka's names have no `%`. The retries and dead letters of a group are topics `GROUP.txmsg-retry` and
-`GROUP.txmsg-dlq`, so an ordinary topic's name cannot end so. Any prefix stands before the name.
+`GROUP.txmsg-dlq`, so an ordinary topic's name cannot end so. Of the group GROUP%INSTANCE of a broadcasting member they
+are `GROUP.txmsg-at.INSTANCE.txmsg-retry` and so on. Any prefix stands before the name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from txmsg.message import is_name
 from txmsg.metaq.access import DEAD_LETTERS, RETRIES
 
 _SUFFIXES: Final = {RETRIES: ".txmsg-retry", DEAD_LETTERS: ".txmsg-dlq"}
+_PERCENT: Final = ".txmsg-at."
 _LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+\Z")
 _SIZE_MAX: Final = 249
 INTERNAL: Final = "__"
@@ -28,8 +30,8 @@ def kafka_name(topic: str, prefix: str = "") -> str:
             raise InvalidName(
                 f"topic {topic!r} ends in {suffix}, which in Kafka names a topic of a group: choose another name"
             )
-        if topic.startswith(mark):
-            name = topic.removeprefix(mark) + suffix
+        if topic.startswith(mark) and _PERCENT not in topic:
+            name = topic.removeprefix(mark).replace("%", _PERCENT) + suffix
     whole = prefix + name
     if not _LEGAL.match(whole) or len(whole) > _SIZE_MAX or whole in {".", ".."}:
         raise InvalidName(
@@ -46,6 +48,6 @@ def topic_of(name: str, prefix: str = "") -> str | None:
     topic = name.removeprefix(prefix)
     for mark, suffix in _SUFFIXES.items():
         if topic.endswith(suffix):
-            topic = mark + topic.removesuffix(suffix)
+            topic = mark + topic.removesuffix(suffix).replace(_PERCENT, "%")
             break
     return topic if is_name(topic) and topic not in _SUFFIXES else None

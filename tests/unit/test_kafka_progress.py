@@ -1,0 +1,74 @@
+"""What a group stores in Kafka beside its offsets, and what is still asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from txmsg.errors import OffsetOutOfRange
+from txmsg.metaq.access import LogQueue, Range
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.location import parse_address
+from txmsg.metaq.kafka.membership import Commit, Partition
+from txmsg.metaq.kafka.progress import GroupOffsets, Stored, sought_in
+
+T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
+
+
+class Places:
+    """A log whose queues have 10 to 19, of which markers take every other place of the partition."""
+
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+        return dict.fromkeys(queues, Range(10, 20))
+
+    def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
+        return {
+            queue: 2 * offset if 10 <= offset <= 20 else OffsetOutOfRange("not kept", 10, 20)
+            for queue, offset in wanted.items()
+        }
+
+    def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:
+        return {queue: place.offset // 2 for queue, place in committed.items()}
+
+
+@pytest.fixture
+def offsets() -> GroupOffsets:
+    admin: Any = None  # nothing is asked of it
+    return GroupOffsets(Clients(parse_address("kafka://localhost:9092/shop."), {}, timeout_s=1), admin, Places())
+
+
+@pytest.mark.parametrize(("offset", "place"), [(10, 20), (13, 26), (20, 40), (3, 20), (99, 40)])
+def test_kafka_stores_the_place_and_beside_it_the_offset_and_the_seek(
+    offsets: GroupOffsets, offset: int, place: int
+) -> None:
+    at = Stored(offset, "5f3a")
+    commits = offsets.commits_of({T0: at})
+    assert commits == {Partition("shop.t", 0): Commit(place, f"{offset} 5f3a")}
+    assert offsets.stored_of(commits) == {T0: at}
+
+
+def test_what_another_program_has_stored_is_looked_up(offsets: GroupOffsets) -> None:
+    by_others = {
+        Partition("shop.t", 0): Commit(26, ""),
+        Partition("shop.t", 1): Commit(28, "theirs"),
+        Partition("stock.t", 1): Commit(28, ""),
+    }
+    assert offsets.stored_of(by_others) == {T0: Stored(13), T1: Stored(14)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "sought"),
+    [
+        ({}, {}),
+        ({T0: Stored(3, "b")}, {T0: 3}),
+        ({T0: Stored(3, "a")}, {}),
+        ({T0: Stored(3)}, {}),
+        ({T1: Stored(3, "b")}, {}),
+    ],
+    ids=["nothing", "a new one", "done before", "where it began", "of another queue"],
+)
+def test_a_seek_is_asked_for_until_its_id_is_stored(asked: dict[LogQueue, Stored], sought: dict[LogQueue, int]) -> None:
+    assert sought_in({T0: Stored(7, "a")}, asked) == sought

@@ -1,0 +1,267 @@
+"""A member of a group of Kafka: which partitions are assigned to it, followed by a thread of its own.
+
+Who has which partition is decided by Kafka's own protocol (classic, cooperative: what stays with a member goes on
+meanwhile). A partition that Kafka takes away is kept from the next member until whoever holds it has let go of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from txmsg.errors import BrokerUnavailable, MembershipLost, TxmsgError, printable
+from txmsg.logs import EventLog
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.errors import kafka_error_of
+
+_log = EventLog(__name__)
+T = TypeVar("T")
+
+SESSION_S: Final = 10.0
+"""A member that Kafka does not hear of for so long has lost its partitions, as at a MetaQ server."""
+HELD_S_MAX: Final = 300.0
+"""How long a partition that Kafka takes away may still be held: handlers are waited for so long."""
+_HEARTBEAT_S: Final = 1.0
+_NEWS_S: Final = 5.0
+"""Within this, partitions and topics that are new are seen."""
+_LOOK_S: Final = 0.1
+"""Between two looks at what Kafka says, unless there is a call to make."""
+_CLOSE_S_MAX: Final = 15.0
+_COMMIT_S_MAX: Final = 30.0
+
+_STEPS_ON: Final = frozenset(
+    {KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaError._WAIT_COORD, KafkaError._IN_PROGRESS}
+)
+"""A commit that meets a rebalance is repeated: the partitions are still the member's, or it hears that they are not."""
+_NOT_MEMBER: Final = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID})
+_NOT_THERE_YET: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+
+
+class Partition(NamedTuple):
+    """A partition of a topic of Kafka."""
+
+    topic: str
+    number: int
+
+
+class Commit(NamedTuple):
+    """What is stored for a partition: the offset of its next record, and what is noted beside it."""
+
+    offset: int
+    note: str
+
+
+class Membership:
+    """The one user of a consumer of Kafka, by a thread: confluent-kafka lets only one in, and a wait keeps others out.
+
+    Other threads have their calls made there, by `do`; also while Kafka waits for partitions to be let go of.
+    """
+
+    def __init__(self, clients: Clients, group: str, topics: Collection[str], client_id: str) -> None:
+        self._clients = clients
+        self._group = group
+        self._client_id = client_id
+        self._consumer = clients.consumer(
+            group,
+            client_id=client_id,
+            partition_assignment_strategy="cooperative-sticky",
+            session_timeout_ms=round(SESSION_S * 1000),
+            heartbeat_interval_ms=round(_HEARTBEAT_S * 1000),
+            max_poll_interval_ms=round((HELD_S_MAX + SESSION_S) * 1000),
+            topic_metadata_refresh_interval_ms=round(_NEWS_S * 1000),
+            fetch_message_max_bytes=1024,  # nothing is read by this consumer: its partitions are paused at once
+        )
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._ending = threading.Lock()
+        self._has_ended = False
+        self._is_leaving = False
+        self._lost = ""
+        self._trouble: TxmsgError | None = None
+        self._member_id = ""
+        self._assigned: set[Partition] = set()
+        self._held: set[Partition] = set()
+        self.settled = threading.Event()
+        """Set when Kafka has said for the first time what is this member's, if anything."""
+        self._consumer.subscribe(
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        self._thread = threading.Thread(target=self._run, name=f"txmsg-kafka-{group}", daemon=True)
+        self._thread.start()
+
+    # ---- for the member
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has left, or lost its place."""
+        return self._has_ended
+
+    def assigned(self) -> set[Partition]:
+        """The partitions that may be held now. Raises what Kafka refuses, once each time it does."""
+
+        def look() -> set[Partition]:
+            trouble, self._trouble = self._trouble, None
+            if trouble is not None:
+                raise trouble
+            return set(self._assigned)
+
+        return self._do(look)
+
+    def hold(self, wanted: Collection[Partition]) -> list[Partition]:
+        """Holds those of them that are assigned, until they are let go of."""
+
+        def hold() -> list[Partition]:
+            mine = [partition for partition in wanted if partition in self._assigned]
+            self._held.update(mine)
+            return mine
+
+        return self._do(hold)
+
+    def let_go(self, held: Collection[Partition]) -> None:
+        """Lets Kafka give them to others."""
+        self._do(lambda: self._held.difference_update(held))
+
+    def committed(self, partitions: Collection[Partition]) -> dict[Partition, Commit]:
+        """What the group has stored of them."""
+        asked = [TopicPartition(*partition) for partition in partitions]
+        with self._clients.translated(f"reading the offsets of group {self._group!r}"):
+            found = self._do(lambda: self._consumer.committed(asked, timeout=self._clients.timeout_s))
+        return commits_of(self._clients, self._group, found)
+
+    def commit(self, commits: dict[Partition, Commit]) -> None:
+        """Stores these of partitions that are held. Raises MembershipLost when they are others' by now."""
+        if not commits:
+            return
+        offsets = [TopicPartition(*partition, *commit) for partition, commit in commits.items()]
+        deadline = time.monotonic() + _COMMIT_S_MAX
+        while (error := self._do(lambda: self._commit(offsets))) is not None:
+            doing = f"storing offsets of group {self._group!r}"
+            if error.code() not in _STEPS_ON:
+                raise self._clients.error(error, doing)
+            if time.monotonic() > deadline:
+                raise BrokerUnavailable(
+                    f"{doing} of {self._clients.address} met a rebalance for {_COMMIT_S_MAX:g} s: it is tried again"
+                )
+            time.sleep(_LOOK_S)
+
+    def _commit(self, offsets: list[TopicPartition]) -> KafkaError | None:
+        # One that has lost its place has no id, until it has a new one: Kafka would store for it if nobody is a member.
+        if self._consumer.memberid() != self._member_id:
+            self._lose("Kafka did not hear of it in time")
+        if self._lost:
+            raise self._no_member()
+        try:
+            stored = self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as exc:
+            error: KafkaError | None = kafka_error_of(exc)
+        else:
+            error = next((each.error for each in stored if each.error is not None), None)
+        if error is not None and error.code() in _NOT_MEMBER:
+            self._lose(printable(error.str()))
+            raise self._no_member()
+        return error
+
+    def leave(self) -> None:
+        """Leaves the group. Whatever is still held goes to others. Leaving twice is fine."""
+        self._is_leaving = True
+        self._thread.join(_CLOSE_S_MAX)
+
+    def _do(self, call: Callable[[], T]) -> T:
+        future: Future[T] = Future()
+        with self._ending:
+            if self._has_ended:
+                raise self._no_member()
+            self._calls.put((call, future))
+        return future.result()
+
+    def _no_member(self) -> MembershipLost:
+        return MembershipLost(
+            f"member {self._client_id} has lost its place in group {self._group} of {self._clients.address}: "
+            f"{self._lost or 'it left'}"
+        )
+
+    # ---- in its thread
+
+    def _run(self) -> None:
+        try:
+            while not self._is_leaving and not self._lost:
+                self._serve()
+                message = self._consumer.poll(0)
+                if message is not None and (error := message.error()) is not None:
+                    self._on_error(error)
+        except Exception as exc:  # noqa: BLE001 - the root of a thread: whoever asks is told
+            _log.exception("member.thread_failed", "group %(group)s: a member has failed", group=self._group)
+            self._lose(str(exc))
+        finally:
+            with self._ending:
+                self._has_ended = True
+            while not self._calls.empty():
+                self._calls.get()[1].set_exception(self._no_member())
+            self._close()
+
+    def _close(self) -> None:
+        # librdkafka's close leaves out telling Kafka when a cooperative member has no partitions at that moment:
+        # then others would wait for its session to expire.
+        self._consumer.unsubscribe()
+        self._consumer.close()
+
+    def _serve(self) -> None:
+        """Makes the next call, if one comes soon."""
+        try:
+            call, future = self._calls.get(timeout=_LOOK_S)
+        except Empty:
+            return
+        try:
+            future.set_result(call())
+        except BaseException as exc:  # noqa: BLE001 - it is the caller's
+            future.set_exception(exc)
+
+    def _lose(self, why: str) -> None:
+        self._lost = self._lost or why
+        self._assigned.clear()
+        self.settled.set()
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() == KafkaError._MAX_POLL_EXCEEDED:
+            self._lose(printable(error.str()))
+        elif error.code() not in _NOT_THERE_YET:
+            self._trouble = self._clients.error(error, f"being a member of group {self._group!r}")
+
+    # ---- what Kafka says, called while it is polled
+
+    def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        # Not from the stored offset: nothing is read here.
+        consumer.incremental_assign([TopicPartition(each.topic, each.partition, 0) for each in partitions])
+        consumer.pause(list(partitions))
+        self._member_id = consumer.memberid()
+        self._assigned.update(Partition(each.topic, each.partition) for each in partitions)
+        self.settled.set()
+
+    def _on_revoke(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        """Returns, whereupon others get them, when nobody holds them any more."""
+        gone = {Partition(each.topic, each.partition) for each in partitions}
+        self._assigned -= gone
+        deadline = time.monotonic() + HELD_S_MAX
+        while self._held & gone and not self._is_leaving and not self._lost:
+            if time.monotonic() > deadline:
+                self._lose(f"its handlers have held what is to go to others for {HELD_S_MAX:g} s")
+            self._serve()
+
+    def _on_lost(self, _: Consumer, __: Sequence[TopicPartition]) -> None:
+        self._lose("Kafka did not hear of it in time")
+
+
+def commits_of(clients: Clients, group: str, found: Sequence[TopicPartition]) -> dict[Partition, Commit]:
+    """What is stored, of an answer of Kafka; partitions without an offset are left out."""
+    commits: dict[Partition, Commit] = {}
+    for each in found:
+        if each.error is not None and each.error.code() not in _NOT_THERE_YET:
+            raise clients.error(each.error, f"reading the offsets of group {group!r}")
+        if each.error is None and each.offset >= 0:
+            commits[Partition(each.topic, each.partition)] = Commit(each.offset, each.metadata or "")
+    return commits

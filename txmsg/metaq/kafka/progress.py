@@ -1,0 +1,196 @@
+"""Where groups are in the queues of Kafka's topics, and where they are asked to go.
+
+A group stores for each partition the offset of the next record, so that Kafka's tools show how far it is; beside it, as
+the commit's note, the same as an offset of the queue, and the id of the seek that was carried out last: "1200 5f3a".
+
+Kafka lets nobody but the members of a group store offsets for it. So who seeks stores the wish in a second group, which
+never has members: GROUP%%asked. A wish is open until the group itself has stored its id. There also stands, without an
+id, where a group begins in topics that were new to it: it holds as long as the group has stored nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from txmsg.errors import OffsetOutOfRange, TxmsgError
+from txmsg.logs import EventLog
+from txmsg.metaq.access import LogQueue, Range
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.membership import Commit, Partition, commits_of
+from txmsg.metaq.kafka.names import kafka_name, topic_of
+
+_log = EventLog(__name__)
+
+ASKED: Final = "%%asked"
+"""What follows a group's name in the name of the group that keeps what it is asked. No group's name has two `%`."""
+_OTHERS_MEMBERS: Final = frozenset(
+    {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS}
+)
+
+
+class Stored(NamedTuple):
+    """Where a group is in a queue: the next offset to be handled, and the seek that was carried out last."""
+
+    offset: int
+    asked: str = ""
+
+
+class Places(Protocol):
+    """What is asked of the log: where its queues are in Kafka's partitions."""
+
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+        """The queue offsets that are kept."""
+        ...
+
+    def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
+        """The partition offsets at which reading from these queue offsets on begins; no queue that is not there."""
+        ...
+
+    def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:
+        """The queue offsets of these places."""
+        ...
+
+
+class GroupOffsets:
+    """The offsets of all groups of one log. Threads may share it."""
+
+    def __init__(self, clients: Clients, admin: AdminClient, places: Places) -> None:
+        self._clients = clients
+        self._admin = admin
+        self._places = places
+        self._prefix = clients.address.prefix
+
+    # ---- names
+
+    def kafka_group(self, group: str) -> str:
+        """The group of Kafka that a group is."""
+        return self._prefix + group
+
+    def partition_of(self, queue: LogQueue) -> Partition:
+        """The partition that a queue is."""
+        return Partition(kafka_name(queue.topic, self._prefix), queue.queue)
+
+    def queue_of(self, partition: Partition) -> LogQueue | None:
+        """The queue that a partition is; None for one of a topic that is not of this log."""
+        topic = topic_of(partition.topic, self._prefix)
+        return None if topic is None else LogQueue(topic, partition.number)
+
+    # ---- as Kafka stores them
+
+    def commits_of(self, offsets: Mapping[LogQueue, Stored]) -> dict[Partition, Commit]:
+        """What Kafka is to store."""
+        places = self._places_of({queue: at.offset for queue, at in offsets.items()})
+        return {
+            self.partition_of(queue): Commit(places[queue], f"{at.offset} {at.asked}".rstrip())
+            for queue, at in offsets.items()
+        }
+
+    def _places_of(self, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, int]:
+        """The partition offsets of these; the nearest one of an offset that is not kept."""
+        found = self._places.find(offsets)
+        nearest = {
+            queue: place.begin if offsets[queue] < place.begin else place.end
+            for queue, place in found.items()
+            if isinstance(place, OffsetOutOfRange)
+        }
+        if nearest:
+            found |= self._places.find(nearest)
+        return {queue: place if isinstance(place := found.get(queue), int) else 0 for queue in offsets}
+
+    def stored_of(self, commits: Mapping[Partition, Commit]) -> dict[LogQueue, Stored]:
+        """What Kafka has stored. A commit of another program has no note: the queue's offset is looked up."""
+        stored: dict[LogQueue, Stored] = {}
+        others: dict[LogQueue, TopicPartition] = {}
+        for partition, commit in commits.items():
+            if (queue := self.queue_of(partition)) is not None:
+                offset, _, asked = commit.note.partition(" ")
+                if offset.isdigit():
+                    stored[queue] = Stored(int(offset), asked)
+                else:
+                    others[queue] = TopicPartition(*partition, commit.offset)
+        return stored | {queue: Stored(offset) for queue, offset in self._places.queue_offsets(others).items()}
+
+    def stored(self, group: str) -> dict[LogQueue, Stored]:
+        """What a group has stored."""
+        return self._of_kafka_group(self.kafka_group(group), None)
+
+    # ---- what groups are asked
+
+    def asked(self, group: str, queues: Collection[LogQueue] | None = None) -> dict[LogQueue, Stored]:
+        """The last wish for each queue, carried out or not; and where the group was to begin."""
+        return self._of_kafka_group(self.kafka_group(group) + ASKED, queues)
+
+    def ask(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
+        """Has the group go on there. A group without members goes there now."""
+        asked = secrets.token_hex(8)
+        wishes = {queue: Stored(offset, asked) for queue, offset in offsets.items()}
+        self._alter(self.kafka_group(group) + ASKED, wishes)
+        self._alter(self.kafka_group(group), wishes, unless=_OTHERS_MEMBERS)
+
+    def begin_at(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
+        """Where the group begins in these queues."""
+        self._alter(self.kafka_group(group) + ASKED, {queue: Stored(offset) for queue, offset in offsets.items()})
+
+    def begun(
+        self, group: str, queues: Collection[LogQueue], stored: Mapping[LogQueue, Stored]
+    ) -> dict[LogQueue, Stored]:
+        """Where a member goes on that takes these queues, of which the group has stored this."""
+        begun = dict(stored)
+        asked = self.asked(group, queues)
+        sought = sought_in(stored, asked)
+        begun.update((queue, asked[queue]) for queue in asked if queue in sought or queue not in stored)
+        if new := [queue for queue in queues if queue not in begun]:
+            begun.update((queue, Stored(kept.begin)) for queue, kept in self._places.ranges(new).items())
+        return begun
+
+    # ---- calls
+
+    def _of_kafka_group(self, name: str, queues: Collection[LogQueue] | None) -> dict[LogQueue, Stored]:
+        partitions = None if queues is None else [TopicPartition(*self.partition_of(queue)) for queue in queues]
+        request = ConsumerGroupTopicPartitions(name, partitions)
+        with self._clients.translated(f"reading the offsets of group {name!r}"):
+            answers = self._admin.list_consumer_group_offsets([request], request_timeout=self._clients.timeout_s)
+            found = answers[name].result()
+        return self.stored_of(commits_of(self._clients, name, found.topic_partitions or []))
+
+    def _alter(self, name: str, offsets: Mapping[LogQueue, Stored], *, unless: Collection[int] = ()) -> None:
+        """Stores offsets of a group, for which it must have no members; nothing, for one that has them."""
+        if not offsets:
+            return
+        doing = f"storing offsets of group {name!r}"
+        partitions = [TopicPartition(*partition, *commit) for partition, commit in self.commits_of(offsets).items()]
+        with self._clients.translated(doing):
+            answers = self._admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(name, partitions)], request_timeout=self._clients.timeout_s
+            )
+            done = answers[name].result()
+        for each in done.topic_partitions or []:
+            if each.error is not None and each.error.code() not in unless:
+                raise self._clients.error(each.error, doing)
+
+    def delete_before(self, offsets: Mapping[LogQueue, int]) -> None:
+        """Deletes the records before these offsets, which nobody needs any more. One that cannot be is logged."""
+        partitions = [
+            TopicPartition(*self.partition_of(queue), place) for queue, place in self._places_of(offsets).items()
+        ]
+        answers = self._admin.delete_records(partitions, request_timeout=self._clients.timeout_s)
+        for partition, answer in answers.items():
+            try:
+                with self._clients.translated(f"deleting what was dealt with in {partition.topic!r}"):
+                    answer.result()
+            except TxmsgError as exc:
+                _log.warning("group.records_kept", "records that were dealt with are kept: %(error)s", error=exc)
+
+
+def sought_in(stored: Mapping[LogQueue, Stored], asked: Mapping[LogQueue, Stored]) -> dict[LogQueue, int]:
+    """Which of the queues are asked to go elsewhere, and have not."""
+    return {
+        queue: asked[queue].offset
+        for queue, at in stored.items()
+        if queue in asked and asked[queue].asked not in {"", at.asked}
+    }
