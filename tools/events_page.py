@@ -15,6 +15,7 @@ LEVELS = ("debug", "info", "warning", "error", "exception", "log")
 PLACEHOLDER = re.compile(r"%\((\w+)\)[-+ 0#]*\d*(?:\.\d+)?[a-z]")
 AREAS = {
     "access": "Users, and who is let in",
+    "agent": "Agents, which follow files",
     "alert": "Alerts that brokers raise",
     "append": "Appends to a MetaQ server",
     "audit": "The audit log",
@@ -47,6 +48,7 @@ AREAS = {
     "segment": "Segments of the message table",
     "server": "Brokers and MetaQ servers",
     "settings": "Settings at run time",
+    "spool": "Spools of log producers and agents",
     "spark": "The Spark source and sink",
     "tls": "TLS",
     "topic": "Topics",

@@ -20,6 +20,7 @@ EXAMPLE_FORMAT: Final = "\b\nExample:"
 
 COMMANDS: Final = {
     "acl": "Allow users and roles what they need, and say which rule decides.",
+    "agent": "Follow files of lines, and append their lines to a log.",
     "alert": "Look at alerts that brokers raise, silence them, and test who is told.",
     "audit": "List who changed what, from where, and what was there before.",
     "broker": "Run a broker.",

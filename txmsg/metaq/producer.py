@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple, Self
 
 from google_crc32c import value as crc32c
 
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import QUEUES_MAX, Message, new_transaction_id_bytes, now_us
 from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.relay import Appendable, SpooledLog
+from txmsg.metaq.spool import SIZE_BYTES_MAX as SPOOL_SIZE_BYTES_MAX
+from txmsg.metaq.spool import Spool
 from txmsg.metaq.store.log import Append
-from txmsg.metaq.store.topics import TopicSettings
 from txmsg.wire.headers import pack_headers
 
 _COUNT_MAX = 65_536
 _SIZE_BYTES_MAX = 16 * 1024 * 1024
 
 
-class Appendable(Protocol):
-    """What is appended to: a `Log`, or what `open_log` gives."""
-
-    def append(self, appends: Sequence[Append]) -> list[int]: ...
-
-    def settings_of(self, topic: str) -> TopicSettings: ...
-
-
 class Place(NamedTuple):
-    """Where a message stands."""
+    """Where a message stands. offset: -1 if it is in a spool, and will stand behind what is in the queue by then."""
 
     topic: str
     queue: int
@@ -41,21 +36,50 @@ class LogProducer:
     queues: how many each topic has that does not say it itself (`TopicSettings.write_queues`). Messages with an
     ordering key go to the queue that belongs to it, so that they stay in order; the others of one call to one queue,
     and those of the next call to the next.
+
+    spool: a directory of this producer alone. Sends return when the messages are there, on this machine's disk
+    (fdatasync), and a thread appends them to the log in the order of sends, as soon as the log takes them; also those
+    that an earlier process has left, under the same ids. A crash, or an append without an answer, may append some of
+    them twice: receivers tell by the id. `queues` holds for all topics then, which are not asked. spool_size_bytes_max:
+    of what waits; above it sends raise Overloaded. Without a spool nothing needs to be closed.
     """
 
-    def __init__(self, log: Appendable, *, queues: int = 4) -> None:
+    def __init__(
+        self,
+        log: Appendable,
+        *,
+        queues: int = 4,
+        spool: Path | str | None = None,
+        spool_size_bytes_max: int = SPOOL_SIZE_BYTES_MAX,
+    ) -> None:
         if not 1 <= queues <= QUEUES_MAX:
             raise MisuseError(f"queues={queues} of a LogProducer: 1 to {QUEUES_MAX} are allowed")
+        self._spooled = None
+        if spool is not None:
+            log = self._spooled = SpooledLog(log, Spool(Path(spool), size_bytes_max=spool_size_bytes_max))
         self._log = log
         self._queues = queues
         self._turns = itertools.count()
+
+    def close(self) -> None:
+        """Lets go of the spool; what waits in it is left for the next producer. The log stays open. Closing twice is
+        fine."""
+        if self._spooled is not None:
+            self._spooled.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def send(self, message: Message, *, queue: int | None = None) -> Place:
         """Appends one message; see `send_many`, which is what to use for more."""
         return self.send_many([message], queue=queue)[0]
 
     def send_many(self, messages: Sequence[Message], *, queue: int | None = None) -> list[Place]:
-        """Appends messages, all or none, and tells where each stands. On disk as each topic's flush promises.
+        """Appends messages, all or none, and tells where each stands. On disk as each topic's flush promises; with a
+        spool, on disk there.
 
         queue: the one to append to, whatever the ordering keys and the number of queues. Raises InvalidMessage for a
         delayed message, and what the log raises.
@@ -78,8 +102,8 @@ class LogProducer:
 
     def _offsets(self, appends: list[Append]) -> Iterator[Place]:
         for append, first in zip(appends, self._log.append(appends), strict=True):
-            for offset in range(first, first + append.payload.count):
-                yield Place(append.topic, append.queue, offset)
+            for place in range(append.payload.count):
+                yield Place(append.topic, append.queue, first + place if first >= 0 else -1)
 
 
 def _queue_of(message: Message, turn: int, count: int) -> int:

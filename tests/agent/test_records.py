@@ -1,0 +1,99 @@
+"""Bytes as records, and their ids. Any way of cutting a file into blocks gives the same records under the same ids."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txmsg.agent.config import SourceConfig
+from txmsg.agent.records import Cutter, ids_of, stream_and_end_of
+from txmsg.errors import MisuseError
+
+_STREAM = bytes(range(200, 210))
+
+
+def _all(cutter: Cutter, data: bytes, block_size: int) -> list[tuple[int, bytes]]:
+    """Every record of a file and where it ends, read block by block."""
+    found: list[tuple[int, bytes]] = []
+    at = 0
+    while at < len(data):
+        block = data[at : at + block_size]
+        records = cutter.cut(block, is_end=len(block) < block_size)
+        assert records, "a block that is larger than the longest record has one"
+        found += zip([at + end for end in records.ends], records.bodies, strict=True)
+        at += records.size_bytes
+    return found
+
+
+def test_lines_are_records_without_their_line_ends() -> None:
+    records = Cutter().cut(b"one\n\ntwo\r\nthr", is_end=False)
+    assert (list(records.bodies), list(records.ends)) == ([b"one", b"", b"two"], [4, 5, 10])
+
+
+def test_a_last_line_without_an_end_is_a_record_when_nothing_follows() -> None:
+    records = Cutter().cut(b"one\ntwo", is_end=True)
+    assert (list(records.bodies), list(records.ends)) == ([b"one", b"two"], [4, 7])
+
+
+def test_lines_that_begin_no_record_belong_to_the_one_before() -> None:
+    cutter = Cutter(record_start=r"\d{4}-")
+    data = b"2026-01 a\n  at x\n  at y\n2026-02 b\n2026-03 c\n"
+    assert list(cutter.cut(data, is_end=False).bodies) == [b"2026-01 a\n  at x\n  at y", b"2026-02 b"]
+    assert list(cutter.cut(data, is_end=True).bodies)[-1] == b"2026-03 c"
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(21, 90), st.sampled_from(["", "[ab0-9]"]))
+def test_blocks_make_no_difference(lines: list[bytes], block_size: int, record_start: str) -> None:
+    cutter = Cutter(record_start=record_start, record_size_bytes_max=16)
+    data = b"\n".join(lines) + b"\nlast\n"
+    in_blocks = _all(cutter, data, block_size)
+    assert in_blocks == _all(cutter, data, 1_000_000)
+    assert b"".join(body for _, body in in_blocks).replace(b"\n", b"").replace(b"\r", b"") == data.replace(
+        b"\n", b""
+    ).replace(b"\r", b"")
+
+
+def test_a_record_that_is_too_long_is_cut_alike_whether_it_has_come_whole_or_not() -> None:
+    cutter = Cutter(record_size_bytes_max=10)
+    whole = cutter.cut(b"x" * 25 + b"\ny\n", is_end=False)
+    assert [len(body) for body in whole.bodies] == [10, 10, 5, 1]
+    begun = cutter.cut(b"x" * 25, is_end=False)
+    assert list(begun.ends) == list(whole.ends)[:2] == [10, 20]
+
+
+def test_invalid_bytes_of_an_encoding_are_replaced() -> None:
+    assert list(Cutter(encoding="utf-8").cut(b"\xff\xc3\xa9\n", is_end=False).bodies) == [
+        "\N{REPLACEMENT CHARACTER}é".encode()
+    ]
+    assert list(Cutter(encoding="latin-1").cut(b"\xe9\n", is_end=False).bodies) == ["é".encode()]
+    assert list(Cutter().cut(b"\xff\xe9\n", is_end=False).bodies) == [b"\xff\xe9"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32-le", "utf-8-sig", "klingon"])
+def test_an_encoding_without_lines_is_refused(encoding: str) -> None:
+    with pytest.raises(MisuseError, match="encoding"):
+        Cutter(encoding=encoding)
+
+
+def test_an_id_tells_the_file_and_the_end_of_the_record() -> None:
+    ids = ids_of(_STREAM, 2**40, [5, 9])
+    first, second = ids[:16], ids[16:]
+    assert uuid.UUID(bytes=first).version == 8
+    assert uuid.UUID(bytes=first).variant == uuid.RFC_4122
+    assert [stream_and_end_of(each)[1] for each in (first, second)] == [2**40 + 5, 2**40 + 9]
+    assert stream_and_end_of(first)[0] == stream_and_end_of(second)[0]
+    other = ids_of(_STREAM[::-1], 2**40, [5])
+    assert stream_and_end_of(other)[0] != stream_and_end_of(first)[0]
+
+
+def test_a_record_that_was_sent_unfinished_has_another_id_than_the_whole_one() -> None:
+    cutter = Cutter(record_start="[A-Z]")
+    early, late = cutter.cut(b"A\n", is_end=True), cutter.cut(b"A\n b\n", is_end=True)
+    assert ids_of(_STREAM, 0, early.ends) != ids_of(_STREAM, 0, late.ends)
+
+
+def test_the_longest_record_fits_a_block() -> None:
+    assert SourceConfig(paths=("/a",), topic="t", record_size_bytes_max=2 * 1024 * 1024).batch_size_bytes == 1024 * 1024

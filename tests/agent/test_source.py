@@ -1,0 +1,413 @@
+"""Rounds of a source on real files and a real log: rotation, truncation, inodes, restarts. Its clock is the test's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txmsg.agent.config import SourceConfig
+from txmsg.agent.positions import read_positions, write_positions
+from txmsg.agent.records import stream_and_end_of
+from txmsg.agent.source import Source
+from txmsg.errors import BrokerUnavailable, Overloaded
+from txmsg.message import ReceivedMessage
+from txmsg.metaq import LogQueue, TopicSettings, open_log
+from txmsg.metaq.access import LogAccess
+from txmsg.metaq.store.log import Append
+
+_REST_S = 5.0
+_CLOSED_S = 60.0
+
+
+class Followed:
+    """A source that follows `app.log` of a directory, and what has come of it."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.logs = directory / "logs"
+        self.logs.mkdir()
+        self.path = self.logs / "app.log"
+        self.now = 100.0
+        self.log: LogAccess = open_log(directory / "log", append=True)
+        self.to = Switched(self.log)
+        self._state = directory / "state"
+        self._state.mkdir()
+        given = {"paths": (str(self.path),), "topic": "t", "queues": 1, "linger_s": 0.01, **settings}
+        self._config = SourceConfig(**given)
+        self.source = self._start()
+
+    def _start(self) -> Source:
+        return Source(
+            "s", self._config, agent="host", state_dir=self._state, log=self.to, save_s=1.0, clock=lambda: self.now
+        )
+
+    def write(self, *lines: str, path: Path | None = None, end: str = "\n") -> None:
+        with open(path or self.path, "a") as file:
+            file.write("".join(f"{line}{end}" for line in lines))
+
+    def step(self, passed_s: float = 2.0) -> None:
+        """Rounds until nothing more is there."""
+        self.now += passed_s
+        for _ in range(10):
+            self.source.step()
+
+    def rename(self) -> None:
+        """As logrotate with `create`: app.log is app.log.1 now, and so on."""
+        for number in range(8, 0, -1):
+            if (old := self.logs / f"app.log.{number}").exists():
+                old.rename(self.logs / f"app.log.{number + 1}")
+        self.path.rename(self.logs / "app.log.1")
+
+    def copy_and_truncate(self) -> None:
+        """As logrotate with `copytruncate`."""
+        for number in range(8, 0, -1):
+            if (old := self.logs / f"app.log.{number}").exists():
+                old.rename(self.logs / f"app.log.{number + 1}")
+        shutil.copyfile(self.path, self.logs / "app.log.1")
+        os.truncate(self.path, 0)
+
+    def restart(self, *, killed: bool = False) -> None:
+        """killed: what was not saved is forgotten."""
+        if not killed:
+            self.source._save()
+        self.source.close()
+        self.source = self._start()
+
+    def messages(self) -> list[ReceivedMessage]:
+        queue = LogQueue("t", 0)
+        if not self.log.ranges([queue])[queue].end:
+            return []
+        found = self.log.fetch({queue: 0}, size_bytes_max=100_000_000)
+        return [message for each in found for batch in each.batches for message in batch.messages()]
+
+    def lines(self) -> list[str]:
+        """What has come, in order; repeats by id left out."""
+        return [message.body.decode() for message in {each.id: each for each in reversed(self.messages())}.values()][
+            ::-1
+        ]
+
+
+class Switched:
+    """A log that can be away."""
+
+    def __init__(self, log: LogAccess) -> None:
+        self._log = log
+        self.is_away = False
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        if self.is_away:
+            raise BrokerUnavailable("it is away")
+        return self._log.append(appends)
+
+    def settings_of(self, topic: str) -> TopicSettings:
+        return self._log.settings_of(topic)
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Iterator[Followed]:
+    found = Followed(tmp_path)
+    yield found
+    found.source.close()
+    found.log.close()
+
+
+def test_lines_come_with_the_place_they_are_from(followed: Followed) -> None:
+    followed.write("one", "two")
+    followed.step()
+    followed.write("three")
+    followed.step()
+    messages = followed.messages()
+    assert [message.body for message in messages] == [b"one", b"two", b"three"]
+    assert {message.ordering_key for message in messages} == {f"host:{followed.path}"}
+    assert [stream_and_end_of(message.id_bytes)[1] for message in messages] == [4, 8, 14]
+
+
+def test_a_line_without_an_end_waits_until_the_file_has_not_grown_for_a_while(followed: Followed) -> None:
+    followed.write("one", end="")
+    followed.step(0.1)
+    followed.step(_REST_S / 2)
+    assert followed.lines() == []
+    followed.write(" and more", end="")
+    followed.step(_REST_S / 2 + 1)
+    assert followed.lines() == []
+    followed.step(_REST_S)
+    assert followed.lines() == ["one and more"]
+    followed.write(", later")
+    followed.step()
+    assert followed.lines() == ["one and more", ", later"]
+
+
+@pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
+def test_a_rotated_file_is_read_to_its_end_before_the_next(followed: Followed, way: str) -> None:
+    expected: list[str] = []
+    for number in range(5):
+        followed.write(f"{number} a", f"{number} b")
+        if number != 2:
+            followed.step()
+        followed.write(f"{number} unread")
+        expected += [f"{number} a", f"{number} b", f"{number} unread"]
+        getattr(followed, way)()
+        if number != 3:
+            followed.step(0.1)
+    followed.write("last")
+    followed.step()
+    assert followed.lines() == [*expected, "last"]
+    assert len(followed.messages()) == len(expected) + 1
+    assert followed.source.lost_bytes() == 0
+
+
+@pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
+def test_rotations_while_the_agent_is_away_lose_nothing(followed: Followed, way: str) -> None:
+    followed.write("before")
+    os.utime(followed.path, (1, 1))
+    followed.rename()
+    followed.write("a")
+    followed.step()
+    followed.restart()
+    expected = ["a"]
+    for number in range(3):
+        followed.write(f"{number}")
+        expected.append(f"{number}")
+        getattr(followed, way)()
+    followed.write("last")
+    followed.restart()
+    followed.step()
+    assert followed.lines() == [*expected, "last"]
+    assert followed.source.lost_bytes() == 0
+
+
+def test_lines_written_to_a_renamed_file_are_read(followed: Followed) -> None:
+    followed.write("one")
+    followed.step()
+    followed.rename()
+    followed.write("late", path=followed.logs / "app.log.1")
+    followed.step()
+    followed.step(10 * _CLOSED_S)
+    followed.write("much later", path=followed.logs / "app.log.1")
+    followed.step()
+    followed.write("next")
+    followed.step()
+    assert followed.lines() == ["one", "late", "much later", "next"]
+
+
+def test_a_file_that_is_deleted_is_read_to_its_end(followed: Followed) -> None:
+    followed.write("one")
+    followed.step()
+    followed.write("two")
+    followed.path.unlink()
+    followed.step()
+    followed.write("three")
+    followed.step()
+    assert followed.lines() == ["one", "two", "three"]
+    followed.step(2 * _CLOSED_S)
+    assert followed.source.files() == 1
+
+
+def test_files_that_are_rotated_away_are_closed(followed: Followed) -> None:
+    for number in range(10):
+        followed.write(f"{number}")
+        followed.step(_CLOSED_S + 1)
+        followed.rename()
+        if number > 2:
+            (followed.logs / "app.log.3").unlink()
+    assert followed.source.files() <= 4
+    assert followed.lines() == [str(number) for number in range(10)]
+
+
+def test_an_inode_that_is_used_again_is_another_file(followed: Followed) -> None:
+    followed.write("first of the old one", "second of the old one")
+    followed.step()
+    followed.restart()
+    followed.source.close()
+    inode = followed.path.stat().st_ino
+    followed.path.unlink()
+    followed.write("first of the new one, which is longer than the old one was by far")
+    if followed.path.stat().st_ino != inode:  # as if the file system had given the inode again
+        saved = followed.source._positions
+        [stream] = read_positions(saved) or []
+        stream.inode = followed.path.stat().st_ino
+        write_positions(saved, [stream])
+    followed.source = followed._start()
+    followed.step()
+    assert followed.lines()[2:] == ["first of the new one, which is longer than the old one was by far"]
+
+
+def test_a_truncated_file_without_a_copy_begins_again_and_the_loss_is_told(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    followed.write("one")
+    followed.step()
+    followed.write("unfinished", end="")
+    followed.step(0.1)
+    os.truncate(followed.path, 0)
+    followed.write("two")
+    followed.step()
+    assert followed.lines() == ["one", "two"]
+    assert (followed.source.truncations(), followed.source.lost_bytes()) == (1, 10)
+    assert "was truncated before its last 10 bytes were read" in caplog.text
+
+
+def test_a_file_that_was_truncated_and_has_grown_beyond_its_position_begins_again(followed: Followed) -> None:
+    followed.write("one")
+    followed.step()
+    followed.path.write_text("another beginning that is longer\nand goes on\n")
+    followed.step()
+    assert followed.lines() == ["one", "another beginning that is longer", "and goes on"]
+
+
+def test_a_truncated_file_that_begins_as_before_and_is_longer_begins_again(followed: Followed) -> None:
+    header = "# the same first line, " + "x" * 2000
+    followed.write(header, "one")
+    followed.step()
+    followed.path.write_text(f"{header}\nthree\nfour\n")
+    followed.step()
+    assert followed.lines() == [header, "one", header, "three", "four"]
+
+
+def test_files_that_begin_alike_are_different_to_receivers(followed: Followed) -> None:
+    for _ in range(3):
+        followed.write("# the same first line", "the same second line")
+        followed.step()
+        followed.copy_and_truncate()
+        followed.step(0.1)
+    assert len(followed.lines()) == len(followed.messages()) == 6
+
+
+def test_a_kill_repeats_lines_under_their_ids(followed: Followed) -> None:
+    followed.write("one")
+    followed.step()
+    followed.step()
+    followed.write(*(f"{number}" for number in range(100)))
+    followed.now += 0.1
+    followed.source.step()
+    followed.restart(killed=True)
+    followed.write("last")
+    followed.step()
+    assert len(followed.messages()) > 102
+    assert followed.lines() == ["one", *(f"{number}" for number in range(100)), "last"]
+
+
+def test_ids_are_on_disk_before_the_first_line_is_sent(followed: Followed) -> None:
+    followed.write("one")
+    followed.now += 1
+    followed.source.step()
+    followed.restart(killed=True)
+    followed.step()
+    assert len({message.id for message in followed.messages()}) == 1
+
+
+def test_what_is_read_while_the_log_is_away_waits_in_the_spool(followed: Followed) -> None:
+    followed.write("before")
+    followed.step()
+    followed.to.is_away = True
+    for number in range(10):
+        followed.write(f"{number}")
+        followed.step()
+        followed.copy_and_truncate()
+        (followed.logs / "app.log.1").unlink()
+    followed.restart()
+    followed.to.is_away = False
+    followed.write("after")
+    followed.step()
+    assert followed.lines() == ["before"]  # nothing overtakes what is in the spool
+    relay = followed.source._outlet.relay
+    while relay.run_once():
+        pass
+    assert followed.lines() == ["before", *(f"{number}" for number in range(10)), "after"]
+    followed.write("direct")
+    followed.step()
+    assert followed.lines()[-1] == "direct"
+
+
+def test_a_full_spool_stops_reading(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, spool_size_bytes_max=1024 * 1024, batch_size_bytes=262_144, compression="none")
+    followed.to.is_away = True
+    lines = [f"{number} {'x' * 1000}" for number in range(3000)]
+    followed.write(*lines)
+    with pytest.raises(Overloaded, match=r"the spool .* holds"):
+        followed.step()
+    assert followed.source.unread_bytes() > 1_000_000
+    followed.to.is_away = False
+    relay = followed.source._outlet.relay
+    while relay.run_once():
+        pass
+    followed.step()
+    assert followed.lines() == lines
+    followed.source.close()
+    followed.log.close()
+
+
+def test_a_rate_is_kept(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, lines_per_s=100.0)
+    followed.write(*map(str, range(10_000)))
+    followed.step(1)
+    begin = len(followed.messages())
+    followed.step(1)
+    followed.step(1)
+    assert begin <= 150
+    assert len(followed.messages()) - begin <= 200
+    assert len(followed.messages()) >= 100
+    followed.source.close()
+    followed.log.close()
+
+
+def test_a_paused_source_reads_when_it_is_told_to(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, paused=True)
+    followed.write("one")
+    followed.step()
+    assert followed.lines() == []
+    followed.source.use(SourceConfig(paths=("/elsewhere",), topic="other"))
+    followed.step()
+    assert followed.lines() == ["one"]
+    followed.source.close()
+    followed.log.close()
+
+
+def test_patterns_find_new_files_and_leave_out_rotated_and_compressed_ones(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, paths=(str(tmp_path / "logs" / "**" / "*.log*"),), start="end")
+    followed.write("old")
+    followed.write("older", path=followed.logs / "app.log.1")
+    followed.write("packed", path=followed.logs / "app.log.2.gz")
+    followed.step()
+    assert followed.lines() == []
+    (followed.logs / "deep").mkdir()
+    followed.write("new file", path=followed.logs / "deep" / "other.log")
+    followed.write("new line")
+    followed.step()
+    assert sorted(followed.lines()) == ["new file", "new line"]
+    assert {message.ordering_key for message in followed.messages()} == {
+        f"host:{followed.path}",
+        f"host:{followed.logs / 'deep' / 'other.log'}",
+    }
+    followed.source.close()
+    followed.log.close()
+
+
+def test_a_file_that_is_renamed_to_a_name_of_the_pattern_is_not_read_twice(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, paths=(str(tmp_path / "logs" / "*.log"),))
+    followed.write("one")
+    followed.step()
+    followed.path.rename(followed.logs / "renamed.log")
+    followed.write("two", path=followed.logs / "renamed.log")
+    followed.step()
+    followed.write("three")
+    followed.step(10 * _CLOSED_S)
+    followed.step(10 * _CLOSED_S)
+    assert followed.lines() == ["one", "two", "three"]
+    assert len(followed.messages()) == 3
+    followed.source.close()
+    followed.log.close()
+
+
+def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, paths=(str(tmp_path / "logs" / "*"),))
+    os.mkfifo(followed.logs / "pipe")
+    followed.write("one")
+    followed.step()
+    assert followed.lines() == ["one"]
+    followed.source.close()
+    followed.log.close()

@@ -1,0 +1,252 @@
+"""The spool on disk, the thread that empties it, and `LogProducer(spool=...)`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import until
+from txmsg.errors import BrokerUnavailable, CorruptLog, LogBusy, MisuseError, Overloaded
+from txmsg.message import Message
+from txmsg.metaq import LogProducer, LogQueue, TopicSettings, open_log
+from txmsg.metaq.access import LogAccess
+from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.relay import SpooledLog
+from txmsg.metaq.spool import SIZE_BYTES_MIN, Spool
+from txmsg.metaq.store.log import Append
+
+_BODY = b"x" * 50_000
+
+
+def _append(*bodies: bytes, topic: str = "t", queue: int = 0) -> Append:
+    return Append(
+        topic, queue, encode(Columns(bodies=bodies, stored_at_us=[1], transaction_ids=b"i" * 16 * len(bodies)))
+    )
+
+
+def _waiting(spool: Spool) -> list[Append]:
+    found: list[Append] = []
+    while not spool.is_empty:
+        appends, mark = spool.head(size_bytes_max=1, count_max=1)
+        found += appends
+        spool.done(mark)
+    return found
+
+
+def _parts(appends: Sequence[Append]) -> list[tuple[str, int, bytes]]:
+    return [(append.topic, append.queue, bytes(append.payload.parts[0])) for append in appends]
+
+
+class Away:
+    """A log that takes nothing until it is back."""
+
+    def __init__(self) -> None:
+        self.is_back = threading.Event()
+        self.appended: list[Append] = []
+        self.refused = 0
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        if not self.is_back.is_set():
+            self.refused += 1
+            raise BrokerUnavailable("it is away")
+        self.appended += appends
+        return [0] * len(appends)
+
+    def settings_of(self, topic: str) -> TopicSettings:
+        return TopicSettings(compression=Compression.LZ4)
+
+
+def test_what_was_put_is_there_after_a_restart_in_order(tmp_path: Path) -> None:
+    puts = [[_append(b"%d" % n, topic=f"t{n % 3}", queue=n % 2), _append(b"second")] for n in range(20)]
+    spool = Spool(tmp_path / "spool")
+    for put in puts:
+        spool.put(put)
+    appends, mark = spool.head(size_bytes_max=10_000_000, count_max=4)
+    spool.done(mark)
+    spool.close()
+    again = Spool(tmp_path / "spool")
+    assert _parts(appends) == _parts([*puts[0], *puts[1]])
+    assert _parts(_waiting(again)) == _parts([append for put in puts[2:] for append in put])
+    assert again.waiting_size_bytes == 0
+    again.close()
+
+
+@pytest.mark.parametrize("left", [1, 100, 150, -1])
+def test_what_a_crash_left_of_a_put_is_cut_off(tmp_path: Path, left: int) -> None:
+    """All of it: batches of one put are sent together or not at all."""
+    spool = Spool(tmp_path)
+    spool.put([_append(b"whole")])
+    begin = spool.size_bytes
+    spool.put([_append(b"first of two"), _append(b"second of two")])
+    spool.close()
+    [file] = tmp_path.glob("*.spool")
+    os.truncate(file, begin + left if left > 0 else file.stat().st_size + left)
+    again = Spool(tmp_path)
+    assert again.size_bytes == begin
+    again.put([_append(b"next")])
+    first, second = _parts(_waiting(again))
+    assert b"whole" in first[2]
+    assert b"next" in second[2]
+    again.close()
+
+
+def test_damage_before_whole_batches_is_told(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.put([_append(b"damaged")])
+    spool.put([_append(b"whole")])
+    spool.close()
+    [file] = tmp_path.glob("*.spool")
+    data = bytearray(file.read_bytes())
+    data[110] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CorruptLog, match=r"damaged at byte 0 .* move the file away"):
+        Spool(tmp_path)
+
+
+def test_a_full_spool_refuses_and_gives_space_back(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
+    count = SIZE_BYTES_MIN // 50_200
+    for _ in range(count):
+        spool.put([_append(_BODY)])
+    with pytest.raises(Overloaded, match=r"holds \d+ bytes"):
+        spool.put([_append(_BODY)])
+    assert sum(file.stat().st_size for file in tmp_path.glob("*.spool")) == spool.size_bytes <= SIZE_BYTES_MIN
+    assert len(_waiting(spool)) == count
+    for _ in range(3 * count):  # more than it holds at once
+        spool.put([_append(_BODY)])
+        assert len(_waiting(spool)) == 1
+    spool.close()
+
+
+def test_a_put_larger_than_the_spool_is_taken_when_nothing_waits(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
+    spool.put([_append(b"x" * 2 * SIZE_BYTES_MIN)])
+    with pytest.raises(Overloaded):
+        spool.put([_append(b"small")])
+    assert len(_waiting(spool)) == 1
+    spool.put([_append(b"small")])
+    assert len(_waiting(spool)) == 1
+    spool.close()
+
+
+def test_a_spool_is_of_one_process(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    with pytest.raises(LogBusy, match="directory of its own"):
+        Spool(tmp_path)
+    child = os.fork()
+    if not child:
+        try:
+            spool.put([_append(b"x")])
+        except MisuseError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    spool.close()
+    Spool(tmp_path).close()
+
+
+def test_threads_put_at_the_same_time(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, size_bytes_max=8 * SIZE_BYTES_MIN)
+
+    def put(thread: int) -> None:
+        for n in range(50):
+            spool.put([_append(b"%d %d" % (thread, n), b"x" * 5000, queue=thread)])
+
+    threads = [threading.Thread(target=put, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = _waiting(spool)
+    assert len(found) == 200
+    for queue in range(4):
+        mine = [parts for parts in _parts(found) if parts[1] == queue]
+        assert [b"%d %d" % (queue, n) in parts[2] for n, parts in enumerate(mine)] == [True] * 50
+    spool.close()
+
+
+def test_sends_return_while_the_log_is_away_and_are_relayed_in_order(tmp_path: Path) -> None:
+    log = Away()
+    with LogProducer(log, queues=1, spool=tmp_path) as producer:
+        places = [producer.send(Message("t", b"%d" % n)) for n in range(30)]
+        assert {place.offset for place in places} == {-1}
+        until(lambda: log.refused > 2)
+        assert log.appended == []
+        log.is_back.set()
+        until(lambda: sum(append.payload.count for append in log.appended) == 30)
+        producer.send(Message("t", b"compressible" * 1000))
+        until(lambda: len(log.appended) == 31)
+        assert log.appended[-1].payload.compression is Compression.LZ4  # as the topic asks, once that is known
+    producer.close()
+    with pytest.raises(MisuseError, match="closed"):
+        producer.send(Message("t", b"late"))
+
+
+def test_a_bound_without_a_sense_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MisuseError, match="1048576 at least"):
+        LogProducer(Away(), spool=tmp_path, spool_size_bytes_max=10)
+
+
+def test_a_closed_spooled_log_leaves_what_waits(tmp_path: Path) -> None:
+    away = Away()
+    with LogProducer(away, spool=tmp_path) as producer:
+        producer.send(Message("t", b"left"))
+    log = Away()
+    log.is_back.set()
+    spooled = SpooledLog(log, Spool(tmp_path))
+    until(lambda: log.appended)
+    spooled.close()
+    assert b"left" in bytes(log.appended[0].payload.parts[0])
+
+
+_SENDER = """
+import sys
+from txmsg.metaq import LogProducer, open_log
+from txmsg.message import Message
+producer = LogProducer(open_log(sys.argv[1], timeout_s=1), queues=1, spool=sys.argv[2])
+n = int(sys.argv[3])
+while True:
+    producer.send_many([Message("t", b"%d" % (n + i)) for i in range(10)])
+    n += 10
+    print(n, flush=True)
+"""
+
+
+def test_killed_producers_lose_nothing(tmp_path: Path) -> None:
+    """Killed and started again while the log is away, then the log comes: every send that returned, in order."""
+    sent = 0
+    for _ in range(3):
+        sender = subprocess.Popen(
+            [sys.executable, "-c", _SENDER, f"unix:{tmp_path}/no-server", str(tmp_path / "spool"), str(sent)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert sender.stdout is not None
+        for _ in range(5):
+            sent = int(sender.stdout.readline())
+        sender.send_signal(signal.SIGKILL)
+        rest = sender.communicate()[0].split()
+        sent = int(rest[-1]) if rest else sent
+    with open_log(tmp_path / "log", append=True) as log, LogProducer(log, queues=1, spool=tmp_path / "spool") as last:
+        last.send(Message("t", b"last"))
+        until(lambda: b"last" in _bodies(log)[-1:])
+        bodies = _bodies(log)
+    first = list(dict.fromkeys(bodies))
+    # A put that had not returned when its process was killed may be there as well, and is sent again as a new one.
+    assert [int(body) for body in first[:-1]] == list(range(int(first[-2]) + 1))
+    assert int(first[-2]) >= sent - 1
+
+
+def _bodies(log: LogAccess) -> list[bytes]:
+    queue = LogQueue("t", 0)
+    if not log.ranges([queue])[queue].end:
+        return []
+    found = log.fetch({queue: 0}, size_bytes_max=100_000_000)
+    return [message.body for each in found for batch in each.batches for message in batch.messages()]

@@ -1,0 +1,140 @@
+"""An agent: all sources of a process, until it is told to stop."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from txmsg.agent.config import AgentFile
+from txmsg.agent.source import Source
+from txmsg.errors import LogBusy, StorageError
+from txmsg.logs import EventLog
+from txmsg.metaq.access import LogAccess
+from txmsg.metaq.store.lock import make_private
+
+_log = EventLog(__name__)
+
+_STATUS_S: Final = 1.0
+_STATUS: Final = "status.json"
+
+
+class Agent:
+    """Reads the files of all sources between `run` and `stop`. Raises LogBusy if another agent uses its directory."""
+
+    def __init__(self, file: AgentFile, log: LogAccess) -> None:
+        self.file = file
+        self.started_at = time.time()
+        self.sources: dict[str, Source] = {}
+        self._log = log
+        self._stopped = threading.Event()
+        state_dir = file.agent.state_dir
+        with ExitStack() as opened:
+            opened.callback(os.close, _locked(state_dir))
+            for name, config in file.sources.items():
+                self.sources[name] = Source(
+                    name, config, agent=file.agent.shown_name(), state_dir=state_dir, log=log, save_s=file.agent.save_s
+                )
+                opened.callback(self.sources[name].close)
+            self._opened = opened.pop_all()
+
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Reads until `stop`. Positions are on disk on return."""
+        try:
+            for source in self.sources.values():
+                source.start()
+            on_ready()
+            while not self._stopped.wait(_STATUS_S):
+                self._write_status()
+        finally:
+            for source in self.sources.values():
+                source.stop()
+            self._opened.close()
+            self._write_status()
+
+    def stop(self) -> None:
+        """Has `run` return, when the appends under way have ended. From a signal handler, too."""
+        self._stopped.set()
+
+    def use(self, file: AgentFile) -> None:
+        """From now on the live settings of these sources hold. Says what needs a restart."""
+        if file.agent != self.file.agent or file.sources.keys() != self.sources.keys():
+            _log.warning(
+                "agent.needs_restart",
+                "the agent's settings or the set of its sources has changed: restart this process",
+            )
+        for name, config in file.sources.items():
+            if name in self.sources:
+                self.sources[name].use(config)
+
+    def _write_status(self) -> None:
+        """Not synced: it says how things are, and is written again in a second."""
+        path = self.file.agent.state_dir / _STATUS
+        beside = path.with_suffix(".new")
+        try:
+            beside.write_text(json.dumps(self.status()))
+            beside.replace(path)
+        except OSError as exc:
+            _log.warning(
+                "agent.status_unwritten", "%(path)s cannot be written: %(error)s", path=path, error=exc.strerror
+            )
+
+    def status(self) -> dict[str, Any]:
+        """How it does, for people."""
+        return {
+            "agent": self.file.agent.shown_name(),
+            "pid": os.getpid(),
+            "log": self.file.agent.log,
+            "at": time.time(),
+            "started_at": self.started_at,
+            "sources": {name: _status_of(source) for name, source in self.sources.items()},
+        }
+
+
+def _status_of(source: Source) -> dict[str, Any]:
+    return {
+        "topic": source.config.topic,
+        "files": source.files(),
+        "lines": source.counts.lines,
+        "bytes": source.counts.bytes,
+        "unread_bytes": source.unread_bytes(),
+        "spool_bytes": source.spool.waiting_size_bytes,
+        "paused": source.config.paused,
+        "lines_per_s": source.config.lines_per_s,
+        "truncations": source.truncations(),
+        "lost_bytes": source.lost_bytes(),
+        "held": source.failure,
+        "log": source.log_failure,
+    }
+
+
+def _locked(directory: Path) -> int:
+    try:
+        make_private(directory)
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise StorageError(f"state_dir {directory} cannot be made: {exc.strerror}; name another directory") from exc
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(fd)
+        raise LogBusy(f"state_dir {directory} is used by another agent: give each a directory of its own") from exc
+    return fd
+
+
+def read_status(state_dir: Path) -> dict[str, Any]:
+    """What the agent of this directory wrote last. Raises StorageError."""
+    path = state_dir / _STATUS
+    try:
+        told: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError as exc:
+        raise StorageError(f"there is no {path}: no agent has run with this state_dir") from exc
+    except (OSError, ValueError) as exc:
+        raise StorageError(f"{path} cannot be read: {exc}") from exc
+    return told

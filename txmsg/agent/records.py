@@ -1,0 +1,142 @@
+"""Bytes of a file as records: lines, or several lines that belong together. Pure; works on blocks, not on lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+
+from txmsg.errors import MisuseError, shown
+
+_VERSION: Final = 8 << 12  # of a UUID whose bits an application chooses (RFC 9562)
+_VARIANT: Final = 2 << 62
+_OFFSET_BITS: Final = 48
+STREAM_ID_SIZE_BYTES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Consecutive records. ends: where each ends, with its line end, counted from the first byte that was cut."""
+
+    bodies: Sequence[bytes]
+    ends: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @property
+    def size_bytes(self) -> int:
+        """From the first byte to the end of the last record."""
+        return self.ends[-1] if self.ends else 0
+
+    def first(self, count: int) -> Records:
+        """As many of them."""
+        return self if count >= len(self.bodies) else Records(self.bodies[:count], self.ends[:count])
+
+
+class Cutter:
+    """Cuts bytes into records. A record has no line end.
+
+    record_start: what the first line of a record begins with, a regular expression; empty: each line is a record.
+    record_size_bytes_max: longer ones are cut into pieces of this size, each of which is a record.
+    encoding: of the file; empty: bytes are taken as they are. Else records are UTF-8, with U+FFFD for invalid bytes.
+    """
+
+    def __init__(self, *, record_start: str = "", record_size_bytes_max: int = 1024 * 1024, encoding: str = "") -> None:
+        self._start = _pattern(record_start) if record_start else None
+        self._size_bytes_max = record_size_bytes_max
+        self._encoding = check_encoding(encoding) if encoding else ""
+
+    def cut(self, data: bytes, *, is_end: bool) -> Records:
+        """The records that data begins with. What may go on is left, unless is_end: nothing follows."""
+        whole = data.rfind(b"\n") + 1
+        if self._start is None:
+            bodies = data[:whole].split(b"\n")
+            bodies.pop()
+            ends = [*accumulate(map(_one_more, map(len, bodies)))]
+            if is_end and whole < len(data):
+                bodies.append(data[whole:])
+                ends.append(len(data))
+        else:
+            last = len(data) if is_end else max(0, whole - 1)  # the start of a line may not be all of its start yet
+            ends = [found.start() for found in self._start.finditer(data, 0, last) if found.start()]
+            if is_end and data:
+                ends.append(len(data))
+            bodies = [data[a:b].removesuffix(b"\n") for a, b in zip([0, *ends], ends, strict=False)]
+        rest = data[ends[-1] if ends else 0 :]
+        if b"\r\n" in data:
+            bodies = [body.removesuffix(b"\r") for body in bodies]
+        if len(rest) > self._size_bytes_max or max(map(len, bodies), default=0) > self._size_bytes_max:
+            bodies, ends = self._in_pieces(bodies, ends, rest)
+        return Records(self._as_text(bodies), ends)
+
+    def _in_pieces(self, bodies: Sequence[bytes], ends: Sequence[int], rest: bytes) -> tuple[list[bytes], list[int]]:
+        """The same, whether a long record has come whole or not: ids of pieces must not depend on it."""
+        size, begin = self._size_bytes_max, 0
+        pieces, piece_ends = list[bytes](), list[int]()
+        for body, end in [*zip(bodies, ends, strict=True), (rest, 0)]:
+            at = 0
+            while len(body) - at > size:
+                pieces.append(body[at : at + size])
+                at += size
+                piece_ends.append(begin + at)
+            if end:
+                pieces.append(body[at:])
+                piece_ends.append(end)
+                begin = end
+        return pieces, piece_ends
+
+    def _as_text(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
+        if not self._encoding:
+            return bodies
+        return [body.decode(self._encoding, "replace").encode() for body in bodies]
+
+
+def _one_more(size: int) -> int:
+    return size + 1
+
+
+def _pattern(text: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(b"^(?:" + text.encode() + b")", re.MULTILINE)
+    except re.error as exc:
+        raise MisuseError(f"{shown(text)} is not a regular expression: {exc}") from exc
+
+
+def check_encoding(name: str) -> str:
+    """An encoding in which a line feed is one byte, as in ASCII. Raises MisuseError."""
+    try:
+        is_usable = "\na".encode(name) == b"\na"
+    except LookupError:
+        raise MisuseError(
+            f"{shown(name)} is not an encoding that Python knows: utf-8, latin-1, cp1252 are some"
+        ) from None
+    if not is_usable:
+        raise MisuseError(
+            f"lines cannot be told apart in {shown(name)}: give an encoding that has ASCII in it, or have the file "
+            "written as UTF-8"
+        )
+    return name
+
+
+def ids_of(stream_id: bytes, base: int, ends: Sequence[int]) -> bytes:
+    """The transaction ids of records, 16 bytes each: the stream, and where the record ends in it. UUIDs of version 8.
+
+    The end and not the begin: a record at the end of a file that was sent before it had all its lines is another one
+    than that with all of them, so that who drops repeats drops neither.
+    """
+    high, low = int.from_bytes(stream_id[:8], "big"), int.from_bytes(stream_id[8:], "big")
+    pairs = np.empty((len(ends), 2), ">u8")
+    pairs[:, 0] = high & ~(0xF << 12) | _VERSION
+    pairs[:, 1] = np.asarray(ends, np.uint64) + np.uint64(_VARIANT | (low & 0x3FFF) << _OFFSET_BITS | base)
+    return pairs.tobytes()
+
+
+def stream_and_end_of(transaction_id: bytes) -> tuple[bytes, int]:
+    """Of an id of `ids_of`: what all records of a file have in common, and where the record ends in the file."""
+    low = int.from_bytes(transaction_id[8:], "big")
+    return transaction_id[:8] + (low >> _OFFSET_BITS).to_bytes(2, "big"), low & (1 << _OFFSET_BITS) - 1

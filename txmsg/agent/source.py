@@ -1,0 +1,307 @@
+"""A source: finds its files, reads what is new in them, and hands it on. A thread for each."""
+
+from __future__ import annotations
+
+import glob
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from google_crc32c import value as crc32c
+
+from txmsg.access.rate import TokenBucket
+from txmsg.agent.config import SourceConfig
+from txmsg.agent.lane import Block, FileId, Lane, Reading
+from txmsg.agent.names import bases_of
+from txmsg.agent.outlet import Outlet
+from txmsg.agent.positions import read_positions, write_positions
+from txmsg.agent.records import ids_of
+from txmsg.agent.stream import Stream
+from txmsg.errors import Overloaded, TxmsgError
+from txmsg.logs import EventLog
+from txmsg.message import KEY_SIZE_BYTES_MAX, now_us
+from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.relay import Appendable
+from txmsg.metaq.spool import Spool
+from txmsg.metaq.store.log import Append
+
+_log = EventLog(__name__)
+
+_RECORDS_MAX: Final = 262_144
+"""Of one file in one append: a block of line feeds is as many records."""
+_REFUSED_S: Final = 5.0
+_FULL_S: Final = 0.5
+_JOIN_S_MAX: Final = 60.0
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """What a source has done since it started."""
+
+    lines: int = 0
+    """Records that are in the log or in the spool."""
+    bytes: int = 0
+    """Of the files."""
+    truncations: int = 0
+    lost_bytes: int = 0
+
+
+class Source:
+    """See the module. `step` is one round; `run` repeats it. agent: the agent's name."""
+
+    def __init__(
+        self,
+        name: str,
+        config: SourceConfig,
+        *,
+        agent: str,
+        state_dir: Path,
+        log: Appendable,
+        save_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.counts = SourceCounts()
+        self.failure = ""
+        """Why nothing is read now; empty when all is well."""
+        self.lanes: dict[Path, Lane] = {}
+        self._agent = agent
+        self._clock = clock
+        self._save_s = save_s
+        self._positions = state_dir / f"{name}.positions"
+        self._outlet = Outlet(log, Spool(state_dir / f"{name}.spool", size_bytes_max=config.spool_size_bytes_max))
+        self._compression = Compression[config.compression.upper()]
+        self._found: set[FileId] = set()
+        self._find_at = self._save_at = clock()
+        self._changed = False
+        self._is_first = True
+        self._bucket = TokenBucket(config.lines_per_s, clock()) if config.lines_per_s else None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"txmsg-agent-{name}", daemon=True)
+        self._restore()
+
+    # ---- life
+
+    def start(self) -> None:
+        """Begins to read."""
+        self._outlet.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Has it end after the append under way."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Waits for its end. Positions are on disk then. Closing twice is fine."""
+        self.stop()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S_MAX)
+        self._outlet.close()
+        for lane in self.lanes.values():
+            lane.close()
+
+    def use(self, config: SourceConfig) -> None:
+        """From now on the live settings of this one hold."""
+        if config.lines_per_s != self.config.lines_per_s:
+            self._bucket = TokenBucket(config.lines_per_s, self._clock()) if config.lines_per_s else None
+        self.config = replace(
+            self.config,
+            linger_s=config.linger_s,
+            batch_size_bytes=config.batch_size_bytes,
+            lines_per_s=config.lines_per_s,
+            paused=config.paused,
+        )
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                wait_s = 0.0 if self.step() else self.config.linger_s
+                self._say("")
+            except Overloaded as exc:
+                self._say(str(exc))
+                wait_s = _FULL_S
+            except TxmsgError as exc:
+                self._say(str(exc))
+                wait_s = _REFUSED_S
+            except Exception as exc:  # noqa: BLE001 - the root of a thread: positions are those of what was handed on
+                _log.exception("agent.source_failed", "source %(source)s failed, and tries again", source=self.name)
+                self.failure = f"{type(exc).__name__}: {exc}"
+                wait_s = _REFUSED_S
+            if wait_s:
+                self._stopped.wait(wait_s)
+        try:
+            self._save()
+        except TxmsgError as exc:
+            self._say(str(exc))
+
+    def _say(self, failure: str) -> None:
+        if failure and not self.failure:
+            _log.warning("agent.held", "source %(source)s reads nothing: %(error)s", source=self.name, error=failure)
+        elif self.failure and not failure:
+            _log.info("agent.goes_on", "source %(source)s reads again", source=self.name)
+        self.failure = failure
+
+    # ---- one round
+
+    def step(self) -> bool:
+        """Looks at all files once; whether more is known to be there. Raises what the outlet raises."""
+        now = self._clock()
+        if now >= self._find_at:
+            self._find_at = now + self.config.find_s
+            self._find(now)
+        for lane in list(self.lanes.values()):
+            lane.look(now)  # also while nothing is read: files that are open cannot be deleted
+        has_more = not self.config.paused and self._read(now)
+        if self._changed and now >= self._save_at:
+            self._save()
+        return has_more
+
+    def _read(self, now: float) -> bool:
+        blocks: list[Block] = []
+        size = 0
+        room = self._room(now)
+        for lane in list(self.lanes.values()):
+            block = lane.read(now, room) if room else None
+            if block is None:
+                continue
+            blocks.append(block)
+            size += block.records.size_bytes
+            room -= 0 if self._bucket is None else len(block.records)
+            if size >= self.config.batch_size_bytes:
+                self._hand_on(blocks)
+                blocks, size = [], 0
+        if blocks:
+            self._hand_on(blocks)
+        return any(stream.unread_bytes >= self.config.batch_size_bytes for stream in self._streams()) and bool(
+            self._room(now)
+        )
+
+    def _room(self, now: float) -> int:
+        return _RECORDS_MAX if self._bucket is None else min(_RECORDS_MAX, self._bucket.room(now))
+
+    def _hand_on(self, blocks: list[Block]) -> None:
+        if not all(block.stream.is_saved for block in blocks):
+            self._save()  # ids of which nothing is known after a crash would be given once more, as others
+        self._outlet.hand_on([self._append_of(block) for block in blocks])
+        for block in blocks:
+            block.commit()
+            if self._bucket is not None:
+                self._bucket.take(len(block.records))
+            self.counts.lines += len(block.records)
+            self.counts.bytes += block.records.size_bytes
+        self._changed = True
+
+    def _append_of(self, block: Block) -> Append:
+        count = len(block.records)
+        key = self._ordering_key(block.stream.path)
+        columns = Columns(
+            bodies=block.records.bodies,
+            stored_at_us=[now_us()],
+            transaction_ids=ids_of(block.stream.id, block.base, block.records.ends),
+            ordering_keys=[key] * count,
+            tags=[self.config.tag] * count if self.config.tag else (),
+        )
+        queue = crc32c(key.encode()) % self.config.queues
+        return Append(self.config.topic, queue, encode(columns, self._compression))
+
+    def _ordering_key(self, path: Path) -> str:
+        """AGENT:PATH. All that is known of a line's origin, and what keeps the lines of a path in one queue."""
+        key = os.fsencode(f"{self._agent}:{path}")
+        if len(key) > KEY_SIZE_BYTES_MAX:
+            key = b"%s:%s" % (self._agent.encode(), blake2b(key, digest_size=16).hexdigest().encode())
+        return key.decode("utf-8", "backslashreplace")
+
+    # ---- files
+
+    def _find(self, now: float) -> None:
+        paths = self._paths()
+        for path in paths:
+            # What rotation has renamed is followed with the file that has its name now.
+            is_part = any(path.with_name(base) in paths for base in bases_of(path.name))
+            if path not in self.lanes and not is_part:
+                self._new_lane(path).look(now, at_end=self._is_first and self.config.start == "end")
+        self._is_first = False
+        for path, lane in list(self.lanes.items()):
+            if not lane.streams and path not in paths:
+                self.counts.truncations += lane.truncations
+                self.counts.lost_bytes += lane.lost_bytes
+                del self.lanes[path]
+
+    def _paths(self) -> set[Path]:
+        """The files there are now that the source follows. Notes their inodes."""
+        found: set[Path] = set()
+        self._found.clear()
+        for pattern in self.config.paths:
+            for name in glob.iglob(pattern, recursive=True):
+                path = Path(name)
+                if any(fnmatch(path.name, each) for each in self.config.exclude):
+                    continue
+                try:
+                    stat = path.stat()
+                except OSError:
+                    continue
+                if path.is_file():
+                    found.add(path)
+                    self._found.add((stat.st_dev, stat.st_ino))
+        return found
+
+    def _new_lane(self, path: Path) -> Lane:
+        reading = Reading(
+            self.config.cutter(),
+            # The longest record, its line end and a byte more: then what has no end is too long, and is cut.
+            max(self.config.batch_size_bytes, self.config.record_size_bytes_max + 3),
+            self.config.rest_s,
+            self.config.closed_s,
+        )
+        lane = self.lanes[path] = Lane(path, reading, knows=self._knows, is_found=self._found.__contains__)
+        return lane
+
+    def _knows(self, file: FileId) -> bool:
+        return any((stream.device, stream.inode) == file for stream in self._streams())
+
+    def _streams(self) -> Iterator[Stream]:
+        for lane in list(self.lanes.values()):
+            yield from lane.streams
+
+    def _restore(self) -> None:
+        saved = read_positions(self._positions)
+        self._is_first = saved is None
+        for stream in saved or ():
+            lane = self.lanes.get(stream.path) or self._new_lane(stream.path)
+            lane.restore(stream, self._clock())
+
+    def _save(self) -> None:
+        write_positions(self._positions, self._streams())
+        self._changed, self._save_at = False, self._clock() + self._save_s
+
+    # ---- what is told
+
+    def files(self) -> int:
+        """Files that are open."""
+        return sum(1 for _ in self._streams())
+
+    def unread_bytes(self) -> int:
+        """Of all files, when they were last looked at."""
+        return sum(stream.unread_bytes for stream in self._streams())
+
+    @property
+    def spool(self) -> Spool:
+        return self._outlet.spool
+
+    @property
+    def log_failure(self) -> str:
+        """Why the log takes nothing, while the spool holds what it is to get."""
+        return self._outlet.relay.failure
+
+    def truncations(self) -> int:
+        return self.counts.truncations + sum(lane.truncations for lane in list(self.lanes.values()))
+
+    def lost_bytes(self) -> int:
+        return self.counts.lost_bytes + sum(lane.lost_bytes for lane in list(self.lanes.values()))

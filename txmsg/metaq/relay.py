@@ -1,0 +1,153 @@
+"""Appends what stands in a spool to a log, in order, on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from txmsg.errors import MisuseError, TxmsgError
+from txmsg.logs import EventLog
+from txmsg.metaq.format.frame import Compression
+from txmsg.metaq.spool import Spool
+from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.topics import TopicSettings
+
+_log = EventLog(__name__)
+
+_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
+_COUNT_MAX: Final = 1024
+_PAUSE_S_MAX: Final = 5.0
+_CLOSE_S_MAX: Final = 60.0
+
+
+class Appendable(Protocol):
+    """What is appended to: a `Log`, or what `open_log` gives."""
+
+    def append(self, appends: Sequence[Append]) -> list[int]: ...
+
+    def settings_of(self, topic: str) -> TopicSettings: ...
+
+
+class Relay:
+    """Moves batches from a spool to a log, between `start` and `close`.
+
+    Whatever the log says, nothing is dropped: what it refuses is tried again, and holds back what follows. An append
+    without an answer is repeated, so that the log may have it twice, under the same ids.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        log: Appendable,
+        *,
+        on_relayed: Callable[[Sequence[Append]], None] | None = None,
+    ) -> None:
+        self.failure = ""
+        """Why the log takes nothing now; empty when it does."""
+        self._spool = spool
+        self._log = log
+        self._on_relayed = on_relayed
+        self._waiting = threading.Event()
+        self._closed = threading.Event()
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name="txmsg-spool", daemon=True)
+
+    def start(self) -> None:
+        """Begins, with what an earlier process left."""
+        self._waiting.set()
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something was put into the spool."""
+        self._waiting.set()
+
+    def close(self) -> None:
+        """Ends the thread, when the append under way has ended. What waits stays. Closing twice is fine."""
+        self._closed.set()
+        self._waiting.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S_MAX)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._waiting.wait()
+            self._waiting.clear()
+            while not self._closed.is_set() and not self._spool.is_empty:
+                try:
+                    self.run_once()
+                except TxmsgError as exc:
+                    self._tell(exc)
+                    self._closed.wait(self._pause_s())
+                except Exception as exc:  # noqa: BLE001 - the root of a thread: what waits must not be forgotten
+                    _log.exception("spool.relay_failed", "relaying from %(spool)s failed", spool=self._spool.directory)
+                    self._tell(exc)
+                    self._closed.wait(_PAUSE_S_MAX)
+
+    def run_once(self) -> int:
+        """Moves the oldest batches; how many. Raises what the log raises."""
+        appends, mark = self._spool.head(size_bytes_max=_SIZE_BYTES_MAX, count_max=_COUNT_MAX)
+        if appends:
+            self._log.append(appends)
+            self._spool.done(mark)
+            if self._on_relayed is not None:
+                self._on_relayed(appends)
+            if self.failure:
+                _log.info("spool.relaying", "the log takes what waits in %(spool)s", spool=self._spool.directory)
+            self.failure, self._failures = "", 0
+        return len(appends)
+
+    def _tell(self, exc: Exception) -> None:
+        if not self.failure:
+            _log.warning(
+                "spool.waiting",
+                "%(size_bytes)d bytes wait in %(spool)s, as the log takes nothing: %(error)s",
+                size_bytes=self._spool.waiting_size_bytes,
+                spool=self._spool.directory,
+                error=exc,
+            )
+        self.failure = str(exc) or type(exc).__name__
+        self._failures += 1
+
+    def _pause_s(self) -> float:
+        return min(_PAUSE_S_MAX, 0.1 * 2.0 ** min(self._failures, 10))
+
+
+class SpooledLog:
+    """A log whose appends return when they are in the spool. Closing leaves what is in it for the next process."""
+
+    def __init__(self, log: Appendable, spool: Spool) -> None:
+        self.spool = spool
+        self._known: dict[str, TopicSettings] = {}
+        self._log = log
+        self._is_closed = False
+        self.relay = Relay(spool, log, on_relayed=self._learn)
+        self.relay.start()
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        """Keeps batches for the log, on disk on return. Where they will stand is not known: -1."""
+        if self._is_closed:
+            raise MisuseError("this LogProducer was closed: make another one")
+        self.spool.put(appends)
+        self.relay.wake()
+        return [-1] * len(appends)
+
+    def settings_of(self, topic: str) -> TopicSettings:
+        """The compression that the topic asks for, once it is known: the log is not asked, since it may be away.
+
+        Not its number of queues: what is learned late would move ordering keys from one queue to another.
+        """
+        return self._known.get(topic, _UNKNOWN)
+
+    def _learn(self, appends: Sequence[Append]) -> None:
+        for topic in {append.topic for append in appends} - self._known.keys():
+            self._known[topic] = TopicSettings(compression=self._log.settings_of(topic).compression)
+
+    def close(self) -> None:
+        """Closing twice is fine."""
+        self._is_closed = True
+        self.relay.close()
+        self.spool.close()
+
+
+_UNKNOWN: Final = TopicSettings(compression=Compression.NONE)

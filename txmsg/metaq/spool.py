@@ -1,0 +1,345 @@
+"""Batches on disk until they are in a log: a bounded queue of frames. Knows no log, and starts no thread.
+
+DIR/lock            held by the one process that uses the spool
+DIR/00000012.spool  frames as in a commit log, of which `base_offset` says how many of the same `put` follow
+DIR/relayed         the file and the position in it up to which everything is in the log
+
+Frames of one `put` are kept or lost together: what a crash left of a `put` that had not returned is cut off.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from google_crc32c import value as crc32c
+
+from txmsg.errors import CorruptLog, LogBusy, MisuseError, Overloaded, StorageError
+from txmsg.logs import EventLog
+from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Header, Payload, pack, read_header, verify
+from txmsg.metaq.store.commit_log import sync_directory
+from txmsg.metaq.store.lock import make_private
+from txmsg.metaq.store.log import Append
+
+_log = EventLog(__name__)
+
+SIZE_BYTES_MAX: Final = 1024**3
+"""The default bound."""
+SIZE_BYTES_MIN: Final = 1024**2
+_FILES: Final = 8
+"""A full spool has about so many files: space is given back by the file."""
+_FILE_SIZE_BYTES_MAX: Final = 16 * 1024**2
+_RELAYED = struct.Struct("<QQ")
+_CRC = struct.Struct("<I")
+
+
+class Mark(NamedTuple):
+    """A place between two frames."""
+
+    file: int
+    at: int
+
+
+class Spool:
+    """See the module. Threads may share it. Raises LogBusy if another process uses the directory, StorageError if it
+    cannot be written, CorruptLog for damage that no crash explains.
+
+    size_bytes_max: of its files, together. A single `put` that is larger is taken when nothing waits.
+    """
+
+    def __init__(self, directory: Path, *, size_bytes_max: int = SIZE_BYTES_MAX) -> None:
+        if size_bytes_max < SIZE_BYTES_MIN:
+            raise MisuseError(f"a spool of {size_bytes_max} bytes: {SIZE_BYTES_MIN} at least are needed")
+        self.directory = directory
+        self.size_bytes_max = size_bytes_max
+        self._file_size_bytes_max = min(_FILE_SIZE_BYTES_MAX, size_bytes_max // _FILES)
+        self._lock = threading.Lock()  # of what is below
+        self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
+        self._pid = os.getpid()
+        self._lock_fd = _locked(directory)
+        try:
+            self._relayed_fd = os.open(directory / "relayed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._sizes = {int(path.stem): path.stat().st_size for path in sorted(directory.glob("*.spool"))}
+            self._relayed = self._read_relayed()
+            self._recover()
+            self._end = self._relayed
+            self._open(max(self._sizes, default=self._relayed.file))
+        except OSError as exc:
+            raise self._unwritable(exc) from exc
+        self._synced = self._end
+
+    # ---- what is in it
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was put is in the log."""
+        return self._relayed == self._end
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its files, with what is relayed and not deleted yet."""
+        return sum(self._sizes.values())
+
+    @property
+    def waiting_size_bytes(self) -> int:
+        """Of what is not in the log yet."""
+        with self._lock:
+            return sum(size for file, size in self._sizes.items() if file >= self._relayed.file) - self._relayed.at
+
+    # ---- writing
+
+    def put(self, appends: Sequence[Append]) -> None:
+        """Keeps batches for the log, all or none; on disk on return. Raises Overloaded when the spool is full."""
+        if os.getpid() != self._pid:
+            raise MisuseError(
+                f"process {os.getpid()} was forked from the one that uses the spool {self.directory}, and must not "
+                "write it, too: make the LogProducer after forking, with a directory of its own"
+            )
+        parts = list(_packed(appends))
+        size = sum(map(len, parts))
+        with self._lock:
+            if self.size_bytes + size > self.size_bytes_max:
+                self._make_room(size)
+            elif self._end.at >= self._file_size_bytes_max:
+                self._roll()
+            self._write(parts, size)
+            mine = self._end
+        with self._sync_lock:
+            if self._synced < mine:
+                with self._lock:
+                    fd, end = os.dup(self._fd), self._end  # its own: the file may be closed meanwhile, being full
+                try:
+                    self._sync(fd)
+                finally:
+                    os.close(fd)
+                self._synced = end
+
+    def _make_room(self, size: int) -> None:
+        if not self.is_empty:
+            raise Overloaded(
+                f"the spool {self.directory} holds {self.size_bytes} bytes that are not in the log yet, of "
+                f"{self.size_bytes_max} that it may: nothing was sent; it takes more when the log has taken these"
+            )
+        self._roll()
+        self._delete_relayed()
+
+    def _write(self, parts: Sequence[bytes], size: int) -> None:
+        """What a failure leaves there is beyond the end, and is overwritten."""
+        try:
+            written = os.pwrite(self._fd, b"".join(parts), self._end.at)
+        except OSError as exc:
+            raise self._unwritable(exc) from exc
+        if written != size:
+            raise self._unwritable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        self._end = Mark(self._end.file, self._end.at + size)
+        self._sizes[self._end.file] = self._end.at
+
+    def _roll(self) -> None:
+        self._sync(self._fd)
+        os.close(self._fd)
+        is_empty = self.is_empty
+        self._open(self._end.file + 1)
+        if is_empty:
+            self._note(self._end)
+
+    def _open(self, file: int) -> None:
+        self._fd = os.open(self._path(file), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        sync_directory(self.directory)
+        self._end = Mark(file, os.fstat(self._fd).st_size)
+        self._sizes[file] = self._end.at
+
+    def _sync(self, fd: int) -> None:
+        try:
+            os.fdatasync(fd)
+        except OSError as exc:  # what the disk has is not known any more: https://wiki.postgresql.org/wiki/Fsync_Errors
+            raise self._unwritable(exc) from exc
+
+    # ---- reading
+
+    def head(self, *, size_bytes_max: int, count_max: int) -> tuple[list[Append], Mark]:
+        """The oldest batches that wait, and the mark after them, for `done`. Whole `put`s; at least one, if any waits.
+
+        Raises CorruptLog for what is damaged.
+        """
+        with self._lock:
+            mark, end = self._relayed, self._end
+        found: list[Append] = []
+        whole, after = 0, mark
+        size = 0
+        for header, append, following in self._frames(mark, end):
+            if whole and (size + header.size_bytes > size_bytes_max or len(found) >= count_max):
+                break
+            size += header.size_bytes
+            found.append(append)
+            if not header.base_offset:
+                whole, after = len(found), following
+        return found[:whole], after
+
+    def done(self, mark: Mark) -> None:
+        """Everything before this mark is in the log."""
+        with self._lock:
+            is_file_done = mark.file < self._end.file and mark.at >= self._sizes[mark.file]
+            self._note(Mark(mark.file + 1, 0) if is_file_done else mark)
+            self._delete_relayed()
+
+    def _note(self, mark: Mark) -> None:
+        """Not synced: after a power cut batches before it are appended once more, under their ids."""
+        self._relayed = mark
+        told = _RELAYED.pack(*mark)
+        os.pwrite(self._relayed_fd, told + _CRC.pack(crc32c(told)), 0)
+
+    def _delete_relayed(self) -> None:
+        for file in [file for file in self._sizes if file < self._relayed.file]:
+            self._path(file).unlink(missing_ok=True)
+            del self._sizes[file]
+
+    def _frames(self, mark: Mark, end: Mark) -> Iterator[tuple[Header, Append, Mark]]:
+        """The frames from a mark on. Raises CorruptLog for the first one that is not whole."""
+        for file in range(mark.file, end.file + 1):
+            at = mark.at if file == mark.file else 0
+            size = end.at if file == end.file else self._sizes.get(file, 0)
+            if at >= size:
+                continue
+            fd = os.open(self._path(file), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                while at < size:
+                    header, append = self._frame(fd, file, at)
+                    at += header.size_bytes
+                    yield header, append, Mark(file, at)
+            finally:
+                os.close(fd)
+
+    def _frame(self, fd: int, file: int, at: int) -> tuple[Header, Append]:
+        try:
+            header = read_header(os.pread(fd, HEADER_SIZE_BYTES_MAX, at))
+            frame = os.pread(fd, header.size_bytes, at)
+            if len(frame) < header.size_bytes:
+                raise BadFrame("the frame is cut off")
+            stored = bytes(verify(header, frame))
+        except BadFrame as exc:
+            raise CorruptLog(
+                f"{self._path(file)} is damaged at byte {at} ({exc}): what follows in it cannot be sent; to go on "
+                "without it, stop this process and move the file away"
+            ) from exc
+        return header, Append(header.topic, header.queue, _payload(header, stored))
+
+    # ---- starting and ending
+
+    def _read_relayed(self) -> Mark:
+        """Where the log's part ends; the beginning of what is there, if that is not known."""
+        told = os.pread(self._relayed_fd, _RELAYED.size + _CRC.size, 0)
+        first = Mark(min(self._sizes, default=1), 0)
+        if len(told) != _RELAYED.size + _CRC.size or _CRC.unpack_from(told, _RELAYED.size)[0] != crc32c(
+            told[: _RELAYED.size]
+        ):
+            return first
+        return max(first, Mark(*_RELAYED.unpack_from(told)))
+
+    def _recover(self) -> None:
+        """Cuts off what a crash left of the last `put`, and forgets what is relayed."""
+        self._delete_relayed()
+        if not self._sizes:
+            return
+        last = max(self._sizes)
+        end = Mark(last, self._sizes[last])
+        if self._relayed > end:  # a power cut took what was sent and not synced
+            self._note(end)
+        for _ in self._frames(self._relayed, Mark(last, 0)):
+            pass  # files before the last one are whole
+        whole = max(self._relayed, Mark(last, 0))
+        try:
+            for header, _, following in self._frames(whole, end):
+                if not header.base_offset:
+                    whole = following
+        except CorruptLog:
+            if self._has_frame(last, whole.at, end.at):
+                raise
+        if whole < end:
+            _log.warning(
+                "spool.cut",
+                "%(size_bytes)d bytes at the end of %(file)s are cut off: they were being written at a crash",
+                size_bytes=end.at - whole.at,
+                file=self._path(last),
+            )
+            os.truncate(self._path(last), whole.at)
+            self._sizes[last] = whole.at
+
+    def _has_frame(self, file: int, begin: int, end: int) -> bool:
+        """Whether a whole frame ends a `put` somewhere between: then what is before it was not cut off by a crash."""
+        data = self._path(file).read_bytes()[:end]
+        at = data.find(MAGIC, begin)
+        while at >= 0:
+            try:
+                header = read_header(data, at)
+                verify(header, data, at)
+            except BadFrame:
+                pass
+            else:
+                if not header.base_offset:
+                    return True
+            at = data.find(MAGIC, at + 1)
+        return False
+
+    def close(self) -> None:
+        """Lets another process use it. What waits stays. Closing twice is fine."""
+        with self._sync_lock, self._lock:
+            if self._lock_fd >= 0:
+                os.close(self._fd)
+                os.close(self._relayed_fd)
+                os.close(self._lock_fd)
+                self._lock_fd = self._fd = -1
+
+    def _path(self, file: int) -> Path:
+        return self.directory / f"{file:08}.spool"
+
+    def _unwritable(self, exc: OSError) -> StorageError:
+        return StorageError(
+            f"the spool {self.directory} cannot be written: {exc.strerror}; free space, or give this user permission"
+        )
+
+
+def _locked(directory: Path) -> int:
+    try:
+        make_private(directory)
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise StorageError(f"the spool {directory} cannot be made: {exc.strerror}; name another directory") from exc
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(fd)
+        raise LogBusy(
+            f"the spool {directory} is used by another process: give each process a directory of its own"
+        ) from exc
+    return fd
+
+
+def _packed(appends: Sequence[Append]) -> Iterator[bytes]:
+    following = len(appends)
+    for append in appends:
+        following -= 1
+        frame = pack(
+            append.payload, append.topic.encode(), append.queue, following, position=0, log_id=0, synced=0, generation=0
+        )
+        yield b"".join(frame)
+
+
+def _payload(header: Header, stored: bytes) -> Payload:
+    return Payload(
+        (stored, bytes(-len(stored) & 7)),
+        header.payload_size_bytes,
+        header.raw_size_bytes,
+        header.payload_crc,
+        header.compression,
+        header.kind,
+        header.columns,
+        header.count,
+        header.first_stored_at_us,
+        header.last_stored_at_us,
+    )
