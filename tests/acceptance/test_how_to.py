@@ -13,6 +13,7 @@ from tests.conftest import PostgresServer
 pytestmark = pytest.mark.timeout(300)  # a run of pytest within a test of pytest
 
 PAGES = {page.stem: page for page in sorted((ROOT / "docs" / "how-to").glob("*.md")) if files_of(page)}
+del PAGES["django"]  # has a runner of tests of its own: tests/contrib
 _NEEDS_JAVA = {"spark"}
 _TEST = re.compile(r"^(?:async )?def test_", re.MULTILINE)
 

@@ -70,7 +70,7 @@ def run_in_session(
     except BaseException as exc:
         state = TransactionState.UNKNOWN
         if producer.fence is not None and _was_not_sent(guard, exc):
-            state = _settle_by_fence(producer.fence, half)
+            state = settle_by_fence(producer.fence, half)
         tell(producer, half, state, wait=isinstance(exc, Exception))
         raise
     tell(producer, half, TransactionState.COMMIT)
@@ -82,7 +82,7 @@ def _was_not_sent(guard: SessionGuard | None, exc: BaseException) -> bool:
     return isinstance(exc, Exception) and (guard is None or not guard.commit_sent)
 
 
-def _settle_by_fence(fence: Fence, half: Half) -> TransactionState:
+def settle_by_fence(fence: Fence, half: Half) -> TransactionState:
     # A commit on the DB-API connection itself, or inside a stored procedure of MySQL, is seen by no event. So a
     # function that raised is checked like any other: the fence says what its transaction became, and shuts the door.
     try:

@@ -68,7 +68,7 @@ async def run_in_session(
     except BaseException as exc:
         state = TransactionState.UNKNOWN
         if producer.fence is not None and _was_not_sent(guard, exc):
-            state = await _settle_by_fence(producer.fence, half)
+            state = await settle_by_fence(producer.fence, half)
         await tell(producer, half, state, wait=isinstance(exc, Exception))
         raise
     await tell(producer, half, TransactionState.COMMIT)
@@ -80,7 +80,7 @@ def _was_not_sent(guard: SessionGuard | None, exc: BaseException) -> bool:
     return isinstance(exc, Exception) and (guard is None or not guard.commit_sent)
 
 
-async def _settle_by_fence(fence: AsyncFence, half: Half) -> TransactionState:
+async def settle_by_fence(fence: AsyncFence, half: Half) -> TransactionState:
     # A commit on the DB-API connection itself, or inside a stored procedure of MySQL, is seen by no event. So a
     # function that raised is checked like any other: the fence says what its transaction became, and shuts the door.
     try:

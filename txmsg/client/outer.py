@@ -21,7 +21,8 @@ def refuse_outer_transaction(owner: str, args: Sequence[object], kwargs: Mapping
     if where is not None:
         raise MisuseError(
             f"{owner} without session= is called inside {where}: its message would be delivered even if that is rolled "
-            "back; call it outside, or give session= and let it commit its own transaction"
+            "back; call it outside, or give session= and let it commit its own transaction; for Django's there is "
+            "txmsg.contrib.django"
         )
 
 

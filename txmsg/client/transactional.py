@@ -153,7 +153,7 @@ def transactional_message(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         _check_kinds(function, producer, session)
-        signature, receiver = _signature_of_calls(function, drop_session=session is not None)
+        signature, receiver = signature_of_calls(function, drop_session=session is not None)
         plan = MessagePlan(
             owner=name_of(function),
             signature=signature,
@@ -253,7 +253,7 @@ def _check_kinds(function: Callable[..., Any], producer: Producer | AsyncProduce
         )
 
 
-def _signature_of_calls(function: Callable[..., Any], *, drop_session: bool) -> tuple[inspect.Signature, str | None]:
+def signature_of_calls(function: Callable[..., Any], *, drop_session: bool) -> tuple[inspect.Signature, str | None]:
     """The signature without the session, and the name of `self` if there is one."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())

@@ -10,6 +10,8 @@ from txmsg.client.options import addresses_of
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.message import TransactionId
 from txmsg.wire.codec import bytes_of_ids, ids_of_bytes
+from txmsg.wire.credential import TokenChoice
+from txmsg.wire.tls import TlsChoice
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 
@@ -19,13 +21,14 @@ Held = Callable[[list[TransactionId]], set[TransactionId]]
 HeldAsync = Callable[[list[TransactionId]], Awaitable[set[TransactionId]]]
 
 
-def held_by(*notify_databases: str | Sequence[str]) -> Held:
+def held_by(*notify_databases: str | Sequence[str], tls: TlsChoice = None, token: TokenChoice = None) -> Held:
     """The argument `held` of `Fence.purge`: asks all these Notify databases, and raises if one cannot be reached.
 
     Each is named by the addresses of its brokers, as for a Producer. Name every Notify database that the services of
     this business database send to, also one that is being retired: what is not asked does not protect its rows.
+    tls, token: as of a Producer.
     """
-    ask = held_by_async(*notify_databases)
+    ask = held_by_async(*notify_databases, tls=tls, token=token)
 
     async def asked(ids: list[TransactionId]) -> set[TransactionId]:
         return await ask(ids)
@@ -33,30 +36,31 @@ def held_by(*notify_databases: str | Sequence[str]) -> Held:
     return lambda ids: asyncio.run(asked(ids))
 
 
-def held_by_async(*notify_databases: str | Sequence[str]) -> HeldAsync:
+def held_by_async(
+    *notify_databases: str | Sequence[str], tls: TlsChoice = None, token: TokenChoice = None
+) -> HeldAsync:
     """`held_by` for `AsyncFence.purge`."""
     if not notify_databases:
         raise MisuseError("no Notify database is given: give the brokers of each")
     addresses = [addresses_of(brokers) for brokers in notify_databases]
 
     async def held(ids: list[TransactionId]) -> set[TransactionId]:
-        replies = await asyncio.gather(*(_held_by_one(brokers, ids) for brokers in addresses))
+        replies = await asyncio.gather(*(_held_by_one(Brokers(each, tls=tls, token=token), ids) for each in addresses))
         return set().union(*replies)
 
     return held
 
 
-async def _held_by_one(addresses: list[str], ids: list[TransactionId]) -> set[TransactionId]:
+async def _held_by_one(brokers: Brokers, ids: list[TransactionId]) -> set[TransactionId]:
     request = pb.HeldRequest(transaction_ids=bytes_of_ids(ids))
-    brokers = Brokers(addresses)
     try:
         async for attempt in retrying(_TIMEOUT_S):
             with attempt:
                 reply = await brokers.call(Notify.held, request, timeout_s=_TIMEOUT_S)
     except TxmsgError as exc:
         raise BrokerUnavailable(
-            f"the Notify database of {', '.join(addresses)} cannot report which transactions it holds ({exc}): fence "
-            "rows are purged only if every database can; purge again when it is back"
+            f"the Notify database of {', '.join(brokers.addresses)} cannot report which transactions it holds ({exc}): "
+            "fence rows are purged only if every database can; purge again when it is back"
         ) from exc
     finally:
         await brokers.close()

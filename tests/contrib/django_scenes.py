@@ -1,0 +1,81 @@
+"""Run in the project of the page: transactions of each kind. Ends without a farewell where it is told to die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+import django
+
+django.setup()
+
+from django.db import DatabaseError, connection, transaction  # noqa: E402
+from shop.models import Order  # type: ignore[import-not-found]  # noqa: E402
+from shop.services import place  # type: ignore[import-not-found]  # noqa: E402
+
+from txmsg.contrib.django import producer, transactional_message  # noqa: E402
+
+
+@transactional_message(topic="order.placed", key="number")
+def place_and_raise(number: int) -> None:
+    Order.objects.create(number=number)
+    raise KeyError(number)
+
+
+@transactional_message(topic="order.placed", key="number")
+def place_though_something_failed(number: int) -> None:
+    Order.objects.create(number=number)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select * from there_is_no_such_table")
+    except DatabaseError:
+        pass  # PostgreSQL will answer COMMIT with a ROLLBACK
+
+
+@transactional_message(topic="order.placed", key="number")
+def place_and_die(number: int) -> None:
+    Order.objects.create(number=number)
+    os._exit(9)
+
+
+def all_kinds() -> None:
+    place(number=1)
+    with transaction.atomic():
+        place(number=2)
+        with transaction.atomic():
+            place(number=3)
+    with transaction.atomic():
+        place(number=4)
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        place(number=5)
+        try:
+            with transaction.atomic():
+                place(number=6)
+                raise LookupError
+        except LookupError:
+            pass
+        with contextlib.suppress(KeyError):
+            place_and_raise(number=7)
+    with contextlib.suppress(KeyError):
+        place_and_raise(number=8)
+    with contextlib.suppress(DatabaseError):
+        place_though_something_failed(number=9)
+    with transaction.atomic():
+        place(number=10)
+        transaction.on_commit(lambda: place(number=11))
+
+
+def die_before_the_commit() -> None:
+    place_and_die(number=21)
+
+
+def die_after_the_commit() -> None:
+    producer().hooks.before_end = lambda half, state: os._exit(9)
+    place(number=22)
+
+
+globals()[sys.argv[1]]()
+producer().close()
+print(sorted(Order.objects.values_list("number", flat=True)))

@@ -1,0 +1,46 @@
+"""txmsg for Django: messages that share the fate of Django's own transactions, nested ones included.
+
+    INSTALLED_APPS = [..., "txmsg.contrib.django"]
+    TXMSG = {"BROKERS": "localhost:7700", "GROUP": "shop"}
+
+and `manage.py migrate`. What an application uses:
+
+transactional_message   decorates a function that sends: docs/how-to/django.md
+subscribe, idempotent   decorate handlers, in the module `handlers` of each app; `manage.py txmsg_worker` runs them
+producer                for plain messages
+
+configuration   the setting TXMSG, checked
+databases       the fence and connections of its own for a database of Django
+producers       one producer per database
+sending         `transactional_message`
+rows            the rows that prove a commit, in a transaction of Django
+handling        `idempotent`
+subscriptions   `subscribe`, and what a worker runs
+models          the tables, to be looked at
+tables          the operation of migrations that makes them
+test            classes of tests with a real broker
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txmsg.runtime.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from txmsg.contrib.django.handling import idempotent
+    from txmsg.contrib.django.producers import producer
+    from txmsg.contrib.django.sending import transactional_message
+    from txmsg.contrib.django.subscriptions import subscribe
+
+__all__ = ["idempotent", "producer", "subscribe", "transactional_message"]
+
+_MODULE_OF = {
+    "idempotent": "txmsg.contrib.django.handling",
+    "producer": "txmsg.contrib.django.producers",
+    "subscribe": "txmsg.contrib.django.subscriptions",
+    "transactional_message": "txmsg.contrib.django.sending",
+}
+
+if not TYPE_CHECKING:  # Django imports the package before its settings can be read
+    __getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

@@ -1,0 +1,74 @@
+"""`@idempotent` for Django: a handler whose effects happen once per message, in one transaction of Django."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from django.db import DEFAULT_DB_ALIAS, transaction
+
+from txmsg.consumer.subscriptions import GroupHandler
+from txmsg.contrib.django import rows
+from txmsg.errors import MisuseError, StorageError
+from txmsg.logs import EventLog
+from txmsg.message import ReceivedMessage, check_name
+from txmsg.runtime.user_function import check_takes, name_of
+
+_log = EventLog(__name__)
+
+Handler = Callable[[ReceivedMessage], Any]
+
+
+def idempotent(using: str = DEFAULT_DB_ALIAS, *, group: str | None = None) -> Callable[[Handler], IdempotentHandler]:
+    """Decorates a handler `(message)`: its effects in the database `using` happen once per message and consumer group.
+
+    It runs in `transaction.atomic(using, durable=True)`, in which the message is recorded in txmsg_inbox; a repeated
+    message is skipped. One that an operator asked to be handled again has a higher generation, and is. group: default
+    that of the subscription.
+    """
+    if callable(using):
+        raise MisuseError("@idempotent is used without parentheses: write @idempotent()")
+
+    def decorate(handler: Handler) -> IdempotentHandler:
+        check_takes("the handler under @idempotent", handler, "message")
+        return IdempotentHandler(handler, using, group)
+
+    return decorate
+
+
+class IdempotentHandler(GroupHandler):
+    """A handler whose messages are recorded. `subscribe` gives it its group."""
+
+    def __init__(self, handler: Handler, using: str, group: str | None) -> None:
+        self.handler = handler
+        self.using = using
+        self.group = None if group is None else check_name("consumer group", group)
+        self.__name__ = getattr(handler, "__name__", type(handler).__name__)
+        self.__doc__ = handler.__doc__
+
+    def bound(self, group: str) -> Self:
+        return type(self)(self.handler, self.using, self.group or group)
+
+    def __call__(self, message: ReceivedMessage) -> None:
+        group = self.group
+        if group is None:
+            raise MisuseError(
+                f"{name_of(self.handler)} does not know its consumer group: put @subscribe(...) above @idempotent(), "
+                "or give @idempotent(group=...)"
+            )
+        with transaction.atomic(using=self.using, durable=True):
+            if not rows.record_message(self.using, group, message):
+                _log.info(
+                    "inbox.skipped",
+                    "message %(message_id)s was handled before by group %(group)s: skipped",
+                    message_id=message.id,
+                    group=group,
+                )
+                return
+            self.handler(message)
+        # As Django says. PostgreSQL answers COMMIT of a transaction that has failed with a ROLLBACK.
+        if not rows.is_message_recorded(self.using, group, message):
+            raise StorageError(
+                f"the transaction of {name_of(self.handler)} did not commit, though Django's database {self.using!r} "
+                "said so: an error of the database was caught in the handler, outside a block of atomic()"
+            )

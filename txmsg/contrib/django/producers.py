@@ -1,0 +1,78 @@
+"""The producers of a process: one for each database whose transactions send."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db import DEFAULT_DB_ALIAS
+
+from txmsg.checker.fence import FenceCheckListener
+from txmsg.client.producer import Producer
+from txmsg.contrib.django.configuration import configuration
+from txmsg.contrib.django.databases import engine_of
+from txmsg.forks import renew_in_children
+
+
+class _Producers:
+    """By the alias of their database. A forked child has the same ones, which connect anew there."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Producer] = {}
+        self._renew()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        self._making = threading.Lock()
+
+    def of(self, using: str) -> Producer:
+        found = self._made.get(using)
+        if found is not None:
+            return found
+        with self._making:
+            if using not in self._made:
+                self._made[using] = _new(using)
+            return self._made[using]
+
+    def close(self) -> None:
+        with self._making:
+            while self._made:
+                self._made.popitem()[1].close()
+
+
+def _new(using: str) -> Producer:
+    chosen = configuration()
+    return Producer(
+        chosen.BROKERS,
+        group=chosen.GROUP if using == DEFAULT_DB_ALIAS else f"{chosen.GROUP}.{using}",
+        check_listener=FenceCheckListener(engine_of(using)),
+        timeout_s=chosen.TIMEOUT_S,
+        tls=chosen.TLS,
+        token=chosen.TOKEN,
+    )
+
+
+_producers = _Producers()
+
+
+def producer(using: str = DEFAULT_DB_ALIAS) -> Producer:
+    """The producer for transactions of this database: made when it is first asked for, closed when the process ends.
+
+    Call its `start` when the process begins, as in wsgi.py: transactions that an earlier process left undecided are
+    settled at once then. Raises ImproperlyConfigured for a wrong TXMSG, ConnectionDoesNotExist for a wrong alias.
+    """
+    return _producers.of(using)
+
+
+def close_producers() -> None:
+    """Closes all of them; the next use makes new ones. For tests."""
+    _producers.close()
+
+
+def _forget_changed(*, setting: str, **_: Any) -> None:
+    if setting in ("TXMSG", "DATABASES"):
+        close_producers()
+
+
+setting_changed.connect(_forget_changed, dispatch_uid="txmsg")

@@ -1,0 +1,99 @@
+"""The rows that commit with the effects, written and looked for by Django's own connection.
+
+They are those of txmsg.tables: what SQLAlchemy writes there, and what is here, are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, IntegrityError, connections, transaction
+
+from txmsg.errors import MisuseError, StorageError, TransactionRefused
+from txmsg.message import ReceivedMessage, TransactionId
+from txmsg.tables import fence_table, inbox_table
+
+_INSERT_FENCE = (
+    f"INSERT INTO {fence_table.name} (transaction_id, outcome) "
+    "SELECT %s, 'commit' FROM txmsg_fence_identity WHERE fence_id = %s"
+)
+_SELECT_FENCE = f"SELECT 1 FROM {fence_table.name} WHERE transaction_id = %s AND outcome = 'commit'"
+_INSERT_INBOX = f"INSERT INTO {inbox_table.name} (group_name, message_id, generation) VALUES (%s, %s, %s)"
+_SELECT_INBOX = f"SELECT 1 FROM {inbox_table.name} WHERE group_name = %s AND message_id = %s AND generation = %s"
+_HANDLED_LATER = f"SELECT 1 FROM {inbox_table.name} WHERE group_name = %s AND message_id = %s AND generation > %s"
+
+
+def write_fence(using: str, transaction_id: TransactionId, fence_id: UUID) -> None:
+    """Writes the fence row of a transaction. Raises TransactionRefused, StorageError without the table."""
+    try:
+        written = _execute(using, _INSERT_FENCE, _id(using, transaction_id), _id(using, fence_id))
+    except IntegrityError as exc:
+        raise TransactionRefused(
+            f"transaction {transaction_id} must not commit: its fence row exists already, because a check has decided "
+            "ROLLBACK; run the operation again"
+        ) from exc
+    if written != 1:
+        raise MisuseError(
+            f"Django's database {using!r} is not that of fence {fence_id} any more: its tables were made anew while "
+            "this process ran; start it again"
+        )
+
+
+def is_fence_written(using: str, transaction_id: TransactionId) -> bool:
+    """Whether the row is there, as this thread's connection sees it."""
+    return _is_there(using, _SELECT_FENCE, _id(using, transaction_id))
+
+
+def record_message(using: str, group: str, message: ReceivedMessage) -> bool:
+    """Writes the row of a message that is handled. False: it was handled before."""
+    row = (group, str(message.id), message.generation)
+    try:
+        with transaction.atomic(using=using):  # PostgreSQL takes no more statements after an error
+            _execute(using, _INSERT_INBOX, *row)
+    except IntegrityError:  # the key is the table's only constraint that this row can break
+        return False
+    return not _is_there(using, _HANDLED_LATER, *row)
+
+
+def is_message_recorded(using: str, group: str, message: ReceivedMessage) -> bool:
+    """Whether the row is there, as this thread's connection sees it."""
+    return _is_there(using, _SELECT_INBOX, group, str(message.id), message.generation)
+
+
+def _id(using: str, value: UUID) -> UUID | str:
+    """As txmsg.tables.ID has it."""
+    return value if connections[using].vendor == "postgresql" else value.hex
+
+
+def _execute(using: str, statement: str, *values: object) -> int:
+    try:
+        with connections[using].cursor() as cursor:
+            cursor.execute(statement, values)
+            return int(cursor.rowcount)
+    except IntegrityError:
+        raise
+    except DatabaseError as exc:
+        _refuse_absent_tables(using, exc)
+        raise
+
+
+def _is_there(using: str, statement: str, *values: object) -> bool:
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement, values)
+        return cursor.fetchone() is not None
+
+
+def _refuse_absent_tables(using: str, error: DatabaseError) -> None:
+    """Raises StorageError if the reason for `error` is that a table is absent."""
+    other: Any = connections.create_connection(using)  # PostgreSQL's takes no more statements
+    try:
+        with other.cursor() as cursor:
+            absent = {fence_table.name, inbox_table.name} - set(other.introspection.table_names(cursor))
+    finally:
+        other.close()
+    if absent:
+        raise StorageError(
+            f"table {min(absent)} is absent from Django's database {using!r}: run `manage.py migrate txmsg "
+            f"--database {using}`"
+        ) from error

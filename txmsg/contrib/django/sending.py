@@ -1,0 +1,138 @@
+"""`@transactional_message` for Django: the message shares the fate of the transaction that the call is part of."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, transaction
+
+from txmsg.checker.fence import Fence
+from txmsg.client.body import Key, MessagePlan
+from txmsg.client.flow import settle_by_fence, tell
+from txmsg.client.half import Half
+from txmsg.client.producer import Producer
+from txmsg.client.traced import local_transaction
+from txmsg.client.transactional import signature_of_calls
+from txmsg.contrib.django import rows
+from txmsg.contrib.django.producers import producer as producer_of
+from txmsg.errors import MisuseError
+from txmsg.logs import EventLog
+from txmsg.message import Message, TransactionState
+from txmsg.runtime.user_function import name_of
+
+_log = EventLog(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def transactional_message(
+    *,
+    topic: str | None = None,
+    key: Key = None,
+    ordering_key: Key = None,
+    tag: str | None = None,
+    message: Callable[..., Message | Sequence[Message] | bytes] | None = None,
+    using: str = DEFAULT_DB_ALIAS,
+    producer: Producer | None = None,
+) -> Callable[[F], F]:
+    """Decorates a function: it runs in `atomic(using)`, and its message is delivered if and only if that commits.
+
+    Called inside another `atomic()`, as under ATOMIC_REQUESTS, the message waits for the outermost one, and goes with
+    the savepoint that it was sent in. What is rolled back outside the function is settled by a check-back of the
+    broker, some seconds later.
+
+    topic, key, ordering_key, tag, message: as of `txmsg.transactional_message`. using: the alias of the database that
+    the function writes to. producer: default that of the setting TXMSG.
+
+    A call raises, besides what the function raises (unchanged): TypeError and InvalidMessage before anything is done;
+    BrokerUnavailable when the half message could not be stored, the function has then not run; TransactionRefused when
+    the transaction was so late that its check was answered ROLLBACK. `async def` is refused, as transactions of Django
+    do not work there: `await sync_to_async(place)(...)`.
+    """
+
+    def decorate(function: F) -> F:
+        _check_function(function)
+        signature, receiver = signature_of_calls(function, drop_session=False)
+        plan = MessagePlan(
+            owner=name_of(function),
+            signature=signature,
+            topic=topic,
+            key=key,
+            ordering_key=ordering_key,
+            tag=tag,
+            builder=message,
+            receiver=receiver,
+        )
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            messages = plan.messages(args, kwargs)
+            return _run(producer or producer_of(using), messages, using, functools.partial(function, *args, **kwargs))
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    name = getattr(function, "__qualname__", repr(function))
+    if not inspect.isfunction(function):
+        raise MisuseError(
+            f"{name} is not a function: put @transactional_message(topic=...) directly above `def`, below other "
+            "decorators"
+        )
+    if inspect.iscoroutinefunction(function):
+        raise MisuseError(
+            f"{name} is async def, in which transactions of Django do not work: make it def, and call it by "
+            "`await sync_to_async(...)`"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise MisuseError(f"{name} is a generator, which has not run yet when it returns: use a plain function")
+
+
+def _run(producer: Producer, messages: Sequence[Message], using: str, work: Callable[[], Any]) -> Any:
+    """Half messages; the fence row and `work` in one block of `atomic`; the outcome when the outermost one commits.
+
+    The row is of the same savepoint as the effects: they stay or go together, whatever becomes of the blocks around.
+    """
+    fence = _fence_of(producer)
+    half = producer.half(messages)
+    try:
+        with local_transaction(half), transaction.atomic(using=using):
+            rows.write_fence(using, half.transaction_id, fence.fence_id())
+            # Before the function's own, which may raise: then Django runs none of those behind it.
+            transaction.on_commit(functools.partial(_tell_committed, producer, half, using), using=using)
+            return work()
+    except BaseException as exc:
+        # The outermost block may have committed, and something else have raised: a function of on_commit, for example.
+        is_known = isinstance(exc, Exception) and not transaction.get_connection(using).in_atomic_block
+        state = settle_by_fence(fence, half) if is_known else TransactionState.UNKNOWN
+        tell(producer, half, state, wait=isinstance(exc, Exception))
+        raise
+
+
+def _fence_of(producer: Producer) -> Fence:
+    if producer.fence is None:
+        raise MisuseError(
+            f"the producer of group {producer.group} has no fence, which proves what committed: give "
+            "check_listener=FenceCheckListener(engine), or leave producer= out"
+        )
+    return producer.fence
+
+
+def _tell_committed(producer: Producer, half: Half, using: str) -> None:
+    """After the commit: as Django says. PostgreSQL answers COMMIT of a transaction that has failed with a ROLLBACK."""
+    try:
+        is_there = rows.is_fence_written(using, half.transaction_id)
+    except DatabaseError as exc:
+        is_there = False
+        _log.warning(
+            "transaction.fence_unreadable",
+            "transaction %(transaction_id)s: its fence cannot be read (%(error)s); the broker checks back later",
+            transaction_id=half.transaction_id,
+            error=exc,
+        )
+    tell(producer, half, TransactionState.COMMIT if is_there else TransactionState.UNKNOWN)

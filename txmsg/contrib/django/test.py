@@ -1,0 +1,88 @@
+"""Classes of tests with a real broker, new for each test. They need `txmsg[broker]`, and start it once per process.
+
+class Orders(BrokerTestCase):
+    def test_a_mail_is_sent(self):
+        self.client.post("/orders", {"id": 42})
+        self.run_handlers()
+        self.assertEqual(Mail.objects.count(), 1)
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import tempfile
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+from django.conf import settings
+from django.test import TransactionTestCase, override_settings
+
+from txmsg.contrib.django.subscriptions import consumers, subscriptions
+from txmsg.postgres import connect
+from txmsg.testing.broker import Broker
+from txmsg.testing.database import NotifyDatabase
+from txmsg.testing.host import BrokerHost
+
+_TIMEOUT_S = 10.0
+
+
+class BrokerMixin:
+    """Gives each test a broker, `self.broker`, which the setting TXMSG names. See txmsg.testing.Broker.
+
+    For TestCase, whose transaction never commits: there a message is delivered when
+    `self.captureOnCommitCallbacks(execute=True)` ends. PostgreSQL for the broker: that of the environment variable
+    TXMSG_STORAGE, whose role may create databases, or one that txmsg brings.
+    """
+
+    broker: Broker
+    broker_timeout_s: ClassVar[float] = _TIMEOUT_S
+
+    def setUp(self) -> None:
+        super().setUp()  # type: ignore[misc]
+        host, database, address = _of_process(os.getpid())
+        with ExitStack() as stack:
+            database.empty()
+            connection = stack.enter_context(connect(database.url))
+            self.broker = Broker(host, address, database.url, connection, timeout_s=self.broker_timeout_s)
+            stack.callback(self.broker.close)
+            self.broker.start()
+            # Ended first: then no producer waits for a broker that has gone.
+            stack.enter_context(override_settings(TXMSG={**settings.TXMSG, "BROKERS": address}))
+            self.addCleanup(stack.pop_all().close)  # type: ignore[attr-defined]
+
+    def run_handlers(self, *groups: str, dead: int = 0, jump: bool = False) -> None:
+        """Runs the handlers of these groups (default: of all) until nothing is left for them; fails with what is left.
+
+        dead, jump: as in `Broker.wait_until_idle`.
+        """
+        read = {(each.group, each.topic) for each in subscriptions(groups)}
+        with ExitStack() as started:
+            for consumer in consumers(groups):
+                started.enter_context(consumer)
+            for group in sorted({group for group, _ in read}):
+                self.broker.wait_until_idle(group, dead=dead, jump=jump)
+
+
+class BrokerTestCase(BrokerMixin, TransactionTestCase):
+    """A TransactionTestCase with a broker: transactions commit as in production."""
+
+
+@cache
+def _of_process(_pid: int) -> tuple[BrokerHost, NotifyDatabase, str]:
+    """pid: of this process, for workers of `manage.py test --parallel` are forked."""
+    stack = ExitStack()
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txmsg-test-")))
+    database = stack.enter_context(NotifyDatabase.made(os.environ.get("TXMSG_STORAGE"), directory / "postgres"))
+    host = BrokerHost(directory / "broker.log")
+    stack.callback(host.close)
+    atexit.register(stack.close)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return host, database, address
+
+
+__all__ = ["BrokerMixin", "BrokerTestCase"]
