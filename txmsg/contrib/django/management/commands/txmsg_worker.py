@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from txmsg.contrib.django.subscriptions import consumers, subscriptions
 from txmsg.errors import TxmsgError
-from txmsg.runtime.signals import signals_set
+from txmsg.runtime.signals import stopped_by_signals
 
 
 class Command(BaseCommand):
@@ -32,7 +32,7 @@ class Command(BaseCommand):
                     "there are no handlers: put functions decorated by txmsg.contrib.django.subscribe into the module "
                     "`handlers` of an app of INSTALLED_APPS"
                 )
-            with signals_set(stop), ExitStack() as started:
+            with stopped_by_signals(stop.set), ExitStack() as started:
                 for consumer in consumers(groups):
                     started.enter_context(consumer)
                 for each in found:
