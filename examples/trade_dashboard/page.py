@@ -42,7 +42,7 @@ PAGE: Final = Page(
         "orders_now": Words("Orders per second", "每秒订单"),
         "conversion": Words("Paid conversion", "支付转化率"),
         "refunded": Words("Refunds", "退款"),
-        "orders_per_second": Words("Per second, last 10 minutes", "每秒走势，近 10 分钟"),
+        "orders_per_second": Words("Per second, up to 10 minutes", "每秒走势，至多 10 分钟"),
         "orders_line": Words("ordered", "下单"),
         "paid_line": Words("paid", "支付"),
         "provinces": Words("Provinces", "省份"),

@@ -20,7 +20,7 @@ from txmsg.demo.trades.browser import seen
 WAIT_MS = 60_000
 STALE_AFTER_S = 2.0
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-WALL, LAPTOP = (1920, 1080), (1366, 768)
+WALL, LAPTOP, SMALL, PHONE = (1920, 1080), (1366, 768), (1024, 768), (390, 844)
 TURNOVER = 'rolling-number[value="figures.total.turnover_cents"]'
 GREAT = 99_999_999_999_99
 """A turnover in cents that is as long as any will be."""
@@ -282,7 +282,7 @@ _FAINT_TEXTS = """least => {
 """Texts whose contrast is less than WCAG's AA asks for."""
 
 
-@pytest.mark.parametrize("size", [WALL, LAPTOP], ids=["wall", "laptop"])
+@pytest.mark.parametrize("size", [WALL, LAPTOP, SMALL], ids=["wall", "laptop", "small"])
 @pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
 def test_everything_has_room_without_scrolling(look: Look, shown: Shown, size: tuple[int, int], locale: str) -> None:
     bulletin = shown.page.bulletin()
@@ -306,9 +306,43 @@ _CUT_TEXTS = """() => [...document.querySelectorAll("body *")].filter((node) => 
     if (!node.offsetParent || !node.textContent.trim() || node.closest(".digit, time-line, .track")) return false;
     const { right, bottom } = node.getBoundingClientRect();
     const isInline = getComputedStyle(node).display === "inline";
-    return right > innerWidth || bottom > innerHeight || (!isInline && node.scrollWidth > node.clientWidth + 1);
+    return right > innerWidth || bottom > innerHeight || (!isInline && node.scrollWidth > node.clientWidth + 1)
+        || (node.matches(".panel") && node.scrollHeight > node.clientHeight + 1);
 }).map((node) => [node.tagName, node.className, node.textContent])"""
 """What does not fit into its place."""
+
+
+def test_on_a_phone_figures_are_two_by_two_and_the_page_is_two_screens_high(look: Look, shown: Shown) -> None:
+    bulletin = shown.page.bulletin()
+    bulletin["figures"]["total"] |= {"turnover_cents": GREAT, "orders": 123_456_789, "refunded": 1_234_567}
+    window = look(size=PHONE, bulletin=bulletin)
+    window.wait("() => document.querySelectorAll('.provinces .row').length > 5")
+    window.wait(_DIGITS_SAY, f"{GREAT}")
+    window.screenshot("phone")
+    width, height = window.page.evaluate(
+        "() => [document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+    )
+    assert width == PHONE[0]
+    assert height < 2 * PHONE[1]
+    boxes = [window.page.locator(f".{name}").bounding_box() for name in ("orders", "rate", "conversion", "refunded")]
+    orders, rate, conversion, refunded = (box for box in boxes if box is not None)
+    assert orders["y"] == rate["y"] < conversion["y"] == refunded["y"]
+    assert orders["x"] == conversion["x"] < rate["x"] == refunded["x"]
+
+
+def test_a_row_that_rises_hides_the_one_that_it_passes(look: Look, shown: Shown) -> None:
+    window = look(bulletin=shown.page.bulletin())
+    window.wait("() => document.querySelectorAll('.provinces .row').length > 10")
+    rows = window.page.locator(".provinces .row")
+    first, second = rows.nth(0), rows.nth(1)
+    second.evaluate("(row, first) => { row.style.transform = first.style.transform; }", first.element_handle())
+    on_top = """row => {
+        const { x, y, height } = row.getBoundingClientRect();
+        return row.contains(document.elementFromPoint(x + 40, y + height / 2));
+    }"""
+    assert first.evaluate(on_top)
+    assert not second.evaluate(on_top)
+    assert first.evaluate("row => getComputedStyle(row).backgroundColor").startswith("rgb(")
 
 
 def test_a_page_without_figures_waits_for_them_and_shows_no_nonsense(look: Look, shown: Shown) -> None:

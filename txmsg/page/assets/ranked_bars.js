@@ -84,6 +84,7 @@ class Row {
   // `share` of the greatest is how long the bar is; null for a row without one.
   set(rank, height, label, value, share) {
     this.node.style.height = `${height}px`;
+    this.node.style.zIndex = 1000 - rank; // the one that rises passes over the one that falls
     this.node.style.transform = `translateY(${rank * height}px)`;
     this.node.classList.toggle("is-rest", share === null);
     this.node.classList.toggle("is-top", share !== null && rank < 3);

@@ -58,7 +58,7 @@ class TimeLine extends LiveElement {
     const options = {
       width: this.clientWidth,
       height: this.clientHeight,
-      padding: [0.6 * rem, 1.8 * rem, 0, 0], // half a label, right of the last tick
+      padding: [0.6 * rem, 2.6 * rem, 0, 0], // half a label with seconds, right of the last tick
       legend: { show: false },
       cursor: { y: false, drag: { setScale: false }, points: { size: 8 } },
       scales: {
