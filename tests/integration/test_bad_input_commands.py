@@ -121,7 +121,7 @@ def test_an_option_of_the_wrong_kind_is_answered_with_the_usage() -> None:
     )
     assert "leave it out with --storage" in failing("broker", "--storage", "x", "--data-dir", "y", status=2)
     assert "-5 is not in the range x>=0" in failing("demo", "registration", "--slow-ms", "-5", status=2)
-    assert "is not a valid UUID" in failing("half", "show", "7", status=2)
+    assert "'7' is not the id of a transaction or message" in failing("half", "show", "7", status=2)
     assert "is not in the range 1<=x<=1024" in failing("topic", "create", "t", "--queues", "0", status=2)
 
 

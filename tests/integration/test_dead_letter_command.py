@@ -206,6 +206,7 @@ def test_purge_asks_and_lets_the_next_of_a_parked_key_go_on(broker: BrokerProces
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute(_THE_FIRST_BLOCKS_THE_OTHERS, {"ids": ids, "first": ids[0]})
     command = ("dead-letter", "purge", "--group", "collector", "--broker", broker.address)
+    assert json_of(*command, "--dry-run", "--yes") == {"dead_letters": 1, "dry_run": True}
     assert "purge 1 dead letter(s), for good?" in asked(*command)
     assert listed(broker) == [ids[0]]
     assert said(*command, "--yes") == "dead letters purged: 1\n"

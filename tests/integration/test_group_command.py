@@ -311,6 +311,8 @@ def test_a_group_is_deleted_only_when_nobody_is_there_and_nothing_is_left_but_by
     where = ("--broker", broker.address)
     text = refused(broker, "delete", "collector", "--yes")
     assert "group 'collector' has 1 members, the last seen " in text
+    dry = json_of("group", "delete", "collector", "--dry-run", *where)
+    assert dry == {"group": "collector", "members": 1, "waiting": 0, "retrying": 0, "dead": 0, "dry_run": True}
     assert "delete group collector, which has 0 messages to read and 0 dead letters" in asked(
         "group", "delete", "collector", *where
     )

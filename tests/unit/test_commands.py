@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from txmsg.cli.group import doubled
 from txmsg.cli.main import main
@@ -142,3 +144,19 @@ def test_exponential_delays_double_up_to_the_last() -> None:
     assert doubled("1h..1s") == [1]
     with pytest.raises(click.UsageError, match=r"not of the form FROM\.\.TO"):
         doubled("1s")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "code", "said"),
+    [
+        (("group", "list", "--broker", "localhost:1"), 1, "broker_unavailable", "no answer from a broker"),
+        (("group", "seek", "mailer", "--too"), 2, "usage", "No such option '--too'"),
+        (("gruop", "list"), 2, "usage", "there is no command 'gruop'"),
+    ],
+)
+def test_under_json_an_error_is_json_too(words: tuple[str, ...], status: int, code: str, said: str) -> None:
+    result = CliRunner().invoke(main, [*words, "--json"])
+    assert (result.exit_code, result.stdout) == (status, "")
+    error = json.loads(result.stderr)["error"]
+    assert error["code"] == code
+    assert said in error["text"]

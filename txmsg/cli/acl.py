@@ -8,7 +8,7 @@ from txmsg.access.rules import ADMIN, ROLE, Rule, parse_rule
 from txmsg.administration.rules import RuleAdministration
 from txmsg.cli.access import of_database
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import Decorator, json_option
+from txmsg.cli.options import Decorator, json_option, table_options
 from txmsg.cli.output import json_text, print_rows, say
 
 _NOT_ALLOWED = 1
@@ -74,6 +74,7 @@ def deny(*, principal: str, action: str, name: str, rules: RuleAdministration, a
 @click.argument("principal", default="")
 @administered
 @json_option
+@table_options
 def list_(*, principal: str, rules: RuleAdministration, as_json: bool) -> None:
     """List the rules, or those of PRINCIPAL: of a user with those of its roles."""
     found = rules.list(principal)

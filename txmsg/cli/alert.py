@@ -14,7 +14,7 @@ from txmsg.administration import changer
 from txmsg.administration.alerts import Alert, AlertAdministration
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import duration, json_option
+from txmsg.cli.options import duration, json_option, table_options
 from txmsg.cli.output import json_text, print_rows, say
 from txmsg.errors import MisuseError
 
@@ -80,6 +80,7 @@ def list_(*, alerts: AlertAdministration, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
 @_of_broker
 @json_option
+@table_options
 def history(*, alerts: AlertAdministration, limit: int, as_json: bool) -> None:
     """List alerts that are over, the last one first. They are kept for 30 days."""
     found = alerts.history(limit)

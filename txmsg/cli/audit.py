@@ -14,7 +14,7 @@ import click
 from txmsg.administration.audit import AuditAdministration
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import TIME, json_option, page_option
+from txmsg.cli.options import TIME, json_option, page_option, table_options
 from txmsg.cli.output import json_text, print_rows, say
 from txmsg.errors import MisuseError, shown
 
@@ -36,6 +36,7 @@ def audit() -> None:
 @page_option
 @broker_option
 @json_option
+@table_options
 def list_(
     *,
     broker: str,

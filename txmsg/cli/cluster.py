@@ -13,7 +13,7 @@ import click
 from txmsg.administration.cluster import ClusterAdministration, ClusterState
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import json_option
+from txmsg.cli.options import json_option, table_options
 from txmsg.cli.output import json_text, print_rows
 from txmsg.metrics.catalogue import CATALOGUE
 
@@ -81,6 +81,7 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
 )
 @broker_option
 @json_option
+@table_options
 def clients(*, contains: str, limit: int, broker: str, as_json: bool) -> None:
     """List the producers and consumers attached to a broker: group, host, process, release, and since when.
 
@@ -105,6 +106,7 @@ def clients(*, contains: str, limit: int, broker: str, as_json: bool) -> None:
 @click.argument("names", metavar="[METRIC]...", nargs=-1)
 @broker_option
 @json_option
+@table_options
 def figures(*, names: tuple[str, ...], broker: str, as_json: bool) -> None:
     """Show what a broker exports as metrics, without histograms: those named, or all.
 

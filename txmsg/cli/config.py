@@ -14,7 +14,7 @@ import click
 from txmsg.administration import changer
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import Decorator, json_option, yes_option
+from txmsg.cli.options import Decorator, json_option, table_options, yes_option
 from txmsg.cli.output import moment, print_facts, print_rows, say
 from txmsg.cli.settings import Settings, config_option
 from txmsg.settings.catalogue import Setting, settings_of
@@ -201,6 +201,7 @@ def unset(*, name: str, yes: bool, version: int | None, broker: str, as_json: bo
 @click.argument("name", default="")
 @broker_option
 @json_option
+@table_options
 def history(*, name: str, broker: str, as_json: bool) -> None:
     """Show the changes of a setting at run time, the newest first; without NAME those of all. The last 100 are kept."""
     reply = ask_broker(broker, settings_rpc.Settings.history, pb.SettingHistoryRequest(name=name))

@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from txmsg.administration import Administration, DeadLetter, DeadLetterFilter
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import TIME, Decorator, json_option, page_option, yes_option
-from txmsg.cli.output import content, first_line, json_text, print_facts, print_rows, say
+from txmsg.cli.options import TIME, Decorator, dry_run_option, json_option, page_option, table_options, yes_option
+from txmsg.cli.output import content, first_line, json_text, print_dry_run, print_facts, print_rows, say
 from txmsg.errors import MisuseError, TxmsgError
 
 _INTERRUPTED: Final = 130  # as a shell says it of SIGINT
@@ -66,6 +66,7 @@ def dead_letter() -> None:
 @page_option
 @administered
 @json_option
+@table_options
 def list_(*, which: DeadLetterFilter, limit: int, page: str, administration: Administration, as_json: bool) -> None:
     """List dead letters, oldest first."""
     found = administration.list_dead_letters(which, limit=limit, page=page)
@@ -139,16 +140,20 @@ def redrive(*, which: DeadLetterFilter, rate: float | None, administration: Admi
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg dead-letter purge --group mailer --until 30d",
 )
 @_which
+@dry_run_option
 @administered
 @yes_option
 @json_option
-def purge(*, which: DeadLetterFilter, administration: Administration, yes: bool, as_json: bool) -> None:
+def purge(*, which: DeadLetterFilter, dry_run: bool, administration: Administration, yes: bool, as_json: bool) -> None:
     """Delete dead letters for good.
 
     If the group parks ordering keys, the messages waiting behind them are delivered.
     """
     _check_named(which, "purge")
     selection = administration.select(which)
+    if dry_run:
+        print_dry_run({"dead_letters": selection.count}, as_json=as_json)
+        return
     if selection.count and not yes:
         click.confirm(f"purge {selection.count} dead letter(s), for good?", abort=True, err=as_json)
     purged = _sum(administration.purge(selection), selection.count, "purged")

@@ -18,8 +18,18 @@ from txmsg.administration import (
 )
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import SECONDS, START, contains_option, duration, json_option, page_option, yes_option
-from txmsg.cli.output import first_line, json_text, print_facts, print_rows, say
+from txmsg.cli.options import (
+    SECONDS,
+    START,
+    contains_option,
+    dry_run_option,
+    duration,
+    json_option,
+    page_option,
+    table_options,
+    yes_option,
+)
+from txmsg.cli.output import first_line, json_text, print_dry_run, print_facts, print_rows, say
 from txmsg.errors import MisuseError, UnknownGroup, printable
 from txmsg.runtime.durations import shown_duration
 from txmsg.runtime.start import Start
@@ -44,6 +54,7 @@ def group() -> None:
 @page_option
 @administered
 @json_option
+@table_options
 def list_(*, limit: int, contains: str, page: str, administration: Administration, as_json: bool) -> None:
     """List consumer groups by name, with their lag."""
     found = administration.list_groups(limit, after=page, contains=contains)
@@ -226,6 +237,7 @@ def _stop_or_start(name: str, administration: Administration, *, stopped: bool, 
 @page_option
 @administered
 @json_option
+@table_options
 def retries(*, name: str, limit: int, page: str, administration: Administration, as_json: bool) -> None:
     """List messages that failed and are delivered again, those that are due first. Notify only."""
     found = administration.list_retries(name, limit=limit, page=page)
@@ -380,14 +392,20 @@ def doubled(text: str) -> list[float]:
 @click.option(
     "--force", is_flag=True, help="Also delete its retries and dead letters; in Notify, even if it has members."
 )
+@dry_run_option
 @administered
 @yes_option
 @json_option
-def delete(*, name: str, force: bool, administration: Administration, yes: bool, as_json: bool) -> None:
+def delete(*, name: str, force: bool, dry_run: bool, administration: Administration, yes: bool, as_json: bool) -> None:
     """Delete a group with its cursors, for good. Retention no longer keeps messages for it.
 
     Refused while it has members, retries or dead letters, unless --force is given. A consumer recreates it.
     """
+    if dry_run:
+        found = administration.show_group(name)
+        counts = {"members": len(found.members), "waiting": found.waiting, "retrying": found.retrying}
+        print_dry_run({"group": name, **counts, "dead": found.dead}, as_json=as_json)
+        return
     if not yes:
         found = administration.show_group(name)
         question = f"delete group {name}, which has {found.waiting} messages to read and {found.dead} dead letters"

@@ -11,11 +11,11 @@ import click
 from txmsg.administration.halves import HalfAdministration, HalfMessage
 from txmsg.cli.connections import asker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import Decorator, json_option, page_option, yes_option
+from txmsg.cli.options import TRANSACTION, Decorator, json_option, page_option, table_options, yes_option
 from txmsg.cli.output import content, json_text, print_facts, print_rows
 from txmsg.errors import MisuseError, printable
 
-_transaction: Decorator = click.argument("transaction_id", type=click.UUID)
+_transaction: Decorator = click.argument("transaction_id", type=TRANSACTION)
 _reason: Decorator = click.option("--reason", default="", metavar="TEXT", help="Why, for the broker's log.")
 
 
@@ -37,6 +37,7 @@ def half() -> None:
 @page_option
 @broker_option
 @json_option
+@table_options
 def list_(*, group: str, parked: bool, limit: int, page: str, broker: str, as_json: bool) -> None:
     """List half messages, the oldest first.
 
@@ -132,7 +133,7 @@ def rollback(*, transaction_id: UUID, reason: str, broker: str, yes: bool, as_js
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg half resume 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01\n"
     "  txmsg half resume --group user-service",
 )
-@click.argument("transaction_id", type=click.UUID, required=False)
+@click.argument("transaction_id", type=TRANSACTION, required=False)
 @click.option("--group", default="", metavar="NAME", help="All parked half messages of this producer group.")
 @broker_option
 @json_option

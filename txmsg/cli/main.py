@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any, Final
+from typing import IO, Any, Final
 
 try:
     import click
@@ -46,6 +47,7 @@ COMMANDS: Final = {
 }
 """Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""
 
+_AS_JSON: Final = "txmsg.as_json"
 _EXTRAS: Final = {
     "google_crc32c": "metaq",
     "jinja2": "console",
@@ -77,8 +79,28 @@ class LazyGroup(click.Group):
         return command
 
 
+class _JsonError(click.ClickException):
+    """An error of a command under --json: one line on stderr, `{"error": {"code": "not_found", "text": "..."}}`.
+
+    The code is that of the class in errors.py, "usage" for a wrong command line, or "command" for what is neither.
+    """
+
+    def __init__(self, code: str, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.code = code
+        self.exit_code = exit_code  # type: ignore[misc]  # 2 for a wrong command line, as without --json
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(json.dumps({"error": {"code": self.code, "text": self.message}}), file=file, err=file is None)
+
+
 class _Commands(LazyGroup):
     """The subcommands of `txmsg`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Not as the subcommand has parsed it: an error of that is told in JSON, too.
+        ctx.meta[_AS_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -92,6 +114,22 @@ class _Commands(LazyGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        if not ctx.meta[_AS_JSON]:
+            return self._invoke(ctx)
+        try:
+            return self._invoke(ctx)
+        except click.ClickException as exc:
+            cause = exc.__cause__
+            code = (
+                cause.code
+                if isinstance(cause, TxmsgError)
+                else "usage"
+                if isinstance(exc, click.UsageError)
+                else "command"
+            )
+            raise _JsonError(code, exc.format_message(), exc.exit_code) from exc
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except TxmsgError as exc:

@@ -9,14 +9,13 @@ from datetime import datetime
 from uuid import UUID
 
 import click
-from rich.table import Table
 
 from txmsg.administration.notify import ErasedMessages, NotifyAdministration, place_of
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.life import life_values, print_life
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import START, json_option, yes_option
-from txmsg.cli.output import content, moment, print_facts, print_table
+from txmsg.cli.options import START, json_option, table_options, yes_option
+from txmsg.cli.output import content, moment, print_facts, print_rows
 from txmsg.errors import MisuseError, OutcomeExpired, printable
 from txmsg.message import parse_message_id
 from txmsg.runtime.start import Start
@@ -65,6 +64,7 @@ def message() -> None:
 )
 @broker_option
 @json_option
+@table_options
 def find(
     *,
     key: str,
@@ -104,22 +104,16 @@ def find(
         for message in reply.messages:
             print_facts(_values(message, with_body=True))
     else:
-        _print_found(reply)
+        print_rows(map(_row, reply.messages))
     if reply.more:
         click.echo(f"only the first {len(reply.messages)}: raise --limit to see more", err=True)
 
 
-def _print_found(reply: pb.FindMessagesReply) -> None:
-    table = Table(box=None)
-    table.add_column("Message", no_wrap=True, min_width=38)  # an id cut short cannot be copied
-    for name in ("State", "Topic", "Queue", "Offset", "Key", "Stored", "Size"):
-        table.add_column(name)
-    for message in reply.messages:
-        values = _values(message)
-        stored_at = values["stored_at"] or values["half_stored_at"]
-        cells = (values[name] for name in ("id", "state", "topic", "queue", "offset", "key"))
-        table.add_row(*("" if cell is None else str(cell) for cell in cells), str(stored_at), str(message.size_bytes))
-    print_table(table)
+def _row(found: pb.FoundMessage) -> dict[str, object]:
+    values = _values(found)
+    names = ("id", "state", "topic", "queue", "offset", "key")
+    stored_at = values["stored_at"] or values["half_stored_at"]
+    return {**{name: values[name] for name in names}, "stored": stored_at, "size": found.size_bytes}
 
 
 @message.command(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 import click
 
-from txmsg.errors import MisuseError
+from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.logs import LOG_FORMATS
+from txmsg.message import parse_id
 from txmsg.runtime.durations import duration_in, seconds_in, size_in, time_in
 from txmsg.runtime.start import Start
 
@@ -81,9 +83,63 @@ class _Start(click.ParamType):  # type: ignore[type-arg]
 START = _Start()
 
 
+class _Transaction(click.ParamType):  # type: ignore[type-arg]
+    """A transaction, by its id or by that of one of its messages."""
+
+    name = "uuid"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UUID:
+        if isinstance(value, UUID):
+            return value
+        try:
+            return parse_id(value)[0]
+        except InvalidMessage:
+            example = "0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01, or that with .0 for its first message"
+            self.fail(f"{value!r} is not the id of a transaction or message: give one such as {example}.", param, ctx)
+
+
+TRANSACTION = _Transaction()
+
+
 # ---- options
 
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+COLUMNS: Final = "txmsg.columns"
+WIDE: Final = "txmsg.wide"
+
+
+def asked(name: str) -> Any:
+    """What `table_options` say; None where they say nothing, and outside of commands."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(name)
+
+
+def _keep_columns(context: click.Context, _: click.Parameter, text: str | None) -> None:
+    if text is not None:
+        context.meta[COLUMNS] = [name.strip().lower().replace(" ", "_") for name in text.split(",")]
+
+
+def _keep_wide(context: click.Context, _: click.Parameter, is_wide: bool) -> None:
+    context.meta[WIDE] = is_wide
+
+
+_columns_option: Decorator = click.option(
+    "--columns",
+    metavar="NAME,...",
+    expose_value=False,
+    callback=_keep_columns,
+    help="Print only these columns, in this order.",
+)
+_wide_option: Decorator = click.option(
+    "--wide", is_flag=True, expose_value=False, callback=_keep_wide, help="Do not fit the table into the terminal."
+)
+
+
+def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --columns and --wide, which hold for `print_rows`."""
+    return _columns_option(_wide_option(command))
+
+
 contains_option: Decorator = click.option(
     "--contains", default="", metavar="TEXT", help="Only if the name contains this text, whatever the case."
 )
@@ -91,6 +147,9 @@ page_option: Decorator = click.option(
     "--page", default="", metavar="NEXT", help="Next page, as named by the page before."
 )
 yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
+dry_run_option: Decorator = click.option(
+    "--dry-run", is_flag=True, help="Only show what would be deleted, and how much."
+)
 log_format_option: Decorator = click.option(
     "--log-format",
     type=click.Choice(LOG_FORMATS),

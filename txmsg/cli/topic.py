@@ -9,8 +9,17 @@ import click
 from txmsg.administration.topics import DURABILITIES, PERMISSIONS, UNREAD, TopicAdministration, TopicChange
 from txmsg.cli.connections import asker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import SECONDS, Decorator, contains_option, json_option, page_option, yes_option
-from txmsg.cli.output import json_text, print_facts, print_rows, say
+from txmsg.cli.options import (
+    SECONDS,
+    Decorator,
+    contains_option,
+    dry_run_option,
+    json_option,
+    page_option,
+    table_options,
+    yes_option,
+)
+from txmsg.cli.output import json_text, print_dry_run, print_facts, print_rows, say
 from txmsg.errors import printable
 from txmsg.message import QUEUES_MAX
 
@@ -60,6 +69,7 @@ def create(*, name: str, queues: int | None, erasable_s: float | None, broker: s
 @page_option
 @broker_option
 @json_option
+@table_options
 def list_(*, limit: int, contains: str, page: str, broker: str, as_json: bool) -> None:
     """List topics by name, with the number of messages in their queues."""
     found = TopicAdministration(asker(broker)).list(limit, after=page, contains=contains)
@@ -189,10 +199,11 @@ def alter(
 )
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Also roll back undecided half messages, and drop unread messages.")
+@dry_run_option
 @broker_option
 @yes_option
 @json_option
-def delete(*, name: str, force: bool, broker: str, yes: bool, as_json: bool) -> None:
+def delete(*, name: str, force: bool, dry_run: bool, broker: str, yes: bool, as_json: bool) -> None:
     """Delete a topic with its messages, for good.
 
     Close it first: `txmsg topic alter NAME --permission none`. Refused while half messages are undecided or groups have
@@ -200,6 +211,12 @@ def delete(*, name: str, force: bool, broker: str, yes: bool, as_json: bool) -> 
     not delivered. A topic of the same name can be created again.
     """
     topics = TopicAdministration(asker(broker))
+    if dry_run:
+        found = topics.show(name)
+        unread = {group.group: group.waiting for group in found.groups}
+        counts = {"messages": found.kept, "halves": found.halves, "scheduled": found.scheduled, "unread": unread}
+        print_dry_run({"topic": name, **counts}, as_json=as_json)
+        return
     if not yes:
         found = topics.show(name)
         question = f"delete topic {name} with {found.kept} messages in {found.settings.queues} queues, for good?"

@@ -15,7 +15,7 @@ from txmsg.administration.access import User, UserAdministration
 from txmsg.cli.access import asker_of_storage, of_database
 from txmsg.cli.connections import asker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import Decorator, contains_option, duration, json_option, page_option, yes_option
+from txmsg.cli.options import Decorator, contains_option, duration, json_option, page_option, table_options, yes_option
 from txmsg.cli.output import json_text, print_facts, print_rows, say
 from txmsg.errors import MisuseError, printable
 from txmsg.logs import EventLog
@@ -98,6 +98,7 @@ def create(
 @page_option
 @administered
 @json_option
+@table_options
 def list_(*, limit: int, contains: str, page: str, users: UserAdministration, as_json: bool) -> None:
     """List users by name, with their roles."""
     found = users.list(limit, after=page, contains=contains)
