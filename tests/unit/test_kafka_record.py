@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from txmsg.errors import CorruptLog
 from txmsg.message import ReceivedMessage, new_transaction_id_bytes
-from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.format.frame import Columns, Compression, encode, unpacked
 from txmsg.metaq.kafka.record import Record, queue_offset, received, records_of
 from txmsg.wire.headers import pack_headers
 
@@ -73,6 +74,20 @@ def test_a_message_comes_back_as_it_was(message: ReceivedMessage) -> None:
     (record,) = records_of(columns(message), message.offset)
     assert received(read(record, offset=7), "t", 3) == message
     assert queue_offset(read(record, offset=7)) == message.offset
+
+
+@given(st.lists(messages(), min_size=1, max_size=5), st.sampled_from(Compression))
+def test_a_frame_gives_back_what_is_in_it(found: list[ReceivedMessage], compression: Compression) -> None:
+    each = [columns(message) for message in found]
+
+    def joined(name: str) -> list[Any]:
+        return [value for of in each for value in getattr(of, name)]
+
+    names = [field.name for field in fields(Columns) if field.name != "transaction_ids"]
+    whole = Columns(
+        **{name: joined(name) for name in names}, transaction_ids=b"".join(of.transaction_ids for of in each)
+    )
+    assert list(records_of(unpacked(encode(whole, compression)))) == list(records_of(whole))
 
 
 def test_without_a_queue_offset_the_partition_has_the_say() -> None:

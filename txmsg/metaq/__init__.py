@@ -4,10 +4,11 @@ format      what stands in it: frames, and batches that are read   (pure)
 store       the log in a directory: files, the one writer, readers
 fsck        looks at every byte, and mends
 group       who owns which queue, and how far each came
-access      how a log is used, the same for a path and an address
-location    gives it, for either
+access      how a log is used, the same wherever it is
+location    gives it, for any of these
 local       a log in a directory, as `access` has it
 remote      a log at an address, as `access` has it
+kafka       a log in Apache Kafka, as `access` has it
 server      serves a log to other machines
 protocol    values of a log as messages of the wire
 consumer, producer    what users make

@@ -1,17 +1,21 @@
-"""A log by where it is: a directory, or the address of a server."""
+"""A log by where it is: a directory, the address of a server, or that of a Kafka."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
+from typing import Final
 
+from txmsg.errors import StorageError
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.log import LogConfig
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
 
+KAFKA: Final = "kafka://"
+"""What the address of a Kafka begins with."""
 _ADDRESS = re.compile(r"unix:|[^/]*:[0-9]{1,5}\Z")
 
 
@@ -23,18 +27,39 @@ def open_log(
     tls: TlsChoice = None,
     token: TokenChoice = None,
     timeout_s: float = 15.0,
+    kafka_config: str | os.PathLike[str] | None = None,
 ) -> LogAccess:
-    """The log in a directory, or at the address of a server: "HOST:PORT" or "unix:PATH".
+    """The log in a directory, at the address of a server ("HOST:PORT", "unix:PATH"), or in Kafka ("kafka://HOST:PORT").
 
     append: whether this process is to be the one writer of a directory; it is made when missing, and kept as `config`
     says. A server says itself who may append. A directory whose name looks like an address is written "./NAME:1". tls,
-    token: for an address, as producers have them. timeout_s: how long calls to a server are tried.
+    token: for a server, as producers have them. timeout_s: how long calls to a server are tried.
 
-    Raises StorageError when another process writes the log, CorruptLog when there is none, or it is damaged.
+    Of Kafka, several servers may be named, with commas, and a prefix of its topics: "kafka://a:9092,b:9092/PREFIX".
+    kafka_config: a file with properties of its client, NAME=VALUE each line, such as security.protocol; else the one
+    that TXMSG_KAFKA_CONFIG names. Needs `txmsg[kafka]`.
+
+    Raises StorageError when another process writes the log, CorruptLog when there is none, or it is damaged,
+    InvalidName for an address that is none, MisuseError for properties that cannot be used.
     """
     text = os.fspath(where)
+    if isinstance(where, str) and where.startswith(KAFKA):
+        return _kafka_log(where, kafka_config, timeout_s)
     if isinstance(where, str) and _ADDRESS.match(text):
         from txmsg.metaq.remote.remote_log import RemoteLog
 
         return RemoteLog(text, tls=tls, token=token, timeout_s=timeout_s)
     return LocalLog(Path(text), append=append, config=config)
+
+
+def _kafka_log(where: str, config: str | os.PathLike[str] | None, timeout_s: float) -> LogAccess:
+    from txmsg.metaq.kafka.location import parse_address, properties_file, read_properties
+
+    address, properties = parse_address(where), read_properties(properties_file(config))
+    try:
+        from txmsg.metaq.kafka.kafka_log import KafkaLog
+    except ModuleNotFoundError as exc:
+        if exc.name != "confluent_kafka":
+            raise
+        raise StorageError(f"{where} needs Kafka's client: pip install 'txmsg[kafka]'") from exc
+    return KafkaLog(address, properties, timeout_s=timeout_s)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -330,7 +330,7 @@ def verify(header: Header, data: Buffer, at: int = 0) -> memoryview:
     return payload
 
 
-def raw_of(header: Header, stored: Buffer) -> Buffer | pa.Buffer:
+def raw_of(header: Header | Payload, stored: Buffer) -> Buffer | pa.Buffer:
     """The payload as it was before it was compressed."""
     if header.compression is Compression.NONE:
         return stored
@@ -343,7 +343,7 @@ def layout(columns: int) -> tuple[tuple[str, int], ...]:
     return tuple((str(column.name), WIDTHS.get(column, 0)) for column in Column if columns & column.value)
 
 
-def payload_of(header: Header, stored: Buffer) -> dict[str, tuple[pa.Buffer, ...]]:
+def payload_of(header: Header | Payload, stored: Buffer) -> dict[str, tuple[pa.Buffer, ...]]:
     """The buffers of each column that is there, by its name: one, or where values end and their bytes."""
     raw = pa.py_buffer(raw_of(header, stored))
     buffers: dict[str, tuple[pa.Buffer, ...]] = {}
@@ -360,6 +360,39 @@ def payload_of(header: Header, stored: Buffer) -> dict[str, tuple[pa.Buffer, ...
             buffers[name] = (ends, raw.slice(at, size))
             at += _padded(size)
     return buffers
+
+
+def unpacked(payload: Payload) -> Columns:
+    """What was encoded, for a log that stores it otherwise than in a frame."""
+    assert payload.kind is Kind.MESSAGES
+    buffers = payload_of(payload, payload.parts[0])
+
+    def numbers(name: str, kind: type[np.int16 | np.int64]) -> list[int]:
+        found: list[int] = np.frombuffer(buffers[name][0], kind).tolist() if name in buffers else []
+        return found
+
+    def values(name: str) -> list[bytes]:
+        if name not in buffers:
+            return []
+        ends, joined = buffers[name]
+        data = joined.to_pybytes()
+        return [data[start:end] for start, end in pairwise(np.frombuffer(ends, np.int32).tolist())]
+
+    def texts(name: str) -> list[str]:
+        return [value.decode() for value in values(name)]
+
+    ids = buffers.get("TRANSACTION_ID")
+    return Columns(
+        bodies=values("BODY"),
+        stored_at_us=numbers("STORED_AT", np.int64) or [payload.first_stored_at_us],
+        transaction_ids=ids[0].to_pybytes() if ids else b"",
+        n=numbers("N", np.int16),
+        born_at_us=numbers("BORN_AT", np.int64),
+        keys=texts("KEY"),
+        tags=texts("TAG"),
+        ordering_keys=texts("ORDERING_KEY"),
+        headers=values("HEADERS"),
+    )
 
 
 def hole_end(header: Header, stored: Buffer) -> int:

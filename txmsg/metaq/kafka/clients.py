@@ -58,6 +58,10 @@ class Clients:
         self._lock = threading.Lock()
         self._why: KafkaError | None = None
 
+    def renewed(self) -> Clients:
+        """The same for a process that was forked from this one."""
+        return Clients(self.address, self._properties, timeout_s=self.timeout_s)
+
     def producer(self, **more: Any) -> Producer:
         """An idempotent producer that waits for all copies that are in sync. more: properties, _ for each dot."""
         return self._made(Producer, _PRODUCER, more)

@@ -1,0 +1,163 @@
+"""Appends messages to partitions, and tells at which offsets they are.
+
+A record is stored once, however often it is sent (an idempotent producer), on all copies that are in sync. The records
+of one call for one partition are stored in their order. What spans partitions is not all or none: when some of it
+could not be stored, the error says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from txmsg.errors import MisuseError, OutcomeUnknown
+from txmsg.message import QUEUES_MAX
+from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.errors import kafka_error_of
+from txmsg.metaq.kafka.names import kafka_name
+from txmsg.metaq.kafka.record import Record, records_of
+from txmsg.metaq.kafka.topics import RECORD_SIZE_BYTES_MAX, Topics
+
+_POLL_S: Final = 0.1
+_SLACK_S: Final = 5.0
+"""Beyond the time in which librdkafka reports each record: then something is wrong with the client itself."""
+_NOT_YET: Final = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
+
+
+class ColumnsFor(NamedTuple):
+    """Messages to be appended to a queue."""
+
+    topic: str
+    queue: int
+    columns: Columns
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """How far the records of one queue are. Its reports come in one thread at a time."""
+
+    left: int
+    offsets: list[int] = field(default_factory=list)
+    error: KafkaError | None = None
+
+    def report(self, error: KafkaError | None, record: Message) -> None:
+        """Called by librdkafka for each record, in their order."""
+        self.left -= 1
+        if error is None:
+            self.offsets.append(record.offset() or 0)
+        else:
+            self.error = self.error or error
+
+    def fail(self, error: KafkaError, count: int) -> None:
+        """So many were not even sent."""
+        self.left -= count
+        self.error = self.error or error
+
+
+class Appender:
+    """Threads may share it."""
+
+    def __init__(self, clients: Clients, topics: Topics) -> None:
+        self._clients = clients
+        self._topics = topics
+        self._lock = threading.Lock()
+        self._polling = threading.Lock()
+        self._producer: Producer | None = None
+        self._partitions: dict[str, int] = {}
+
+    def append(self, batches: Sequence[ColumnsFor]) -> list[list[int]]:
+        """The offsets of the messages of each. Queues that are not there are created, as are their topics.
+
+        Raises OutcomeUnknown when some may be stored and others not.
+        """
+        names = [kafka_name(batch.topic, self._clients.address.prefix) for batch in batches]
+        for name, batch in zip(names, batches, strict=True):
+            self._require(name, batch.queue)
+        producer = self._made()
+        deliveries = [_Delivery(len(batch.columns.bodies)) for batch in batches]
+        for name, batch, delivery in zip(names, batches, deliveries, strict=True):
+            self._send(producer, name, batch, delivery)
+        deadline = time.monotonic() + self._clients.timeout_s + _SLACK_S
+        while any(delivery.left for delivery in deliveries):
+            with self._polling:
+                producer.poll(_POLL_S)
+            if time.monotonic() > deadline:
+                raise OutcomeUnknown(
+                    f"Kafka's client has not reported what became of messages to {self._clients.address}"
+                )
+        for name, delivery in zip(names, deliveries, strict=True):
+            if delivery.error is not None:
+                self._raise(name, delivery.error, deliveries)
+        return [delivery.offsets for delivery in deliveries]
+
+    def _require(self, name: str, queue: int) -> None:
+        """Makes a queue be there."""
+        if not 0 <= queue < QUEUES_MAX:
+            raise MisuseError(f"queue {queue} of a topic: 0 to {QUEUES_MAX - 1} are allowed")
+        if queue >= self._partitions.get(name, 0):
+            self._topics.ensure(name, queue + 1)
+            self._partitions[name] = self._topics.partitions_of(name)
+
+    def _made(self) -> Producer:
+        with self._lock:
+            if self._producer is None:
+                self._producer = self._clients.producer(
+                    linger_ms=1,
+                    message_max_bytes=RECORD_SIZE_BYTES_MAX,
+                    message_timeout_ms=round(self._clients.timeout_s * 1000),
+                )
+            return self._producer
+
+    def _send(self, producer: Producer, name: str, batch: ColumnsFor, delivery: _Delivery) -> None:
+        count = delivery.left
+        for place, record in enumerate(records_of(batch.columns)):
+            try:
+                self._produce(producer, name, batch.queue, record, delivery)
+            except KafkaException as exc:
+                delivery.fail(kafka_error_of(exc), count - place)
+                return
+
+    def _produce(self, producer: Producer, name: str, queue: int, record: Record, delivery: _Delivery) -> None:
+        deadline = time.monotonic() + self._clients.timeout_s
+        while True:
+            try:
+                producer.produce(
+                    name,
+                    record.value,
+                    record.key,
+                    queue,
+                    on_delivery=delivery.report,
+                    timestamp=record.timestamp_ms,
+                    headers=record.headers,
+                )
+            except BufferError:  # as much as it keeps is on its way
+                with self._polling:
+                    producer.poll(_POLL_S)
+            except KafkaException as exc:
+                if kafka_error_of(exc).code() not in _NOT_YET or time.monotonic() > deadline:
+                    raise
+                producer.list_topics(name, timeout=self._clients.timeout_s)  # its view is older than the partition
+            else:
+                return
+
+    def _raise(self, name: str, error: KafkaError, deliveries: Sequence[_Delivery]) -> None:
+        if error.fatal():
+            with self._lock:
+                self._producer = None
+        self._partitions.pop(name, None)
+        stored = sum(len(delivery.offsets) for delivery in deliveries)
+        found = self._clients.error(error, f"appending to topic {name}")
+        if stored and not isinstance(found, OutcomeUnknown):
+            raise OutcomeUnknown(f"{found}; {stored} of the messages of this call are stored")
+        raise found
+
+    def close(self) -> None:
+        """Every call has waited for its records, so there is nothing to be sent."""
+        with self._lock:
+            self._producer = None

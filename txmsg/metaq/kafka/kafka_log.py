@@ -1,0 +1,205 @@
+"""A log in Apache Kafka, as `LogAccess`: a topic is a topic there, a queue is the partition of its number."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final, Self
+
+from txmsg.errors import MisuseError
+from txmsg.forks import renew_in_children
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.access import (
+    DEAD_LETTERS,
+    FETCH_SIZE_BYTES_MAX,
+    RETRIES,
+    Fetched,
+    GroupMember,
+    GroupState,
+    LogQueue,
+    Range,
+)
+from txmsg.metaq.finding import search_id
+from txmsg.metaq.format.frame import Kind, unpacked
+from txmsg.metaq.kafka.appender import Appender, ColumnsFor
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.groups import KafkaGroups
+from txmsg.metaq.kafka.location import KafkaAddress
+from txmsg.metaq.kafka.names import INTERNAL, kafka_name, topic_of
+from txmsg.metaq.kafka.positions import Positions
+from txmsg.metaq.kafka.probe import Probe
+from txmsg.metaq.kafka.progress import GroupOffsets
+from txmsg.metaq.kafka.reader import Readers
+from txmsg.metaq.kafka.topics import Topics
+from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.state import Identity
+from txmsg.metaq.store.topics import TopicSettings
+from txmsg.runtime.process import check_not_patched
+from txmsg.runtime.start import Start
+
+FIND_COUNT_MAX: Final = 2_000_000
+"""Messages among which a key is searched: Kafka has no index, so all of them are read."""
+
+
+class _Connected:
+    """What one process has of a Kafka."""
+
+    def __init__(self, log: KafkaLog, clients: Clients) -> None:
+        self.admin = clients.admin()
+        self.probe = Probe(clients)
+        self.topics = Topics(clients, self.admin)
+        self.positions = Positions(clients, self.admin, self.probe)
+        self.readers = Readers(clients, self.positions)
+        self.appender = Appender(clients, self.topics)
+        self.groups = KafkaGroups(clients, self.admin, log, GroupOffsets(clients, self.admin, self.positions))
+
+    def close(self) -> None:
+        self.groups.close()
+        self.readers.close()
+        self.probe.close()
+        self.appender.close()
+
+
+class KafkaLog:
+    """See `LogAccess` for what each method promises, and txmsg.metaq.kafka.appender for what an append does here."""
+
+    def __init__(self, address: KafkaAddress, properties: Mapping[str, str], *, timeout_s: float) -> None:
+        check_not_patched()
+        self.address = address
+        self._clients = Clients(address, properties, timeout_s=timeout_s)
+        self._timeout_s = timeout_s
+        self._renew()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        self._connected: _Connected | None = None
+        self._is_closed = False
+        self._clients = self._clients.renewed()
+
+    def close(self) -> None:
+        with self._lock:
+            connected, self._connected, self._is_closed = self._connected, None, True
+        if connected is not None:
+            connected.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _kafka(self) -> _Connected:
+        with self._lock:
+            if self._is_closed:
+                raise MisuseError(f"the log at {self.address} was closed: open it again with open_log")
+            if self._connected is None:
+                self._connected = _Connected(self, self._clients)
+            return self._connected
+
+    # ---- reading
+
+    def identity(self) -> Identity:
+        with self._clients.translated("asking for the cluster"):
+            cluster = self._kafka.admin.cluster_id(timeout=self._timeout_s)
+        digest = blake2b(f"{cluster}/{self.address.prefix}".encode(), digest_size=8).digest()
+        return Identity(int.from_bytes(digest, "big") >> 1)
+
+    def topics(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for name, partitions in self._kafka.topics.all().items():
+            topic = None if name.startswith(INTERNAL) else topic_of(name, self.address.prefix)
+            if topic is not None and not topic.startswith((RETRIES, DEAD_LETTERS)):
+                found[topic] = list(range(partitions))
+        return found
+
+    def queues_of(self, topic: str) -> list[int]:
+        return list(range(self._kafka.topics.partitions_of(self._name(topic))))
+
+    def _name(self, topic: str) -> str:
+        return kafka_name(topic, self.address.prefix)
+
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+        return self._kafka.positions.ranges(queues)
+
+    def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
+        return self._kafka.positions.at_time(queues, max(0, at_us) // 1000)
+
+    def fetch(
+        self,
+        wanted: Mapping[LogQueue, int],
+        *,
+        size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
+        wait_s: float = 0.0,
+    ) -> list[Fetched]:
+        return self._kafka.readers.fetch(wanted, size_bytes_max, wait_s)
+
+    def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
+        """Reads the whole topic. Raises MisuseError when it has more than FIND_COUNT_MAX messages."""
+        kept = self.ranges([LogQueue(topic, number) for number in self.queues_of(topic)])
+        count = sum(end - begin for begin, end in kept.values())
+        if count > FIND_COUNT_MAX:
+            raise MisuseError(
+                f"topic {topic!r} has {count} messages, and Kafka has no index of keys: a search reads all of them, so "
+                f"it is done among {FIND_COUNT_MAX} at most; use Spark, or a topic that Kafka compacts"
+            )
+        found: list[ReceivedMessage] = []
+        for queue, (begin, end) in kept.items():
+            offset = begin
+            while offset < end and len(found) < count_max and (fetched := self.fetch({queue: offset})):
+                if fetched[0].error is not None:
+                    raise fetched[0].error
+                for batch in fetched[0].batches:
+                    found += (message for message in batch.messages() if message.key == key)
+                    offset = batch.end_offset
+        return found[:count_max]
+
+    def find_id(self, topic: str, message_id: str) -> ReceivedMessage | None:
+        step = search_id(self, topic, message_id, {})
+        while not step.is_done:
+            step = search_id(self, topic, message_id, step.following)
+        return step.found
+
+    # ---- appending
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        """Appends batches; their first offsets. Raises MisuseError for offsets that are given, and for holes."""
+        batches: list[ColumnsFor] = []
+        for append in appends:
+            if append.base_offset is not None or append.payload.kind is not Kind.MESSAGES:
+                raise MisuseError(
+                    f"a batch for topic {append.topic!r} has an offset or marks a hole, and in Kafka offsets are the "
+                    "brokers' to give: append it without"
+                )
+            batches.append(ColumnsFor(append.topic, append.queue, unpacked(append.payload)))
+        return [offsets[0] for offsets in self._kafka.appender.append(batches)]
+
+    def settings_of(self, topic: str) -> TopicSettings:
+        return self._kafka.topics.settings_of(self._name(topic))
+
+    def set_topic(self, topic: str, settings: TopicSettings) -> None:
+        self._kafka.topics.set(self._name(topic), settings)
+
+    def flush(self) -> None:
+        """Nothing is left to be done: each append has waited for all copies that are in sync."""
+
+    # ---- groups
+
+    def join(
+        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+    ) -> GroupMember:
+        return self._kafka.groups.join(group, topics, start=start, strategy=strategy)
+
+    def groups(self) -> list[str]:
+        return self._kafka.groups.groups()
+
+    def group(self, group: str) -> GroupState:
+        return self._kafka.groups.group(group)
+
+    def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
+        self._kafka.groups.seek(group, offsets)
+
+    def delete_group(self, group: str) -> None:
+        self._kafka.groups.delete_group(group)

@@ -1,0 +1,255 @@
+"""Offsets of queues and offsets of partitions, one by the other.
+
+Within a partition both rise. They differ by the markers of transactions, by records of aborted ones, and by what was
+deleted from the partition's middle; for records without a queue offset they are the same. So the place of a queue
+offset is found by looking at single records: from one that is known it is as far as the offsets differ, less what is
+not a message in between, and each look comes closer. After some looks the rest is bisected.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from txmsg.errors import OffsetOutOfRange
+from txmsg.metaq.access import LogQueue, Range
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.errors import kafka_error_of
+from txmsg.metaq.kafka.names import kafka_name
+from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
+from txmsg.metaq.kafka.record import queue_offset
+
+_LEAPS_MAX: Final = 8
+"""Looks that go by the distance, before the rest is bisected."""
+_NOWHERE: Final = -1
+"""The offset by time, where all messages are older."""
+_RUNS_MAX: Final = 16
+"""Of a queue, kept."""
+_UNKNOWN: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
+)
+
+
+@dataclass(slots=True)
+class Search:
+    """For the first record of a partition whose queue offset is `wanted` or more."""
+
+    wanted: int
+    low: int
+    """Records before it come before the one that is searched."""
+    high: int
+    """The record is before it, or is `best`."""
+    guess: int
+    best: Message | None = None
+    looks: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.low >= self.high
+
+    def saw(self, record: Message | None) -> None:
+        """Notes what is the first record from `guess` on."""
+        self.looks += 1
+        if record is None:
+            self.high = self.guess
+        else:
+            at, offset = record.offset() or 0, queue_offset(record)
+            if offset < self.wanted:
+                self.low = at + 1
+                self.guess = at + self.wanted - offset
+            else:
+                self.best = record
+                self.high = self.low if offset == self.wanted else self.guess
+        if self.looks > _LEAPS_MAX:
+            self.guess = (self.low + self.high) // 2
+        self.guess = max(self.low, min(self.guess, self.high - 1))
+
+
+@dataclass(slots=True)
+class _Run:
+    """Messages of a queue between which nothing is. `end` is where reading goes on."""
+
+    begin: int
+    end: int
+    difference: int
+    """What a partition offset is more than the queue offset."""
+
+
+class Positions:
+    """Finds places in the partitions of one Kafka. Threads may share it."""
+
+    def __init__(self, clients: Clients, admin: AdminClient, probe: Probe) -> None:
+        self._clients = clients
+        self._admin = admin
+        self._probe = probe
+        self._lock = threading.Lock()
+        self._runs: dict[LogQueue, deque[_Run]] = {}
+        self._begins: dict[LogQueue, tuple[int, int]] = {}
+        """Queue offsets of first records, with the partition's offset for which it was looked."""
+        self._ends: dict[LogQueue, tuple[int, int]] = {}
+
+    def partition_of(self, queue: LogQueue) -> Partition:
+        """Where a queue is stored. Raises InvalidName."""
+        return Partition(kafka_name(queue.topic, self._clients.address.prefix), queue.queue)
+
+    def note(self, queue: LogQueue, offset: int, partition_offset: int, *, count: int = 0) -> None:
+        """Notes that this queue offset is at this partition offset, and that so many messages follow without a gap."""
+        difference = partition_offset - offset
+        with self._lock:
+            runs = self._runs.setdefault(queue, deque(maxlen=_RUNS_MAX))
+            if runs and runs[-1].difference == difference and runs[-1].begin <= offset <= runs[-1].end:
+                runs[-1].end = max(runs[-1].end, offset + count)
+            else:
+                runs.append(_Run(offset, offset + count, difference))
+
+    def _noted(self, queue: LogQueue, offset: int) -> int | None:
+        for run in reversed(self._runs.get(queue, ())):
+            if run.begin <= offset <= run.end:
+                return offset + run.difference
+        return None
+
+    def forget(self, queue: LogQueue) -> None:
+        """Forgets the places of a queue: what is there was deleted."""
+        with self._lock:
+            self._runs.pop(queue, None)
+
+    def bounds(self, queues: Collection[LogQueue]) -> dict[LogQueue, Bounds]:
+        """The bounds of partitions. Those that do not exist are left out."""
+        partitions = {queue: self.partition_of(queue) for queue in queues}
+        lows = self._offsets(partitions.values(), OffsetSpec.earliest())
+        highs = self._offsets(partitions.values(), OffsetSpec.latest())
+        return {
+            queue: Bounds(lows[partition], max(lows[partition], highs[partition]))
+            for queue, partition in partitions.items()
+            if partition in lows and partition in highs
+        }
+
+    def ends(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
+        """The partition offset after what is committed of each queue. Those that do not exist are left out."""
+        partitions = {queue: self.partition_of(queue) for queue in queues}
+        highs = self._offsets(partitions.values(), OffsetSpec.latest())
+        return {queue: highs[partition] for queue, partition in partitions.items() if partition in highs}
+
+    def _offsets(self, partitions: Iterable[Partition], which: OffsetSpec) -> dict[Partition, int]:
+        asked = {partition.at(0): which for partition in partitions}
+        if not asked:
+            return {}
+        doing = f"asking for offsets of topic {next(iter(asked)).topic}"
+        found: dict[Partition, int] = {}
+        with self._clients.translated(doing):
+            answers = self._admin.list_offsets(
+                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._clients.timeout_s
+            )
+            for place, answer in answers.items():
+                try:
+                    found[Partition(place.topic, place.partition)] = answer.result().offset
+                except KafkaException as exc:
+                    if kafka_error_of(exc).code() not in _UNKNOWN:
+                        raise
+        return found
+
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+        """The queue offsets that are kept. Of an empty partition, whose queue offsets are not known, its own."""
+        return {**dict.fromkeys(queues, Range(0, 0)), **self._ranges(self.bounds(queues))}
+
+    def _ranges(self, bounds: Mapping[LogQueue, Bounds]) -> dict[LogQueue, Range]:
+        with self._lock:
+            begins = {
+                queue: known[1]
+                for queue, (low, _) in bounds.items()
+                if (known := self._begins.get(queue)) is not None and known[0] == low
+            }
+            ends = {
+                queue: known[1]
+                for queue, (_, high) in bounds.items()
+                if (known := self._ends.get(queue)) is not None and known[0] == high
+            }
+        filled = {queue: kept for queue, kept in bounds.items() if kept.low < kept.high}
+        firsts = self.first({queue: kept.low for queue, kept in filled.items() if queue not in begins})
+        lasts = self._probe.last({self.partition_of(queue): filled[queue] for queue in filled if queue not in ends})
+        for queue, record in firsts.items():
+            begins[queue] = queue_offset(record)
+        for queue in filled:
+            if (last := lasts.get(self.partition_of(queue))) is not None:
+                ends[queue] = queue_offset(last) + 1
+        with self._lock:
+            self._begins.update({queue: (bounds[queue].low, offset) for queue, offset in begins.items()})
+            self._ends.update({queue: (bounds[queue].high, offset) for queue, offset in ends.items()})
+        found: dict[LogQueue, Range] = {}
+        for queue, (_, high) in bounds.items():
+            end = ends.get(queue, high)
+            found[queue] = Range(min(begins.get(queue, end), end), end)
+        return found
+
+    def first(self, starts: Mapping[LogQueue, int]) -> dict[LogQueue, Message]:
+        """Of each queue the first record from this partition offset on, if there is one."""
+        found = self._probe.first({self.partition_of(queue): at for queue, at in starts.items()})
+        return {queue: found[partition] for queue in starts if (partition := self.partition_of(queue)) in found}
+
+    def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
+        """The partition offsets at which reading from these queue offsets on begins, or why it cannot.
+
+        Queues without a partition are left out. From an empty partition, what comes next is read.
+        """
+        found: dict[LogQueue, int | OffsetOutOfRange] = {}
+        with self._lock:
+            for queue, offset in wanted.items():
+                if (noted := self._noted(queue, offset)) is not None:
+                    found[queue] = noted
+        bounds = self.bounds([queue for queue in wanted if queue not in found])
+        kept = self._ranges(bounds)
+        searches: dict[LogQueue, Search] = {}
+        for queue, (low, high) in bounds.items():
+            offset, (begin, end) = wanted[queue], kept[queue]
+            if low == high or offset == end:
+                found[queue] = high
+            elif begin <= offset < end:
+                searches[queue] = Search(offset, low, high, low + offset - begin if offset > begin else low)
+            else:
+                found[queue] = out_of_range(queue, offset, kept[queue])
+        found |= self._searched(searches)
+        return found
+
+    def _searched(self, searches: Mapping[LogQueue, Search]) -> dict[LogQueue, int]:
+        left = dict(searches)
+        while left:
+            records = self.first({queue: search.guess for queue, search in left.items()})
+            for queue, search in left.items():
+                search.saw(records.get(queue))
+            left = {queue: search for queue, search in left.items() if not search.is_done}
+        found: dict[LogQueue, int] = {}
+        for queue, search in searches.items():
+            found[queue] = search.high if search.best is None else search.best.offset() or 0
+            self.note(queue, search.wanted, found[queue])
+        return found
+
+    def at_time(self, queues: Collection[LogQueue], at_ms: int) -> dict[LogQueue, int]:
+        """Of each queue the offset of the first message that has this timestamp or a later one; else its end."""
+        found = {queue: kept.end for queue, kept in self.ranges(queues).items()}
+        partitions = {queue: self.partition_of(queue) for queue in queues}
+        places = self._offsets(partitions.values(), OffsetSpec.for_timestamp(at_ms))
+        records = self.first(
+            {queue: places[at] for queue, at in partitions.items() if places.get(at, _NOWHERE) != _NOWHERE}
+        )
+        for queue, record in records.items():
+            found[queue] = queue_offset(record)
+            self.note(queue, found[queue], record.offset() or 0)
+        return found
+
+    def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:
+        """The queue offsets of these places: of the records there, else the ends."""
+        records = self.first({queue: place.offset for queue, place in committed.items()})
+        found = {queue: kept.end for queue, kept in self.ranges(committed.keys() - records.keys()).items()}
+        return found | {queue: queue_offset(record) for queue, record in records.items()}
+
+
+def out_of_range(queue: LogQueue, offset: int, kept: Range) -> OffsetOutOfRange:
+    """What is raised for an offset that is not kept."""
+    there = f"it keeps {kept.begin} to {kept.end - 1}" if kept.begin < kept.end else f"it ends at {kept.end}"
+    return OffsetOutOfRange(f"offset {offset} of topic {queue.topic} queue {queue.queue} is not kept: {there}", *kept)

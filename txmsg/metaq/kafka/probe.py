@@ -1,0 +1,116 @@
+"""Looks at single records of partitions, of many at once. Sees what is committed only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from txmsg.metaq.kafka.clients import Clients
+
+_FETCH_BYTES: Final = 64 * 1024
+"""Of a partition at once: one record is wanted. A larger one comes all the same."""
+_FETCH_WAIT_MS: Final = 5
+"""So soon a server says that nothing more is there."""
+_STEP_S: Final = 0.5
+
+
+class Partition(NamedTuple):
+    """A partition of a topic of Kafka, by its name there."""
+
+    topic: str
+    number: int
+
+    def at(self, offset: int) -> TopicPartition:
+        """A place in it, as Kafka's client has it."""
+        return TopicPartition(self.topic, self.number, offset)
+
+
+class Bounds(NamedTuple):
+    """Offsets of a partition: of the first record that is kept, and after the last that is committed."""
+
+    low: int
+    high: int
+
+
+class Probe:
+    """One consumer, which threads share in turn."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._lock = threading.Lock()
+        self._consumer: Consumer | None = None
+
+    def close(self) -> None:
+        """Closing twice is fine."""
+        with self._lock:
+            if self._consumer is not None:
+                self._consumer.close()
+                self._consumer = None
+
+    def first(self, starts: Mapping[Partition, int]) -> dict[Partition, Message]:
+        """Of each partition the first record from this offset on. Those that have none are left out."""
+        found: dict[Partition, Message] = {}
+
+        def keep(partition: Partition, record: Message) -> bool:
+            found[partition] = record
+            return True
+
+        self._read(starts, keep)
+        return found
+
+    def last(self, bounds: Mapping[Partition, Bounds]) -> dict[Partition, Message]:
+        """Of each partition the last record. Those that have none are left out.
+
+        The last offsets are often markers of transactions, so each further look goes back twice as far.
+        """
+        found: dict[Partition, Message] = {}
+
+        def keep(partition: Partition, record: Message) -> bool:
+            found[partition] = record
+            return False
+
+        back = 2
+        left = dict(bounds)
+        while left:
+            self._read({each: max(low, high - back) for each, (low, high) in left.items()}, keep)
+            left = {each: kept for each, kept in left.items() if each not in found and kept.high - back > kept.low}
+            back *= 4
+        return found
+
+    def _read(self, starts: Mapping[Partition, int], on_record: Callable[[Partition, Message], bool]) -> None:
+        """Hands out records from these offsets on, until all partitions are at their ends, or were enough."""
+        if not starts:
+            return
+        doing = f"reading topic {next(iter(starts)).topic}"
+        with self._lock, self._clients.translated(doing):
+            if self._consumer is None:
+                self._consumer = self._clients.consumer(
+                    "txmsg-probe",
+                    enable_partition_eof=True,
+                    fetch_wait_max_ms=_FETCH_WAIT_MS,
+                    max_partition_fetch_bytes=_FETCH_BYTES,
+                )
+            consumer = self._consumer
+            consumer.assign([partition.at(offset) for partition, offset in starts.items()])
+            left = set(starts)
+            deadline = time.monotonic() + self._clients.timeout_s
+            try:
+                while left:
+                    record = consumer.poll(_STEP_S)
+                    if record is None:
+                        if time.monotonic() > deadline:
+                            raise self._clients.error(KafkaError(KafkaError._TIMED_OUT), doing)
+                        continue
+                    partition = Partition(record.topic() or "", record.partition() or 0)
+                    if (error := record.error()) is not None:
+                        if error.code() not in {KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET}:
+                            raise self._clients.error(error, doing)
+                        left.discard(partition)
+                    elif partition in left and on_record(partition, record):
+                        left.discard(partition)
+            finally:
+                consumer.unassign()

@@ -1,0 +1,287 @@
+"""Reads many queues as they go on: one consumer of Kafka, which fetches ahead while its records are handled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
+from operator import methodcaller
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, Message
+
+from txmsg.errors import CorruptLog, OffsetOutOfRange, TxmsgError
+from txmsg.metaq.access import Fetched, LogQueue
+from txmsg.metaq.kafka.batch import RECORD_SIZE_BYTES, RecordBatch
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.positions import Positions, out_of_range
+from txmsg.metaq.kafka.probe import Partition
+
+_TAKEN_COUNT: Final = 10_000
+"""Records that are taken from the client at once."""
+_LANE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of a queue that nobody asks for: more makes its partition pause."""
+_FORGET_S: Final = 30.0
+"""After which a queue that nobody asks for is not fetched any more."""
+_STEP_S: Final = 0.1
+"""How long a wait goes on before it is looked whether the log was closed."""
+
+_IDLE_MAX: Final = 4
+"""Readers that are kept for who fetches next: each has connections and records that it has fetched ahead."""
+
+_error_of: Final[Callable[[Any], KafkaError | None]] = methodcaller("error")
+
+
+def _place_of(record: Message) -> Partition:
+    return Partition(record.topic() or "", record.partition() or 0)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A partition that is read. `records` came, and were not given to anybody."""
+
+    queue: LogQueue
+    offset: int
+    """The queue offset at which the caller goes on."""
+    at: int
+    """The partition offset of the record that comes next."""
+    wanted_at: float
+    records: list[Message] = field(default_factory=list)
+    size_bytes: int = 0
+    is_paused: bool = False
+    error: TxmsgError | None = None
+
+
+class Reader:
+    """Not to be shared: `Readers` gives each to one thread at a time."""
+
+    def __init__(self, clients: Clients, positions: Positions, closed: threading.Event) -> None:
+        self._clients = clients
+        self._positions = positions
+        self._closed = closed
+        self._consumer: Consumer = clients.consumer("txmsg-reader", enable_partition_eof=True)
+        self._lanes: dict[LogQueue, _Lane] = {}
+        self._by_place: dict[Partition, _Lane] = {}
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def fits(self, wanted: Mapping[LogQueue, int]) -> int:
+        """How many of these queues it would just go on with."""
+        return sum(
+            (lane := self._lanes.get(queue)) is not None and lane.offset == offset for queue, offset in wanted.items()
+        )
+
+    def fetch(self, wanted: Mapping[LogQueue, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
+        """As `LogAccess.fetch`."""
+        moved, errors = self._go_to(wanted)
+        self._take(0)
+        found = self._given(wanted, size_bytes_max, errors)
+        if not found and (wait_s <= 0 or moved):
+            self._catch_up([queue for queue in wanted if queue in self._lanes])
+            found = self._given(wanted, size_bytes_max, errors)
+        deadline = time.monotonic() + wait_s
+        while not found and (left_s := deadline - time.monotonic()) > 0 and not self._closed.is_set():
+            self._take(min(left_s, _STEP_S))
+            found = self._given(wanted, size_bytes_max, errors)
+        return found
+
+    def _go_to(self, wanted: Mapping[LogQueue, int]) -> tuple[bool, dict[LogQueue, TxmsgError]]:
+        """Reads these queues from these offsets on; whether some are read from another place than before."""
+        now = time.monotonic()
+        errors: dict[LogQueue, TxmsgError] = {}
+        new: dict[LogQueue, int] = {}
+        for queue, offset in wanted.items():
+            lane = self._lanes.get(queue)
+            if lane is not None and lane.offset == offset and lane.error is None:
+                lane.wanted_at = now
+            else:
+                new[queue] = offset
+        if now - min((lane.wanted_at for lane in self._lanes.values()), default=now) > _FORGET_S:
+            self._drop([queue for queue, lane in self._lanes.items() if now - lane.wanted_at > _FORGET_S])
+        if not new:
+            return False, errors
+        self._drop([queue for queue in new if queue in self._lanes])
+        places = self._positions.find(new)
+        lanes: list[tuple[Partition, _Lane]] = []
+        for queue, place in places.items():
+            if isinstance(place, OffsetOutOfRange):
+                errors[queue] = place
+            else:
+                lane = _Lane(queue, new[queue], place, now)
+                partition = self._positions.partition_of(queue)
+                self._lanes[queue] = self._by_place[partition] = lane
+                lanes.append((partition, lane))
+        if lanes:
+            with self._clients.translated("reading a topic"):
+                self._consumer.incremental_assign([partition.at(lane.at) for partition, lane in lanes])
+        return bool(lanes), errors
+
+    def _drop(self, queues: Sequence[LogQueue]) -> None:
+        if not queues:
+            return
+        partitions = [self._positions.partition_of(queue) for queue in queues]
+        for queue, partition in zip(queues, partitions, strict=True):
+            del self._lanes[queue]
+            del self._by_place[partition]
+        with self._clients.translated("reading a topic"):
+            self._consumer.incremental_unassign([partition.at(0) for partition in partitions])
+
+    # ---- what comes
+
+    def _take(self, wait_s: float) -> None:
+        """Sorts what has come, after waiting for the first of it."""
+        with self._clients.translated("reading a topic"):
+            records: list[Message] = []
+            if wait_s > 0:
+                first = self._consumer.poll(wait_s)
+                if first is None:
+                    return
+                records.append(first)
+            records += self._consumer.consume(_TAKEN_COUNT, 0)
+        if any(map(_error_of, records)):
+            for error in filter(_error_of, records):
+                self._note(error)
+            records = [record for record in records if record.error() is None]
+        for place, run in groupby(records, _place_of):
+            self._add(self._by_place.get(place), list(run))
+
+    def _add(self, lane: _Lane | None, records: list[Message]) -> None:
+        if lane is None:
+            return  # of a partition that was dropped
+        if (records[0].offset() or 0) < lane.at:
+            records = [record for record in records if (record.offset() or 0) >= lane.at]
+        if records:
+            lane.at = (records[-1].offset() or 0) + 1
+            lane.records += records
+            lane.size_bytes += _size_bytes(records)
+            if lane.size_bytes > _LANE_BYTES_MAX and not lane.is_paused:
+                self._consumer.pause([_place_of(records[0]).at(0)])
+                lane.is_paused = True
+
+    def _note(self, told: Message) -> None:
+        """What the client told of a partition instead of a record."""
+        error = told.error()
+        assert error is not None
+        lane = self._by_place.get(_place_of(told))
+        if lane is None:
+            if error.code() not in {KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET}:
+                raise self._clients.error(error, "reading")
+        elif error.code() == KafkaError._PARTITION_EOF:
+            lane.at = max(lane.at, told.offset() or 0)
+        elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+            self._positions.forget(lane.queue)
+            kept = self._positions.ranges([lane.queue])[lane.queue]
+            lane.error = out_of_range(lane.queue, lane.offset, kept)
+        else:
+            lane.error = self._clients.error(error, f"reading topic {lane.queue.topic!r}")
+
+    def _catch_up(self, queues: Iterable[LogQueue]) -> None:
+        """Waits for a record of one of these queues, unless all that are committed have come."""
+        ends = self._positions.ends(list(queues))
+        deadline = time.monotonic() + self._clients.timeout_s
+        while not self._closed.is_set():
+            lanes = [(self._lanes[queue], end) for queue, end in ends.items() if queue in self._lanes]
+            if any(lane.records or lane.error for lane, _ in lanes) or all(lane.at >= end for lane, end in lanes):
+                return
+            if time.monotonic() > deadline:
+                queue = next(lane.queue for lane, end in lanes if lane.at < end)
+                raise self._clients.error(KafkaError(KafkaError._TIMED_OUT), f"reading topic {queue.topic!r}")
+            self._take(_STEP_S)
+
+    # ---- what is given
+
+    def _given(
+        self, wanted: Iterable[LogQueue], size_bytes_max: int, errors: Mapping[LogQueue, TxmsgError]
+    ) -> list[Fetched]:
+        found: list[Fetched] = []
+        left_bytes = size_bytes_max
+        for queue in wanted:
+            if found and left_bytes <= 0:
+                break
+            if (error := errors.get(queue)) is not None:
+                found.append(Fetched(queue, error=error))
+            elif (lane := self._lanes.get(queue)) is not None and (lane.records or lane.error):
+                fetched = self._fetched(lane, left_bytes)
+                left_bytes -= fetched.size_bytes
+                found.append(fetched)
+        return found
+
+    def _fetched(self, lane: _Lane, size_bytes_max: int) -> Fetched:
+        if not lane.records:
+            return Fetched(lane.queue, error=lane.error)
+        records, size_bytes = lane.records, lane.size_bytes
+        if size_bytes > size_bytes_max:
+            sizes = list(accumulate(len(record) + RECORD_SIZE_BYTES for record in records))
+            count = max(1, bisect_left(sizes, size_bytes_max))
+            records, size_bytes = records[:count], sizes[count - 1]
+        try:
+            batch = RecordBatch.of(*lane.queue, records, size_bytes)
+        except CorruptLog as exc:
+            lane.error = exc
+            return Fetched(lane.queue, error=exc)
+        lane.records = lane.records[len(records) :]
+        lane.size_bytes -= size_bytes
+        lane.offset = batch.end_offset
+        first, end = records[0].offset() or 0, (records[-1].offset() or 0) + 1
+        if end - first == batch.end_offset - batch.base_offset:
+            self._positions.note(lane.queue, batch.base_offset, first, count=end - first)
+        else:
+            self._positions.note(lane.queue, batch.end_offset, end)
+        if lane.is_paused and not lane.records:
+            self._consumer.resume([self._positions.partition_of(lane.queue).at(0)])
+            lane.is_paused = False
+        return Fetched(lane.queue, (batch,))
+
+
+def _size_bytes(records: Sequence[Message]) -> int:
+    return sum(map(len, records)) + RECORD_SIZE_BYTES * len(records)
+
+
+class Readers:
+    """The readers of a log: a thread that fetches gets the one that can just go on, if there is one."""
+
+    def __init__(self, clients: Clients, positions: Positions) -> None:
+        self._clients = clients
+        self._positions = positions
+        self._lock = threading.Lock()
+        self._idle: list[Reader] = []
+        """The one that was used last is the last."""
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Fetches that wait end soon. Closing twice is fine."""
+        self._closed.set()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for reader in idle:
+            reader.close()
+
+    def fetch(self, wanted: Mapping[LogQueue, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
+        """As `LogAccess.fetch`."""
+        reader = self._taken(wanted)
+        try:
+            return reader.fetch(wanted, size_bytes_max, wait_s)
+        finally:
+            self._give_back(reader)
+
+    def _taken(self, wanted: Mapping[LogQueue, int]) -> Reader:
+        with self._lock:
+            best = max(self._idle, key=lambda reader: reader.fits(wanted), default=None)
+            if best is not None and (best.fits(wanted) or len(self._idle) >= _IDLE_MAX):
+                self._idle.remove(best)
+                return best
+        return Reader(self._clients, self._positions, self._closed)
+
+    def _give_back(self, reader: Reader) -> None:
+        with self._lock:
+            if self._closed.is_set():
+                surplus = [reader]
+            else:
+                self._idle.append(reader)
+                surplus, self._idle = self._idle[:-_IDLE_MAX], self._idle[-_IDLE_MAX:]
+        for each in surplus:
+            each.close()

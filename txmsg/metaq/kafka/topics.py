@@ -1,0 +1,151 @@
+"""Topics of Kafka: which there are, and what they are set to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from txmsg.errors import MisuseError, TopicExists, UnknownTopic
+from txmsg.message import BODY_SIZE_BYTES_CEILING
+from txmsg.metaq.format.frame import Compression
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.store.topics import Flush, TopicSettings
+
+RECORD_SIZE_BYTES_MAX: Final = BODY_SIZE_BYTES_CEILING + 1024 * 1024
+"""Of a record, and of what a producer sends at once if it is one record."""
+PARTITIONS_AT_ONCE_MAX: Final = 2_000
+"""Kafka refuses 5,000 and more."""
+_RETENTION: Final = "retention.ms"
+_COMPRESSION: Final = "compression.type"
+
+
+class Topics:
+    """Administers topics, by their names in Kafka. Threads may share it."""
+
+    def __init__(self, clients: Clients, admin: AdminClient) -> None:
+        self._clients = clients
+        self._admin = admin
+
+    def all(self) -> dict[str, int]:
+        """All topics, and how many partitions each has."""
+        with self._clients.translated("listing the topics"):
+            found = self._admin.list_topics(timeout=self._clients.timeout_s)
+        return {name: len(topic.partitions) for name, topic in found.topics.items()}
+
+    def partitions_of(self, name: str) -> int:
+        """How many partitions a topic has; 0 when there is no such topic. Raises PermissionDenied."""
+        doing = f"looking for topic {name}"
+        try:
+            with self._clients.translated(doing):
+                answer = self._admin.describe_topics(TopicCollection([name]), request_timeout=self._clients.timeout_s)[
+                    name
+                ]
+                return len(answer.result().partitions)
+        except UnknownTopic:
+            return 0
+
+    def ensure(self, name: str, partitions: int, *, copies: int = -1, copies_in_sync: int | None = None) -> None:
+        """Creates a topic, or raises the number of its partitions to this.
+
+        copies: of each partition of a new topic; -1: as Kafka's brokers say. copies_in_sync: how many must have a
+        write before it counts.
+        """
+        found = self.partitions_of(name)
+        if not found:
+            config = {"max.message.bytes": str(RECORD_SIZE_BYTES_MAX)}
+            if copies_in_sync is not None:
+                config["min.insync.replicas"] = str(copies_in_sync)
+            found = min(partitions, PARTITIONS_AT_ONCE_MAX)
+            new = NewTopic(name, found, copies, config=config)
+            try:
+                with self._clients.translated(f"creating topic {name}"):
+                    self._admin.create_topics([new], request_timeout=self._clients.timeout_s)[name].result()
+            except TopicExists:  # created by another process this moment
+                found = self.partitions_of(name)
+        while found < partitions:
+            found = min(partitions, found + PARTITIONS_AT_ONCE_MAX)
+            self._raise_partitions(name, found)
+
+    def _raise_partitions(self, name: str, partitions: int) -> None:
+        try:
+            with self._clients.translated(f"adding partitions to topic {name}"):
+                new = NewPartitions(name, partitions)
+                self._admin.create_partitions([new], request_timeout=self._clients.timeout_s)[name].result()
+        except MisuseError:
+            if self.partitions_of(name) < partitions:  # else another process has added them this moment
+                raise
+
+    def delete(self, names: list[str]) -> None:
+        """Deletes topics. What is not there is deleted."""
+        for name, answer in self._admin.delete_topics(names, request_timeout=self._clients.timeout_s).items():
+            try:
+                with self._clients.translated(f"deleting topic {name}"):
+                    answer.result()
+            except UnknownTopic:
+                pass
+
+    # ---- settings
+
+    def config(self, name: str) -> Mapping[str, ConfigEntry]:
+        """What a topic is set to. Raises UnknownTopic."""
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        with self._clients.translated(f"asking for the settings of topic {name}"):
+            answers = self._admin.describe_configs([resource], request_timeout=self._clients.timeout_s)
+            return answers[resource].result()  # type: ignore[no-any-return]
+
+    def settings_of(self, name: str) -> TopicSettings:
+        """The settings of a topic, as far as txmsg has words for them. Those of one that is not there are usual."""
+        try:
+            config = self.config(name)
+        except UnknownTopic:
+            return TopicSettings(flush=Flush.TIMED)
+        compression = str(config[_COMPRESSION].value).upper()
+        retention = config[_RETENTION]
+        is_own = ConfigSource(retention.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG and int(str(retention.value)) > 0
+        return TopicSettings(
+            flush=Flush.TIMED,
+            compression=Compression[compression] if compression in Compression.__members__ else Compression.NONE,
+            retention_s=int(str(retention.value)) / 1000 if is_own else None,
+        )
+
+    def set(self, name: str, settings: TopicSettings) -> None:
+        """Sets compression and retention. Raises MisuseError for what Kafka does otherwise, UnknownTopic."""
+        if settings.flush is Flush.SYNC:
+            raise MisuseError(
+                f"topic {name} cannot be flushed before each append returns: Kafka relies on copies, so ask for more "
+                "of them with min.insync.replicas (kafka-configs.sh)"
+            )
+        before = self.settings_of(name)
+        if not self.partitions_of(name):
+            raise UnknownTopic(f"topic {name} is not in Kafka: create it first, as with kafka-topics.sh")
+        changes: list[ConfigEntry] = []
+        if settings.compression is not before.compression:
+            value = "producer" if settings.compression is Compression.NONE else settings.compression.name.lower()
+            changes.append(_set(_COMPRESSION, value))
+        if settings.retention_s != before.retention_s:
+            changes.append(
+                ConfigEntry(_RETENTION, None, incremental_operation=AlterConfigOpType.DELETE)
+                if settings.retention_s is None
+                else _set(_RETENTION, str(max(1, round(settings.retention_s * 1000))))
+            )
+        if changes:
+            resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
+            with self._clients.translated(f"setting topic {name}"):
+                answers = self._admin.incremental_alter_configs([resource], request_timeout=self._clients.timeout_s)
+                answers[resource].result()
+
+
+def _set(name: str, value: str) -> ConfigEntry:
+    return ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
