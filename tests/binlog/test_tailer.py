@@ -342,9 +342,7 @@ def test_it_goes_on_when_its_token_is_valid_again_and_after_an_answer_that_was_l
     table: Table, tmp_path: Path, error: TxmsgError, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refusing() -> LogSink:
-        sink = open_sink(str(tmp_path))
-        sink.__class__ = Refusing
-        return sink
+        return Refusing(open_log(tmp_path, append=True), str(tmp_path))
 
     table.add("t", 5)
     with tailing(table.url, tmp_path, sink=refusing):

@@ -54,11 +54,35 @@ class TailerConfig:
     )
     metaq: str = setting(
         "",
-        "The log: a directory, created if it is missing, or the address of `txmsg metaq serve`.",
-        metavar="DIR|HOST:PORT",
+        "The log: a directory, created if it is missing, the address of `txmsg metaq serve`, or "
+        "kafka://HOST:PORT,...[/PREFIX].",
+        metavar="LOG",
         option="--metaq",
         variable="TXMSG_METAQ",
         shown="none; it must be given",
+    )
+    kafka_config: Path | None = setting(
+        None,
+        "File with properties of librdkafka for a Kafka, NAME=VALUE a line: security.protocol, sasl.username ...",
+        kind=Kind.FILE,
+        option="--kafka-config",
+        variable="TXMSG_KAFKA_CONFIG",
+    )
+    replication_factor: int | None = setting(
+        None,
+        "Copies of each topic that the tailer creates in a Kafka.",
+        kind=Kind.COUNT,
+        least=1,
+        option="--replication-factor",
+        shown="as the cluster is set",
+    )
+    min_insync_replicas: int | None = setting(
+        None,
+        "Copies of a topic created in a Kafka that must be there for a write.",
+        kind=Kind.COUNT,
+        least=1,
+        option="--min-insync-replicas",
+        shown="as the cluster is set",
     )
     mirror: str = setting(
         "metaq",
@@ -119,6 +143,19 @@ class TailerConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)
+        self._check_copies()
         check_mirror_name(self.mirror)
         check_patterns(self.topics or ())
         check_patterns(self.exclude or ())
+
+    def _check_copies(self) -> None:
+        factor, least = self.replication_factor, self.min_insync_replicas
+        if (factor or least) and not self.metaq.startswith("kafka://"):
+            raise MisuseError(
+                f"replication_factor and min_insync_replicas are of topics in a Kafka, and metaq is {shown(self.metaq)}"
+            )
+        if factor and least and least > factor:
+            raise MisuseError(
+                f"min_insync_replicas = {least} is more than replication_factor = {factor}: nothing could be written; "
+                "with 3 copies, ask for 2 in sync"
+            )

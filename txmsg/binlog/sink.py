@@ -36,8 +36,8 @@ class Mark(NamedTuple):
 class Tail(NamedTuple):
     """What a log has of a queue, and its last message.
 
-    range: None if it had messages, and both they and the place where they ended are gone. last: None if there are no
-    messages, or a hole at the end.
+    range: its begin may be lower than the first message that is kept. None: it had messages, and both they and the
+    place where they ended are gone. last: None if there are no messages, or a hole at the end.
     """
 
     range: OffsetRange | None

@@ -21,6 +21,7 @@ from txmsg.binlog.config import TailerConfig, check_mirror_name, check_patterns
 from txmsg.binlog.database import Session, connect, translated
 from txmsg.binlog.figures import dead, figures_of, unready
 from txmsg.binlog.progress import Progress
+from txmsg.binlog.sink import Sink
 from txmsg.binlog.status import MirrorStatus, diverged, make
 from txmsg.binlog.status import drop as drop_mirror
 from txmsg.binlog.status import status as status_of
@@ -32,10 +33,11 @@ from txmsg.cli.options import Decorator, duration, json_option, storage_option, 
 from txmsg.cli.output import print_facts, print_table
 from txmsg.cli.settings import read_settings, settings_options, take_again
 from txmsg.logs import EventLog, name_process, set_log_level
+from txmsg.metaq.kafka.location import is_kafka
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving_on_thread
 from txmsg.mirror import open_sink
-from txmsg.mirror.repair import fork_log
+from txmsg.mirror.repair import delete_topics, fork_log
 from txmsg.runtime.signals import call_on_hangup_by_thread
 from txmsg.settings.live import Given
 from txmsg.settings.tracing import tracing_of_process
@@ -78,6 +80,20 @@ _exclude_option: Decorator = click.option(
 )
 
 
+def _metaq_option(meaning: str) -> Decorator:
+    return click.option("--metaq", metavar="DIR|kafka://...", required=True, help=meaning)
+
+
+_kafka_config_option: Decorator = click.option(
+    "--kafka-config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    envvar="TXMSG_KAFKA_CONFIG",
+    show_envvar=True,
+    help="File with properties of librdkafka for a Kafka, NAME=VALUE a line.",
+)
+
+
 @click.group()
 def tailer() -> None:
     """Mirror the messages of a Notify database into MetaQ, by logical replication.
@@ -106,7 +122,8 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
     given = Given(made, settings.sources())
     if not made.metaq:
         raise click.UsageError(
-            "tailer.metaq is missing: give --metaq, the directory of a log or HOST:PORT of its server"
+            "tailer.metaq is missing: give --metaq, the directory of a log, HOST:PORT of its server, or "
+            "kafka://HOST:PORT"
         )
     name_process(f"tailer {made.mirror}")
     made = dataclasses.replace(made, storage=migrate.libpq_url(made.storage))
@@ -120,7 +137,17 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
             click.echo(state.value)
 
     tracing = tracing_of_process() if made.tracing else None
-    running = Tailer(made, lambda: open_sink(made.metaq, tracing), on_state=tell, on_progress=_metrics())
+
+    def open_log() -> Sink:
+        return open_sink(
+            made.metaq,
+            tracing,
+            kafka_config=made.kafka_config,
+            replication_factor=made.replication_factor,
+            min_insync_replicas=made.min_insync_replicas,
+        )
+
+    running = Tailer(made, open_log, on_state=tell, on_progress=_metrics())
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: running.stop())
 
@@ -296,21 +323,25 @@ def _print_queues(found: MirrorStatus) -> None:
     "the log gives up.",
 )
 @storage_option
-@click.option("--metaq", metavar="DIR", required=True, help="Directory of the log.")
+@_metaq_option("The log: its directory, or kafka://HOST:PORT,...")
+@_kafka_config_option
 @_name_option
 @yes_option
 @json_option
-def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> None:
+def fork(*, storage: str, metaq: str, kafka_config: Path | None, name: str, yes: bool, as_json: bool) -> None:
     """Continue a log under a new generation, from the offset where it and its table begin to differ.
 
     Use it if the table is right, as after a restored backup, or the promotion of a standby that lagged behind. From
     that offset on, the log's own messages are no longer served, the tailer mirrors the table's, and groups that were
     further are set back.
+
+    Kafka cannot cut the end of a partition: there, topics with such a queue are deleted, with all that they hold, and
+    the tailer creates them with what the table has. To keep them, mirror to another prefix instead.
     """
     check_mirror_name(name)
-    directory = _directory(metaq)
+    where = metaq if is_kafka(metaq) else str(_directory(metaq))
     with closing(_mirror_session(storage)) as session, translated():
-        with closing(open_sink(str(directory))) as sink:
+        with closing(open_sink(where, kafka_config=kafka_config)) as sink:
             cuts = diverged(session, sink, name)
             generation = sink.generation
         groups: Sequence[str] = ()
@@ -319,13 +350,21 @@ def fork(*, storage: str, metaq: str, name: str, yes: bool, as_json: bool) -> No
                 f"topic {cut.topic} queue {cut.number}: from offset {cut.offset} on, {cut.log_end - cut.offset} "
                 f"messages of the log give way to {max(0, cut.table_end - cut.offset)} of the table"
             )
+        deleted = sorted({cut.topic for cut in cuts}) if is_kafka(metaq) else []
         if cuts:
+            lost = f"Delete topics {', '.join(deleted)} from" if deleted else "Give up from there on what is in"
             if not yes:
-                click.confirm(f"Give up what {metaq} has from there on?", abort=True)
-            generation, groups = fork_log(directory, cuts)
+                click.confirm(f"{lost} {metaq}?", abort=True)
+            if deleted:
+                delete_topics(where, kafka_config, deleted)
+            else:
+                generation, groups = fork_log(Path(where), cuts)
     if as_json:
         values = [{"topic": cut.topic, "queue": cut.number, "offset": cut.offset} for cut in cuts]
-        click.echo(json.dumps({"generation": generation, "cuts": values, "groups_set_back": list(groups)}))
+        told = {"generation": generation, "cuts": values, "groups_set_back": list(groups), "deleted_topics": deleted}
+        click.echo(json.dumps(told))
+    elif deleted:
+        click.echo(f"deleted {', '.join(deleted)}: create them again from the table with `txmsg tailer run`")
     elif cuts:
         for group in groups:
             click.echo(f"group {group} was further, and is set back")
@@ -347,12 +386,8 @@ def _directory(metaq: str) -> Path:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer verify --storage postgresql://notify@db/notify --metaq /var/lib/metaq",
 )
 @storage_option
-@click.option(
-    "--metaq",
-    metavar="DIR",
-    required=True,
-    help="Directory of the log. Its files are read directly, without a server.",
-)
+@_metaq_option("The log: its directory, whose files are read directly, without a server, or kafka://HOST:PORT,...")
+@_kafka_config_option
 @_topics_option
 @_exclude_option
 @_name_option
@@ -369,6 +404,7 @@ def verify(
     *,
     storage: str,
     metaq: str,
+    kafka_config: Path | None,
     topics: tuple[str, ...],
     exclude: tuple[str, ...] | None,
     name: str,
@@ -384,7 +420,8 @@ def verify(
         task = bars.add_task("messages", total=None)
         found = compare(
             migrate.libpq_url(storage),
-            Path(metaq),
+            metaq,
+            kafka_config=kafka_config,
             topics=topics,
             exclude=exclude or (),
             mirror=name,

@@ -7,8 +7,11 @@ repair      mends a log in a directory
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txmsg.binlog.sink import Sink
+from txmsg.metaq.kafka.location import is_kafka
 from txmsg.metaq.location import open_log
 from txmsg.mirror.log_sink import LogSink
 
@@ -16,11 +19,30 @@ if TYPE_CHECKING:
     from txmsg.tracing import Tracing
 
 
-def open_sink(where: str, tracing: Tracing | None = None) -> LogSink:
-    """The log in a directory, made when missing, or at an address. Raises LogBusy when another process writes it.
+def open_sink(
+    where: str,
+    tracing: Tracing | None = None,
+    *,
+    kafka_config: Path | None = None,
+    replication_factor: int | None = None,
+    min_insync_replicas: int | None = None,
+) -> Sink:
+    """The log in a directory, made when missing, at an address, or in a Kafka.
 
-    tracing: traces the appends that have traced messages.
+    tracing: traces the appends that have traced messages. kafka_config, replication_factor, min_insync_replicas: of a
+    Kafka, see KafkaSink. Raises LogBusy when another process writes the log of a directory; one that writes to a Kafka
+    is fenced.
     """
+    if is_kafka(where):
+        from txmsg.mirror.kafka_sink import KafkaSink  # with txmsg[kafka] only
+
+        return KafkaSink(
+            where,
+            kafka_config,
+            replication_factor=replication_factor,
+            min_insync_replicas=min_insync_replicas,
+            tracing=tracing,
+        )
     log = open_log(where, append=True)
     try:
         return LogSink(log, where, tracing)

@@ -1,8 +1,8 @@
-"""Mends a log in a directory by the table that it mirrors: after they have diverged, or after damage."""
+"""Mends a log by the table that it mirrors: after they have diverged, or after damage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +42,14 @@ def fork_log(root: Path, cuts: Sequence[Divergence]) -> Forked:
         groups = _set_back(reading, cuts)
         generation = log.fork([(cut.topic, cut.number, cut.offset) for cut in cuts])
         return Forked(generation, sorted(groups | _set_back(reading, cuts)))
+
+
+def delete_topics(where: str, kafka_config: Path | None, topics: Collection[str]) -> None:
+    """Deletes topics of a Kafka: the tailer creates them again, with all that the table has of them."""
+    from txmsg.mirror.kafka_sink import KafkaSink  # with txmsg[kafka] only
+
+    with closing(KafkaSink(where, kafka_config)) as sink:  # which ends a tailer that still writes
+        sink.delete(topics)
 
 
 def _set_back(log: LogAccess, cuts: Sequence[Divergence]) -> set[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.errors import shown
-from txmsg.verifier.log_bytes import FIELDS, Damaged, LogBytes, Row
+from txmsg.verifier.log_walk import LogFiles
+from txmsg.verifier.mirror import FIELDS, Mirror, Queue, Row
 from txmsg.verifier.table import Table, TableQueue
 
 DIFFERENCES_KEPT_MAX: Final = 20
@@ -23,8 +24,9 @@ _TOLD_EVERY: Final = 4096
 class Difference:
     """One range of offsets of a queue that is not as it must be.
 
-    kind: missing (in the table only), extra (in the log only), different, doubled (twice in the log), unmarked (a gap
-    that no hole marks), hole (marked as missing, but the table has it), damaged.
+    kind: missing (in the table only), extra (in the log only), different, doubled (twice in the log, or behind a later
+    one), unmarked (a gap that no hole marks), hole (marked as missing, but the table has it), damaged, foreign (a
+    record in Kafka that no mirror wrote; its offsets are the partition's).
     """
 
     kind: str
@@ -81,8 +83,9 @@ class Report:
 
 def verify(
     storage: str,
-    root: Path,
+    where: Path | str,
     *,
+    kafka_config: Path | None = None,
     topics: Sequence[str] = (),
     exclude: Sequence[str] = (),
     mirror: str = "metaq",
@@ -91,14 +94,15 @@ def verify(
 ) -> Report:
     """Compares all queues of the mirror's topics, or of those that fit `topics` and `exclude`, in little memory.
 
+    where: the directory of a log, or kafka://HOST:PORT,...[/PREFIX], then kafka_config is a file of Kafka's properties.
+
     What is committed when it begins must be in the log. wait_s: the time that the mirror has to get there, and the
     table to show what the log has already. progress is told how many messages are compared, and how many there are.
 
     Raises CorruptLog for a directory that is not a log, StorageError when the database cannot be read.
     """
     report = Report()
-    log = LogBytes(root)
-    with Table(storage) as table:
+    with _opened(where, kafka_config) as log, Table(storage) as table:
         known = table.queues()
         if not topics:
             topics, excluded = table.patterns(mirror)
@@ -119,31 +123,41 @@ def verify(
     return report
 
 
+def _opened(where: Path | str, kafka_config: Path | None) -> Mirror:
+    if isinstance(where, str) and where.startswith("kafka://"):
+        from txmsg.verifier.kafka_walk import KafkaTopics  # with txmsg[kafka] only
+
+        return KafkaTopics(where, kafka_config)
+    return LogFiles(Path(where))
+
+
 def _fits(topic: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(topic, pattern) for pattern in patterns)
 
 
-def _look_for_strangers(
-    report: Report, log: LogBytes, known: Sequence[TableQueue], queues: Sequence[TableQueue]
-) -> None:
+def _look_for_strangers(report: Report, log: Mirror, known: Sequence[TableQueue], queues: Sequence[TableQueue]) -> None:
     """Queues of the log that the table does not have."""
-    in_log, in_table = log.topics(), {(queue.topic, queue.number) for queue in known}
+    in_log, in_table = log.topics(), {Queue(queue.topic, queue.number) for queue in known}
     report.other_topics = sorted(in_log.keys() - {queue.topic for queue in known})
-    for topic in sorted({queue.topic for queue in queues} & in_log.keys()):
-        for number in in_log[topic]:
-            if (topic, number) not in in_table and (end := log.end(topic, number)):
-                begin = next(log.cells(topic, number)).base
-                report.note(Difference("extra", topic, number, begin, end, "the database has no such queue"))
+    strange = [
+        queue
+        for topic in sorted({queue.topic for queue in queues} & in_log.keys())
+        for number in in_log[topic]
+        if (queue := Queue(topic, number)) not in in_table
+    ]
+    for queue, end in log.ends(strange).items():
+        if end:
+            report.note(Difference("extra", *queue, log.begin(queue), end, "the database has no such queue"))
 
 
-def _ends(log: LogBytes, table: Table, queues: Sequence[TableQueue], wait_s: float) -> dict[TableQueue, int]:
+def _ends(log: Mirror, table: Table, queues: Sequence[TableQueue], wait_s: float) -> dict[TableQueue, int]:
     """Up to where each queue is compared: whatever table or log had, after both had time to have what the other has."""
     deadline = time.monotonic() + wait_s
     wanted = table.ends(queues)
-    mirrored = {queue: log.end(queue.topic, queue.number) for queue in queues}
+    mirrored = _mirrored(log, queues)
     while time.monotonic() < deadline and (behind := [queue for queue in queues if mirrored[queue] < wanted[queue]]):
         time.sleep(_LOOK_S)
-        mirrored |= {queue: log.end(queue.topic, queue.number) for queue in behind}
+        mirrored |= _mirrored(log, behind)
     ahead = [queue for queue in queues if mirrored[queue] > wanted[queue]]
     while ahead and time.monotonic() < deadline:  # what waits for a standby is in the log before the table shows it
         ends = table.ends(ahead)
@@ -152,35 +166,35 @@ def _ends(log: LogBytes, table: Table, queues: Sequence[TableQueue], wait_s: flo
     return {queue: max(wanted[queue], mirrored[queue]) for queue in queues}
 
 
+def _mirrored(log: Mirror, queues: Sequence[TableQueue]) -> dict[TableQueue, int]:
+    ends = log.ends([Queue(queue.topic, queue.number) for queue in queues])
+    return {queue: ends[Queue(queue.topic, queue.number)] for queue in queues}
+
+
 class _Comparison:
     """One queue, from `begin` to before `end`."""
 
-    def __init__(self, report: Report, log: LogBytes, queue: TableQueue, begin: int, end: int) -> None:
+    def __init__(self, report: Report, log: Mirror, queue: TableQueue, begin: int, end: int) -> None:
         self._report = report
         self._log = log
         self._queue = queue
-        self._begin = begin
-        self._end = end
-        self._is_cut = log.begin() > 0  # by the log's retention
-        self._first: int | None = None  # offset that the log has
-        self._holes: list[tuple[int, int]] = []
-        self._damaged: list[tuple[int, int]] = []
+        self._walk = log.walk(Queue(queue.topic, queue.number), begin, end, self._note)
         self._extra: list[tuple[int, int]] = []
 
     def run(self, rows: Iterator[Row]) -> Iterator[int]:
         """Walks both; yields the number of messages compared, now and then."""
         compared = 0
-        log_rows = self._log_rows()
+        log_rows = self._walk.rows()
         found = next(log_rows, None)
-        for expected in rows:
-            while found is not None and found[0] < expected[0]:
+        for row in rows:
+            while found is not None and found[0] < row[0]:
                 _extend(self._extra, found[0])
                 found = next(log_rows, None)
-            if found is None or found[0] > expected[0]:
-                self._missing(expected[0])
+            if found is None or found[0] > row[0]:
+                self._missing(row[0])
                 continue
             compared += 1
-            if found != expected:
+            if found != (expected := self._log.expected(row)):
                 self._different(found, expected)
             if compared % _TOLD_EVERY == 0:
                 yield compared
@@ -189,6 +203,7 @@ class _Comparison:
             _extend(self._extra, found[0])
             found = next(log_rows, None)
         self._report.messages += compared
+        self._report.in_holes += self._walk.in_holes
 
     def finish(self, begin: int) -> None:
         """Notes what the log alone has. begin: of the table, which may have dropped segments meanwhile."""
@@ -198,41 +213,12 @@ class _Comparison:
             if first + dropped < end:
                 self._note("extra", first + dropped, end)
 
-    def _log_rows(self) -> Iterator[Row]:
-        """The log's messages by rising offsets; notes what is wrong with their places."""
-        at: int | None = None
-        for cell in self._log.cells(self._queue.topic, self._queue.number):
-            if cell.base >= self._end:
-                return
-            self._first = cell.base if self._first is None else self._first
-            try:
-                frame = self._log.frame(cell, self._queue.topic, self._queue.number)
-            except (Damaged, FileNotFoundError) as exc:
-                if cell.position >= self._log.begin():  # else it was deleted since: retention goes on
-                    self._damaged.append((cell.base, cell.end))
-                    self._note("damaged", cell.base, cell.end, str(exc))
-                    at = max(at or 0, cell.end)
-                continue
-            end = cell.end if frame.hole_end is None else frame.hole_end
-            at = cell.base if at is None else at
-            if cell.base > at and at < self._begin:
-                self._note("unmarked", at, min(cell.base, self._begin), "a gap, and no hole is marked")
-            elif cell.base < at:
-                self._note("doubled", cell.base, min(end, at))
-            if frame.hole_end is not None:
-                self._holes.append((cell.base, end))
-                self._report.in_holes += max(0, end - max(at, cell.base))
-            for row in frame.rows:
-                if at <= row[0] < self._end:
-                    yield row
-            at = max(at, end)
-
     def _missing(self, offset: int) -> None:
-        if self._is_cut and (self._first is None or offset < self._first):
+        if self._walk.is_cut(offset):
             self._report.table_only += 1
-        elif _holds(self._holes, offset):
+        elif _holds(self._walk.holes, offset):
             self._note("hole", offset, offset + 1, "marked as missing, but the table has it")
-        elif not _holds(self._damaged, offset):
+        elif not _holds(self._walk.damaged, offset):
             self._note("missing", offset, offset + 1)
 
     def _different(self, found: Row, expected: Row) -> None:

@@ -14,21 +14,7 @@ from typing import Final, NamedTuple
 from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog
-
-Row = tuple[int, bytes, int, bytes, bytes, bytes, bytes, bytes, int, int]
-"""A message, by the names of FIELDS. What there is none of is empty; times are microseconds since 1970."""
-FIELDS: Final = (
-    "offset",
-    "transaction id",
-    "n",
-    "key",
-    "tag",
-    "ordering key",
-    "headers",
-    "body",
-    "born_at",
-    "stored_at",
-)
+from txmsg.verifier.mirror import Row
 
 _HEADER: Final = struct.Struct("<4sIIIQQQQIIIIIBBHqqH6x")
 _CELL: Final = struct.Struct("<QQIIqII")

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from txmsg.errors import StorageError
 from txmsg.postgres import connect
-from txmsg.verifier.log_bytes import Row
+from txmsg.verifier.mirror import Row
 
 _CONNECT_TIMEOUT_S: Final = 30
 

@@ -1,0 +1,396 @@
+"""A mirror in a Kafka: readers of what is committed get each message of a queue once, in order, without a gap."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from tests.integration.cli_harness import json_of, said
+from tests.kafka_server import Kafka, PrivateKafka, admin, create_topic
+from tests.mirror.load import Load
+from tests.mirror.rows import make_queues, store, written
+from tests.mirror.tailer_process import TailerProcess
+from tests.waiting import until
+from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.sink import Mark
+from txmsg.errors import LogBusy
+from txmsg.message import QueueNumber
+from txmsg.metaq.kafka.transactions import Part, Partition
+from txmsg.mirror.kafka_sink import WRITER, KafkaSink
+from txmsg.verifier.compare import Report, verify
+
+pytestmark = pytest.mark.long
+
+QUEUES = 3
+WAIT_S_MAX = 60.0
+ANSWER_S_MAX = 30.0
+
+NewTailer = Callable[..., TailerProcess]
+
+
+@pytest.fixture
+def where(kafka: Kafka, kafka_prefix: str) -> str:
+    return f"{kafka.address}/{kafka_prefix}"
+
+
+@pytest.fixture
+def url(notify_url: str) -> Iterator[str]:
+    """A Notify database with the topic `trade`; its mirror is dropped in the end, for a slot holds a database."""
+    make_queues(notify_url, "trade", QUEUES)
+    yield notify_url
+    said("tailer", "drop", "--storage", notify_url, "--yes")
+
+
+@pytest.fixture
+def load(url: str) -> Load:
+    return Load(url, "trade", QUEUES, seed=random.randrange(2**32))
+
+
+@pytest.fixture
+def new_tailer(url: str, where: str, tmp_path: Path) -> Iterator[NewTailer]:
+    """Makes tailers of the database, which are not started yet."""
+    with ExitStack() as stack:
+
+        def make(*options: str, into: str = where, name: str = "tailer") -> TailerProcess:
+            return stack.enter_context(TailerProcess(url, into, *options, said=tmp_path / f"{name}.said"))
+
+        yield make
+
+
+@pytest.fixture
+def tailer(new_tailer: NewTailer) -> TailerProcess:
+    return new_tailer()
+
+
+def require_equal(url: str, where: str, messages: int) -> Report:
+    """All messages are in Kafka as they are in the table, once the mirror has had time."""
+    report = verify(url, where, wait_s=WAIT_S_MAX)
+    assert report.is_equal, "\n".join(map(str, report.differences))
+    assert report.messages == messages
+    return report
+
+
+def end_sessions(url: str) -> None:
+    """Ends the sessions of tailers, as the server does by itself when one stood still for a minute."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where application_name like 'txmsg tailer%' and datname = current_database()"
+        )
+
+
+def stops_of(url: str) -> dict[tuple[str, int], str]:
+    """Why queues are mirrored no further."""
+    with psycopg.connect(url) as connection:
+        return {
+            (topic, number): reason
+            for topic, number, reason in connection.execute(
+                "select t.name, q.number, m.stopped from txmsg.mirror_queue m join txmsg.queue q on q.id = m.queue "
+                "join txmsg.topic t on t.id = q.topic_id where m.stopped is not null"
+            )
+        }
+
+
+# ---- whatever happens to the tailer
+
+
+def test_killed_at_any_moment_under_load_it_mirrors_all(
+    url: str, where: str, load: Load, tailer: TailerProcess
+) -> None:
+    rng = random.Random(load.count)
+    with load.going_on():
+        for round_number in range(3):
+            tailer.start()
+            seen = load.count
+            until(lambda: load.count > seen + rng.randrange(300))  # noqa: B023 - called at once
+            tailer.kill()
+            if round_number % 2:
+                tailer.launch()
+                until(lambda: rng.random() < 0.1)
+                tailer.kill()  # twice in a row: before it has begun, or soon after
+        tailer.start()
+    require_equal(url, where, load.count)
+    tailer.stop()
+
+
+def test_a_tailer_that_was_paused_while_another_went_on_writes_nothing_and_stands_by(
+    url: str, where: str, load: Load, tailer: TailerProcess, new_tailer: NewTailer
+) -> None:
+    other = new_tailer(name="other")
+    with load.going_on():
+        for _ in range(3):
+            tailer.start()
+            seen = load.count
+            until(lambda: load.count > seen + 100)  # noqa: B023 - called at once
+            tailer.pause()
+            end_sessions(url)
+            other.start()
+            seen = load.count
+            until(lambda: load.count > seen + 50)  # noqa: B023 - called at once
+            tailer.resume()
+            tailer.await_state("standing by")
+            tailer.kill()
+            assert other.is_running
+            other.stop()
+        tailer.start()
+    require_equal(url, where, load.count)
+    tailer.stop()
+
+
+def batch_of(offsets: range, queue: int = 0) -> Batch:
+    rows = [Row(offset.to_bytes(16), 0, b"", b"", b"", b"%d" % offset, 0, 0, b"") for offset in offsets]
+    return Batch("trade", QueueNumber(queue), offsets.start, rows)
+
+
+def marks_of(sink: KafkaSink, queue: int = 0) -> list[int]:
+    return [mark.offset for mark in sink.marks("trade", QueueNumber(queue), 0, 10**9)]
+
+
+def test_what_a_fenced_writer_had_begun_is_not_read_and_it_cannot_end_it(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        zombie = stack.enter_context(closing(KafkaSink(where)))
+        zombie.tails([("trade", 0)])
+        zombie.append([batch_of(range(3))])
+        sent = zombie._writer._producer.flush  # between what is sent, and its commit, it is paused
+
+        def pause(timeout_s: float) -> int:
+            left: int = sent(timeout_s)
+            other = stack.enter_context(closing(KafkaSink(where)))
+            [tail] = other.tails([("trade", 0)])
+            assert not isinstance(tail, Exception)
+            assert tail.range is not None
+            assert tail.range.end == 3
+            other.append([batch_of(range(3, 6))])
+            return left
+
+        monkeypatch.setattr(zombie._writer, "_producer", _Stubbed(zombie._writer._producer, flush=pause))
+        with pytest.raises(LogBusy, match="fenced"):
+            zombie.append([batch_of(range(3, 9))])
+        reader = stack.enter_context(closing(KafkaSink(where)))
+        assert marks_of(reader) == list(range(6))
+
+
+class _Stubbed:
+    """An object of which one method is another one."""
+
+    def __init__(self, whole: object, **methods: object) -> None:
+        self._whole = whole
+        self.__dict__ |= methods
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._whole, name)
+
+
+def test_a_transaction_that_nobody_committed_leaves_the_queue_as_it_was(where: str) -> None:
+    with closing(KafkaSink(where)) as sink:
+        sink.append([batch_of(range(4)), batch_of(range(7), queue=1)])
+    with closing(KafkaSink(where)) as sink:
+        producer = sink._writer._producer
+        producer.begin_transaction()
+        sink._writer._produce(sink._part(batch_of(range(4, 300))))
+        assert producer.flush(ANSWER_S_MAX) == 0
+        sink._writer._notes.close()  # as killed: nothing is aborted
+    with closing(KafkaSink(where)) as sink:
+        tails = sink.tails([("trade", 0), ("trade", 1), ("trade", 2), ("paid", 0)])
+        assert [getattr(tail, "range", tail) for tail in tails] == [(0, 4), (0, 7), (0, 0), (0, 0)]
+        assert isinstance(mark := getattr(tails[0], "last", None), Mark)
+        assert (mark.offset, mark.transaction_id) == (3, (3).to_bytes(16))
+        sink.append([batch_of(range(4, 5))])
+        assert marks_of(sink) == list(range(5))
+
+
+# ---- whatever happens to the topics
+
+
+def partitions_of(kafka: Kafka, name: str) -> int:
+    return len(admin(kafka).list_topics(timeout=ANSWER_S_MAX).topics[name].partitions)
+
+
+def delete_records(kafka: Kafka, name: str) -> None:
+    """As retention does."""
+    places = [TopicPartition(name, number, -1) for number in range(QUEUES)]  # -1: all
+    client = admin(kafka)
+    for future in client.delete_records(places).values():
+        future.result(ANSWER_S_MAX)
+
+
+def forget_notes(kafka: Kafka, prefix: str) -> None:
+    """As Kafka does after `offsets.retention.minutes`."""
+    client = admin(kafka)
+    for future in client.delete_consumer_groups([f"{prefix}{WRITER}"]).values():
+        future.result(ANSWER_S_MAX)
+
+
+def test_when_kafka_has_deleted_what_was_read_the_mirror_goes_on_where_it_was(
+    *, url: str, where: str, kafka: Kafka, kafka_prefix: str, load: Load, tailer: TailerProcess
+) -> None:
+    kept_from = {queue: 0 for queue in load.ends}
+    for are_notes_kept in (True, False):
+        load.write(30)
+        tailer.start()
+        report = require_equal(url, where, load.count - sum(kept_from.values()))
+        assert report.table_only == sum(kept_from.values())
+        tailer.stop()
+        delete_records(kafka, f"{kafka_prefix}trade")
+        kept_from = dict(load.ends)
+        if not are_notes_kept:
+            forget_notes(kafka, kafka_prefix)
+    ends = kept_from
+    load.write(30)
+    tailer.start()
+    report = require_equal(url, where, load.count - sum(ends.values()))
+    assert report.table_only == sum(ends.values())
+    tailer.stop()
+    with closing(KafkaSink(where)) as sink:
+        for queue, end in ends.items():
+            assert marks_of(sink, queue) == list(range(end, load.ends[queue]))
+
+
+def test_topics_get_the_copies_that_are_asked_for_and_partitions_when_queues_are_added(
+    *, url: str, where: str, kafka: Kafka, kafka_prefix: str, load: Load, new_tailer: NewTailer
+) -> None:
+    tailer = new_tailer("--replication-factor", "1", "--min-insync-replicas", "1")
+    load.write(10)
+    tailer.start()
+    require_equal(url, where, load.count)
+    name = f"{kafka_prefix}trade"
+    assert partitions_of(kafka, name) == QUEUES
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    client = admin(kafka)
+    config = client.describe_configs([resource])[resource].result(ANSWER_S_MAX)
+    assert config["min.insync.replicas"].value == "1"
+    assert config["min.insync.replicas"].source == 1, "it is not the topic's own"
+
+    with psycopg.connect(url) as connection:
+        connection.execute("insert into txmsg.queue (topic_id, number) select id, 3 from txmsg.topic")
+        connection.execute("update txmsg.topic set queue_count = 4, ordered_queues = 4")
+    load.ends[3] = 0
+    load.write(30)
+    require_equal(url, where, load.count)
+    assert partitions_of(kafka, name) == 4
+    tailer.stop()
+
+
+def test_more_copies_than_nodes_stop_the_queues_with_the_reason(
+    url: str, load: Load, new_tailer: NewTailer, private_kafka: PrivateKafka
+) -> None:
+    tailer = new_tailer("--replication-factor", "9")
+    load.write(10)
+    tailer.start()
+    assert "replication factor" in stops_of(url)["trade", 0].lower()
+    tailer.stop()
+
+
+def test_a_name_that_kafka_refuses_and_a_message_too_large_for_its_topic_stop_their_queues_only(
+    *, url: str, where: str, kafka: Kafka, kafka_prefix: str, load: Load, tailer: TailerProcess
+) -> None:
+    make_queues(url, "100%25", 1)
+    make_queues(url, "small", 1)
+    create_topic(kafka, f"{kafka_prefix}small", max_message_bytes="3000")
+    large = written("small", 0, 0)._replace(body=random.Random(1).randbytes(10_000))
+    store(url, [written("100%25", 0, 0), large])
+    load.write(20)
+    tailer.start()
+    require_stopped = stops_of(url)
+    assert set(require_stopped) == {("100%25", 0), ("small", 0)}
+    assert "not a valid name there" in require_stopped["100%25", 0]
+    assert "too large" in require_stopped["small", 0]
+    report = verify(url, where, topics=["trade"], wait_s=WAIT_S_MAX)
+    assert report.is_equal
+    assert report.messages == load.count
+    tailer.stop()
+
+
+def test_offsets_that_the_table_lost_before_they_were_mirrored_are_a_gap(
+    url: str, where: str, load: Load, tailer: TailerProcess
+) -> None:
+    load.write(20)
+    tailer.start()
+    require_equal(url, where, load.count)
+    tailer.kill()
+    mirrored = dict(load.ends)
+    load.write(40)
+    lost = {queue: end - mirrored[queue] for queue, end in load.ends.items()}
+    said("tailer", "drop", "--storage", url, "--yes")  # else retention would wait for the mirror, and the slot have all
+    with psycopg.connect(url) as connection:
+        connection.execute("select txmsg.rotate(1)")
+        connection.execute("update txmsg.segment set dropping = true where id = 1")
+        connection.execute("delete from txmsg.message")
+    before = load.count
+    tailer.start()  # once with nothing to write behind the gap
+    tailer.stop()
+    load.write(20, segment=2)
+    tailer.start()
+    report = require_equal(url, where, load.count - before)
+    assert report.in_holes == sum(lost.values()) > 0
+    assert len(re.findall("dropped from the table before they were mirrored", tailer.said)) == QUEUES
+    tailer.stop()
+
+
+def test_a_topic_that_differs_from_the_table_is_left_alone_until_fork_has_it_created_again(
+    url: str, where: str, load: Load, tailer: TailerProcess
+) -> None:
+    load.write(60)
+    tailer.start()
+    require_equal(url, where, load.count)
+    tailer.stop()
+    end = load.ends[1]
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "delete from txmsg.message where queue_offset >= %s and queue = "
+            "(select q.id from txmsg.queue q where q.number = 1)",
+            (end - 3,),
+        )
+    store(url, [written("trade", 1, offset)._replace(body=b"another") for offset in range(end - 3, end + 5)])
+    load.ends[1] = end + 5
+    tailer.start()
+    assert f"topic trade queue 1: from offset {end - 3} on" in stops_of(url)["trade", 1]
+    tailer.stop()
+    assert verify(url, where).differing["different"] == 3
+
+    forked = json_of("tailer", "fork", "--storage", url, "--metaq", where, "--yes")
+    assert forked["deleted_topics"] == ["trade"]
+    tailer.start()
+    load.write(10)
+    require_equal(url, where, load.count)
+    tailer.stop()
+    assert json_of("tailer", "fork", "--storage", url, "--metaq", where, "--yes")["cuts"] == []
+
+
+def test_records_that_kafka_lost_and_records_of_others_stop_their_queues(
+    *, url: str, where: str, kafka: Kafka, kafka_prefix: str, load: Load, tailer: TailerProcess
+) -> None:
+    load.write(40)
+    tailer.start()
+    require_equal(url, where, load.count)
+    tailer.stop()
+    with closing(KafkaSink(where)) as sink:  # more was committed than there is
+        note = f"{load.ends[0] + 2} {bytes(16).hex()} 0 1"
+        sink._writer.write([Part(Partition(f"{kafka_prefix}trade", 0), (), note, 1)])
+    other = Producer({"bootstrap.servers": kafka.servers})
+    other.produce(f"{kafka_prefix}trade", b"of another program", partition=1)
+    assert other.flush(ANSWER_S_MAX) == 0
+    load.write(20)
+    tailer.start()
+    stops = stops_of(url)
+    assert set(stops) == {("trade", 0), ("trade", 1)}
+    assert f"but {load.ends[0] + 1} was committed" not in stops["trade", 0]  # what was written since is not in Kafka
+    assert "Kafka has lost" in stops["trade", 0]
+    assert "was not written by a mirror" in stops["trade", 1]
+    tailer.stop()
+    assert verify(url, where).differing["foreign"] == 1
+
+    forget_notes(kafka, kafka_prefix)  # as the text of the stop tells for what was lost
+    tailer.start()
+    assert set(stops_of(url)) == {("trade", 1)}
+    tailer.stop()

@@ -1,0 +1,128 @@
+"""What a mirror writes into a Kafka is read by the verifier, which shares no code with it, as the table has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.mirror.rows import Stored, written
+from txmsg.binlog.config import TailerConfig
+from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
+from txmsg.binlog.sink import Mark, content_crc
+from txmsg.errors import CorruptLog, MisuseError
+from txmsg.message import QueueNumber
+from txmsg.metaq.kafka.record import OFFSET, Record
+from txmsg.metaq.kafka.transactions import Note
+from txmsg.mirror.kafka_sink import _mark_of, _note_of, _noted, _records
+from txmsg.verifier.kafka_walk import headers_of, offset_of, row_of
+from txmsg.wire.headers import pack_headers
+
+HEADERS = {"": "", "shop": "7", "txmsg-id": "mine", "txmsg-header.x": "y", "ключ": "ü" * 200}
+
+
+@dataclass
+class Read:
+    """A record as Kafka's client gives it."""
+
+    record: Record
+    place: int
+
+    def offset(self) -> int:
+        return self.place
+
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    def value(self) -> bytes:
+        return self.record.value
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self.record.timestamp_ms
+
+    def headers(self) -> Any:
+        return self.record.headers
+
+
+def row_of_table(stored: Stored) -> Row:
+    texts = [(text or "").encode() for text in (stored.key, stored.tag, stored.ordering_key)]
+    born_at, stored_at = (us - EPOCH_2000_US for us in (stored.born_at_us, stored.stored_at_us))
+    return Row(
+        stored.id_bytes, stored.n, texts[0], texts[1], stored.headers or b"", stored.body, born_at, stored_at, texts[2]
+    )
+
+
+def produced(rows: list[Stored]) -> list[Read]:
+    batch = Batch("trade", QueueNumber(0), rows[0].offset, [row_of_table(row) for row in rows])
+    return [Read(record, 2 * place) for place, record in enumerate(_records(batch))]
+
+
+def shapes() -> list[Stored]:
+    """Messages of all shapes: with keys and none, and each combination of them."""
+    rows = [written("trade", 0, offset) for offset in range(100, 112)]
+    rows[1] = rows[1]._replace(headers=pack_headers(HEADERS), body=b"")
+    rows[2] = rows[2]._replace(key=None, ordering_key="o")
+    rows[3] = rows[3]._replace(key="k", ordering_key=None)
+    rows[4] = rows[4]._replace(key="same", ordering_key="same")
+    rows[5] = rows[5]._replace(born_at_us=rows[5].stored_at_us // 1000 * 1000, stored_at_us=rows[5].stored_at_us)
+    rows[6] = rows[6]._replace(born_at_us=1_750_000_000_000_000, stored_at_us=1_750_000_000_000_000)
+    return rows
+
+
+def test_the_verifier_reads_of_a_record_what_the_table_has() -> None:
+    rows = shapes()
+    for read, stored in zip(produced(rows), rows, strict=True):
+        assert offset_of(read) == stored.offset  # type: ignore[arg-type]
+        key, tag, ordering_key = ((text or "").encode() for text in (stored.key, stored.tag, stored.ordering_key))
+        assert row_of(read, stored.offset) == (  # type: ignore[arg-type]
+            stored.offset, stored.id_bytes, stored.n, key, tag, ordering_key, headers_of(stored.headers or b""),
+            stored.body, stored.born_at_us, stored.stored_at_us,
+        )  # fmt: skip
+
+
+def test_the_verifier_reads_headers_as_the_table_has_them() -> None:
+    assert headers_of(pack_headers(HEADERS)) == {name.encode(): value.encode() for name, value in HEADERS.items()}
+    assert headers_of(b"") == {}
+
+
+def test_a_record_has_the_mark_of_its_row() -> None:
+    rows = shapes()
+    for read, stored in zip(produced(rows), rows, strict=True):
+        row = row_of_table(stored)
+        assert _mark_of(read, "trade", 0, "there") == Mark(stored.offset, stored.id_bytes, stored.n, content_crc(row))
+        assert content_crc(row) != content_crc(row._replace(body=row.body + b"."))
+
+
+def test_a_record_that_no_mirror_wrote_has_no_mark() -> None:
+    [read] = produced([written("trade", 0, 5)])
+    read.record.headers[:] = [header for header in read.record.headers if header[0] != OFFSET]
+    with pytest.raises(CorruptLog, match="was not written by a mirror"):
+        _mark_of(read, "trade", 0, "there")
+
+
+def test_headers_are_the_same_however_they_are_packed() -> None:
+    packed = pack_headers({"a": "", "b": "2"})
+    by_another = b"\x0a\x06\x0a\x01b\x12\x012" + b"\x0a\x03\x0a\x01a"
+    assert packed != by_another
+    assert headers_of(packed) == headers_of(by_another)
+    row = row_of_table(written("trade", 0, 1))
+    assert content_crc(row._replace(headers=packed)) == content_crc(row._replace(headers=by_another))
+    assert content_crc(row._replace(headers=b"\xff")) != content_crc(row._replace(headers=b"\xfe"))
+
+
+def test_a_note_tells_what_comes_next_and_the_message_before_it() -> None:
+    row = row_of_table(written("trade", 0, 41))
+    mark = Mark(41, row.transaction_id, row.n, content_crc(row))
+    assert _noted(Note(7, _note_of(42, row)), "there") == (42, mark)
+    assert _noted(Note(7, _note_of(42)), "there") == (42, None)
+    for text in ("", "x", "1 2", "1 zz 0 0"):
+        with pytest.raises(CorruptLog, match="which no mirror notes"):
+            _noted(Note(7, text), "there")
+
+
+def test_copies_are_settings_of_a_kafka_alone() -> None:
+    with pytest.raises(MisuseError, match="topics in a Kafka"):
+        TailerConfig(storage="postgresql://h/d", metaq="log", replication_factor=3)
+    with pytest.raises(MisuseError, match="more than replication_factor"):
+        TailerConfig(storage="postgresql://h/d", metaq="kafka://h:1", replication_factor=1, min_insync_replicas=2)

@@ -1,0 +1,211 @@
+"""Writes records into partitions, and notes how far each is, in one transaction: readers get all of it, or nothing.
+
+One writer of a name writes at a time. A new one fences those before it, however long they were paused, and ends the
+transaction that they left: committed, if Kafka had begun to commit it, else aborted. So what is read after
+`TransactionalWriter` was made does not change any more but by this writer.
+
+Notes are offsets of a group that has no members: partition offsets, so that Kafka's own tools show them, with a text.
+Knows neither what a record holds nor what a note says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from txmsg.errors import BrokerUnavailable, InvalidMessage, LogBusy, MisuseError, OutcomeUnknown, TxmsgError
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.errors import kafka_error_of
+from txmsg.metaq.kafka.record import Record
+
+_MESSAGE_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What the client lets pass: how large a message may be is for the topic to say."""
+_ABORT_S_MAX: Final = 5.0
+_FULL_S: Final = 0.1
+_LOOK_S: Final = 0.05
+_OF_ONE_PARTITION: Final = (InvalidMessage, MisuseError)
+"""Errors that come again with the same records, whoever writes them."""
+
+
+class Partition(NamedTuple):
+    """A partition of a topic of Kafka."""
+
+    topic: str
+    number: int
+
+
+class Note(NamedTuple):
+    """What is noted of a partition. position: after the last record that was written with it."""
+
+    position: int
+    text: str
+
+
+class Part(NamedTuple):
+    """What is to be written to a partition. position: what is noted if there are no records."""
+
+    partition: Partition
+    records: Iterable[Record]
+    note: str
+    position: int = 0
+
+
+class TransactionalWriter:
+    """The one writer of this name. One thread uses it; after an error other than one of its records, a new one is made.
+
+    Raises BrokerUnavailable when Kafka is away, PermissionDenied when it may not write transactions.
+    """
+
+    def __init__(self, clients: Clients, name: str) -> None:
+        self.name = name
+        self._clients = clients
+        self._is_open = False
+        self._failed: KafkaError | None = None
+        self._positions: dict[Partition, int] = {}
+        self._notes = clients.consumer(name)
+        self._producer = clients.producer(
+            transactional_id=name, message_max_bytes=_MESSAGE_SIZE_BYTES_MAX, queue_buffering_max_kbytes=1024 * 1024
+        )
+        try:
+            with clients.translated(f"becoming the writer {name}"):
+                self._producer.init_transactions(clients.timeout_s)
+                self._group = self._notes.consumer_group_metadata()
+        except BaseException:
+            self.close()
+            raise
+
+    def notes(self, partitions: Collection[Partition]) -> dict[Partition, Note]:
+        """What is noted of these; nothing of those that never were, or long ago (`offsets.retention.minutes`)."""
+        if not partitions:
+            return {}
+        asked = [TopicPartition(*partition) for partition in partitions]
+        with self._clients.translated("reading where the mirror is"):
+            found = self._notes.committed(asked, timeout=self._clients.timeout_s)
+        for each in found:
+            if each.error is not None:
+                raise self._clients.error(each.error, "reading where the mirror is")
+        return {
+            Partition(each.topic, each.partition): Note(each.offset, each.metadata or "")
+            for each in found
+            if each.offset >= 0
+        }
+
+    def write(self, parts: Sequence[Part]) -> None:
+        """Writes all, on as many disks as the topics ask for, or nothing that a reader would get.
+
+        Raises InvalidMessage, MisuseError or PermissionDenied when a topic does not take its records: others may be
+        written all the same. LogBusy when another writer of the name was made; OutcomeUnknown, BrokerUnavailable.
+        """
+        self._failed = None
+        self._positions = {part.partition: part.position for part in parts}
+        try:
+            self._producer.begin_transaction()
+            self._is_open = True
+            for part in parts:
+                self._produce(part)
+            if self._producer.flush(self._clients.timeout_s):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer to what was sent"))
+            if self._failed is None:
+                self._producer.send_offsets_to_transaction(
+                    [TopicPartition(*part.partition, self._positions[part.partition], part.note) for part in parts],
+                    self._group,
+                    self._clients.timeout_s,
+                )
+        except KafkaException as exc:
+            raise self._error(self._cause(kafka_error_of(exc))) from exc
+        self._commit()
+
+    def await_partitions(self, wanted: Mapping[str, int]) -> None:
+        """Returns when the producer knows that these topics have so many partitions, which were just made."""
+        deadline = time.monotonic() + self._clients.timeout_s
+        for topic, count in wanted.items():
+            while True:
+                with self._clients.translated(f"looking for the partitions of topic {topic}"):
+                    found = self._producer.list_topics(topic, self._clients.timeout_s).topics[topic]
+                if len(found.partitions) >= count:
+                    break
+                if time.monotonic() > deadline:
+                    raise BrokerUnavailable(
+                        f"topic {topic} of {self._clients.address} has {len(found.partitions)} partitions after "
+                        f"{self._clients.timeout_s:g} s, not {count}: its nodes have not heard of what was made"
+                    )
+                time.sleep(_LOOK_S)
+
+    def _produce(self, part: Part) -> None:
+        topic, number = part.partition
+        produce = self._producer.produce
+        told = None
+        records = iter(part.records)
+        record = next(records, None)
+        while record is not None:
+            value, key, timestamp_ms, headers = record
+            record = next(records, None)
+            if record is None:
+                told = self._on_delivery  # of the last one alone: a call for each costs as much as to produce it
+            while True:
+                try:
+                    produce(topic, value, key, number, on_delivery=told, timestamp=timestamp_ms, headers=headers)
+                    break
+                except BufferError:  # so much at once that it has to be sent first; what cannot be sent is dropped
+                    self._producer.poll(_FULL_S)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        topic, number, offset = message.topic(), message.partition(), message.offset()
+        if error is not None:
+            self._failed = error
+        elif topic is not None and number is not None and offset is not None:
+            self._positions[Partition(topic, number)] = offset + 1
+
+    def _commit(self) -> None:
+        try:
+            self._producer.commit_transaction(self._clients.timeout_s)
+        except KafkaException as exc:
+            error = kafka_error_of(exc)
+            if error.retriable() or error.code() == KafkaError._TIMED_OUT:
+                raise OutcomeUnknown(
+                    f"no answer to a commit in {self._clients.address} for {self._clients.timeout_s:g} s: "
+                    f"{error.str()}; the next writer finds out"
+                ) from exc
+            raise self._error(error) from exc
+        self._is_open = False
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """Why the transaction has failed, where an error says no more than that it has."""
+        if error.code() != KafkaError._STATE or not self._is_open:
+            return error
+        try:
+            anywhere = [TopicPartition(*next(iter(self._positions)), 0)]
+            self._producer.send_offsets_to_transaction(anywhere, self._group, self._clients.timeout_s)
+        except KafkaException as exc:
+            return kafka_error_of(exc)
+        return error
+
+    def _error(self, error: KafkaError) -> TxmsgError:
+        """The error to raise; the transaction is aborted if that can be."""
+        if self._failed is not None and error.code() == KafkaError._INCONSISTENT:  # "see the delivery reports"
+            error = self._failed
+        self._abort()
+        found = self._clients.error(error, "writing to topics")
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED or isinstance(found, (LogBusy, *_OF_ONE_PARTITION)):
+            return found
+        return BrokerUnavailable(str(found))  # a topic that was deleted, a server that has lost its state: look again
+
+    def _abort(self) -> None:
+        if not self._is_open:
+            return
+        try:
+            self._producer.abort_transaction(_ABORT_S_MAX)
+        except KafkaException:
+            return  # by the next writer, or by Kafka after transaction.timeout.ms
+        self._is_open = False
+
+    def close(self) -> None:
+        """Aborts what is open. Closing twice is fine."""
+        self._abort()
+        # Not close(), which would wait for what cannot be sent, and warns of a writer that was fenced.
+        self._producer.purge()
+        self._is_open = False
+        self._notes.close()

@@ -1,0 +1,217 @@
+"""Topics of Kafka as what the tailer writes to: each message once, in order, for whoever reads what is committed.
+
+A queue ends where its last record says, by the header with its offset. What is noted of it in the same transaction
+says the same, also when its records have expired since. The argument stands in docs/decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.sink import REFUSALS, Mark, OffsetRange, Tail, content_crc
+from txmsg.errors import CorruptLog, InvalidMessage, ProtocolError, shown
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.location import parse_address, properties_file, read_properties
+from txmsg.metaq.kafka.names import kafka_name
+from txmsg.metaq.kafka.partitions import Partitions
+from txmsg.metaq.kafka.record import OFFSET, ReadRecord, Record, received, records_of
+from txmsg.metaq.kafka.tails import Bounds, bounds_of, last_records, records_of_partition
+from txmsg.metaq.kafka.transactions import Note, Part, Partition, TransactionalWriter
+from txmsg.mirror.rows import columns_of, traced
+from txmsg.wire.headers import pack_headers
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
+
+WRITER: Final = "txmsg-mirror"
+"""Of the mirror in each prefix: its transactions, and the group in which it notes how far it is."""
+_TIMEOUT_S: Final = 30.0
+
+
+class KafkaSink:
+    """A `Sink` over the topics of one prefix. While it is open, no other one writes to them.
+
+    config: the file of Kafka's properties; None: that of the environment, if it names one. replication_factor,
+    min_insync_replicas: of topics that it creates; None: as the cluster is set.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        config: Path | None = None,
+        *,
+        replication_factor: int | None = None,
+        min_insync_replicas: int | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        address = parse_address(where)
+        self.name = str(address)
+        self._tracing = tracing
+        self._clients = Clients(address, read_properties(properties_file(config)), timeout_s=_TIMEOUT_S)
+        self._partitions = Partitions(
+            self._clients, replication_factor=replication_factor, min_insync_replicas=min_insync_replicas
+        )
+        self._wanted: dict[str, int] = {}
+        self._writer = TransactionalWriter(self._clients, f"{address.prefix}{WRITER}")
+
+    @property
+    def generation(self) -> int:
+        """Always the first: a topic whose end has to be cut is created again, and Kafka tells the two apart."""
+        return 1
+
+    @property
+    def own_topics(self) -> Sequence[str]:
+        return (f"{RETRIES}*", f"{DEAD_LETTERS}*", NOTES)
+
+    # ---- where queues end
+
+    def tails(self, queues: Sequence[tuple[str, int]]) -> list[Tail | Exception]:
+        self._partitions.look()
+        places = [self._place(topic, number) for topic, number in queues]
+        there = [
+            place
+            for place in places
+            if isinstance(place, Partition) and place.number < self._partitions.count(place.topic)
+        ]
+        notes = self._writer.notes(there)
+        bounds = bounds_of(self._clients, there)
+        last = last_records(self._clients, bounds, {place: note.position - 1 for place, note in notes.items()})
+        return [
+            self._tail(topic, number, bounds.get(place), last.get(place), notes.get(place))
+            if isinstance(place, Partition)
+            else place
+            for (topic, number), place in zip(queues, places, strict=True)
+        ]
+
+    def _place(self, topic: str, number: int) -> Partition | Exception:
+        try:
+            return self._partition(topic, number)
+        except REFUSALS as exc:
+            return exc
+
+    def _tail(
+        self, topic: str, number: int, bounds: Bounds | None, last: ReadRecord | None, note: Note | None
+    ) -> Tail | Exception:
+        if bounds is None or bounds.end == 0:
+            return Tail(OffsetRange(0, 0), None)
+        where = self._where(topic, number)
+        try:
+            noted_end, noted = (0, None) if note is None else _noted(note, where)
+            if last is None:
+                return Tail(OffsetRange(0, noted_end), noted) if noted_end else Tail(None, None)
+            mark = _mark_of(last, topic, number, where)
+        except REFUSALS as exc:
+            return exc
+        if noted_end <= mark.offset + 1:
+            return Tail(OffsetRange(0, mark.offset + 1), mark)
+        if noted is None:
+            return Tail(OffsetRange(0, noted_end), None)
+        return CorruptLog(
+            f"{where} ends with offset {mark.offset}, but {noted_end - 1} was committed: Kafka has lost what is "
+            "between, as by an unclean election of a leader, or a crash without copies. When all its nodes are up, "
+            f"forget what was noted (`kafka-consumer-groups.sh --delete-offsets --group {self._writer.name} --topic "
+            f"{self._partition(topic, number).topic}`), and start the tailer again: it takes them from the table"
+        )
+
+    def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:
+        """Reads all that is kept of the queue: where its first offset stands, nobody has looked up."""
+        where = self._where(topic, number)
+        for record in records_of_partition(self._clients, self._partition(topic, number)):
+            mark = _mark_of(record, topic, number, where)
+            if begin <= mark.offset < end:
+                yield mark
+
+    def _where(self, topic: str, number: int) -> str:
+        return f"partition {number} of Kafka's topic of {topic} in {self.name}"
+
+    # ---- writing
+
+    def append(self, batches: Sequence[Batch]) -> None:
+        with traced(self._tracing, batches):
+            parts = [self._part(batch) for batch in batches]
+            self._require([part.partition for part in parts])
+            self._writer.write(parts)
+
+    def _part(self, batch: Batch) -> Part:
+        partition = self._partition(batch.topic, batch.number)
+        end = batch.base_offset + len(batch.rows)
+        return Part(partition, _records(batch), _note_of(end, batch.rows[-1]))
+
+    def mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
+        """Readers see that offsets are not dense there. What is noted here is that it need not be found again."""
+        partition = self._partition(topic, number)
+        self._require([partition])
+        position = bounds_of(self._clients, [partition])[partition].end
+        self._writer.write([Part(partition, (), _note_of(end), position)])
+
+    def _partition(self, topic: str, number: int) -> Partition:
+        partition = Partition(kafka_name(topic, self._clients.address.prefix), number)
+        self._wanted[partition.topic] = max(self._wanted.get(partition.topic, 0), number + 1)
+        return partition
+
+    def _require(self, partitions: Sequence[Partition]) -> None:
+        lacking = {
+            topic: self._wanted[topic] for topic, number in partitions if self._partitions.count(topic) <= number
+        }
+        if lacking:
+            self._partitions.require(lacking)
+            self._writer.await_partitions(lacking)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def delete(self, topics: Collection[str]) -> None:
+        """Deletes topics, with all that they hold and what is noted of them."""
+        self._partitions.delete([kafka_name(topic, self._clients.address.prefix) for topic in topics])
+
+
+def _records(batch: Batch) -> Iterator[Record]:
+    try:
+        yield from records_of(columns_of(batch.rows), batch.base_offset)
+    except ProtocolError as exc:
+        raise InvalidMessage(
+            f"topic {batch.topic} queue {batch.number}: a message from offset {batch.base_offset} on has headers that "
+            f"cannot be read: {exc}"
+        ) from exc
+
+
+def _mark_of(record: ReadRecord, topic: str, number: int, where: str) -> Mark:
+    if not any(name == OFFSET for name, _ in record.headers() or ()):
+        raise CorruptLog(
+            f"the record at offset {record.offset()} of {where} was not written by a mirror: it has no header "
+            f"{OFFSET}. Find out who writes to it; a mirror needs topics, or a prefix, of its own"
+        )
+    found = received(record, topic, number)
+    assert found.offset is not None
+    return Mark(found.offset, found.id_bytes, found.n, content_crc(_row_of(found)))
+
+
+def _row_of(message: ReceivedMessage) -> Row:
+    key, tag, ordering_key = ((text or "").encode() for text in (message.key, message.tag, message.ordering_key))
+    return Row(message.id_bytes, message.n, key, tag, pack_headers(message.headers), message.body, 0, 0, ordering_key)
+
+
+# ---- notes: the offset that comes next, and behind it id, n and checksum of the message before it; none: a hole
+
+
+def _note_of(end: int, last: Row | None = None) -> str:
+    return str(end) if last is None else f"{end} {last.transaction_id.hex()} {last.n} {content_crc(last)}"
+
+
+def _noted(note: Note, where: str) -> tuple[int, Mark | None]:
+    try:
+        end, *message = note.text.split()
+        if not message:
+            return int(end), None
+        transaction_id, n, crc = message
+        return int(end), Mark(int(end) - 1, bytes.fromhex(transaction_id), int(n), int(crc))
+    except ValueError as exc:
+        raise CorruptLog(
+            f"what is noted of {where} is {shown(note.text)}, which no mirror notes: another program stores offsets "
+            "for its group"
+        ) from exc
