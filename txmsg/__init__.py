@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from txmsg.client.producer import Producer
     from txmsg.client.transactional import transactional_message
     from txmsg.client.undecided import held_by, held_by_async
+    from txmsg.consumer.failures import Reject, Retry, RetryAfter, Skip
     from txmsg.errors import (
         BrokerUnavailable,
         CorruptLog,
@@ -87,7 +88,11 @@ __all__ = [
     "Producer",
     "ProtocolError",
     "ReceivedMessage",
+    "Reject",
+    "Retry",
+    "RetryAfter",
     "SchemaMismatch",
+    "Skip",
     "Start",
     "StorageError",
     "TopicClosed",
@@ -121,6 +126,7 @@ _MODULES = {
     "txmsg.client.inbox": ("purge_inbox",),
     "txmsg.client.producer": ("Producer",),
     "txmsg.client.transactional": ("transactional_message",),
+    "txmsg.consumer.failures": ("Reject", "Retry", "RetryAfter", "Skip"),
     "txmsg.message": (
         *("Message", "MessageId", "ReceivedMessage"),
         *("TransactionId", "TransactionState", "new_transaction_id"),

@@ -12,6 +12,7 @@ import pytest
 from tests.waiting import until_async
 from txmsg.client.channel import Brokers
 from txmsg.client.link import FAILURES_MAX, PAUSE_S_MAX, RENEWALS, Bounds, Hand, Link, Polling
+from txmsg.consumer.failures import Failure
 from txmsg.errors import OutcomeUnknown, ProtocolError, Unauthenticated
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -177,7 +178,7 @@ async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_witho
 async def test_the_broker_is_told_what_is_still_held_and_only_that() -> None:
     async with filled_link(visibility_timeout_s=2.0) as (link, broker):
         link.ack(HAND, 5)
-        link.refuse(HAND, 8, "boom")
+        link.refuse(HAND, 8, Failure("boom"))
         link.drop(HAND, 9)
         for _ in range(RENEWALS + 1):  # for longer than the visibility timeout
             (receipt,) = await broker.held.get()

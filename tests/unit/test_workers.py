@@ -15,6 +15,7 @@ import pytest
 
 from txmsg.client.delivery import Delivery
 from txmsg.client.link import Hand, Link
+from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
 from txmsg.errors import StorageError
@@ -39,8 +40,8 @@ class Told:
         self.acked.append(offset)
         self._told.set()
 
-    def refuse(self, hand: Hand, offset: int, error: str) -> None:
-        self.refused[offset] = error
+    def refuse(self, hand: Hand, offset: int, failure: Failure) -> None:
+        self.refused[offset] = failure.error
         self._told.set()
 
     def drop(self, hand: Hand, offset: int) -> None:
@@ -77,7 +78,7 @@ class Series(Run):
         self, call: Callable[[ReceivedMessage], Any], count: int, *, goes_on: Callable[[], bool] = lambda: True
     ) -> None:
         super().__init__(Handler("g", "t", UserFunction("the handler", call, "message")))
-        self.noted: list[str | None] = []
+        self.noted: list[Failure | None] = []
         self.ended = asyncio.Event()
         self._messages = [ReceivedMessage("t", b"", offset=offset) for offset in range(count)]
         self._goes_on = goes_on
@@ -86,8 +87,8 @@ class Series(Run):
         is_over = len(self.noted) == len(self._messages) or not self._goes_on()
         return None if is_over else self._messages[len(self.noted)]
 
-    def note(self, error: str | None) -> None:
-        self.noted.append(error)
+    def note(self, failure: Failure | None) -> None:
+        self.noted.append(failure)
 
     def end(self) -> None:
         assert not self.ended.is_set(), "a run ended twice"
@@ -176,8 +177,9 @@ async def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
 def test_the_error_told_of_a_handler_can_be_stored_whatever_is_in_it(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.CRITICAL, logger="txmsg.consumer.subscriptions"):
         handler = Handler("g", "t", UserFunction("the handler", print, "message"))
-        text = handler.text_of(ReceivedMessage("t", b""), ValueError("a \0 b \ud800 c"))
-    assert text == "ValueError: a \\0 b \\ud800 c"
+        failure = handler.failure_of(ReceivedMessage("t", b""), ValueError("a \0 b \ud800 c"))
+    assert failure is not None
+    assert failure.error == "ValueError: a \\0 b \\ud800 c"
 
 
 def test_an_error_of_txmsg_is_logged_by_its_text_and_any_other_with_its_traceback(
@@ -185,7 +187,7 @@ def test_an_error_of_txmsg_is_logged_by_its_text_and_any_other_with_its_tracebac
 ) -> None:
     handler = Handler("g", "t", UserFunction("the handler", print, "message"))
     for error in (StorageError("table txmsg_inbox is absent"), ValueError("odd")):
-        handler.text_of(ReceivedMessage("t", b""), error)
+        handler.failure_of(ReceivedMessage("t", b""), error)
     own, other = caplog.records
     assert own.getMessage().endswith("comes again: StorageError: table txmsg_inbox is absent")
     assert own.exc_info is None

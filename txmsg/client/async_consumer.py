@@ -22,6 +22,7 @@ from txmsg.client.link import OUT_SIZE_BYTES_MAX, Bounds, Hand, Link, Polling
 from txmsg.client.links import Links
 from txmsg.client.options import shards_of
 from txmsg.client.steering import follow
+from txmsg.consumer.failures import Failure
 from txmsg.consumer.lifecycle import AsyncLifecycle, check_count
 from txmsg.consumer.workers import Workers
 from txmsg.errors import InvalidMessage, shown
@@ -247,7 +248,7 @@ class AsyncConsumer(AsyncLifecycle):
             _log.error("consumer.topic_unasked", "%(error)s", error=error, group=self.group, topic=topic)
             for message in messages:
                 assert message.offset is not None
-                link.refuse(hand, message.offset, str(error))
+                link.refuse(hand, message.offset, Failure(str(error)))
             return
         late_at = now + self._visibility_timeout_s
         self._workers.put([Delivery(link, hand, message, handler, late_at) for message in messages])

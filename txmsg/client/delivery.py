@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txmsg.client.link import Hand, Link
+from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run
 from txmsg.logs import EventLog
@@ -18,7 +19,7 @@ class Delivery(Run):
     takes longer than the visibility timeout.
     """
 
-    __slots__ = ("_error", "_hand", "_is_given", "_is_noted", "_link", "late_at", "message")
+    __slots__ = ("_failure", "_hand", "_is_given", "_is_noted", "_link", "late_at", "message")
 
     def __init__(self, link: Link, hand: Hand, message: ReceivedMessage, handler: Handler, late_at: float) -> None:
         super().__init__(handler)
@@ -27,7 +28,7 @@ class Delivery(Run):
         self._link = link
         self._hand = hand
         self._is_given = self._is_noted = False
-        self._error: str | None = None
+        self._failure: Failure | None = None
 
     def next(self, now: float) -> ReceivedMessage | None:
         """The message, if the broker still leaves it to this process."""
@@ -46,16 +47,16 @@ class Delivery(Run):
         )
         return None
 
-    def note(self, error: str | None) -> None:
+    def note(self, failure: Failure | None) -> None:
         """What the link is told at the end."""
-        self._is_noted, self._error = True, error
+        self._is_noted, self._failure = True, failure
 
     def end(self) -> None:
         """Tells the link."""
         assert self.message.offset is not None
         if not self._is_noted:
             self._link.drop(self._hand, self.message.offset)
-        elif self._error is None:
+        elif self._failure is None:
             self._link.ack(self._hand, self.message.offset)
         else:
-            self._link.refuse(self._hand, self.message.offset, self._error)
+            self._link.refuse(self._hand, self.message.offset, self._failure)

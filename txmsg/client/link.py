@@ -20,6 +20,7 @@ from typing import NamedTuple
 from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.counts import ConsumerCounts
 from txmsg.client.received import delivered
+from txmsg.consumer.failures import Failure
 from txmsg.errors import PermissionDenied, ProtocolError, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
@@ -174,9 +175,16 @@ class Link:
         self._acks[hand].append(offset)
         self._settled(hand, offset)
 
-    def refuse(self, hand: Hand, offset: int, error: str) -> None:
+    def refuse(self, hand: Hand, offset: int, failure: Failure) -> None:
         """The message failed; it is delivered again as the group's back-off says, and `error` is shown with it."""
-        self._refusals.append(Refusal(receipt=hand.receipt([offset]), error=error[:ERROR_TEXT_SIZE_MAX], delay_ms=-1))
+        self._refusals.append(
+            Refusal(
+                receipt=hand.receipt([offset]),
+                error=failure.error[:ERROR_TEXT_SIZE_MAX],
+                delay_ms=-1 if failure.delay_s is None else round(failure.delay_s * 1000),
+                dead=failure.is_final,
+            )
+        )
         self._settled(hand, offset)
 
     def drop(self, hand: Hand, offset: int) -> None:
@@ -288,7 +296,7 @@ class Link:
                 sizes.update(zip(map(_OFFSET, messages), map(len, map(_BODY, messages)), strict=True))
                 self._out_size_bytes += sum(map(len, map(_BODY, messages)))
                 for offset, error in unreadable.items():
-                    self.refuse(hand, offset, str(error))
+                    self.refuse(hand, offset, Failure(str(error)))
                 if messages:
                     self._take(self, hand, messages)
         self._flush_soon()

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from uuid import uuid4
 
+from txmsg.consumer.failures import Retry
 from txmsg.consumer.subscriptions import Subscriptions
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import check_fork_was_told, renew_in_children
@@ -83,13 +84,13 @@ class AsyncLifecycle(ABC):
         self._is_copy = True
         self._begin()
 
-    def subscribe(self, topic: str, tag: str = "*") -> Callable[[H], H]:
+    def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]:
         """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
 
-        tag: "*" for all, or tags such as "signup || import". One handler per topic and consumer; subscribe before
-        `start`.
+        tag: "*" for all, or tags such as "signup || import". retry: when messages come again whose handler raised;
+        default: as the group's back-off says. One handler per topic and consumer; subscribe before `start`.
         """
-        return self._subscriptions.add(topic, tag)
+        return self._subscriptions.add(topic, tag, retry)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -212,13 +213,13 @@ class Lifecycle(Generic[C]):
         """The consumer group."""
         return self._core.group
 
-    def subscribe(self, topic: str, tag: str = "*") -> Callable[[H], H]:
+    def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]:
         """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
 
-        tag: "*" for all, or tags such as "signup || import". One handler per topic and consumer; subscribe before
-        `start`.
+        tag: "*" for all, or tags such as "signup || import". retry: when messages come again whose handler raised;
+        default: as the group's back-off says. One handler per topic and consumer; subscribe before `start`.
         """
-        return self._core.subscribe(topic, tag)
+        return self._core.subscribe(topic, tag, retry=retry)
 
     @property
     def topics(self) -> tuple[str, ...]:

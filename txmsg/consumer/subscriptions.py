@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txmsg.errors import MisuseError, TxmsgError
+from txmsg.consumer.failures import AS_THE_GROUP, Failure, Reject, Retry, RetryAfter
+from txmsg.errors import MisuseError, TxmsgError, shown
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.reason import text_of
@@ -37,30 +38,54 @@ class GroupHandler(ABC):
 class Handler:
     """What a group does with the messages of a topic."""
 
-    def __init__(self, group: str, topic: str, function: UserFunction) -> None:
+    def __init__(self, group: str, topic: str, function: UserFunction, retry: Retry = AS_THE_GROUP) -> None:
         self.group = group
         self.topic = topic
         self.function = function
+        self.retry = retry
 
-    def text_of(self, message: ReceivedMessage, exc: Exception) -> str:
-        """Logs what the handler raised; the same for a person who looks at retries, in characters that can be kept."""
-        own = isinstance(exc, TxmsgError)  # its text says all: no traceback with each delivery
+    def failure_of(self, message: ReceivedMessage, exc: Exception) -> Failure | None:
+        """What becomes of a message whose handler raised; None: it is done with. Logs it.
+
+        Its text is for a person who looks at retries, in characters that can be kept.
+        """
+        failure = self.retry.failure_of(exc, message.attempt, text_of(exc))
+        if failure is None:
+            _log.info(
+                "handler.skipped",
+                "group %(group)s: the handler of topic %(topic)r skips message %(message_id)s: %(error)s",
+                group=self.group,
+                topic=self.topic,
+                message_id=message.id,
+                error=exc,
+            )
+            return None
+        # Their text says all: no traceback with each delivery.
+        own = isinstance(exc, TxmsgError | Reject | RetryAfter)
         _log.warning(
             "handler.raised",
             "group %(group)s: the handler of topic %(topic)r raised for message %(message_id)s at queue %(queue)s "
-            "offset %(offset)s, delivery %(attempt)d; the group's back-off says whether and when it comes again"
-            "%(cause)s",
+            "offset %(offset)s, delivery %(attempt)d; %(next)s%(cause)s",
             group=self.group,
             topic=self.topic,
             message_id=message.id,
             queue=message.queue,
             offset=message.offset,
             attempt=message.attempt,
+            next=_told(failure),
             cause=f": {type(exc).__name__}: {exc}" if own else "",
             error=exc,
             exc_info=None if own else exc,
         )
-        return text_of(exc)
+        return failure
+
+
+def _told(failure: Failure) -> str:
+    if failure.is_final:
+        return "it is a dead letter"
+    if failure.delay_s is not None:
+        return f"it comes again in {failure.delay_s:g} s, if the group's limit of retries allows"
+    return "the group's back-off says whether and when it comes again"
 
 
 class Subscriptions:
@@ -80,12 +105,14 @@ class Subscriptions:
         """The same, parsed."""
         self.handlers: dict[str, Handler] = {}
 
-    def add(self, topic: str, tag: str) -> Callable[[H], H]:
+    def add(self, topic: str, tag: str, retry: Retry | None = None) -> Callable[[H], H]:
         """Adds a topic; returns the decorator of its handler. Raises MisuseError, InvalidName."""
         if callable(topic):
             raise MisuseError('@consumer.subscribe is used without a topic: write @consumer.subscribe("topic")')
         check_name("topic", topic)
         wanted = parse_tags(tag)
+        if not isinstance(retry, Retry | None):
+            raise MisuseError(f"retry={shown(retry)} of topic {topic!r} is no Retry: give Retry(delays_s=[1, 10, 60])")
         if topic in self.wanted:
             raise MisuseError(f"group {self._group} subscribes to topic {topic!r} already: once per consumer")
         self._require_open(topic)
@@ -99,7 +126,7 @@ class Subscriptions:
             function = UserFunction(
                 f"the handler of topic {topic!r}", call, "message", around=self._around, convert=self._convert
             )
-            self.handlers[topic] = Handler(self._group, topic, function)
+            self.handlers[topic] = Handler(self._group, topic, function, retry or AS_THE_GROUP)
             return handler
 
         return register

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from types import coroutine
 from typing import Any, Final, Generic, TypeVar
 
+from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
@@ -47,8 +48,8 @@ class Run(ABC):
         """The message to be handled now; None when the run is over. now: by the loop's clock."""
 
     @abstractmethod
-    def note(self, error: str | None) -> None:
-        """The message that `next` gave was handled; or its handler raised, and this is the text of it."""
+    def note(self, failure: Failure | None) -> None:
+        """The message that `next` gave was handled; or its handler raised, and this is to become of it."""
 
     @abstractmethod
     def end(self) -> None:
@@ -200,7 +201,7 @@ class _LoopWorkers(Generic[R]):
                     self._before(message)
                 await run.handler.function.on_loop(message)
             except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
-                run.note(run.handler.text_of(message, exc))
+                run.note(run.handler.failure_of(message, exc))
             else:
                 run.note(None)
 
@@ -324,7 +325,7 @@ class _ThreadWorkers(Generic[R]):
                     self._before(message)
                 run.handler.function.on_thread(message, self._loop)
             except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
-                run.note(run.handler.text_of(message, exc))
+                run.note(run.handler.failure_of(message, exc))
             else:
                 run.note(None)
 

@@ -24,6 +24,9 @@ from txmsg import (
     MessageId,
     Producer,
     ReceivedMessage,
+    Reject,
+    Retry,
+    Skip,
     TransactionId,
     TransactionState,
     TxmsgError,
@@ -163,7 +166,7 @@ async_consumer = AsyncConsumer(group="mailer")
 Consumer(group="mailer", concurrency="4")  # error: mypy[arg-type] pyright[reportArgumentType]
 
 
-@consumer.subscribe("order", tag="a || b")
+@consumer.subscribe("order", tag="a || b", retry=Retry(delays_s=[1, 10], by_type={ValueError: Reject, OSError: Skip}))
 def mail(message: ReceivedMessage) -> int:
     return 1
 

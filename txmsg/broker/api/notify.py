@@ -258,6 +258,7 @@ class NotifyApi:
                         _receipt(refusal.receipt),
                         refusal.error,
                         refusal.delay_ms / 1000 if refusal.delay_ms >= 0 else None,
+                        refusal.dead,
                     )
                     for refusal in request.refusals
                 ],

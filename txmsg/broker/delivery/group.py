@@ -273,14 +273,14 @@ class Group:
             if feed is not None:
                 touched[feed.queue_id] = feed
                 self._ack(client_id, feed, receipt, now, expired)
-        for receipt, error, delay_s in refusals:
+        for receipt, error, delay_s, is_final in refusals:
             feed = self._feed_of(receipt, expired)
             if feed is not None:
                 touched[feed.queue_id] = feed
                 _, token, _, offsets = receipt
                 done, late = feed.window.take_back(token, offsets)
                 retried, late = self.retries.take_back(feed.queue_id, token, late) if late else ([], [])
-                self._fail(client_id, token, {feed: done}, retried, Failure(error, delay_s), now)
+                self._fail(client_id, token, {feed: done}, retried, Failure(error, delay_s, is_final), now)
                 if late:
                     expired.append(receipt._replace(offsets=late))
         return expired, list(touched.values())
@@ -376,7 +376,7 @@ class Group:
                     event, feed.queue_id, failed, self.name, by=client_id, attempt=1, detail=failure.error
                 )
             self._journal_retried(event, retried, by=client_id, detail=failure.error)
-        if self.members.failed(client_id, count, failure.error, token=token, now=now):
+        if self._pauses(client_id, token, count, failure, now):
             for feed, failed in offsets.items():
                 feed.window.unread(failed)
                 self.journal.note(Event.RETURNED, feed.queue_id, failed, self.name)
@@ -386,6 +386,14 @@ class Group:
             for feed, failed in offsets.items():
                 feed.window.fail(failed, failure)
             self.retries.settled(retried, failure)
+
+    def _pauses(self, client_id: str | None, token: int, count: int, failure: Failure, now: float) -> bool:
+        """Whether the group is paused after these failures. One that is final is of the message, not of the group."""
+        if client_id is not None and failure.is_final:
+            if self.members.succeeded(client_id, now, count):
+                self.wake_all()
+            return False
+        return self.members.failed(client_id, count, failure.error, token=token, now=now)
 
     def _journal_retried(
         self, event: Event, retried: Sequence[RetryKey], *, by: str | None = None, detail: str | None = None

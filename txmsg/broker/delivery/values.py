@@ -42,11 +42,12 @@ class MessageBatch:
 
 
 class Refusal(NamedTuple):
-    """A negative acknowledgement. delay_s: when to redeliver; None: the back-off decides."""
+    """A negative acknowledgement. delay_s: when to redeliver; None: the back-off decides. is_final: never."""
 
     receipt: Receipt
     error: str
     delay_s: float | None = None
+    is_final: bool = False
 
 
 class Outlet(Protocol):

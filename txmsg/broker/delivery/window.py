@@ -12,6 +12,7 @@ from typing import NamedTuple
 from txmsg.broker.delivery.keys import Keys
 from txmsg.broker.delivery.offsets import InFlight, OffsetRanges, runs
 from txmsg.broker.store.rows import Row, size_bytes_of
+from txmsg.runtime.backoff import Backoff
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 ROW_SIZE_BYTES = 400
@@ -40,10 +41,18 @@ EXPIRED = "not acknowledged within its visibility timeout"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a delivery failed. delay_s: when the consumer wants the next one; None: the back-off decides."""
+    """Why a delivery failed. delay_s: when the consumer wants the next one; None: the back-off decides.
+
+    is_final: the consumer wants none.
+    """
 
     error: str
     delay_s: float | None = None
+    is_final: bool = False
+
+    def next_s(self, backoff: Backoff, attempt: int) -> float | None:
+        """Seconds from the failure of delivery `attempt` to the next one; None: now it is a dead letter."""
+        return None if self.is_final else backoff.delay_s(attempt, self.delay_s)
 
 
 BEHIND = Failure("an earlier message of its ordering key failed")

@@ -217,7 +217,7 @@ def _journal_outcomes(
 def _journal_outcome(journal: Journal, group: Group, key: RetryKey, attempt: int, failure: Failure) -> None:
     if failure is BEHIND:
         journal.note(Event.RETRY, key.queue_id, [key.offset], group.name, detail=failure.error)
-    elif (delay_s := group.settings.backoff.delay_s(attempt, failure.delay_s)) is None:
+    elif (delay_s := failure.next_s(group.settings.backoff, attempt)) is None:
         journal.note(Event.DEAD, key.queue_id, [key.offset], group.name, attempt=attempt)
     else:
         journal.note(Event.RETRY, key.queue_id, [key.offset], group.name, delay_s=delay_s)
@@ -233,26 +233,29 @@ async def _write_first_failures(
 ) -> int:
     """Writes messages whose first delivery failed, and those that follow their ordering keys, as retries.
 
-    As dead letters, if no retry is allowed; how many these are. Idempotent. A message whose segment was dropped is
-    logged as lost.
+    As dead letters, if no retry is allowed or wanted; how many these are. Idempotent. A message whose segment was
+    dropped is logged as lost.
     """
     spans = await store.segments_of_queue(conn, feed.queue_id)
     bases = [span.base for span in spans]
     by_segment: dict[int, list[FirstFailure]] = defaultdict(list)
+    last: set[int] = set()
     for offset, failure in sorted(failing.items()):
         segment = spans[max(bisect_right(bases, offset) - 1, 0)].segment
         if failure is BEHIND:
             by_segment[segment].append(FirstFailure(offset, None, None))
         else:
-            delay_s = settings.backoff.delay_s(1, failure.delay_s)
+            delay_s = failure.next_s(settings.backoff, 1)
+            if delay_s is None:
+                last.add(offset)
             by_segment[segment].append(FirstFailure(offset, delay_s or 0.0, _clean_error(failure.error)))
     count = dead_count = 0
     for segment, failures in sorted(by_segment.items()):
         for start in range(0, len(failures), _ROWS_PER_STATEMENT):
             chunk = failures[start : start + _ROWS_PER_STATEMENT]
             count += await retries_store.insert_retries(conn, feed.group.id, segment, feed.queue_id, chunk)
-            if settings.backoff.delay_s(1) is None:
-                dead = [LastFailure(offset, 1, error) for offset, _, error in chunk if error is not None]
+            dead = [LastFailure(each.offset, 1, each.error or "") for each in chunk if each.offset in last]
+            if dead:
                 await retries_store.bury(conn, feed.group.id, feed.queue_id, dead, parks_keys=settings.parks_keys)
                 dead_count += len(dead)
     if count < len(failing):
@@ -284,7 +287,7 @@ async def _write_retry_outcomes(conn: Connection, group: Group, outcomes: Mappin
     for (queue_id, offset), (attempt, failure, _) in sorted(outcomes.items(), key=lambda item: item[0]):
         if failure is None:
             done[queue_id].append(offset)
-        elif (delay_s := settings.backoff.delay_s(attempt, failure.delay_s)) is None:
+        elif (delay_s := failure.next_s(settings.backoff, attempt)) is None:
             dead[queue_id].append(LastFailure(offset, attempt, _clean_error(failure.error)))
         else:
             again[queue_id].append(RetryFailure(offset, attempt, delay_s, _clean_error(failure.error)))

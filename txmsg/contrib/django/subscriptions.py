@@ -11,6 +11,7 @@ from django.db import close_old_connections
 from django.utils.module_loading import autodiscover_modules
 
 from txmsg.client.consumer import Consumer
+from txmsg.consumer.failures import Retry
 from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.contrib.django.configuration import configuration
 from txmsg.errors import MisuseError
@@ -28,18 +29,19 @@ class Subscription:
     group: str
     tag: str
     handler: Callable[[ReceivedMessage], Any]
+    retry: Retry | None = None
 
 
 _subscriptions: list[Subscription] = []
 
 
-def subscribe(topic: str, *, group: str, tag: str = "*") -> Callable[[H], H]:
+def subscribe(topic: str, *, group: str, tag: str = "*", retry: Retry | None = None) -> Callable[[H], H]:
     """Decorates a handler `(message)` of a consumer group, in the module `handlers` of an app.
 
     `manage.py txmsg_worker` runs it, on a thread with a database connection of its own. It is a plain function. If it
     raises, its message comes again later; what it has stored by then is its own affair, unless it is `idempotent`.
 
-    tag: "*" for all, or tags such as "signup || import".
+    tag: "*" for all, or tags such as "signup || import". retry: as of `Consumer.subscribe`.
     """
     check_name("topic", topic)
     check_name("consumer group", group)
@@ -48,7 +50,7 @@ def subscribe(topic: str, *, group: str, tag: str = "*") -> Callable[[H], H]:
         check_takes(f"the handler of topic {topic!r}", handler, "message")
         if any((each.topic, each.group) == (topic, group) for each in _subscriptions):
             raise MisuseError(f"group {group} has a handler for topic {topic!r} already: one per group and topic")
-        _subscriptions.append(Subscription(topic, group, tag, handler))
+        _subscriptions.append(Subscription(topic, group, tag, handler, retry))
         return handler
 
     return register
@@ -74,7 +76,7 @@ def consumers(groups: Collection[str] = ()) -> list[Consumer]:
                 chosen.BROKERS, group=each.group, concurrency=chosen.CONCURRENCY, tls=chosen.TLS, token=chosen.TOKEN
             )
         handler = each.handler.bound(each.group) if isinstance(each.handler, GroupHandler) else each.handler
-        consumer.subscribe(each.topic, each.tag)(_with_fresh_connections(handler))
+        consumer.subscribe(each.topic, each.tag, retry=each.retry)(_with_fresh_connections(handler))
     return list(made.values())
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from txmsg.consumer.failures import Failure
 from txmsg.errors import CorruptLog
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import LogQueue
@@ -55,11 +56,11 @@ class Chunk:
         """The next message was handled."""
         self.done += 1
 
-    def fail(self, error: str) -> None:
+    def fail(self, failure: Failure) -> None:
         """The next message failed."""
         if self.first_failed is None:
             self.first_failed = self.offsets[self.done]
-        self.failed.append(self.tried[self.done].failed(error))
+        self.failed.append(self.tried[self.done].failed(failure))
         self.done += 1
 
 

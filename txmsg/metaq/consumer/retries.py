@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from txmsg.consumer.failures import Failure
 from txmsg.errors import CorruptLog, MisuseError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import DEAD_LETTERS, RETRIES
@@ -33,10 +34,20 @@ class Tried:
     message: ReceivedMessage
     errors: tuple[str, ...] = ()
     due_at_us: int = 0
+    last: Failure | None = None
+    """What is to become of it, if it failed just now."""
 
-    def failed(self, error: str) -> Tried:
+    def failed(self, failure: Failure) -> Tried:
         """The same after one try more."""
-        return Tried(self.message, (*self.errors, error[:_ERROR_LENGTH_MAX]))
+        return Tried(self.message, (*self.errors, failure.error[:_ERROR_LENGTH_MAX]), last=failure)
+
+    def delay_s(self, backoff: Backoff) -> float | None:
+        """Seconds until the next delivery; None: it is dead. No longer than the longest of the back-off's delays."""
+        if self.last is not None and self.last.is_final:
+            return None
+        asked_s = None if self.last is None or self.last.delay_s is None else self.last.delay_s
+        delay_s = backoff.delay_s(self.message.attempt, asked_s)
+        return delay_s if delay_s is None or asked_s is None else min(delay_s, max(backoff.delays_s))
 
 
 def backoff_of(retries_max: object, delays_s: Sequence[Seconds] | None) -> Backoff:
@@ -57,15 +68,25 @@ def appends_of(group: str, failed: Sequence[Tried], backoff: Backoff, now_us: in
     dead: list[Tried] = []
     for tried in failed:
         attempt = tried.message.attempt
-        delay_s = backoff.delay_s(attempt)
+        delay_s = tried.delay_s(backoff)
         if delay_s is None:
             dead.append(tried)
         else:
             again = tried.message._replace(attempt=attempt + 1)
-            level = min(attempt, len(backoff.delays_s)) - 1
+            level = _level_of(backoff, attempt, delay_s)
             levels.setdefault(level, []).append(Tried(again, tried.errors, now_us + round(delay_s * 1_000_000)))
     retries = [_append(RETRIES + group, level, tried, now_us) for level, tried in sorted(levels.items())]
     return retries, [_append(DEAD_LETTERS + group, 0, dead, now_us)] if dead else []
+
+
+def _level_of(backoff: Backoff, attempt: int, delay_s: float) -> int:
+    """The queue of this delay; for one that was asked for, of the next longer one, where it keeps nothing waiting."""
+    own = min(attempt, len(backoff.delays_s)) - 1
+    if backoff.delays_s[own] == delay_s:
+        return own
+    return min(
+        (level for level, each in enumerate(backoff.delays_s) if each >= delay_s), key=backoff.delays_s.__getitem__
+    )
 
 
 def again_of(group: str, dead: Sequence[Tried], now_us: int) -> Append:

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
+from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
 from txmsg.errors import TxmsgError
@@ -46,12 +47,12 @@ class ChunkRun(Run):
         self._is_over = True
         return None
 
-    def note(self, error: str | None) -> None:
+    def note(self, failure: Failure | None) -> None:
         """Notes it in the chunk at once: offsets are stored while a chunk is being handled."""
-        if error is None:
+        if failure is None:
             self._chunk.succeeded()
         else:
-            self._chunk.fail(error)
+            self._chunk.fail(failure)
 
     def end(self) -> None:
         if self.ended.done():
@@ -136,7 +137,9 @@ class LaneWorkers:
         while goes_on(self._loop.time()):
             handler = self._handlers.get(chunk.next.topic)
             if handler is None:
-                chunk.fail(f"no handler for this topic in group {self._group}, in the process that had the message")
+                chunk.fail(
+                    Failure(f"no handler for this topic in group {self._group}, in the process that had the message")
+                )
             else:
                 run = ChunkRun(chunk, handler, goes_on)
                 self._workers.put([run])
@@ -175,13 +178,13 @@ class LaneWorkers:
         chunk.first_failed = None
 
     def _is_dead(self, failed: Tried) -> bool:
-        """Whether its retries are used up."""
-        return self._backoff.delay_s(failed.message.attempt) is None
+        """Whether it has no retry left, or is to have none."""
+        return failed.delay_s(self._backoff) is None
 
     async def _hold(self, lane: Lane, chunk: Chunk) -> None:
         """Has the message that failed be the next one again, after a pause; or, its retries used up, go past it."""
         [failed] = chunk.failed
-        delay_s = self._backoff.delay_s(failed.message.attempt)
+        delay_s = failed.delay_s(self._backoff)
         if delay_s is None and await self._appended([failed]):
             chunk.first_failed = None
             lane.settle(chunk)

@@ -1,0 +1,116 @@
+"""What becomes of a message whose handler raised: the exceptions that say it, and the policy of a subscription.
+
+Without either the group's back-off decides. Knows neither brokers nor logs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from txmsg.errors import MisuseError, shown
+from txmsg.runtime.durations import Seconds, check_seconds
+
+DELAY_S_MAX: Final = 7 * 24 * 3600.0
+"""How long a message may be put off."""
+
+
+class Reject(Exception):
+    """Raised by a handler: the message is a dead letter at once, with this text as its reason.
+
+    For what no retry can mend, as a body that is not valid. It does not count as a sign that the handler is broken: a
+    group whose messages are rejected is not paused.
+    """
+
+
+class Skip(Exception):
+    """Raised by a handler: the message needs nothing, and is acknowledged."""
+
+
+class RetryAfter(Exception):
+    """Raised by a handler: the message comes again after so many seconds, if it has retries left.
+
+    delay_s: up to 7 days. In a log it is at most the longest delay of the consumer, and it may take longer, as the next
+    longer delay does.
+    """
+
+    def __init__(self, delay_s: Seconds, reason: str = "") -> None:
+        self.delay_s = check_seconds("RetryAfter", delay_s, least_s=0, most_s=DELAY_S_MAX)
+        super().__init__(reason or f"again after {self.delay_s:g} s")
+
+
+class Failure(NamedTuple):
+    """A delivery that failed. delay_s: until the next one; None: the back-off decides. is_final: there is none."""
+
+    error: str
+    delay_s: float | None = None
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """When messages come again whose handler raised, chosen in code for one subscription.
+
+    delays_s: before each retry; beyond the last delay, the last one repeats. Default: as the group's back-off says.
+    retries_max: after so many the message is a dead letter. The group's own limit holds all the same: the smaller one
+    counts. jitter: by how much of itself each delay is changed at random, 0.1 for 10 percent up or down.
+    by_type: for exceptions of these types, and of derived ones, something else: another Retry, or `Reject`, or `Skip`.
+    The first type that fits counts. `Reject`, `Skip` and `RetryAfter` that a handler raises itself need no entry.
+    """
+
+    delays_s: Sequence[Seconds] | None = None
+    retries_max: int | None = None
+    jitter: float = 0.0
+    by_type: Mapping[type[Exception], Retry | type[Reject] | type[Skip]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.delays_s is not None:
+            if isinstance(self.delays_s, str) or not self.delays_s:
+                raise MisuseError(f"Retry(delays_s={shown(self.delays_s)}): give at least one delay, as [1, 10, 60]")
+            delays = tuple(
+                check_seconds("Retry(delays_s=...)", each, least_s=0, most_s=DELAY_S_MAX) for each in self.delays_s
+            )
+            object.__setattr__(self, "delays_s", delays)
+        if self.retries_max is not None and not (type(self.retries_max) is int and self.retries_max >= 0):
+            raise MisuseError(f"Retry(retries_max={shown(self.retries_max)}) must be a whole number from 0 on")
+        if not (isinstance(self.jitter, int | float) and 0 <= self.jitter <= 1):
+            raise MisuseError(f"Retry(jitter={shown(self.jitter)}) must be from 0 to 1")
+        for kind, chosen in self.by_type.items():
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                raise MisuseError(f"Retry(by_type=...): {shown(kind)} is not a class of exceptions")
+            if not (chosen is Reject or chosen is Skip or isinstance(chosen, Retry)):
+                raise MisuseError(
+                    f"Retry(by_type=...): {kind.__name__} is given {shown(chosen)}: give Reject, Skip or a Retry(...)"
+                )
+
+    def failure_of(self, exc: Exception, attempt: int, error: str) -> Failure | None:
+        """What becomes of the message; None: it is acknowledged. attempt: the delivery that failed, from 1."""
+        match exc:
+            case Skip():
+                return None
+            case Reject():
+                return Failure(error, is_final=True)
+            case RetryAfter():
+                return Failure(error, exc.delay_s, is_final=self._is_last(attempt))
+        chosen = next((chosen for kind, chosen in self.by_type.items() if isinstance(exc, kind)), self)
+        if chosen is Skip:
+            return None
+        if not isinstance(chosen, Retry):
+            return Failure(error, is_final=True)
+        return Failure(error, chosen.delay_s(attempt, random.uniform(-1, 1)), is_final=chosen._is_last(attempt))
+
+    def delay_s(self, attempt: int, chance: float = 0.0) -> float | None:
+        """Seconds until the delivery after `attempt`; None: the group decides. chance: from -1 to 1."""
+        if self.delays_s is None:
+            return None
+        delay_s: float = self.delays_s[min(attempt, len(self.delays_s)) - 1]  # type: ignore[assignment]
+        return delay_s * (1 + self.jitter * chance)
+
+    def _is_last(self, attempt: int) -> bool:
+        return self.retries_max is not None and attempt > self.retries_max
+
+
+AS_THE_GROUP: Final = Retry()
+"""Nothing is chosen in code."""
