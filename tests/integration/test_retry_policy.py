@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from functools import partial
 from pathlib import Path
 
 from tests.broker_process import BrokerProcess
@@ -56,10 +57,9 @@ def test_a_broker_does_what_handlers_say(broker: BrokerProcess) -> None:
         # What follows a rejected message of its key comes as a retry, of which it is the first delivery or the second.
         assert got.pop(ids[b"behind"]) in {1, 2}
         assert got == {ids[b"good"]: 1, ids[b"soon"]: 2}
-        until(lambda: len(json_of("dead-letter", "list", "--group", "g", *where)["dead_letters"]) == 2)
-        dead = {
-            letter["id"]: letter for letter in json_of("dead-letter", "list", "--group", "g", *where)["dead_letters"]
-        }
+        letters = partial(json_of, "dead-letter", "list", "--group", "g", *where)
+        until(lambda: len(letters()["dead_letters"]) == 2)
+        dead = {letter["id"]: letter for letter in letters()["dead_letters"]}
         assert dead.keys() == {ids[b"reject"], ids[b"typed"]}
         assert {letter["attempts"] for letter in dead.values()} == {1}
         assert "no such country: XX" in dead[ids[b"reject"]]["last_error"]

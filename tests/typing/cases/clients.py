@@ -26,6 +26,7 @@ from txmsg import (
     ReceivedMessage,
     Reject,
     Retry,
+    RetryAfter,
     Skip,
     TransactionId,
     TransactionState,
@@ -58,6 +59,10 @@ Message("order", b"", deliver_at="2030-01-01")  # error: mypy[arg-type] pyright[
 Message("order", b"", None, None, {}, "4711")  # error: mypy[call-arg] pyright[reportCallIssue]
 Message(b"order", b"")  # error: mypy[arg-type] pyright[reportArgumentType]
 message.topic = "other"  # error: mypy[misc] pyright[reportAttributeAccessIssue]
+
+
+Retry(delays_s="1s")  # error: mypy[arg-type] pyright[reportArgumentType]
+Retry(by_type={ValueError: OSError})  # error: mypy[dict-item] pyright[reportArgumentType]
 
 
 # ---- listeners
@@ -172,7 +177,8 @@ def mail(message: ReceivedMessage) -> int:
 
 
 @async_consumer.subscribe("order")
-async def mail_async(message: ReceivedMessage) -> None: ...
+async def mail_async(message: ReceivedMessage) -> None:
+    raise RetryAfter(timedelta(minutes=5), "the bank is closed")
 
 
 def uses_handlers(message: ReceivedMessage) -> Awaitable[None]:
