@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx2
 import psycopg
 import pytest
 from playwright.sync_api import Browser, Page
@@ -99,6 +100,23 @@ class Window:
 
 
 Look = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def client(shown: Shown) -> Iterator[httpx2.Client]:
+    """Asks the console for pages of its database, and for actions, as they do themselves."""
+    own = {"Sec-Fetch-Site": "same-origin"}
+    with httpx2.Client(base_url=f"{shown.url}/notify", headers=own, timeout=60, follow_redirects=True) as asking:
+        asking.headers["X-Txmsg-Csrf"] = csrf_in(asking.get(f"{shown.url}/login").text)
+        yield asking
+
+
+def page(client: httpx2.Client, path: str, **query: str) -> str:
+    """A page that is shown, with no text of others as HTML."""
+    answer = client.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    assert "<img src=x" not in answer.text
+    return answer.text
 
 
 @pytest.fixture

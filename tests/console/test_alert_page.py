@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx2
 import pytest
 from markupsafe import escape
 from playwright.sync_api import expect
 
-from tests.console.conftest import WAIT_MS, Look, Shown, csrf_in
+from tests.console.conftest import WAIT_MS, Look, Shown, page
 from tests.integration.cli_harness import json_of
 
 HOSTILE = "<img src=x onerror=alert(1)>[*]"
-OWN = {"Sec-Fetch-Site": "same-origin"}
 
 expect.set_options(timeout=WAIT_MS)
 
 
-@pytest.fixture(scope="module")
-def client(shown: Shown) -> Iterator[httpx2.Client]:
+@pytest.fixture(scope="module", autouse=True)
+def alerts(shown: Shown) -> None:
     """Two alerts fire, one is pending, one is over; brokers leave them alone for the time of the tests."""
     shown.execute(
         "update txmsg.alert_round set begun_at = now() + interval '50 s', is_finished = false;"
@@ -30,17 +27,6 @@ def client(shown: Shown) -> Iterator[httpx2.Client]:
         f"from (values ('TestFires', '{HOSTILE}', 'firing'), ('TestFires', 'elsewhere', 'firing'), "
         "('TestWaits', 'here', 'pending'), ('TestOver', 'there', 'resolved')) alert (rule, place, state)"
     )
-    with httpx2.Client(base_url=f"{shown.url}/notify", headers=OWN, timeout=60) as asking:
-        asking.headers["X-Txmsg-Csrf"] = csrf_in(asking.get(f"{shown.url}/login").text)
-        yield asking
-
-
-def page(client: httpx2.Client, path: str, **query: str) -> str:
-    """A page that is shown, with no text of others as HTML."""
-    answer = client.get(path, params=query)
-    assert answer.status_code == 200, answer.text
-    assert "<img src=x" not in answer.text
-    return answer.text
 
 
 def test_alerts_are_silenced_and_told_again_in_the_browser(client: httpx2.Client, shown: Shown, look: Look) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from urllib.parse import quote
 
 import httpx2
-import pytest
 from markupsafe import escape
 from playwright.sync_api import expect
 
-from tests.console.conftest import WAIT_MS, Look, Shown, csrf_in
+from tests.console.conftest import WAIT_MS, Look, Shown, page
 from tests.integration.cli_harness import json_of, store_half
 from tests.integration.client_harness import collecting
 from tests.integration.test_dead_letter_command import bury, processed
@@ -20,24 +18,8 @@ from txmsg.client import Producer
 from txmsg.message import Message
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e{{ 7*7 }}"
-OWN = {"Sec-Fetch-Site": "same-origin"}
 
 expect.set_options(timeout=WAIT_MS)
-
-
-@pytest.fixture
-def client(shown: Shown) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=f"{shown.url}/notify", headers=OWN, timeout=60, follow_redirects=True) as asking:
-        asking.headers["X-Txmsg-Csrf"] = csrf_in(asking.get(f"{shown.url}/login").text)
-        yield asking
-
-
-def page(client: httpx2.Client, path: str, **query: str) -> str:
-    """A page that is shown, with no text of others as HTML."""
-    answer = client.get(path, params=query)
-    assert answer.status_code == 200, answer.text
-    assert "<img src=x" not in answer.text
-    return answer.text
 
 
 def dialog(client: httpx2.Client, path: str, **query: str) -> str:

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx2
-import pytest
 from markupsafe import escape
 from playwright.sync_api import expect
 
-from tests.console.conftest import WAIT_MS, Look, Shown, csrf_in
+from tests.console.conftest import WAIT_MS, Look, Shown, page
 from tests.metaq.logs import batch
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.topics import TopicSettings
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-OWN = {"Sec-Fetch-Site": "same-origin"}
 
 expect.set_options(timeout=WAIT_MS)
-
-
-@pytest.fixture
-def client(shown: Shown) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=f"{shown.url}/notify", headers=OWN, timeout=60) as asking:
-        asking.headers["X-Txmsg-Csrf"] = csrf_in(asking.get(f"{shown.url}/login").text)
-        yield asking
-
-
-def page(client: httpx2.Client, path: str, **query: str) -> str:
-    """A page that is shown, with no text of others as HTML."""
-    answer = client.get(path, params=query)
-    assert answer.status_code == 200, answer.text
-    assert "<img src=x" not in answer.text
-    return answer.text
 
 
 def facts(text: str) -> dict[str, str]:

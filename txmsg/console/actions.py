@@ -76,3 +76,17 @@ def deletion(look: Look, section: str, name: str, says: Sequence[str]) -> Confir
         is_danger=True,
         fields=[Field(name="force", label=look.t(f"{section}.force"), kind="checkbox")],
     )
+
+
+def final_act(look: Look, act: str, hidden: str, **values: str) -> Confirmation:
+    """What is asked before something is done to one message for good: its texts are ACT_title, _says, _says_rest, ACT.
+
+    hidden: which of the values the dialog sends back.
+    """
+    return Confirmation(
+        title=look.t(f"{act}_title"),
+        says=[look.t(f"{act}_says", **values), look.t(f"{act}_says_rest")],
+        button=look.t(act),
+        is_danger=True,
+        fields=[Field(name=hidden, kind="hidden", value=values[hidden])],
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from txmsg.settings.catalogue import Kind, check_settings, setting
 
@@ -14,36 +15,31 @@ VISIBILITY_TIMEOUT_S_MIN, VISIBILITY_TIMEOUT_S_MAX = 1.0, 12 * 3600.0
 _AS_MADE = "as the application made the consumer"
 
 
+def _override(meaning: str, kind: Kind, least: float, most: float) -> Any:
+    return setting(None, meaning, kind=kind, least=least, most=most, live=True, shown=_AS_MADE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """What brokers tell consumers. None: as the application made them."""
 
-    concurrency: int | None = setting(
-        None,
+    concurrency: int | None = _override(
         "Handlers at once, of each kind, in each consumer. Those that run go on; what was fetched before is handled.",
-        kind=Kind.COUNT,
-        least=1,
-        most=CONCURRENCY_MAX,
-        live=True,
-        shown=_AS_MADE,
+        Kind.COUNT,
+        1,
+        CONCURRENCY_MAX,
     )
-    prefetch_bytes: int | None = setting(
-        None,
+    prefetch_bytes: int | None = _override(
         "Total size of bodies that each consumer fetches ahead from a broker; one message may exceed it.",
-        kind=Kind.SIZE,
-        least=1,
-        most=PREFETCH_BYTES_MAX,
-        live=True,
-        shown=_AS_MADE,
+        Kind.SIZE,
+        1,
+        PREFETCH_BYTES_MAX,
     )
-    visibility_timeout_s: float | None = setting(
-        None,
+    visibility_timeout_s: float | None = _override(
         "When nothing is heard of a consumer for so long, others get what it holds. Holds from its next call on.",
-        kind=Kind.DURATION,
-        least=VISIBILITY_TIMEOUT_S_MIN,
-        most=VISIBILITY_TIMEOUT_S_MAX,
-        live=True,
-        shown=_AS_MADE,
+        Kind.DURATION,
+        VISIBILITY_TIMEOUT_S_MIN,
+        VISIBILITY_TIMEOUT_S_MAX,
     )
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from txmsg.administration import GroupChange
 from txmsg.console import group_actions
-from txmsg.console.actions import Action, Confirmation, Field
+from txmsg.console.actions import Action, Confirmation, Field, final_act
 from txmsg.console.forms import float_of, int_of
 from txmsg.console.look import Look
 from txmsg.console.operations import Operation
@@ -189,13 +189,7 @@ async def _retry(look: Look) -> str | Operation:
 async def _confirm_skip(look: Look) -> Confirmation:
     group, id_ = look.path["group"], look.values.get("id", "")
     parse_id(id_)
-    return Confirmation(
-        title=look.t("groups.skip_title"),
-        says=[look.t("groups.skip_says", id=id_, group=group), look.t("groups.skip_says_rest")],
-        button=look.t("groups.skip"),
-        is_danger=True,
-        fields=[Field(name="id", kind="hidden", value=id_)],
-    )
+    return final_act(look, "groups.skip", "id", id=id_, group=group)
 
 
 async def _skip(look: Look) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from txmsg.administration.life import MessageLives
-from txmsg.console.actions import Action, Confirmation, Field
+from txmsg.console.actions import Action, Confirmation, final_act
 from txmsg.console.body import shown_body
 from txmsg.console.forms import int_of
 from txmsg.console.look import Look
@@ -61,13 +61,7 @@ async def _is_erasable(look: Look, topic: str | None) -> bool:
 async def _confirm_erase(look: Look) -> Confirmation:
     id_, topic = look.path["id"], look.values.get("topic", "")
     parse_id(id_)
-    return Confirmation(
-        title=look.t("messages.erase_title"),
-        says=[look.t("messages.erase_says", id=id_, topic=topic), look.t("messages.erase_says_rest")],
-        button=look.t("messages.erase"),
-        is_danger=True,
-        fields=[Field(name="topic", kind="hidden", value=topic)],
-    )
+    return final_act(look, "messages.erase", "topic", id=id_, topic=topic)
 
 
 async def _erase(look: Look) -> str:
