@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import IO, Any, Final
@@ -14,6 +14,7 @@ try:
 except ModuleNotFoundError:  # the command is installed with the client alone
     sys.exit("the txmsg command needs more than the client: run `pip install 'txmsg[broker]'`")
 
+from txmsg.cli.defaults import apply
 from txmsg.errors import TxmsgError, printable
 
 EXAMPLE_FORMAT: Final = "\b\nExample:"
@@ -61,12 +62,14 @@ _EXTRAS: Final = {
 class LazyGroup(click.Group):
     """Imports the module of a subcommand only when it is called: `txmsg --help` loads no protobuf and no SQLAlchemy.
 
-    So modules of commands import what they need at their top. modules: of txmsg.cli, by command.
+    So modules of commands import what they need at their top. modules: of txmsg.cli, by command. path: the words that
+    call this group, without `txmsg`.
     """
 
-    def __init__(self, *args: Any, modules: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, *args: Any, modules: Mapping[str, str], path: Sequence[str] = (), **options: Any) -> None:
         super().__init__(*args, **options)
         self._modules = modules
+        self._path = path
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*self.commands, *self._modules})
@@ -76,6 +79,7 @@ class LazyGroup(click.Group):
             return super().get_command(ctx, cmd_name)
         command = getattr(import_module(f"txmsg.cli.{self._modules[cmd_name]}"), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
+        ctx.default_map = {**(ctx.default_map or {}), cmd_name: apply(command, [*self._path, cmd_name])}
         return command
 
 

@@ -32,6 +32,7 @@ _AS_THE_LOG = "log"
 
 @click.group(
     cls=LazyGroup,
+    path=("metaq",),
     modules={
         "check": "metaq_contents",
         "dump": "metaq_contents",

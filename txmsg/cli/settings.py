@@ -78,7 +78,7 @@ def _option(setting: Setting) -> Decorator:
     own_variable = setting.variable != f"TXMSG_{setting.scope}_{setting.name}".upper()
     note = f"  [env var: {setting.variable}]" if own_variable else ""
     default = f"  [default: {setting.shown_default()}]" if setting.default_shown or setting.default != "" else ""
-    common: dict[str, Any] = {"default": None, "help": f"{setting.meaning}{note}{default}"}
+    common: dict[str, Any] = {"default": None, "help": f"{setting.meaning}{note}{default}", "allow_from_autoenv": False}
     if setting.kind is Kind.FLAG:
         return click.option(f"{setting.option}/--no-{setting.option[2:]}", parameter_of(setting), **common)
     if setting.kind is Kind.CHOICE:

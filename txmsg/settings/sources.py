@@ -20,7 +20,9 @@ CONFIG_VARIABLE: Final = "TXMSG_CONFIG"
 """The variable that names the file."""
 DEFAULT: Final = "default"
 SCOPES: Final = ("broker", "metaq", "tailer")
-"""The tables of a file."""
+"""The tables of a file that have settings of servers."""
+COMMANDS_TABLE: Final = "cli"
+"""The table that has what options of commands are when they are not given."""
 
 _TABLE: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]")
 _ENTRY: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
@@ -47,7 +49,7 @@ def from_file(path: Path, settings: Iterable[Setting]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for name, entry in _entries(path):
         of = name.partition(".")[0]
-        if of not in SCOPES:
+        if of not in {*SCOPES, COMMANDS_TABLE}:
             raise unknown(of, SCOPES, f"{entry.place}: ")
         if of != scope:
             continue
@@ -122,15 +124,20 @@ def _value(setting: Setting, given: object, place: str) -> Any:
         raise MisuseError(f"{place} gives no value for {setting.full_name}: {exc}") from exc
 
 
-def _entries(path: Path) -> Iterator[tuple[str, _Entry]]:
-    """The full name of each entry of a file, and where it is."""
+def read_file(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a file of settings, and its tables. Raises MisuseError."""
     try:
         text = path.read_text(encoding="utf-8")
-        content = tomllib.loads(text)
+        return text, tomllib.loads(text)
     except OSError as exc:
         raise MisuseError(f"the settings cannot be read from {path}: {exc.strerror}") from exc
     except ValueError as exc:  # TOMLDecodeError, UnicodeDecodeError
         raise MisuseError(f"{path} is not a file of settings in TOML: {exc}") from exc
+
+
+def _entries(path: Path) -> Iterator[tuple[str, _Entry]]:
+    """The full name of each entry of a file, and where it is."""
+    text, content = read_file(path)
     lines = _lines(text)
     for name, value in _flat(content):
         place = f"{path} line {lines[name]}" if name in lines else str(path)
