@@ -18,6 +18,7 @@ from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.alerts.conditions import scope_of
 from txmsg.broker.alerts.config import BUILT_IN, AlertsConfig
 from txmsg.broker.alerts.states import ActiveAlert, State
+from txmsg.broker.cluster import Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store import alerts as store
 from txmsg.broker.store import figures
@@ -274,6 +275,18 @@ async def test_a_broker_that_died_is_missing_until_another_takes_its_place(world
     assert await missing() == 1
     world.join("d", "elsewhere:1")
     assert await missing() == 0
+
+
+async def test_a_broker_that_is_forgotten_is_not_missing(world: World) -> None:
+    for name in ("a", "b"):
+        world.join(name, f"{name}:1")
+    world.execute("update txmsg.broker set expires_at = now() - interval '1 s' where id = 'a'")
+    world.execute("update txmsg.broker set started_at = now() - interval '1 day' where id = 'b'")
+    async with session(world.pool) as conn:
+        assert await figures.dead_brokers(conn) == 1
+    await Registry(world.pool).forget("a")
+    async with session(world.pool) as conn:
+        assert await figures.dead_brokers(conn) == 0
 
 
 async def test_alerts_that_are_known_are_written_by_one_statement(world: World) -> None:

@@ -141,6 +141,8 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         drain, resume = cluster_pb2.DrainRequest(broker="another"), cluster_pb2.ResumeRequest(broker="another")
         changes("Cluster/Drain", drain, "broker.drain", "another")
         changes("Cluster/Resume", resume, "broker.resume", "another")
+        connection.execute("update txmsg.broker set expires_at = now() - interval '1 s' where id = 'another'")
+        changes("Cluster/Forget", cluster_pb2.ForgetRequest(broker="another"), "broker.forget", "another")
 
         setting = settings_pb2.ChangeSettingRequest(name="app.x", value="1", changed_by="ada")
         changes("Settings/Change", setting, "setting.set", "app.x")

@@ -249,6 +249,20 @@ async def test_of_two_brokers_that_are_drained_at_the_same_moment_one_goes_on(no
         assert notify.query("select state from txmsg.broker order by state") == [("active",), ("draining",)]
 
 
+async def test_a_dead_broker_is_forgotten_by_command_and_a_live_one_is_not(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
+        notify.query("insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
+                     "select id, '', '', '', now() + left_for::interval "
+                     "from (values ('dead', '-1 s'), ('alive', '1 h')) broker (id, left_for)")  # fmt: skip
+        registry = Registry(pool)
+        await registry.forget("dead")
+        assert notify.query("select id from txmsg.broker") == [("alive",)]
+        with pytest.raises(MisuseError, match="broker 'alive' is alive: stop it first"):
+            await registry.forget("alive")
+        with pytest.raises(MisuseError, match="there is no broker 'dead'"):
+            await registry.forget("dead")
+
+
 @pytest.mark.parametrize(
     ("address", "level", "words"),
     [

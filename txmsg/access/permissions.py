@@ -217,6 +217,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Cluster/Show": _SHOWS_CLUSTER,
     "Cluster/Drain": _CHANGES_CLUSTER,
     "Cluster/Resume": _CHANGES_CLUSTER,
+    "Cluster/Forget": _CHANGES_CLUSTER,
     "Cluster/Figures": _SHOWS_CLUSTER,
     "Cluster/Mirrors": _SHOWS_CLUSTER,
     "Cluster/Clients": (_group(Action.DESCRIBE, found=True),),

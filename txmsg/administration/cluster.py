@@ -162,6 +162,10 @@ class ClusterAdministration:
         """Lets a draining broker work again. Idempotent."""
         self._ask(Cluster.resume, pb.ResumeRequest(broker=broker))
 
+    def forget(self, broker: str) -> None:
+        """Forgets a broker that died and is not coming back. Raises MisuseError."""
+        self._ask(Cluster.forget, pb.ForgetRequest(broker=broker))
+
     def mirrors(self) -> Sequence[Mirror]:
         """The mirrors of the Notify database, by name."""
         return [

@@ -174,6 +174,22 @@ def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
     click.echo(json.dumps({"broker": broker_id}) if as_json else f"broker {broker_id} works again")
 
 
+@cluster.command(
+    short_help="Forget a dead broker that is not coming back.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster forget broker-3",
+)
+@click.argument("broker_id", metavar="BROKER")
+@broker_option
+@json_option
+def forget(*, broker_id: str, broker: str, as_json: bool) -> None:
+    """Forget a dead broker that is not coming back: its alert ends now rather than after a day.
+
+    Refused while it is alive. A broker that was stopped in good order is forgotten by that.
+    """
+    _administration(broker).forget(broker_id)
+    click.echo(json.dumps({"broker": broker_id, "forgotten": True}) if as_json else f"broker {broker_id} is forgotten")
+
+
 def _administration(broker: str) -> ClusterAdministration:
     return ClusterAdministration(functools.partial(ask_broker, broker))
 

@@ -181,7 +181,7 @@ def broker_states(cluster: Cluster) -> Iterator[Finding]:
             yield warning(
                 f"broker {broker.id} at {broker.address} has died, and there is none at its address now",
                 why="the others do its work, and one fewer may fail",
-                fix="look at its log, and start it again",
+                fix=f"look at its log, and start it again; or `txmsg cluster forget {broker.id}` if it is gone",
             )
 
 

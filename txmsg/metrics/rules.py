@@ -166,7 +166,8 @@ ALERTS: Final = (
         Level(metric="txmsg_brokers_dead", threshold=0, by=_JOB),
         60,
         "{{ $value }} brokers of {{ $labels.job }} have died, and none has taken their place",
-        "`txmsg cluster show` names them: look at their logs, and start them again. After a day they are forgotten.",
+        "`txmsg cluster show` names them: look at their logs, and start them again. `txmsg cluster forget` is for "
+        "those that are not coming back; after a day all are forgotten.",
     ),
     Alert(
         "TxmsgDiskNearlyFull",

@@ -94,6 +94,10 @@ class ClusterApi:
         await self._registry.resume(request.broker)
         return pb.ResumeReply()
 
+    async def forget(self, request: pb.ForgetRequest) -> pb.ForgetReply:
+        await self._registry.forget(request.broker)
+        return pb.ForgetReply()
+
     async def figures(self, request: pb.FiguresRequest) -> pb.FiguresReply:
         figures = await self._read(request.with_database)
         return pb.FiguresReply(

@@ -62,6 +62,18 @@ class Registry:
             _check_alive(broker_id, await brokers_store.resume(conn, broker_id))
             await notify(conn, "brokers")
 
+    async def forget(self, broker_id: str) -> None:
+        """Forgets a dead broker, which nobody waits for any more. Raises MisuseError."""
+        async with session(self._pool) as conn:
+            if await brokers_store.forget(conn, broker_id):
+                return
+            if await brokers_store.address_of(conn, broker_id) is None:
+                raise MisuseError(
+                    f"there is no broker {shown(broker_id)}: `txmsg cluster show` lists the brokers with their ids; "
+                    "dead ones are forgotten after a day"
+                )
+            raise MisuseError(f"broker {shown(broker_id)} is alive: stop it first, and it is forgotten by that")
+
 
 def _check_alive(broker_id: str, is_alive: bool) -> None:
     if not is_alive:

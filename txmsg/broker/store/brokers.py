@@ -222,6 +222,23 @@ async def resume(conn: Connection, broker_id: str) -> bool:
     return is_alive
 
 
+async def forget(conn: Connection, broker_id: str) -> bool:
+    """Deletes a dead broker; whether there was one. Its queues are assigned as those of any that is not there."""
+    noted = change_of("broker.forget", broker_id, before={"state": "dead"})
+    cursor = await plain_cursor(conn).execute(
+        f"""
+        with gone as (
+            delete from txmsg.broker where id = %(id)s and (state = 'dead' or expires_at < now()) returning id)
+        {audit.ENTRY} from gone
+        """,
+        {"id": broker_id, **noted._asdict()},
+    )
+    is_gone = cursor.rowcount == 1
+    if is_gone:
+        after_session(conn, noted.tell)
+    return is_gone
+
+
 async def database_facts(conn: Connection) -> DatabaseFacts:
     """What `txmsg cluster show` tells of the database itself."""
     cursor = await plain_cursor(conn).execute(

@@ -1,4 +1,4 @@
-"""The brokers of a Notify database: what each does, which queues it delivers; drain and resume."""
+"""The brokers of a Notify database: what each does, which queues it delivers; drain, resume, and forget."""
 
 from __future__ import annotations
 
@@ -77,6 +77,21 @@ async def _resume(look: Look) -> str:
     return look.t("brokers.resumed", broker=broker)
 
 
+async def _confirm_forget(look: Look) -> Confirmation:
+    broker = _broker(look)
+    return Confirmation(
+        title=look.t("brokers.forget_title", broker=broker.id),
+        says=[look.t("brokers.forget_says")],
+        button=look.t("brokers.forget"),
+    )
+
+
+async def _forget(look: Look) -> str:
+    broker = look.path["broker"]
+    await look.cluster(lambda cluster: cluster.forget(broker))
+    return look.t("brokers.forgotten", broker=broker)
+
+
 VIEWS: Final = (
     View(path="/brokers", section="brokers", template="brokers.html", read=_read),
     View(path="/brokers/{broker}", section="brokers", template="broker.html", read=_read_one, every_s=2.0),
@@ -84,4 +99,5 @@ VIEWS: Final = (
 ACTIONS: Final = (
     Action(path="/brokers/{broker}/drain", method="Cluster/Drain", confirm=_confirm_drain, perform=_drain),
     Action(path="/brokers/{broker}/resume", method="Cluster/Resume", confirm=_confirm_resume, perform=_resume),
+    Action(path="/brokers/{broker}/forget", method="Cluster/Forget", confirm=_confirm_forget, perform=_forget),
 )

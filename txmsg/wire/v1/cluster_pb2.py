@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btxmsg/wire/v1/cluster.proto\x12\x08txmsg.v1\"\xa5\x01\n\rClusterBroker\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x17\n\x0fschema_revision\x18\x05 \x01(\t\x12\x15\n\rstarted_at_us\x18\x06 \x01(\x12\x12\x17\n\x0fheartbeat_at_us\x18\x07 \x01(\x12\x12\x0e\n\x06queues\x18\x08 \x01(\r\"\\\n\nQueueLease\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\twanted_by\x18\x05 \x01(\t\")\n\x12ShowClusterRequest\x12\x13\n\x0bwith_queues\x18\x01 \x01(\x08\"\xb5\x01\n\x10ShowClusterReply\x12\r\n\x05shard\x18\x01 \x01(\x0c\x12\x17\n\x0fschema_revision\x18\x02 \x01(\t\x12(\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x17.txmsg.v1.ClusterBroker\x12\x0e\n\x06queues\x18\x04 \x01(\r\x12\x19\n\x11queues_unassigned\x18\x05 \x01(\r\x12$\n\x06leases\x18\x06 \x03(\x0b\x32\x14.txmsg.v1.QueueLease\"\x1e\n\x0c\x44rainRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x1c\n\nDrainReply\x12\x0e\n\x06queues\x18\x01 \x01(\r\"\x1f\n\rResumeRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\r\n\x0bResumeReply\"\'\n\x0e\x46iguresRequest\x12\x15\n\rwith_database\x18\x01 \x01(\x08\"5\n\x06\x46igure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\r\n\x05value\x18\x03 \x01(\x01\"Q\n\x0c\x46iguresReply\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12!\n\x07\x66igures\x18\x02 \x03(\x0b\x32\x10.txmsg.v1.Figure\x12\x0e\n\x06now_us\x18\x03 \x01(\x12\"1\n\x0e\x43lientsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\x10\n\x08\x63ontains\x18\x02 \x01(\t\"\xae\x01\n\x06\x43lient\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0eproducer_group\x18\x02 \x01(\t\x12\x16\n\x0e\x63onsumer_group\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0b\n\x03pid\x18\x05 \x01(\r\x12\x0f\n\x07release\x18\x06 \x01(\t\x12\x10\n\x08since_us\x18\x07 \x01(\x12\x12\x16\n\x0e\x61nswers_checks\x18\x08 \x01(\x08\x12\x12\n\nunanswered\x18\t \x01(\r\"?\n\x0c\x43lientsReply\x12!\n\x07\x63lients\x18\x01 \x03(\x0b\x32\x10.txmsg.v1.Client\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x10\n\x0eMirrorsRequest\"^\n\x0bMirrorQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\x0f\n\x07stopped\x18\x05 \x01(\t\"\xca\x02\n\x06Mirror\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07include\x18\x02 \x03(\t\x12\x0f\n\x07\x65xclude\x18\x03 \x03(\t\x12\x0b\n\x03log\x18\x04 \x01(\t\x12\x12\n\nseen_at_us\x18\x05 \x01(\x12\x12\x0f\n\x07tailing\x18\x06 \x01(\x08\x12\x10\n\x08\x62\x65hind_s\x18\x07 \x01(\x01\x12\x17\n\x0f\x62\x65hind_messages\x18\x08 \x01(\x04\x12\x0e\n\x06queues\x18\t \x01(\r\x12\x16\n\x0estopped_queues\x18\n \x01(\r\x12%\n\x06\x62\x65hind\x18\x0b \x03(\x0b\x32\x15.txmsg.v1.MirrorQueue\x12\x12\n\nslot_state\x18\x0c \x01(\t\x12\x12\n\nkept_bytes\x18\r \x01(\x04\x12\x14\n\x0c\x62\x65hind_bytes\x18\x0e \x01(\x04\x12\x17\n\nsafe_bytes\x18\x0f \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_safe_bytes\"1\n\x0cMirrorsReply\x12!\n\x07mirrors\x18\x01 \x03(\x0b\x32\x10.txmsg.v1.Mirror2\xf3\x02\n\x07\x43luster\x12@\n\x04Show\x12\x1c.txmsg.v1.ShowClusterRequest\x1a\x1a.txmsg.v1.ShowClusterReply\x12\x35\n\x05\x44rain\x12\x16.txmsg.v1.DrainRequest\x1a\x14.txmsg.v1.DrainReply\x12\x38\n\x06Resume\x12\x17.txmsg.v1.ResumeRequest\x1a\x15.txmsg.v1.ResumeReply\x12;\n\x07\x46igures\x12\x18.txmsg.v1.FiguresRequest\x1a\x16.txmsg.v1.FiguresReply\x12;\n\x07\x43lients\x12\x18.txmsg.v1.ClientsRequest\x1a\x16.txmsg.v1.ClientsReply\x12;\n\x07Mirrors\x12\x18.txmsg.v1.MirrorsRequest\x1a\x16.txmsg.v1.MirrorsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btxmsg/wire/v1/cluster.proto\x12\x08txmsg.v1\"\xa5\x01\n\rClusterBroker\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x17\n\x0fschema_revision\x18\x05 \x01(\t\x12\x15\n\rstarted_at_us\x18\x06 \x01(\x12\x12\x17\n\x0fheartbeat_at_us\x18\x07 \x01(\x12\x12\x0e\n\x06queues\x18\x08 \x01(\r\"\\\n\nQueueLease\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\twanted_by\x18\x05 \x01(\t\")\n\x12ShowClusterRequest\x12\x13\n\x0bwith_queues\x18\x01 \x01(\x08\"\xb5\x01\n\x10ShowClusterReply\x12\r\n\x05shard\x18\x01 \x01(\x0c\x12\x17\n\x0fschema_revision\x18\x02 \x01(\t\x12(\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x17.txmsg.v1.ClusterBroker\x12\x0e\n\x06queues\x18\x04 \x01(\r\x12\x19\n\x11queues_unassigned\x18\x05 \x01(\r\x12$\n\x06leases\x18\x06 \x03(\x0b\x32\x14.txmsg.v1.QueueLease\"\x1e\n\x0c\x44rainRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x1c\n\nDrainReply\x12\x0e\n\x06queues\x18\x01 \x01(\r\"\x1f\n\rResumeRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\r\n\x0bResumeReply\"\x1f\n\rForgetRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\r\n\x0b\x46orgetReply\"\'\n\x0e\x46iguresRequest\x12\x15\n\rwith_database\x18\x01 \x01(\x08\"5\n\x06\x46igure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\r\n\x05value\x18\x03 \x01(\x01\"Q\n\x0c\x46iguresReply\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12!\n\x07\x66igures\x18\x02 \x03(\x0b\x32\x10.txmsg.v1.Figure\x12\x0e\n\x06now_us\x18\x03 \x01(\x12\"1\n\x0e\x43lientsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\x10\n\x08\x63ontains\x18\x02 \x01(\t\"\xae\x01\n\x06\x43lient\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0eproducer_group\x18\x02 \x01(\t\x12\x16\n\x0e\x63onsumer_group\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0b\n\x03pid\x18\x05 \x01(\r\x12\x0f\n\x07release\x18\x06 \x01(\t\x12\x10\n\x08since_us\x18\x07 \x01(\x12\x12\x16\n\x0e\x61nswers_checks\x18\x08 \x01(\x08\x12\x12\n\nunanswered\x18\t \x01(\r\"?\n\x0c\x43lientsReply\x12!\n\x07\x63lients\x18\x01 \x03(\x0b\x32\x10.txmsg.v1.Client\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x10\n\x0eMirrorsRequest\"^\n\x0bMirrorQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\r\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\x0f\n\x07stopped\x18\x05 \x01(\t\"\xca\x02\n\x06Mirror\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07include\x18\x02 \x03(\t\x12\x0f\n\x07\x65xclude\x18\x03 \x03(\t\x12\x0b\n\x03log\x18\x04 \x01(\t\x12\x12\n\nseen_at_us\x18\x05 \x01(\x12\x12\x0f\n\x07tailing\x18\x06 \x01(\x08\x12\x10\n\x08\x62\x65hind_s\x18\x07 \x01(\x01\x12\x17\n\x0f\x62\x65hind_messages\x18\x08 \x01(\x04\x12\x0e\n\x06queues\x18\t \x01(\r\x12\x16\n\x0estopped_queues\x18\n \x01(\r\x12%\n\x06\x62\x65hind\x18\x0b \x03(\x0b\x32\x15.txmsg.v1.MirrorQueue\x12\x12\n\nslot_state\x18\x0c \x01(\t\x12\x12\n\nkept_bytes\x18\r \x01(\x04\x12\x14\n\x0c\x62\x65hind_bytes\x18\x0e \x01(\x04\x12\x17\n\nsafe_bytes\x18\x0f \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_safe_bytes\"1\n\x0cMirrorsReply\x12!\n\x07mirrors\x18\x01 \x03(\x0b\x32\x10.txmsg.v1.Mirror2\xad\x03\n\x07\x43luster\x12@\n\x04Show\x12\x1c.txmsg.v1.ShowClusterRequest\x1a\x1a.txmsg.v1.ShowClusterReply\x12\x35\n\x05\x44rain\x12\x16.txmsg.v1.DrainRequest\x1a\x14.txmsg.v1.DrainReply\x12\x38\n\x06Resume\x12\x17.txmsg.v1.ResumeRequest\x1a\x15.txmsg.v1.ResumeReply\x12\x38\n\x06\x46orget\x12\x17.txmsg.v1.ForgetRequest\x1a\x15.txmsg.v1.ForgetReply\x12;\n\x07\x46igures\x12\x18.txmsg.v1.FiguresRequest\x1a\x16.txmsg.v1.FiguresReply\x12;\n\x07\x43lients\x12\x18.txmsg.v1.ClientsRequest\x1a\x16.txmsg.v1.ClientsReply\x12;\n\x07Mirrors\x12\x18.txmsg.v1.MirrorsRequest\x1a\x16.txmsg.v1.MirrorsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,26 +47,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESUMEREQUEST']._serialized_end=623
   _globals['_RESUMEREPLY']._serialized_start=625
   _globals['_RESUMEREPLY']._serialized_end=638
-  _globals['_FIGURESREQUEST']._serialized_start=640
-  _globals['_FIGURESREQUEST']._serialized_end=679
-  _globals['_FIGURE']._serialized_start=681
-  _globals['_FIGURE']._serialized_end=734
-  _globals['_FIGURESREPLY']._serialized_start=736
-  _globals['_FIGURESREPLY']._serialized_end=817
-  _globals['_CLIENTSREQUEST']._serialized_start=819
-  _globals['_CLIENTSREQUEST']._serialized_end=868
-  _globals['_CLIENT']._serialized_start=871
-  _globals['_CLIENT']._serialized_end=1045
-  _globals['_CLIENTSREPLY']._serialized_start=1047
-  _globals['_CLIENTSREPLY']._serialized_end=1110
-  _globals['_MIRRORSREQUEST']._serialized_start=1112
-  _globals['_MIRRORSREQUEST']._serialized_end=1128
-  _globals['_MIRRORQUEUE']._serialized_start=1130
-  _globals['_MIRRORQUEUE']._serialized_end=1224
-  _globals['_MIRROR']._serialized_start=1227
-  _globals['_MIRROR']._serialized_end=1557
-  _globals['_MIRRORSREPLY']._serialized_start=1559
-  _globals['_MIRRORSREPLY']._serialized_end=1608
-  _globals['_CLUSTER']._serialized_start=1611
-  _globals['_CLUSTER']._serialized_end=1982
+  _globals['_FORGETREQUEST']._serialized_start=640
+  _globals['_FORGETREQUEST']._serialized_end=671
+  _globals['_FORGETREPLY']._serialized_start=673
+  _globals['_FORGETREPLY']._serialized_end=686
+  _globals['_FIGURESREQUEST']._serialized_start=688
+  _globals['_FIGURESREQUEST']._serialized_end=727
+  _globals['_FIGURE']._serialized_start=729
+  _globals['_FIGURE']._serialized_end=782
+  _globals['_FIGURESREPLY']._serialized_start=784
+  _globals['_FIGURESREPLY']._serialized_end=865
+  _globals['_CLIENTSREQUEST']._serialized_start=867
+  _globals['_CLIENTSREQUEST']._serialized_end=916
+  _globals['_CLIENT']._serialized_start=919
+  _globals['_CLIENT']._serialized_end=1093
+  _globals['_CLIENTSREPLY']._serialized_start=1095
+  _globals['_CLIENTSREPLY']._serialized_end=1158
+  _globals['_MIRRORSREQUEST']._serialized_start=1160
+  _globals['_MIRRORSREQUEST']._serialized_end=1176
+  _globals['_MIRRORQUEUE']._serialized_start=1178
+  _globals['_MIRRORQUEUE']._serialized_end=1272
+  _globals['_MIRROR']._serialized_start=1275
+  _globals['_MIRROR']._serialized_end=1605
+  _globals['_MIRRORSREPLY']._serialized_start=1607
+  _globals['_MIRRORSREPLY']._serialized_end=1656
+  _globals['_CLUSTER']._serialized_start=1659
+  _globals['_CLUSTER']._serialized_end=2088
 # @@protoc_insertion_point(module_scope)

@@ -84,6 +84,16 @@ class ResumeReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ForgetRequest(_message.Message):
+    __slots__ = ("broker",)
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    def __init__(self, broker: _Optional[str] = ...) -> None: ...
+
+class ForgetReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class FiguresRequest(_message.Message):
     __slots__ = ("with_database",)
     WITH_DATABASE_FIELD_NUMBER: _ClassVar[int]

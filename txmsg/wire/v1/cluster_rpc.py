@@ -13,6 +13,8 @@ class Cluster:
     drain = Method("Cluster/Drain", pb.DrainRequest, pb.DrainReply)
     # Lets a draining broker work again. Idempotent.
     resume = Method("Cluster/Resume", pb.ResumeRequest, pb.ResumeReply)
+    # Forgets a broker that has died and was not replaced, so that nothing is said of it any more. Refused while it lives.
+    forget = Method("Cluster/Forget", pb.ForgetRequest, pb.ForgetReply)
     # What the broker that answers exports as metrics now. Histograms are left out.
     figures = Method("Cluster/Figures", pb.FiguresRequest, pb.FiguresReply)
     # The clients attached to the broker that answers; clients attach to every broker.
