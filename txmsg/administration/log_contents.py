@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from txmsg.errors import CorruptLog, MisuseError
 from txmsg.metaq.access import LogAccess, LogQueue, Range
@@ -22,7 +21,8 @@ class LogState:
     queues: int
     log_id: int
     generation: int
-    size_bytes: int
+    size_bytes: int | None
+    """None in Kafka, whose brokers know."""
     release: str | None = None
     failure: str | None = None
     """Why the server accepts no appends; None: it does."""
@@ -65,7 +65,16 @@ def log_state(access: LogAccess) -> LogState:
             generation=identity.generation,
             size_bytes=files.end() - files.begin(),
         )
-    told = cast(RemoteLog, access).describe()
+    if not isinstance(access, RemoteLog):
+        identity = access.identity()
+        return LogState(
+            topics=topic_count,
+            queues=queue_count,
+            log_id=identity.log_id,
+            generation=identity.generation,
+            size_bytes=None,
+        )
+    told = access.describe()
     return LogState(
         topics=topic_count,
         queues=queue_count,

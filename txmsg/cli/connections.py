@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,13 +15,14 @@ from txmsg.administration import Ask
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.cli.options import Decorator
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
-from txmsg.wire.address import check_address
+from txmsg.wire.address import KAFKA, check_address
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.credential import TOKEN_FILE_VARIABLE
 from txmsg.wire.failures import was_told
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 _CALL_TIMEOUT_S = 10.0
+KAFKA_CONFIG_VARIABLE = "TXMSG_KAFKA_CONFIG"
 
 _broker: Decorator = click.option(
     "--broker",
@@ -54,11 +56,46 @@ def broker_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return _broker(token_file_option(command))
 
 
-log_option: Decorator = click.option(
+def _use_kafka_config(_: click.Context, __: click.Parameter, path: str | None) -> None:
+    if path is not None:
+        os.environ[KAFKA_CONFIG_VARIABLE] = path  # for all logs that this command opens
+
+
+kafka_config_option: Decorator = click.option(
+    "--kafka-config",
+    metavar="FILE",
+    envvar=KAFKA_CONFIG_VARIABLE,
+    show_envvar=True,
+    expose_value=False,
+    callback=_use_kafka_config,
+    help="For a log in Kafka: file with properties of its client, NAME=VALUE each line, such as security.protocol.",
+)
+_log: Decorator = click.option(
     "--log",
     metavar="LOG",
-    help="A MetaQ log instead of a Notify database: its directory, or the address of its server.",
+    help="A MetaQ log instead of a Notify database: its directory, the address of its server, or kafka://HOST:PORT.",
 )
+
+
+def log_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds LOG, --token-file and --kafka-config."""
+    return click.argument("log")(token_file_option(kafka_config_option(command)))
+
+
+class LogDirectory(click.Path):
+    """A directory that is, or contains, files of a log: what is done with these needs no server, and no Kafka."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False, exists=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).startswith(KAFKA):
+            self.fail(
+                f"{value} is a log in Kafka, whose files are its brokers' own: look at them with kafka-dump-log.sh.",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
 
 
 def ask_broker(broker: str, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
@@ -95,4 +132,4 @@ def administered(command: Callable[..., Any]) -> Callable[..., Any]:
         with open_log(log) as access:
             return command(administration=LogAdministration(access), **others)
 
-    return broker_option(log_option(with_administration))
+    return broker_option(_log(kafka_config_option(with_administration)))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from txmsg.cli.connections import kafka_config_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option, log_format_option
 from txmsg.cli.output import print_address
@@ -47,9 +48,10 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
     "logs",
     metavar="[[DATABASE/]NAME=]LOG",
     multiple=True,
-    help="A MetaQ log: its directory, or the address of its server. May be repeated. With several databases, each log "
-    "names the one to whose users it is shown.",
+    help="A MetaQ log: its directory, the address of its server, or kafka://HOST:PORT. May be repeated. With several "
+    "databases, each log names the one to whose users it is shown.",
 )
+@kafka_config_option
 @click.option(
     "--listen",
     metavar="HOST:PORT",

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 from click.core import ParameterSource
 
-from txmsg.cli.connections import asker, broker_option
+from txmsg.cli.connections import asker, broker_option, kafka_config_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
 from txmsg.doctor import brokers, database
@@ -31,7 +31,12 @@ from txmsg.errors import printable
     help="The Notify database, whose server, tables, slots and mirrors are checked, too.",
 )
 @broker_option
-@click.option("--log", metavar="LOG", help="A MetaQ log to check, too: its directory, or the address of its server.")
+@click.option(
+    "--log",
+    metavar="LOG",
+    help="A MetaQ log to check, too: its directory, the address of its server, or kafka://HOST:PORT.",
+)
+@kafka_config_option
 @json_option
 @click.pass_context
 def doctor(context: click.Context, *, storage: str | None, broker: str, log: str | None, as_json: bool) -> None:

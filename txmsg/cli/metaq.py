@@ -13,7 +13,7 @@ from rich.table import Table
 from txmsg.access.file import entry_of
 from txmsg.access.tokens import new_token
 from txmsg.administration.log_contents import log_state, log_topics, require_read
-from txmsg.cli.connections import token_file_option
+from txmsg.cli.connections import log_argument
 from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
 from txmsg.cli.options import duration, json_option
 from txmsg.cli.output import print_facts, print_table, say
@@ -49,13 +49,12 @@ def metaq() -> None:
     short_help="List the topics of a log.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq topics /var/lib/metaq\n  txmsg metaq topics metaq:7720 --json",
 )
-@click.argument("log")
-@token_file_option
+@log_argument
 @json_option
 def topics(*, log: str, as_json: bool) -> None:
     """List the topics of a log: queues, offsets kept, and options.
 
-    LOG is a directory, or the address of a server. Missing offsets are shown for directories only.
+    LOG is a directory, the address of a server, or kafka://HOST:PORT. Missing offsets are shown for directories only.
     """
     size_bytes: int | None = None
     with open_log(log) as access:
@@ -137,7 +136,7 @@ class _Retention(click.ParamType):  # type: ignore[type-arg]
     "  txmsg metaq set metaq:7720 trade --write-queues 4 --read-queues 8\n\n"
     "A log has one writer: while a server or a tailer writes the directory, give the server's address.",
 )
-@click.argument("log")
+@log_argument
 @click.argument("topic")
 @click.option(
     "--flush",
@@ -171,7 +170,6 @@ class _Retention(click.ParamType):  # type: ignore[type-arg]
     help="Whether messages may be appended (w) and are read by groups (r).",
 )
 @click.option("--force", is_flag=True, help="Stop reading queues that groups have not read to their end.")
-@token_file_option
 @json_option
 def set_(
     *,
@@ -225,14 +223,13 @@ def set_(
     short_help="Show the state of a log, and whether it accepts appends.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq status metaq:7720\n  txmsg metaq status /var/lib/metaq --json",
 )
-@click.argument("log")
-@token_file_option
+@log_argument
 @json_option
 def status(*, log: str, as_json: bool) -> None:
     """Show the state of a log; of a server, also whether it accepts appends, and its load.
 
-    LOG is a directory, or the address of a server. Exit status 1 if the server accepts no appends, for example because
-    its disk is full.
+    LOG is a directory, the address of a server, or kafka://HOST:PORT. Exit status 1 if the server accepts no
+    appends, for example because its disk is full.
     """
     with open_log(log) as access:
         values = dataclasses.asdict(log_state(access))

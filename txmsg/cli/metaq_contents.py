@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from txmsg.cli.connections import token_file_option
+from txmsg.cli.connections import LogDirectory, log_argument, token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import START, json_option
 from txmsg.cli.output import moment, say
@@ -34,7 +34,7 @@ from txmsg.runtime.start import Start
 if TYPE_CHECKING:
     from txmsg.mirror.repair import Missing
 
-_LOG_DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
+_LOG_DIRECTORY = LogDirectory()
 _WAIT_S = 1.0
 _SHOWN_BYTES = 200
 _PROBLEMS_SHOWN_MAX = 100
@@ -45,7 +45,7 @@ _PROBLEMS_SHOWN_MAX = 100
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq tail /var/lib/metaq trade --follow --tag paid\n"
     "  txmsg metaq tail metaq:7720 trade --queue 3 --from 1200 --json",
 )
-@click.argument("log")
+@log_argument
 @click.argument("topic")
 @click.option(
     "--from",
@@ -73,9 +73,9 @@ def tail(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Print messages of a topic. LOG is a directory, or the address of a server. Does not affect groups.
+    """Print messages of a topic. LOG is a directory, the address of a server, or kafka://HOST:PORT.
 
-    Each queue is printed in order. Missing offsets are reported on stderr and skipped.
+    Does not affect groups. Each queue is printed in order. Missing offsets are reported on stderr and skipped.
     """
     if start is None:
         start = Start.latest() if follow else Start.earliest()

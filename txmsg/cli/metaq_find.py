@@ -6,7 +6,7 @@ import json
 
 import click
 
-from txmsg.cli.connections import token_file_option
+from txmsg.cli.connections import log_argument
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.metaq_contents import message_line, message_values
 from txmsg.cli.options import json_option
@@ -22,7 +22,7 @@ _FOUND_MAX = 1000
     "  txmsg metaq find /var/lib/metaq trade --key 42 --json\n\n"
     "Exit status 1 if there is none.",
 )
-@click.argument("log")
+@log_argument
 @click.argument("topic")
 @click.option("--id", "message_id", metavar="ID", help="Id of the message: UUID.NUMBER.")
 @click.option("--key", metavar="KEY", help="Key of the messages.")
@@ -33,13 +33,12 @@ _FOUND_MAX = 1000
     show_default=True,
     help="With --key: maximum number of messages.",
 )
-@token_file_option
 @json_option
 def find(*, log: str, topic: str, message_id: str | None, key: str | None, limit: int, as_json: bool) -> None:
-    """Find messages of a topic that a log keeps. LOG is a directory, or the address of a server.
+    """Find messages of a topic that a log keeps. LOG is a directory, the address of a server, or kafka://HOST:PORT.
 
-    By key an index is used. By id the topic is read from a minute before the id was made on, until the message is
-    found.
+    By key an index is used; in Kafka, which has none, the whole topic is read. By id the topic is
+    read from a minute before the id was made on, until the message is found.
     """
     if (message_id is None) == (key is None):
         raise click.UsageError("give --id or --key")

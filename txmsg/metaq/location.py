@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Final
 
 from txmsg.errors import StorageError
 from txmsg.metaq.access import LogAccess
+from txmsg.metaq.kafka.location import is_kafka, parse_address, properties_file, read_properties
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.log import LogConfig
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
 
-KAFKA: Final = "kafka://"
-"""What the address of a Kafka begins with."""
 _ADDRESS = re.compile(r"unix:|[^/]*:[0-9]{1,5}\Z")
 
 
@@ -43,8 +41,8 @@ def open_log(
     InvalidName for an address that is none, MisuseError for properties that cannot be used.
     """
     text = os.fspath(where)
-    if isinstance(where, str) and where.startswith(KAFKA):
-        return _kafka_log(where, kafka_config, timeout_s)
+    if is_kafka(where):
+        return _kafka_log(text, kafka_config, timeout_s)
     if isinstance(where, str) and _ADDRESS.match(text):
         from txmsg.metaq.remote.remote_log import RemoteLog
 
@@ -53,8 +51,6 @@ def open_log(
 
 
 def _kafka_log(where: str, config: str | os.PathLike[str] | None, timeout_s: float) -> LogAccess:
-    from txmsg.metaq.kafka.location import parse_address, properties_file, read_properties
-
     address, properties = parse_address(where), read_properties(properties_file(config))
     try:
         from txmsg.metaq.kafka.kafka_log import KafkaLog

@@ -7,10 +7,22 @@ from ipaddress import ip_address
 
 from txmsg.errors import InvalidName, MisuseError, shown
 
-__all__ = ["PORT_MAX", "UNIX", "check_address", "check_reach", "host_and_port", "host_of", "is_local", "is_loopback"]
+__all__ = [
+    "KAFKA",
+    "PORT_MAX",
+    "UNIX",
+    "check_address",
+    "check_reach",
+    "host_and_port",
+    "host_of",
+    "is_local",
+    "is_loopback",
+]
 
 PORT_MAX = 65535
 LOCALHOST = "localhost"
+KAFKA = "kafka://"
+"""What the address of a log in Kafka begins with."""
 UNIX = "unix:"
 """What an address begins with that is a socket file on this machine."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(?::[0-9]{1,5})?\Z")

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from weakref import ref
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -57,6 +58,7 @@ class Clients:
         self._properties = dict(properties)
         self._lock = threading.Lock()
         self._why: KafkaError | None = None
+        self._admins: list[ref[AdminClient]] = []
 
     def renewed(self) -> Clients:
         """The same for a process that was forked from this one."""
@@ -72,7 +74,9 @@ class Clients:
 
     def admin(self) -> AdminClient:
         """An administrator."""
-        return self._made(AdminClient, {}, {})
+        made = self._made(AdminClient, {}, {})
+        self._admins.append(ref(made))
+        return made
 
     def _made(self, kind: Callable[..., ClientT], ours: Mapping[str, Any], more: Mapping[str, Any]) -> ClientT:
         config = {
@@ -99,6 +103,9 @@ class Clients:
         """The error for what happened while `doing`; with why servers are not reached, if that is known."""
         if error.code() not in _SILENCE:
             return error_of(error, f"{doing} of {self.address}")
+        for kept in self._admins:
+            if (admin := kept()) is not None:
+                admin.poll(0)  # else it keeps to itself what it was told
         with self._lock:
             why = self._why
         if why is not None and why.code() == KafkaError._AUTHENTICATION:

@@ -49,7 +49,7 @@ class _Connected:
         self.admin = clients.admin()
         self.probe = Probe(clients)
         self.topics = Topics(clients, self.admin)
-        self.positions = Positions(clients, self.admin, self.probe)
+        self.positions = Positions(clients, self.admin, self.topics, self.probe)
         self.readers = Readers(clients, self.positions)
         self.appender = Appender(clients, self.topics)
         self.groups = KafkaGroups(clients, self.admin, log, GroupOffsets(clients, self.admin, self.positions))

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.errors import InvalidName, MisuseError, shown
-from txmsg.wire.address import check_address
+from txmsg.wire.address import KAFKA, check_address
 
-SCHEME: Final = "kafka://"
 CONFIG_VARIABLE: Final = "TXMSG_KAFKA_CONFIG"
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,120}\Z")
 _NAME: Final = re.compile(r"[a-z][a-z0-9._]*\Z")
@@ -56,17 +55,17 @@ class KafkaAddress:
     prefix: str = ""
 
     def __str__(self) -> str:
-        return f"{SCHEME}{','.join(self.servers)}{'/' if self.prefix else ''}{self.prefix}"
+        return f"{KAFKA}{','.join(self.servers)}{'/' if self.prefix else ''}{self.prefix}"
 
 
 def is_kafka(where: object) -> bool:
     """Whether it names a Kafka."""
-    return isinstance(where, str) and where.startswith(SCHEME)
+    return isinstance(where, str) and where.startswith(KAFKA)
 
 
 def parse_address(where: str) -> KafkaAddress:
     """What kafka://HOST:PORT,HOST:PORT/PREFIX names. Raises InvalidName."""
-    servers, _, prefix = where.removeprefix(SCHEME).partition("/")
+    servers, _, prefix = where.removeprefix(KAFKA).partition("/")
     if not _PREFIX.match(prefix):
         raise InvalidName(
             f"the address {shown(where)} of a Kafka has the prefix {shown(prefix)}: use up to 120 of the characters "

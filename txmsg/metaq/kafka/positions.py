@@ -24,6 +24,7 @@ from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.names import kafka_name
 from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
 from txmsg.metaq.kafka.record import queue_offset
+from txmsg.metaq.kafka.topics import Topics
 
 _LEAPS_MAX: Final = 8
 """Looks that go by the distance, before the rest is bisected."""
@@ -84,9 +85,10 @@ class _Run:
 class Positions:
     """Finds places in the partitions of one Kafka. Threads may share it."""
 
-    def __init__(self, clients: Clients, admin: AdminClient, probe: Probe) -> None:
+    def __init__(self, clients: Clients, admin: AdminClient, topics: Topics, probe: Probe) -> None:
         self._clients = clients
         self._admin = admin
+        self._topics = topics
         self._probe = probe
         self._lock = threading.Lock()
         self._runs: dict[LogQueue, deque[_Run]] = {}
@@ -150,7 +152,9 @@ class Positions:
                 try:
                     found[Partition(place.topic, place.partition)] = answer.result().offset
                 except KafkaException as exc:
-                    if kafka_error_of(exc).code() not in _UNKNOWN:
+                    code = kafka_error_of(exc).code()
+                    has_none = code == KafkaError._NOENT and not self._topics.partitions_of(place.topic)
+                    if code not in _UNKNOWN and not has_none:
                         raise
         return found
 

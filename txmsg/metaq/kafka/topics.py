@@ -127,6 +127,12 @@ class Topics:
                 f"topic {name} cannot be flushed before each append returns: Kafka relies on copies, so ask for more "
                 "of them with min.insync.replicas (kafka-configs.sh)"
             )
+        usual = TopicSettings()
+        if (settings.write_queues, settings.read_queues, settings.permission) != (None, None, usual.permission):
+            raise MisuseError(
+                f"topic {name} cannot have write_queues, read_queues or a permission: in Kafka all partitions are "
+                "written and read; ACLs (kafka-acls.sh) say who may"
+            )
         before = self.settings_of(name)
         if not self.partitions_of(name):
             raise UnknownTopic(f"topic {name} is not in Kafka: create it first, as with kafka-topics.sh")
