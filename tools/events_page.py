@@ -25,6 +25,7 @@ AREAS = {
     "client": "Producers",
     "cluster": "Brokers of one database",
     "connection": "Connections of clients and servers",
+    "copy": "Copies of a MetaQ log",
     "consumer": "Consumers of brokers",
     "database": "The Notify database",
     "delivery": "Delivery to consumers",

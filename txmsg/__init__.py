@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from txmsg.consumer.failures import Reject, Retry, RetryAfter, Skip
     from txmsg.errors import (
         BrokerUnavailable,
+        CopyDiverged,
         CorruptLog,
         DuplicateId,
         InvalidMessage,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         MessageTooLarge,
         MirrorDiverged,
         MisuseError,
+        NotLeader,
         OffsetOutOfRange,
         OffsetsMissing,
         OutcomeConflict,
@@ -64,6 +66,7 @@ __all__ = [
     "BrokerUnavailable",
     "CheckMessageListener",
     "Consumer",
+    "CopyDiverged",
     "CorruptLog",
     "DuplicateId",
     "Fence",
@@ -78,6 +81,7 @@ __all__ = [
     "MessageTooLarge",
     "MirrorDiverged",
     "MisuseError",
+    "NotLeader",
     "OffsetOutOfRange",
     "OffsetsMissing",
     "OutcomeConflict",

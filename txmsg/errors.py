@@ -21,7 +21,9 @@ TxmsgError
  +-- SchemaMismatch            operator: the database has another schema revision than this release
  +-- StorageError              operator: a database lacks something (rights, settings, tables)
  |    +-- LogBusy              operator: another process writes a MetaQ log
+ |    +-- NotLeader            operator: a copy of a MetaQ log, or one that goes on elsewhere, takes no changes
  +-- MirrorDiverged            operator: a log and the table that it mirrors hold different messages
+ +-- CopyDiverged              operator: a copy of a MetaQ log holds what its leader does not
  +-- CorruptLog                operator: a MetaQ log is damaged; `txmsg metaq check` says where
  +-- OffsetOutOfRange          caller: a position in a queue that is not kept (any more, or not yet)
  |    +-- OffsetsMissing       caller: a hole, recorded by the log itself
@@ -35,6 +37,7 @@ import reprlib
 
 __all__ = [
     "BrokerUnavailable",
+    "CopyDiverged",
     "CorruptLog",
     "DuplicateId",
     "InvalidMessage",
@@ -44,6 +47,7 @@ __all__ = [
     "MessageTooLarge",
     "MirrorDiverged",
     "MisuseError",
+    "NotLeader",
     "OffsetOutOfRange",
     "OffsetsMissing",
     "OutcomeConflict",
@@ -237,6 +241,18 @@ class LogBusy(StorageError):
     """Another process writes this MetaQ log, and a log has one writer."""
 
     code = "log_busy"
+
+
+class NotLeader(StorageError):
+    """This MetaQ log takes no changes: it is a copy, or a copy of it was promoted. The text says where to go."""
+
+    code = "not_leader"
+
+
+class CopyDiverged(TxmsgError):
+    """A copy of a MetaQ log holds frames that its leader does not. Nothing is changed; the text says how to go on."""
+
+    code = "copy_diverged"
 
 
 class MirrorDiverged(TxmsgError):

@@ -256,6 +256,10 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "MetaQ/Fetch": (_topic(Action.RECEIVE, "wanted[].topic"),),
     "MetaQ/Append": (_topic(Action.SEND, "head.batches[].topic"),),
     "MetaQ/Flush": (_topic(Action.SEND, found=True),),
+    # Copies of a log: they have everything, its groups and notes of appends included.
+    "MetaQCopies/Copy": _READS_CLUSTER,
+    "MetaQCopies/State": _READS_CLUSTER,
+    "MetaQCopies/Fence": _CHANGES_CLUSTER,
     # A log's groups. A session belongs to the principal that joined.
     "MetaQGroups/Join": (_topic(Action.RECEIVE, "topics[]"), _group(Action.RECEIVE, "group")),
     "MetaQGroups/View": _MEMBER,

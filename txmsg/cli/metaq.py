@@ -37,6 +37,8 @@ _AS_THE_LOG = "log"
         "check": "metaq_contents",
         "dump": "metaq_contents",
         "find": "metaq_find",
+        "follow": "metaq_server",
+        "promote": "metaq_server",
         "serve": "metaq_server",
         "tail": "metaq_contents",
     },

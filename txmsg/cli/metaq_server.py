@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import click
 
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
-from txmsg.cli.output import print_address
+from txmsg.cli.output import print_address, print_facts
 from txmsg.cli.settings import read_settings, settings_options, take_again
 from txmsg.logs import name_process
+from txmsg.metaq.copy.promotion import promote as promote_copy
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve as run
 from txmsg.runtime import loops
@@ -33,8 +35,60 @@ from txmsg.settings.live import Given
 @json_option
 def serve(*, config: Path | None, as_json: bool, **options: object) -> None:
     """Serve a log over the network: appends, reads, and consumer groups."""
+    _run(config, options, as_json=as_json)
+
+
+@click.command(
+    short_help="Keep a copy of a server's log.",
+    epilog=f"{EXAMPLE_FORMAT}\n"
+    "  txmsg metaq follow metaq-1:7720 --data-dir /var/lib/metaq-copy --listen 0.0.0.0:7720\n\n"
+    "Prints `listening on HOST:PORT` when the copy can be read; groups are at the leader. With TXMSG_TOKEN_FILE and "
+    "TXMSG_TLS_CA it is a client of a leader that has users and TLS; its user may `read cluster`, and `administer "
+    "cluster` for `txmsg metaq promote`.",
+)
+@click.argument("server")
+@settings_options(MetaQConfig, "metaq")
+@json_option
+def follow(*, server: str, config: Path | None, as_json: bool, **options: object) -> None:
+    """Keep a byte-for-byte copy of the log of SERVER, and serve it for reading.
+
+    A directory that is empty or missing begins as a copy; one that was stopped goes on. So does a former leader of the
+    log, if all that it has is at SERVER, too.
+    """
+    _run(config, options, as_json=as_json, follow=server)
+
+
+@click.command(
+    short_help="Make a copy of a log the leader.",
+    epilog=f"{EXAMPLE_FORMAT}\n"
+    "  txmsg metaq promote /var/lib/metaq-copy\n  txmsg metaq promote /var/lib/metaq-copy --leader-is-lost\n\n"
+    "Stop the copy's process first. Then `txmsg metaq serve --data-dir DIR` serves the log. docs/how-to/copy-a-log.md "
+    "explains what may be lost, and how a former leader follows.",
+)
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.option("--leader-is-lost", is_flag=True, help="Do not ask the leader: what only it has is lost.")
+@json_option
+def promote(*, directory: Path, leader_is_lost: bool, as_json: bool) -> None:
+    """Make the copy in DIR the leader of its log, under a later generation.
+
+    Has the leader take no more appends, and copies what is missing: nothing is lost.
+    """
+    promoted = promote_copy(directory, leader_is_lost=leader_is_lost)
+    facts = {
+        "log": str(directory),
+        "generation": promoted.generation,
+        "position": promoted.position,
+        "complete": promoted.is_complete,
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        print_facts(facts)
+
+
+def _run(config: Path | None, options: Mapping[str, object], *, as_json: bool, **others: object) -> None:
     settings = read_settings(MetaQConfig, "metaq", config, options)
-    given = Given(settings.make(), settings.sources())
+    given = Given(settings.make(**others), settings.sources())
     name_process(f"metaq {given.config.data_dir}")
     loops.run(_serve(given, partial(take_again, given, "metaq", config, options), as_json=as_json))
 

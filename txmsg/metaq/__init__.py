@@ -9,6 +9,8 @@ location    gives it, for any of these
 local       a log in a directory, as `access` has it
 remote      a log at an address, as `access` has it
 kafka       a log in Apache Kafka, as `access` has it
+acks        what a sender waits for
+copy        copies of a log on other machines
 server      serves a log to other machines
 protocol    values of a log as messages of the wire
 consumer, producer    what users make
@@ -24,6 +26,7 @@ from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from txmsg.metaq.access import LogAccess, LogQueue, Member
+    from txmsg.metaq.acks import Acks
     from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
     from txmsg.metaq.consumer.consumer import LogConsumer
     from txmsg.metaq.consumer.polls import PolledBatch
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEMA",
+    "Acks",
     "AsyncLogConsumer",
     "Flush",
     "Log",
@@ -58,6 +62,7 @@ __all__ = [
 
 _MODULES = {
     "access": ("LogAccess", "LogQueue", "Member"),
+    "acks": ("Acks",),
     "location": ("open_log",),
     "consumer.async_consumer": ("AsyncLogConsumer",),
     "consumer.consumer": ("LogConsumer",),

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
+from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
@@ -170,8 +171,11 @@ class LogAccess(Protocol):
 
     # ---- appending
 
-    def append(self, appends: Sequence[Append]) -> list[int]:
-        """Appends all batches or none; their first offsets. As `Log.append`, which see for errors."""
+    def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
+        """Appends all batches or none; their first offsets. As `Log.append`, which see for errors.
+
+        acks: what is waited for; None: what topics and the server ask for. With Acks.NONE a server gives -1 for offsets.
+        """
         ...
 
     def settings_of(self, topic: str) -> TopicSettings:

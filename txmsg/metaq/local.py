@@ -11,6 +11,7 @@ from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, NOTES, Fetched, GroupState, LogQueue, Range
+from txmsg.metaq.acks import Acks
 from txmsg.metaq.finding import Search, search_id
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.group.logs import GroupLogs
@@ -18,6 +19,7 @@ from txmsg.metaq.store.cells import queues_of_topic
 from txmsg.metaq.store.growth import Growth
 from txmsg.metaq.store.log import Append, Log, LogConfig, LogCounts, LogSize
 from txmsg.metaq.store.reader import CurrentReader, LogReader, QueueReader
+from txmsg.metaq.store.role import require_no_copy
 from txmsg.metaq.store.state import Identity, identity_of
 from txmsg.metaq.store.topics import TopicSettings, read_topics
 from txmsg.runtime.start import Start
@@ -26,9 +28,12 @@ from txmsg.runtime.start import Start
 class LocalLog:
     """See `LogAccess` for what each method promises. A forked child can read, and join groups; it must not append."""
 
-    def __init__(self, root: Path, *, append: bool = False, config: LogConfig | None = None) -> None:
+    def __init__(
+        self, root: Path, *, append: bool = False, config: LogConfig | None = None, follows: bool = False
+    ) -> None:
+        """follows: of a log that is opened with append: see `Log`."""
         self.root = root
-        self._log = Log(root, config) if append else None
+        self._log = Log(root, config, follows=follows) if append else None
         self._renew()
         self._require_reader()
         renew_in_children(self)
@@ -152,10 +157,14 @@ class LocalLog:
 
     # ---- appending
 
-    def append(self, appends: Sequence[Append]) -> list[int]:
+    def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
+        if acks is Acks.COPIES:
+            raise MisuseError(
+                f"acks=copies of an append to the directory {self.root}: only a server has copies; use its address"
+            )
         if roots := {root for append in appends if (root := self._of_groups.root_of(append.topic))}:
             return self._of_groups.append(roots.pop(), appends)
-        return self._writer.append(appends)
+        return self._writer.append(appends, None if acks is None else acks.flush)
 
     def settings_of(self, topic: str) -> TopicSettings:
         if self._log is None:
@@ -163,6 +172,7 @@ class LocalLog:
         return self._log.settings_of(topic)
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
+        require_no_copy(self.root)
         self._writer.set_topic(topic, settings)
 
     @property
@@ -170,6 +180,11 @@ class LocalLog:
         if self._log is None:
             raise MisuseError(f"the log {self.root} was opened to be read: open it with append=True, or use its server")
         return self._log
+
+    @property
+    def writer(self) -> Log:
+        """The log as this process writes it. Raises MisuseError if it does not."""
+        return self._writer
 
     def size(self) -> LogSize:
         """How large the log is, for its writer. Reads its directory."""
@@ -193,6 +208,7 @@ class LocalLog:
     def join(
         self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
     ) -> LocalMember:
+        require_no_copy(self.root)
         return self._groups.join(group, topics, start=start, strategy=strategy)
 
     def groups(self) -> list[str]:
@@ -202,7 +218,13 @@ class LocalLog:
         return self._groups.group(group)
 
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
+        require_no_copy(self.root)
         self._groups.seek(group, offsets)
 
     def delete_group(self, group: str) -> None:
+        require_no_copy(self.root)
+        self._groups.delete_group(group)
+
+    def forget_group(self, group: str) -> None:
+        """Of a copy: its leader has deleted the group."""
         self._groups.delete_group(group)

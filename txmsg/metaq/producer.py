@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, cast
 
 from google_crc32c import value as crc32c
 
-from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import QUEUES_MAX, Message, new_transaction_id_bytes, now_us
+from txmsg.metaq.access import LogAccess
+from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.relay import Appendable, SpooledLog
 from txmsg.metaq.spool import SIZE_BYTES_MAX as SPOOL_SIZE_BYTES_MAX
 from txmsg.metaq.spool import Spool
 from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.topics import TopicSettings
 from txmsg.wire.headers import pack_headers
 
 _COUNT_MAX = 65_536
@@ -23,7 +26,8 @@ _SIZE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Place(NamedTuple):
-    """Where a message stands. offset: -1 if it is in a spool, and will stand behind what is in the queue by then."""
+    """Where a message stands. offset: -1 if it is in a spool, and will stand behind what is in the queue by then; also
+    with Acks.NONE, which does not wait for it."""
 
     topic: str
     queue: int
@@ -42,6 +46,8 @@ class LogProducer:
     that an earlier process has left, under the same ids. A crash, or an append without an answer, may append some of
     them twice: receivers tell by the id. `queues` holds for all topics then, which are not asked. spool_size_bytes_max:
     of what waits; above it sends raise Overloaded. Without a spool nothing needs to be closed.
+
+    acks: what an append waits for, of a log that `open_log` gives; None: what topics and the server ask for.
     """
 
     def __init__(
@@ -51,9 +57,16 @@ class LogProducer:
         queues: int = 4,
         spool: Path | str | None = None,
         spool_size_bytes_max: int = SPOOL_SIZE_BYTES_MAX,
+        acks: Acks | None = None,
     ) -> None:
         if not 1 <= queues <= QUEUES_MAX:
             raise MisuseError(f"queues={queues} of a LogProducer: 1 to {QUEUES_MAX} are allowed")
+        if acks is not None:
+            if not isinstance(acks, Acks):
+                raise MisuseError(
+                    f"acks={shown(acks)} of a LogProducer: give one of {', '.join(f'Acks.{each.name}' for each in Acks)}"
+                )
+            log = _Asking(cast(LogAccess, log), acks)
         self._spooled = None
         if spool is not None:
             log = self._spooled = SpooledLog(log, Spool(Path(spool), size_bytes_max=spool_size_bytes_max))
@@ -104,6 +117,20 @@ class LogProducer:
         for append, first in zip(appends, self._log.append(appends), strict=True):
             for place in range(append.payload.count):
                 yield Place(append.topic, append.queue, first + place if first >= 0 else -1)
+
+
+class _Asking:
+    """A log whose appends ask for a level."""
+
+    def __init__(self, log: LogAccess, acks: Acks) -> None:
+        self._log = log
+        self._acks = acks
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        return self._log.append(appends, self._acks)
+
+    def settings_of(self, topic: str) -> TopicSettings:
+        return self._log.settings_of(topic)
 
 
 def _queue_of(message: Message, turn: int, count: int) -> int:

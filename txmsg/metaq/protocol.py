@@ -10,6 +10,7 @@ from typing import Final
 from txmsg.errors import CorruptLog, ProtocolError, TxmsgError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import LogQueue, Member
+from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, Kind, Payload, read_header
 from txmsg.metaq.store.log import Append
@@ -169,6 +170,14 @@ def batches_of_frames(
             f"what a server sent of topic {queue.topic} queue {queue.queue} from offset {offset} on is damaged: {exc}"
         )
     return tuple(batches), None
+
+
+def acks_of(told: str) -> Acks | None:
+    """What a sender asks for; None: what topics and the server do. Raises ProtocolError."""
+    try:
+        return Acks(told) if told else None
+    except ValueError as exc:
+        raise ProtocolError(f"an append asks for acks={shown(told)}: {', '.join(Acks)} are known") from exc
 
 
 # ---- topics

@@ -9,6 +9,7 @@ from txmsg import Produser  # error: mypy[attr-defined] pyright[reportAttributeA
 
 raised: list[type[txmsg.TxmsgError]] = [
     txmsg.BrokerUnavailable,
+    txmsg.CopyDiverged,
     txmsg.CorruptLog,
     txmsg.DuplicateId,
     txmsg.InvalidMessage,
@@ -18,6 +19,7 @@ raised: list[type[txmsg.TxmsgError]] = [
     txmsg.MessageTooLarge,
     txmsg.MirrorDiverged,
     txmsg.MisuseError,
+    txmsg.NotLeader,
     txmsg.OffsetOutOfRange,
     txmsg.OffsetsMissing,
     txmsg.OutcomeConflict,

@@ -19,7 +19,8 @@ from txmsg.metaq.store.commit_log import files_of
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import CurrentReader, LogReader
 
-_CONFIG: Final = LogConfig(file_size_bytes_max=16 * 1024 * 1024, open_files_max=64)
+CONFIG: Final = LogConfig(file_size_bytes_max=16 * 1024 * 1024, open_files_max=64)
+"""Of each of them."""
 _WAIT_S_MAX = 10.0
 _LOOK_S = 0.002
 
@@ -27,7 +28,7 @@ _LOOK_S = 0.002
 class GroupLogs:
     """The logs of all groups of one log, by topic. Each is opened for the moment of an append only."""
 
-    def __init__(self, root: Path, config: LogConfig = _CONFIG) -> None:
+    def __init__(self, root: Path, config: LogConfig = CONFIG) -> None:
         self._config = config
         self._directory = root / "groups"
         self._readers: dict[Path, CurrentReader] = {}

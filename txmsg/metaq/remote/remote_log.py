@@ -20,6 +20,7 @@ from txmsg.metaq.access import (
     QueueState,
     Range,
 )
+from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
@@ -46,6 +47,7 @@ from txmsg.wire.tls import TlsChoice
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQ, MetaQGroups
 
+_UNKNOWN: Final = -1
 _WAIT_S_MAX: Final = 20.0
 """One request waits so long at most; a longer wait is several."""
 _TIMEOUT_S_MAX: Final = 60.0
@@ -83,6 +85,7 @@ class RemoteLog:
         renew_in_children(self)
 
     def _renew(self) -> None:
+        self._generation = 0  # the highest that was seen
         self._calls = _Numbers()
         self._members: set[RemoteMember] = set()
 
@@ -194,13 +197,18 @@ class RemoteLog:
 
     # ---- appending
 
-    def append(self, appends: Sequence[Append]) -> list[int]:
+    def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
         batches = [batch_of_append(append) for append in appends]
         data = [append.payload.parts[0] for append in appends]
         channel = self._server.channel
         with self._calls.next() as (sequence, settled):
             head = pb.AppendHead(
-                producer_id=self._calls.producer_id, sequence=sequence, settled=settled, batches=batches
+                producer_id=self._calls.producer_id,
+                sequence=sequence,
+                settled=settled,
+                batches=batches,
+                acks=acks or "",
+                generation=self._generation,
             )
 
             def attempt(timeout_s: float, is_repeat: bool) -> pb.AppendReply:
@@ -208,7 +216,9 @@ class RemoteLog:
                 return channel.call(MetaQ.append, pb.AppendRequest(head=head), data=data, timeout_s=timeout_s)
 
             timeout_s = self._timeout_s + sum(map(len, data)) / _BYTES_PER_S_MIN
-            return list(self._server.ask(attempt, timeout_s=timeout_s, changes=True).base_offset)
+            reply = self._server.ask(attempt, timeout_s=timeout_s, changes=True)
+            self._generation = max(self._generation, reply.generation)
+            return list(reply.base_offset) or [_UNKNOWN] * len(appends)  # Acks.NONE waits for no offsets
 
     def settings_of(self, topic: str) -> TopicSettings:
         return settings_of(self._ask(MetaQ.show_topic, pb.LogTopicRequest(topic=topic)))

@@ -97,21 +97,27 @@ class Appender:
             self._producers.note(note.call, note.settled, bases, self._clock())
 
     async def append(self, call: Call) -> tuple[int, ...]:
-        """Where the batches stand. A call that is under way or was carried out is not begun again.
+        """Where the batches stand. A caller that goes away does not end it."""
+        return await asyncio.shield(self.begin(call))
 
-        A caller that goes away does not end it.
+    def begin(self, call: Call) -> asyncio.Future[tuple[int, ...]]:
+        """Where the batches will stand. A call that is under way or was carried out is not begun again.
+
+        Raises Overloaded for a call that is not begun. Nobody need wait for the answer.
         """
         answer = self._under_way.get(call.id)
-        if answer is None:
-            if not call.is_placed:
-                done = self._producers.look(call.id, call.settled, self._clock()) or ()
-                if len(done) == len(call.appends):
-                    return done
-                if done:
-                    call = replace(call, done=done)
-            self.reserve(call.size_bytes)
-            answer = self._begin(call)
-        return await asyncio.shield(answer)
+        if answer is not None:
+            return answer
+        if not call.is_placed:
+            done = self._producers.look(call.id, call.settled, self._clock()) or ()
+            if len(done) == len(call.appends):
+                answer = asyncio.get_running_loop().create_future()
+                answer.set_result(done)
+                return answer
+            if done:
+                call = replace(call, done=done)
+        self.reserve(call.size_bytes)
+        return self._begin(call)
 
     def reserve(self, size_bytes: int) -> None:
         """Counts these bytes as under way, until `release`. Raises Overloaded for too many; never if alone."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from txmsg.errors import MisuseError
+from txmsg.metaq.copy.copies import COPIES_MAX
 from txmsg.metaq.store.log import LogConfig
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
 from txmsg.settings.common import (
@@ -17,7 +19,41 @@ from txmsg.settings.common import (
     log_format_setting,
     log_level_setting,
 )
-from txmsg.wire.address import check_address
+from txmsg.wire.address import UNIX, check_address
+
+GO_ON: Final = "go-on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesConfig:
+    """What appends wait for of the log's copies on other machines."""
+
+    required: int = setting(
+        0,
+        "Copies whose disks must have what a synchronous topic appends before the append returns. 0: appends wait for "
+        "no copy.",
+        least=0,
+        most=COPIES_MAX,
+        option="--copies-required",
+    )
+    timeout_s: float = setting(
+        5.0,
+        "Time that an append waits for copies. Then it fails with OutcomeUnknown: it is on the disk here, and a repeat "
+        "waits again.",
+        least=0,
+        is_open=True,
+        live=True,
+    )
+    missing: str = setting(
+        "refuse",
+        "While fewer copies than required are in touch: `refuse` appends, or `go-on` without waiting for them.",
+        choices=("refuse", GO_ON),
+        option="--copies-missing",
+        live=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +94,21 @@ class MetaQConfig:
         "How long the users and rules of brokers hold while no broker can be asked. Then nobody is let in.",
         least=4,
     )
+    follow: str = setting(
+        "",
+        "Address of a server whose log this one copies. Then it takes no appends and has no groups of its own. "
+        "`txmsg metaq follow` sets it.",
+        metavar="ADDRESS",
+    )
+    copy_name: str = setting(
+        "",
+        "Name of a copy, as its leader shows it. Default: host and directory.",
+        option="--copy-name",
+        metavar="NAME",
+        shown="host and directory",
+    )
+    copies: CopiesConfig = field(default_factory=CopiesConfig)
+    """Of copies that follow this log."""
     user: UserConfig = field(default_factory=UserConfig)
     """What each user may take."""
     insecure: bool = insecure_setting()
@@ -113,5 +164,9 @@ class MetaQConfig:
         if self.access is not None and self.access_from:
             raise MisuseError("users come from a file or from brokers: give --access or --access-from, not both")
         self.access_addresses()
+        if self.follow and not self.follow.startswith(UNIX):
+            check_address("the leader of a copy", self.follow)
+        if self.follow and self.copies.required:
+            raise MisuseError("a copy takes no appends, which could wait for copies: leave out --copies-required")
         self.tls.check_listen(self.listen, authentication=self.authentication, insecure=self.insecure)
         self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)

@@ -15,12 +15,16 @@ from txmsg.errors import (
     BrokerUnavailable,
     CorruptLog,
     InvalidName,
+    MisuseError,
+    NotLeader,
     OutcomeUnknown,
     ProtocolError,
     shown,
 )
 from txmsg.message import check_name
 from txmsg.metaq.access import NOTES, Fetched, LogQueue
+from txmsg.metaq.acks import Acks
+from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.finding import search_id
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX, Buffer, Header
@@ -28,6 +32,7 @@ from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
     PIECE_SIZE_BYTES,
+    acks_of,
     appends_of,
     log_error_of,
     offsets_of,
@@ -43,6 +48,7 @@ from txmsg.metaq.server.placement import Call
 from txmsg.metaq.server.producers import CallId
 from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.server.validation import check
+from txmsg.metaq.store.topics import Flush
 from txmsg.wire.caller import current_usage, may
 from txmsg.wire.changes import change_of
 from txmsg.wire.frames import PART_SIZE_BYTES
@@ -76,8 +82,10 @@ class LogApi:
         readers: Executor,
         config: MetaQConfig,
         stop: asyncio.Event,
+        copies: Copies,
     ) -> None:
         self._log = log
+        self._copies = copies
         self._appender = appender
         self._polls = polls
         self._sessions = sessions
@@ -103,6 +111,16 @@ class LogApi:
             appending_bytes=self._appender.size_bytes,
             size_bytes=size.size_bytes,
             retention_s=self._log.retention_s,
+            follows=self._config.follow,
+            copies=[
+                pb.LogCopy(
+                    name=copy.name,
+                    position=copy.position,
+                    behind_bytes=max(0, self._log.writer.synced - copy.position),
+                    silent_s=silent_s,
+                )
+                for copy, silent_s in self._copies.all()
+            ],
         )
 
     async def list_topics(self, request: pb.ListLogTopicsRequest) -> pb.ListLogTopicsReply:
@@ -255,11 +273,60 @@ class LogApi:
             call = _checked_call(head, data)
         else:
             call = await self._read(lambda: _checked_call(head, data))
+        generation = self._log.writer.identity.generation
+        if head.generation > generation:
+            raise NotLeader(
+                f"the log here has generation {generation}, and its producer has appended to {head.generation}: a copy "
+                "was promoted; append to that one"
+            )
         if not call.appends:
-            return pb.AppendReply()
+            return pb.AppendReply(generation=generation)
+        waits_for_copies = self._waits_for_copies(call)
         if (usage := current_usage()) is not None:
             await usage.messages(sum(batch.count for batch in head.batches))
-        return pb.AppendReply(base_offset=await self._appender.append(call))
+        answer = self._appender.begin(call)
+        if call.acks is Acks.NONE:
+            return pb.AppendReply(generation=generation)
+        base_offset = await asyncio.shield(answer)
+        if waits_for_copies:
+            await self._require_copies(is_asked_for=call.acks is Acks.COPIES)
+        return pb.AppendReply(base_offset=base_offset, generation=generation)
+
+    def _waits_for_copies(self, call: Call) -> bool:
+        """Raises BrokerUnavailable if there are too few, MisuseError where none are required. Nothing is appended."""
+        copies = self._copies
+        if call.acks is Acks.COPIES:
+            if not copies.required:
+                raise MisuseError(
+                    "acks=copies of an append to a log that requires no copies: have its server require some, with "
+                    "--copies-required, or ask for disk; nothing was appended"
+                )
+        elif not copies.required or call.acks is not None or self._is_unsynced(call):
+            return False
+        if (in_touch := copies.in_touch()) >= copies.required:
+            return True
+        if call.acks is None and copies.goes_on:
+            return False
+        raise BrokerUnavailable(
+            f"{in_touch} of {copies.required} copies of the log are in touch: nothing was appended; start those that "
+            "are away, with `txmsg metaq follow`, and try again"
+        )
+
+    def _is_unsynced(self, call: Call) -> bool:
+        """Whether nobody waits for the disk: those have no use for copies."""
+        return call.is_of_group or all(
+            self._log.settings_of(append.topic).flush is Flush.TIMED for append in call.appends
+        )
+
+    async def _require_copies(self, *, is_asked_for: bool) -> None:
+        """Everything that is on disk here is on that of enough copies. Raises OutcomeUnknown after too long."""
+        copies = self._copies
+        if await copies.reached(self._log.writer.synced) or (copies.goes_on and not is_asked_for):
+            return
+        raise OutcomeUnknown(
+            f"an append is on the disk of the log, but within {copies.timeout_s:g} s not on that of {copies.required} "
+            "copies: a repeat of the call waits for them again"
+        )
 
     async def flush(self, request: pb.FlushLogRequest) -> pb.FlushLogReply:
         await self._read(self._log.flush)
@@ -277,7 +344,11 @@ def checked(queues: Sequence[LogQueue]) -> Sequence[LogQueue]:
 
 def _checked_call(head: pb.AppendHead, data: memoryview) -> Call:
     call = Call(
-        CallId(head.producer_id, head.sequence), head.settled, tuple(appends_of(head.batches, data)), head.is_repeat
+        CallId(head.producer_id, head.sequence),
+        head.settled,
+        tuple(appends_of(head.batches, data)),
+        head.is_repeat,
+        acks_of(head.acks),
     )
     for append in call.appends:
         _not_own(append.topic)

@@ -8,7 +8,7 @@ then the log refuses the whole, and each call is tried by itself.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeAlias
@@ -16,9 +16,11 @@ from typing import Final, TypeAlias
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import now_us
-from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, LogQueue
+from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogQueue
+from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch, LogBatch
 from txmsg.metaq.format.frame import Columns, Kind, encode, hole_end_of
+from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush
@@ -50,6 +52,7 @@ class Call:
     settled: int
     appends: tuple[Append, ...]
     is_repeat: bool = False
+    acks: Acks | None = None
     done: tuple[int, ...] = ()
     """Where the first batches stand, if a crash has left only those of an earlier attempt."""
 
@@ -81,7 +84,7 @@ class _Plan:
 class Placer:
     """One thread at a time uses it."""
 
-    def __init__(self, log: LogAccess) -> None:
+    def __init__(self, log: LocalLog) -> None:
         self._log = log
         self._ends: dict[LogQueue, int] = {}
 
@@ -89,6 +92,8 @@ class Placer:
         """Calls that wait for the same are carried out together."""
         if call.is_of_group:
             return WaitsFor.MEMBERS
+        if call.acks is not None:
+            return WaitsFor.NOTHING if call.acks.flush is Flush.TIMED else WaitsFor.DISK
         is_timed = all(self._log.settings_of(append.topic).flush is Flush.TIMED for append in call.appends)
         return WaitsFor.NOTHING if is_timed else WaitsFor.DISK
 
@@ -177,7 +182,7 @@ class Placer:
         if notes:
             columns = Columns([note.pack() for note in notes], [now_us()])
             appends.insert(0, Append(NOTES, 0, encode(columns)))
-        self._log.append(appends)
+        self._log.append(appends, _strongest(plan.call.acks for plan in plans))
         self._ends.update(ends)
 
     # ---- where each batch will stand
@@ -197,7 +202,7 @@ class Placer:
             queue = LogQueue(append.topic, append.queue)
             at = after.get(queue, ends.get(queue, self._ends.get(queue, -1)))
             if at < 0 or (append.base_offset not in {None, at} and not (queue in after or queue in ends)):
-                at = self._log.ranges([queue])[queue].end
+                at = self._log.writer.next_offset(*queue)  # not what is seen: that may wait for the disk
             if append.base_offset is not None and not at:
                 at = append.base_offset  # a queue that is new may begin anywhere; if it is not, the log refuses
             elif append.base_offset not in {None, at}:
@@ -250,6 +255,14 @@ def _notes_in(batch: LogBatch) -> Iterator[Note]:
                 offset=message.offset,
                 topic=NOTES,
             )
+
+
+def _strongest(levels: Iterable[Acks | None]) -> Acks | None:
+    """What all calls that are appended together get: those of a lane wait for the same."""
+    asked = {level for level in levels if level is not None}
+    if any(level.flush is Flush.SYNC for level in asked):
+        return Acks.DISK
+    return Acks.MEMORY if asked else None
 
 
 def _note_of(plan: _Plan) -> Note:

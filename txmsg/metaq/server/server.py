@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from txmsg.errors import MisuseError
 from txmsg.logs import EventLog, set_log_level
-from txmsg.metaq.access import NOTES
+from txmsg.metaq.access import NOTES, LogQueue
+from txmsg.metaq.copy.copies import Copies
+from txmsg.metaq.copy.follower import AGAIN, Follower, begin_if_new
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
 from txmsg.metaq.local import LocalLog
+from txmsg.metaq.remote.calls import Server as LeaderServer
 from txmsg.metaq.server.appender import Appender
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.config import GO_ON, MetaQConfig
+from txmsg.metaq.server.copy_api import CopyApi
 from txmsg.metaq.server.figures import LogFigures, figures_of, unready
 from txmsg.metaq.server.group_api import GroupApi
 from txmsg.metaq.server.log_api import LogApi, Polls
@@ -40,6 +44,7 @@ _log = EventLog(__name__)
 
 # A synchronous batch behind a note has the note synced, too. No file is kept for the notes in it.
 _OF_NOTES = TopicSettings(flush=Flush.TIMED, retention_s=REMEMBERED_S)
+_BEGIN_AGAIN_S = 1.0
 _READERS = 4
 _GROUP_THREADS = 8
 _REQUEST_SIZE_BYTES_MAX = 4 * 1024 * 1024
@@ -57,6 +62,8 @@ class Parts:
     sessions: Sessions
     users: UserSource | None
     api: LogApi
+    copies: Copies
+    follower: Follower | None
     server: Server
     stop: asyncio.Event
 
@@ -69,6 +76,8 @@ class Parts:
         """Takes the live settings of a configuration."""
         set_log_level(config.log_level)
         self.log.use(config.log)
+        self.copies.timeout_s = config.copies.timeout_s
+        self.copies.goes_on = config.copies.missing == GO_ON
         if self.users is not None:
             self.users.guard.use_limits(config.user.limits())
 
@@ -79,15 +88,63 @@ async def serve(given: Given[MetaQConfig], on_ready: Callable[[str], None], stop
     `on_ready` is called once with the address when it answers. Raises what opening the log raises: StorageError when
     another process writes it, CorruptLog; MisuseError when the port is taken.
     """
+    if not given.config.follow:
+        await _serve_log(given, None, given.config.listen, on_ready, stop)
+        return
+    addresses: list[str] = []
+
+    def ready(address: str) -> None:
+        if not addresses:
+            on_ready(address)
+        addresses.append(address)
+
+    while not stop.is_set():
+        leader = LeaderServer(given.config.follow)
+        try:
+            await _begun(leader, given.config.data_dir, stop)
+            listen = addresses[0] if addresses else given.config.listen
+            if stop.is_set() or not await _serve_log(given, leader, listen, ready, stop):
+                return
+        finally:
+            leader.close()
+
+
+async def _begun(leader: LeaderServer, root: Path, stop: asyncio.Event) -> None:
+    """Returns when there is something of a copy, or `stop` is set. A leader that is away is asked again."""
+    told = ""
+    while not stop.is_set():
+        try:
+            await asyncio.to_thread(begin_if_new, leader, root)
+            return
+        except AGAIN as exc:
+            if told != str(exc):
+                _log.warning("copy.not_begun", "the copy %(log)s is not begun: %(error)s", log=root, error=exc)
+            told = str(exc)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BEGIN_AGAIN_S):
+                await stop.wait()
+
+
+async def _serve_log(
+    given: Given[MetaQConfig],
+    leader: LeaderServer | None,
+    listen: str,
+    on_ready: Callable[[str], None],
+    stop: asyncio.Event,
+) -> bool:
+    """Serves the log until `stop` is set, or a copy cannot go on. Whether it is to be opened and served once more."""
     with ExitStack() as stack:
         # The log is closed last, when no thread uses it any more.
-        log = await asyncio.to_thread(LocalLog, given.config.data_dir, append=True, config=given.config.log)
+        opened = partial(
+            LocalLog, given.config.data_dir, append=True, config=given.config.log, follows=leader is not None
+        )
+        log = await asyncio.to_thread(opened)
         stack.enter_context(closing(log))
         threads = [
             stack.enter_context(ThreadPoolExecutor(count, thread_name_prefix=f"txmsg-metaq-{name}"))
             for name, count in (("append", 3), ("read", _READERS), ("group", _GROUP_THREADS))
         ]
-        await _serve(given, log, *threads, on_ready=on_ready, stop=stop)
+        return await _serve(given, log, *threads, leader=leader, listen=listen, on_ready=on_ready, stopped=stop)
 
 
 async def _serve(
@@ -97,28 +154,43 @@ async def _serve(
     readers: ThreadPoolExecutor,
     group_threads: ThreadPoolExecutor,
     *,
+    leader: LeaderServer | None,
+    listen: str,
     on_ready: Callable[[str], None],
-    stop: asyncio.Event,
-) -> None:
+    stopped: asyncio.Event,
+) -> bool:
     config = given.config
-    if log.settings_of(NOTES) != _OF_NOTES:
+    if leader is None and log.settings_of(NOTES) != _OF_NOTES:
         log.set_topic(NOTES, _OF_NOTES)
+    stop = asyncio.Event()  # set when it is told to stop, and when a copy cannot go on
     polls = Polls()
+    copies = Copies(
+        config.copies.required, config.copies.timeout_s, goes_on=config.copies.missing == GO_ON, clock=time.monotonic
+    )
+
+    def appended(queues: Iterable[LogQueue]) -> None:
+        polls.wake(queues)
+        copy_api.wake()
+
     appender = Appender(
         partial(Placer, log),
         appending,
         size_bytes_max=config.appending_size_bytes_max,
-        on_appended=polls.wake,
+        on_appended=appended,
         clock=time.monotonic,
     )
-    await appender.recover()
+    if leader is None:
+        await appender.recover()
     users = _users(config)
     sessions = Sessions(group_threads, clock=time.monotonic)
-    api = LogApi(log, appender, polls, sessions, readers, config, stop)
+    api = LogApi(log, appender, polls, sessions, readers, config, stop, copies)
+    copy_api = CopyApi(log, copies, readers, api.sending, config.send_timeout_s, stop)
+    follower = None if leader is None else _follower(leader, log, config, polls, copy_api)
     server = Server(
         {
             rpc.MetaQ: api,
             rpc.MetaQGroups: GroupApi(log, sessions, group_threads),
+            rpc.MetaQCopies: copy_api,
         },
         connections_max=connections_allowed(config.connections_max),
         request_size_bytes_max=_REQUEST_SIZE_BYTES_MAX,
@@ -128,10 +200,10 @@ async def _serve(
         guard=None if users is None else users.guard,
     )
     figures = LogFigures(log, readers)
-    parts = Parts(given, log, appender, polls, sessions, users, api, server, stop)
+    parts = Parts(given, log, appender, polls, sessions, users, api, copies, follower, server, stop)
     given.use = parts.use
     probes = _probes(parts, figures)
-    async with _listening(server, config.listen) as address:
+    async with _listening(server, listen) as address:
         async with (
             serving(config.http_listen, probes, server.tls, config.http_token_file),
             asyncio.TaskGroup() as tasks,
@@ -139,17 +211,52 @@ async def _serve(
             ending = [tasks.create_task(sessions.run()), tasks.create_task(figures.run())]
             if users is not None:
                 ending.append(tasks.create_task(users.run()))
+            ending.append(tasks.create_task(_pass_on(stopped, stop)))
+            if follower is not None:
+                tasks.create_task(_follow(follower, stop))
             await server.start()
             on_ready(address)
             await stop.wait()
             timeout_s = parts.config.stop_s
             _log.info("server.stopping", "stopping: calls under way have %(timeout_s)g s", timeout_s=timeout_s)
             polls.wake_all()
+            copy_api.wake()
+            if follower is not None:
+                follower.close()
             await server.stop(timeout_s)
             await appender.finished()
             for task in ending:
                 task.cancel()
         await sessions.close()
+    if follower is None:
+        return False
+    if follower.failure is not None:
+        raise follower.failure
+    return follower.begins_again
+
+
+async def _pass_on(stopped: asyncio.Event, stop: asyncio.Event) -> None:
+    await stopped.wait()
+    stop.set()
+
+
+def _follower(leader: LeaderServer, log: LocalLog, config: MetaQConfig, polls: Polls, copy_api: CopyApi) -> Follower:
+    loop = asyncio.get_running_loop()
+
+    def came() -> None:
+        polls.wake_all()
+        copy_api.wake()
+
+    name = config.copy_name or f"{socket.gethostname()}:{config.data_dir}"
+    return Follower(leader, log, name=name, on_frames=lambda: loop.call_soon_threadsafe(came))
+
+
+async def _follow(follower: Follower, stop: asyncio.Event) -> None:
+    """Until it is closed or cannot go on; then the server ends."""
+    try:
+        await asyncio.to_thread(follower.run)
+    finally:
+        stop.set()
 
 
 def _users(config: MetaQConfig) -> UserSource | None:

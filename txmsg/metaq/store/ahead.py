@@ -16,7 +16,7 @@ from google_crc32c import value as crc32c
 from txmsg.errors import StorageError
 from txmsg.logs import EventLog
 from txmsg.metaq.store.commit_log import sync_directory
-from txmsg.metaq.store.state import QueueKey
+from txmsg.metaq.store.state import QueueKey, write_whole
 
 _log = EventLog(__name__)
 
@@ -24,6 +24,8 @@ AHEAD_MAX: Final = 1_048_576
 """Offsets of a log that may be seen before their messages are on disk. An append beyond waits for the disk."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOT: Final = "boot "
+_OF_LEADER: Final = "leader"
+"""In the place of the id of a boot: never that of this one."""
 
 
 class Ahead:
@@ -107,6 +109,15 @@ def queues_in_doubt(root: Path) -> list[QueueKey]:
     for topic, number in (text.split(" ") for text in texts if not text.startswith(_BOOT)):
         queues[topic, int(number)] = None
     return list(queues)
+
+
+def leave_in_doubt(root: Path, queues: Collection[QueueKey]) -> None:
+    """Notes these queues in a log that is a copy: its leader may have given out offsets that do not come here.
+
+    Who writes it next, as when it is promoted, passes over them. Raises StorageError.
+    """
+    lines = b"".join(_line(f"{topic} {number}") for topic, number in sorted(queues))
+    write_whole(root / "ahead", _line(_BOOT + _OF_LEADER) + lines)
 
 
 def forget_doubt(root: Path) -> None:

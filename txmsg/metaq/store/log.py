@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,18 @@ from typing import NamedTuple, TypeAlias
 from txmsg.errors import MisuseError, StorageError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import check_name
-from txmsg.metaq.format.frame import HOLES, Buffer, Kind, Payload, header_crc_of, hole, hole_end_of, pack
+from txmsg.metaq.format.frame import (
+    HOLES,
+    BadFrame,
+    Buffer,
+    Header,
+    Kind,
+    Payload,
+    header_crc_of,
+    hole,
+    hole_end_of,
+    pack,
+)
 from txmsg.metaq.store.ahead import AHEAD_MAX, Ahead, forget_doubt, queues_in_doubt
 from txmsg.metaq.store.cells import Cell
 from txmsg.metaq.store.commit_log import FILE_SIZE_BYTES_MAX, CommitLogReader, CommitLogWriter, files_of, sync_directory
@@ -21,9 +32,10 @@ from txmsg.metaq.store.keys import KeyIndexer
 from txmsg.metaq.store.lock import WriteLock
 from txmsg.metaq.store.queues import QueueEnd, Queues, Unsynced, sync_files
 from txmsg.metaq.store.reader import LogReader
-from txmsg.metaq.store.recovery import recover
+from txmsg.metaq.store.recovery import recover, replay
 from txmsg.metaq.store.refill import refill
 from txmsg.metaq.store.retention import delete_old_files
+from txmsg.metaq.store.role import fence_of, forget_copy, not_leader, require_no_copy, write_fence
 from txmsg.metaq.store.state import Checkpoint, Identity, QueueKey, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.store.topics import Flush, Permission, TopicSettings, read_topics, write_topics
 from txmsg.metrics.counts import Histogram
@@ -93,9 +105,17 @@ class Log:
     """
 
     def __init__(
-        self, root: Path | str, config: LogConfig | None = None, *, clock: Callable[[], float] = time.time
+        self,
+        root: Path | str,
+        config: LogConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        follows: bool = False,
     ) -> None:
+        """follows: it is a copy of another log, and takes only what that one has. Raises NotLeader if it is and is not
+        opened so."""
         self.root = Path(root)
+        self.follows = follows
         self.config = config or LogConfig()
         self._clock = clock
         self._lock = threading.Lock()  # order of appends
@@ -105,11 +125,14 @@ class Log:
         self._write_lock = WriteLock(self.root)
         with ExitStack() as opened:
             opened.callback(self._write_lock.release)
-            self.identity = identity_of(self.root, create=True)
+            if not follows:
+                require_no_copy(self.root)
+            self.identity = identity_of(self.root, create=not follows)
+            self._fenced = fence_of(self.root)
             self._topics = read_topics(self.root)
             self._queues = Queues(self.root, self.config.open_files_max)
             opened.callback(self._queues.files.close)
-            end = recover(self.root, self.identity.log_id, self._queues, self._is_synchronous)
+            end = recover(self.root, self.identity.log_id, self._queues, self._is_synchronous, follows=follows)
             self._ahead = Ahead(self.root)
             opened.callback(self._ahead.close)
             self._writer = CommitLogWriter(
@@ -119,11 +142,13 @@ class Log:
                 on_failure=self._ahead.spoil,
             )
             self._deleted_files = 0
+            self._own: set[QueueKey] = set()
             self._unseen: OSError | None = None  # why cells of what was appended are not written yet
             self._closed = threading.Event()
             self._indexer = KeyIndexer(self.root, self.identity.log_id)
             try:
-                self._pass_over(queues_in_doubt(self.root))
+                if not follows:
+                    self._pass_over(queues_in_doubt(self.root))
             except BaseException:
                 self._writer.close()
                 raise
@@ -197,14 +222,16 @@ class Log:
 
     # ---- appending
 
-    def append(self, appends: Sequence[Append]) -> list[int]:
+    def append(self, appends: Sequence[Append], flush: Flush | None = None) -> list[int]:
         """Appends all batches, or none, and returns their first offsets. On disk as each topic's flush promises.
 
-        Raises MisuseError for a base_offset that is not the queue's end, or a queue that takes nothing, InvalidName,
-        StorageError for a full disk.
+        flush: SYNC: all are on disk, whatever their topics say. TIMED: none is waited for; those of a synchronous topic
+        are seen when they are on disk. Raises MisuseError for a base_offset that is not the queue's end, or a queue
+        that takes nothing, InvalidName, StorageError for a full disk, NotLeader.
         """
         self._write_lock.require()
         with self._lock:
+            self._require_leader()
             self._require_usable()
             self._require_open_for(appends)
             timed = self._named_early(appends)
@@ -215,10 +242,16 @@ class Log:
             early = [queue for queue, _, _ in placed if (queue.topic, queue.queue) in timed] if may_be_early else []
             if early:
                 self._write_cells(self._writer.end, early)
-            end = 0 if len(early) == len(placed) else self._writer.end
+            is_waited_for = len(early) < len(placed) and (flush is not Flush.TIMED or not may_be_early)
+            end = self._writer.end if is_waited_for or flush is Flush.SYNC else 0
         if end:
             self._sync(end)
         return [cell.base_offset for _, cell, _ in placed]
+
+    def next_offset(self, topic: str, queue: int) -> int:
+        """The offset that the next message of a queue gets. Raises InvalidName, MisuseError, CorruptLog."""
+        with self._lock:
+            return self._queues.of(topic, queue).end
 
     def _require_open_for(self, appends: Sequence[Append]) -> None:
         """Raises MisuseError for a queue that takes nothing. What a mirror appends is not the producers' choice."""
@@ -254,6 +287,7 @@ class Log:
             key for append in appends if not append.is_mirrored and (key := (append.topic, append.queue)) in timed
             and key not in self._ahead
         }  # fmt: skip
+        self._own.update((append.topic, append.queue) for append in appends if not append.is_mirrored)
         if new:
             for key in new:
                 self._queues.of(*key)  # only what may be a queue
@@ -272,6 +306,12 @@ class Log:
             self._unseen = None
         except OSError as exc:
             self._unseen = exc
+
+    def _require_leader(self) -> None:
+        if self.follows:
+            raise not_leader(self.root, "it is a copy")
+        if self._fenced is not None:
+            raise not_leader(self.root, f"a copy of it was promoted, and goes on as generation {self._fenced}")
 
     def _require_usable(self) -> None:
         if self._writer.failed is not None:
@@ -297,12 +337,17 @@ class Log:
         """
         self._write_lock.require()
         with self._lock:
-            identity = Identity(self.identity.log_id, self.identity.generation + 1)
-            write_identity(self.root, identity)
-            self.identity = identity
+            self._require_leader()
+            self._begin_generation(self.identity.generation + 1)
+            identity = self.identity
         for topic, queue, offset in cuts:
             self.truncate(topic, queue, offset)
         return identity.generation
+
+    def _begin_generation(self, generation: int) -> None:
+        identity = Identity(self.identity.log_id, generation)
+        write_identity(self.root, identity)
+        self.identity = identity
 
     def truncate(self, topic: str, queue: int, offset: int) -> None:
         """Drops the messages of a queue from this offset on; the next one that is appended gets it. On disk on return.
@@ -313,6 +358,7 @@ class Log:
         """
         self._write_lock.require()
         with self._sync_lock, self._lock:
+            self._require_leader()
             self._settle()
             end = self._queues.of(topic, queue)
             begin, payloads = self._queues.reader.queue(topic, queue).cut_at(offset)
@@ -341,8 +387,78 @@ class Log:
         """
         self._write_lock.require()
         with self._sync_lock, self._lock:
+            self._require_leader()
             self._settle()
             return refill(self._queues.reader, topic, queue, base_offset, payload)
+
+    # ---- copies
+
+    @property
+    def synced(self) -> int:
+        """Everything before this position is on disk. Copies get no more, so that none is ahead of its leader."""
+        return self._writer.synced
+
+    @property
+    def own_queues(self) -> Collection[QueueKey]:
+        """The queues that were appended to since it was opened, but for those that are mirrored."""
+        with self._lock:
+            return frozenset(self._own)
+
+    def fence(self, generation: int) -> int:
+        """Takes no appends from now on, also when it is opened again: a copy goes on under this generation.
+
+        Returns where it ends; everything before is on disk. Raises MisuseError for a generation that is not later.
+        """
+        self._write_lock.require()
+        with self._sync_lock, self._lock:
+            if generation <= self.identity.generation:
+                raise MisuseError(
+                    f"generation {generation} of the log {self.root} is not after its own, {self.identity.generation}: "
+                    "it was not fenced"
+                )
+            if not self.follows:
+                self._settle()
+            write_fence(self.root, generation)
+            self._fenced = generation
+            return self._writer.synced
+
+    def take_frames(self, first: int, frames: memoryview, headers: Sequence[Header]) -> None:
+        """Appends what the leader has at the same position, in the file that begins at `first`. On disk on return.
+
+        headers: of the frames, which are whole. Raises BadFrame for frames that do not follow, StorageError.
+        """
+        assert self.follows
+        self._write_lock.require()
+        with self._sync_lock, self._lock:
+            self._require_usable()
+            writer = self._writer
+            if first != writer.first and first == writer.end:
+                writer.roll()
+                self._indexer.wake()
+            if (first, headers[0].position) != (writer.first, writer.end):
+                raise BadFrame(
+                    f"frames at position {headers[0].position} of file {first} came, where {writer.end} of file "
+                    f"{writer.first} is expected"
+                )
+            if headers[-1].generation > self.identity.generation:
+                self._begin_generation(headers[-1].generation)
+            writer.append([frames], 0)
+            writer.sync()
+            for header in headers:
+                if header.kind is not Kind.PAD:
+                    at = header.position - headers[0].position
+                    replay(header, self._queues, lambda at=at, header=header: frames[at : at + header.size_bytes])  # type: ignore[misc]
+            self._write_cells(writer.end)
+            self._require_usable()
+
+    def promote(self) -> int:
+        """Has a copy be a log of its own from the next time that it is opened on. Returns its generation."""
+        assert self.follows
+        self._write_lock.require()
+        with self._lock:
+            self._begin_generation(max(self.identity.generation, self._fenced or 0) + 1)
+            forget_copy(self.root)
+            return self.identity.generation
 
     # ---- to disk
 
@@ -442,6 +558,8 @@ class Log:
         self._indexer.run_once()
 
     def _keep_s(self, topic: str) -> float | None:
+        if self.follows:
+            return None  # a copy deletes what its leader has deleted
         wanted = self.settings_of(topic).retention_s
         return self.config.retention_s if wanted is None else wanted
 
@@ -455,7 +573,8 @@ class Log:
                     self.flush()
                 if since_checkpoint_s >= self.config.checkpoint_s:
                     since_checkpoint_s = 0.0
-                    self.delete_old()
+                    if not self.follows:
+                        self.delete_old()
                     self._indexer.wake()  # a full disk may have stopped it
                     self.checkpoint()
                 trouble = ""
@@ -485,7 +604,7 @@ class Log:
         with self._sync_lock, self._lock:  # an append that was under way has ended, or finds its work done
             self._writer.close()
             self._write_cells(self._writer.synced)
-            if self._writer.failed is None:
+            if self._writer.failed is None and not self.follows:
                 self._ahead.forget()
 
 

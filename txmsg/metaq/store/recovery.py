@@ -17,18 +17,41 @@ from txmsg.metaq.store.state import Checkpoint, QueueKey, checkpoint_of
 _CELLS_HELD_MAX = 65_536
 
 
-def recover(root: Path, log_id: int, queues: Queues, is_synchronous: Callable[[str], bool]) -> int:
+def recover(
+    root: Path, log_id: int, queues: Queues, is_synchronous: Callable[[str], bool], *, follows: bool = False
+) -> int:
     """Reads from the checkpoint on, adds the cells that are lost, and cuts a torn end.
+
+    follows: it is a copy. What a power cut has torn may have whole frames behind it, which say that it was on disk: on
+    that of the leader, from which it comes again. Where the copy itself had it on disk, cells say so, of any topic.
 
     Returns the position where the log goes on; all before it is on disk. Raises CorruptLog for damage before that, and
     has changed no frame then.
     """
-    return _Recovery(root, log_id, queues, is_synchronous).run()
+    return _Recovery(root, log_id, queues, (lambda _: True) if follows else is_synchronous, follows=follows).run()
+
+
+def replay(header: Header, queues: Queues, frame: Callable[[], memoryview]) -> None:
+    """Does to the cells of its queue what appending this frame did. Raises BadFrame if the queue goes on elsewhere."""
+    queue = queues.of(header.topic, header.queue)
+    if header.kind in {Kind.CUT, Kind.LOST} and header.base_offset != queue.end:  # a cut may be what was lost
+        queue.cut(queues.files, header.base_offset)
+    if header.base_offset != queue.end and not queue.is_new:
+        raise BadFrame(
+            f"topic {header.topic} queue {header.queue} goes on at offset {queue.end}, not at {header.base_offset}"
+        )
+    end = header.base_offset + header.count
+    if header.is_hole:
+        end = hole_end(header, verify(header, frame()))
+    queues.add(queue, Cell.of(header), end)
 
 
 class _Recovery:
-    def __init__(self, root: Path, log_id: int, queues: Queues, is_synchronous: Callable[[str], bool]) -> None:
+    def __init__(
+        self, root: Path, log_id: int, queues: Queues, is_synchronous: Callable[[str], bool], *, follows: bool
+    ) -> None:
         self._root = root
+        self._follows = follows
         self._log_id = log_id
         self._queues = queues
         self._is_synchronous = is_synchronous
@@ -96,7 +119,8 @@ class _Recovery:
                 if number % _CELLS_HELD_MAX == _CELLS_HELD_MAX - 1:
                     self._write_cells(header.end)
         except DamagedFrame as exc:
-            if exc.position < self._on_disk or not torn_end(log, self._log_id, exc.position, end):
+            is_torn = self._follows or torn_end(log, self._log_id, exc.position, end)
+            if exc.position < self._on_disk or not is_torn:
                 raise self._damaged(f"{exc}, and it had been on disk") from exc
             end = exc.position
         if end < self._on_disk:
@@ -109,18 +133,10 @@ class _Recovery:
         if self._from_begin and key not in self._seen:
             self._queues.forget(*key)  # what was written of frames that are not kept
         self._seen.add(key)
-        queue = self._queues.of(*key)
-        if header.kind in {Kind.CUT, Kind.LOST} and header.base_offset != queue.end:  # a cut may be what was lost
-            queue.cut(self._queues.files, header.base_offset)
-        if header.base_offset != queue.end and not queue.is_new:
-            raise self._damaged(
-                f"position {header.position}: topic {header.topic} queue {header.queue} goes on at offset {queue.end}, "
-                f"not at {header.base_offset}"
-            )
-        end = header.base_offset + header.count
-        if header.is_hole:
-            end = hole_end(header, verify(header, log.read(header.position, header.size_bytes)))
-        self._queues.add(queue, Cell.of(header), end)
+        try:
+            replay(header, self._queues, lambda: log.read(header.position, header.size_bytes))
+        except BadFrame as exc:
+            raise self._damaged(f"position {header.position}: {exc}") from exc
 
     def _require_ends(self) -> None:
         """Has every queue go on at least where the checkpoint knew, or an offset would be given twice."""

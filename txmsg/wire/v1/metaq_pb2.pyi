@@ -29,7 +29,7 @@ class DescribeLogRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeLogReply(_message.Message):
-    __slots__ = ("log_id", "generation", "release", "failure", "waiting", "sessions", "appending_bytes", "size_bytes", "retention_s")
+    __slots__ = ("log_id", "generation", "release", "failure", "waiting", "sessions", "appending_bytes", "size_bytes", "retention_s", "follows", "copies")
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,8 @@ class DescribeLogReply(_message.Message):
     APPENDING_BYTES_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     RETENTION_S_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     log_id: int
     generation: int
     release: str
@@ -48,7 +50,21 @@ class DescribeLogReply(_message.Message):
     appending_bytes: int
     size_bytes: int
     retention_s: float
-    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ..., release: _Optional[str] = ..., failure: _Optional[str] = ..., waiting: _Optional[int] = ..., sessions: _Optional[int] = ..., appending_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ..., retention_s: _Optional[float] = ...) -> None: ...
+    follows: str
+    copies: _containers.RepeatedCompositeFieldContainer[LogCopy]
+    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ..., release: _Optional[str] = ..., failure: _Optional[str] = ..., waiting: _Optional[int] = ..., sessions: _Optional[int] = ..., appending_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ..., retention_s: _Optional[float] = ..., follows: _Optional[str] = ..., copies: _Optional[_Iterable[_Union[LogCopy, _Mapping]]] = ...) -> None: ...
+
+class LogCopy(_message.Message):
+    __slots__ = ("name", "position", "behind_bytes", "silent_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    position: int
+    behind_bytes: int
+    silent_s: float
+    def __init__(self, name: _Optional[str] = ..., position: _Optional[int] = ..., behind_bytes: _Optional[int] = ..., silent_s: _Optional[float] = ...) -> None: ...
 
 class ListLogTopicsRequest(_message.Message):
     __slots__ = ("topic",)
@@ -268,18 +284,22 @@ class AppendBatch(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., base_offset: _Optional[int] = ..., size: _Optional[int] = ..., payload_crc: _Optional[int] = ..., raw_size: _Optional[int] = ..., compression: _Optional[int] = ..., kind: _Optional[int] = ..., columns: _Optional[int] = ..., count: _Optional[int] = ..., first_stored_at_us: _Optional[int] = ..., last_stored_at_us: _Optional[int] = ..., is_mirrored: bool = ...) -> None: ...
 
 class AppendHead(_message.Message):
-    __slots__ = ("producer_id", "sequence", "settled", "is_repeat", "batches")
+    __slots__ = ("producer_id", "sequence", "settled", "is_repeat", "batches", "acks", "generation")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     producer_id: bytes
     sequence: int
     settled: int
     is_repeat: bool
     batches: _containers.RepeatedCompositeFieldContainer[AppendBatch]
-    def __init__(self, producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., settled: _Optional[int] = ..., is_repeat: bool = ..., batches: _Optional[_Iterable[_Union[AppendBatch, _Mapping]]] = ...) -> None: ...
+    acks: str
+    generation: int
+    def __init__(self, producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., settled: _Optional[int] = ..., is_repeat: bool = ..., batches: _Optional[_Iterable[_Union[AppendBatch, _Mapping]]] = ..., acks: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
     __slots__ = ("head", "data")
@@ -290,10 +310,12 @@ class AppendRequest(_message.Message):
     def __init__(self, head: _Optional[_Union[AppendHead, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("base_offset",)
+    __slots__ = ("base_offset", "generation")
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     base_offset: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, base_offset: _Optional[_Iterable[int]] = ...) -> None: ...
+    generation: int
+    def __init__(self, base_offset: _Optional[_Iterable[int]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class LogMember(_message.Message):
     __slots__ = ("id", "topics", "strategy")
@@ -416,3 +438,115 @@ class DeleteLogGroupRequest(_message.Message):
 class DeleteLogGroupReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class CopyLogRequest(_message.Message):
+    __slots__ = ("copy_id", "name", "topic", "log_id", "generation", "position", "last_position", "last_crc", "size_bytes_max", "wait_ms")
+    COPY_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LAST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    LAST_CRC_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    copy_id: bytes
+    name: str
+    topic: str
+    log_id: int
+    generation: int
+    position: int
+    last_position: int
+    last_crc: int
+    size_bytes_max: int
+    wait_ms: int
+    def __init__(self, copy_id: _Optional[bytes] = ..., name: _Optional[str] = ..., topic: _Optional[str] = ..., log_id: _Optional[int] = ..., generation: _Optional[int] = ..., position: _Optional[int] = ..., last_position: _Optional[int] = ..., last_crc: _Optional[int] = ..., size_bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class CopyLogHead(_message.Message):
+    __slots__ = ("log_id", "generation", "begin", "end", "first", "position", "ends")
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    log_id: int
+    generation: int
+    begin: int
+    end: int
+    first: int
+    position: int
+    ends: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., first: _Optional[int] = ..., position: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
+
+class CopyLogReply(_message.Message):
+    __slots__ = ("head", "data")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    head: CopyLogHead
+    data: bytes
+    def __init__(self, head: _Optional[_Union[CopyLogHead, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class LogStateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StoredLogTopic(_message.Message):
+    __slots__ = ("topic", "settings")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    settings: LogTopicSettings
+    def __init__(self, topic: _Optional[str] = ..., settings: _Optional[_Union[LogTopicSettings, _Mapping]] = ...) -> None: ...
+
+class GroupLog(_message.Message):
+    __slots__ = ("topic", "log_id", "end")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    log_id: int
+    end: int
+    def __init__(self, topic: _Optional[str] = ..., log_id: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class StoredLogGroup(_message.Message):
+    __slots__ = ("group", "begins", "topics", "offsets", "sought", "logs")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    SOUGHT_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    begins: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    offsets: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    sought: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
+    logs: _containers.RepeatedCompositeFieldContainer[GroupLog]
+    def __init__(self, group: _Optional[str] = ..., begins: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., topics: _Optional[_Iterable[str]] = ..., offsets: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., sought: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[GroupLog, _Mapping]]] = ...) -> None: ...
+
+class LogStateReply(_message.Message):
+    __slots__ = ("topics", "groups", "own")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[StoredLogTopic]
+    groups: _containers.RepeatedCompositeFieldContainer[StoredLogGroup]
+    own: _containers.RepeatedCompositeFieldContainer[QueueSet]
+    def __init__(self, topics: _Optional[_Iterable[_Union[StoredLogTopic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[StoredLogGroup, _Mapping]]] = ..., own: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ...) -> None: ...
+
+class FenceLogRequest(_message.Message):
+    __slots__ = ("log_id", "generation")
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    log_id: int
+    generation: int
+    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class FenceLogReply(_message.Message):
+    __slots__ = ("end",)
+    END_FIELD_NUMBER: _ClassVar[int]
+    end: int
+    def __init__(self, end: _Optional[int] = ...) -> None: ...

@@ -38,3 +38,14 @@ class MetaQGroups:
     show_group = Method("MetaQGroups/ShowGroup", pb.ShowLogGroupRequest, pb.ShowLogGroupReply)
     seek_group = Method("MetaQGroups/SeekGroup", pb.SeekLogGroupRequest, pb.SeekLogGroupReply)
     delete_group = Method("MetaQGroups/DeleteGroup", pb.DeleteLogGroupRequest, pb.DeleteLogGroupReply)
+
+
+class MetaQCopies:
+    """The service MetaQCopies."""
+
+    # Long poll: the bytes from a position on. What is asked for says what is on the disk of the copy.
+    copy = Method("MetaQCopies/Copy", pb.CopyLogRequest, pb.CopyLogReply, gives_many=True, gives_data=True)
+    # What stands beside the frames: options of topics, and groups.
+    state = Method("MetaQCopies/State", pb.LogStateRequest, pb.LogStateReply)
+    # The log goes on elsewhere under this generation: appends are refused from now on. Replies where it ends.
+    fence = Method("MetaQCopies/Fence", pb.FenceLogRequest, pb.FenceLogReply)

@@ -1,0 +1,336 @@
+"""A copy of a log is its leader's, byte for byte, whatever happens to either; and takes nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.copies import end_of, frames_of, until_copied
+from tests.metaq.logs import batch, bodies, read_all
+from tests.metaq.servers import served
+from tests.ports import own_port
+from tests.waiting import until
+from txmsg.errors import BrokerUnavailable, CopyDiverged, MisuseError, NotLeader, OutcomeUnknown
+from txmsg.message import Message
+from txmsg.metaq.access import LogQueue, Range
+from txmsg.metaq.acks import Acks
+from txmsg.metaq.copy.promotion import promote
+from txmsg.metaq.group.files import begins_in
+from txmsg.metaq.local import LocalLog
+from txmsg.metaq.location import open_log
+from txmsg.metaq.producer import LogProducer
+from txmsg.metaq.remote.remote_log import RemoteLog
+from txmsg.metaq.server.config import CopiesConfig, MetaQConfig
+from txmsg.metaq.server.server import serve
+from txmsg.metaq.store.log import Log, LogConfig
+from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.role import copy_of, fence_of
+from txmsg.metaq.store.topics import Flush, TopicSettings
+from txmsg.runtime.start import Start
+from txmsg.settings.live import Given
+
+T = LogQueue("t", 0)
+
+
+def leading(root: Path, **config: object) -> MetaQConfig:
+    return MetaQConfig(data_dir=root / "leader", listen="127.0.0.1:0", **config)  # type: ignore[arg-type]
+
+
+def following(root: Path, leader: str, **config: object) -> MetaQConfig:
+    return MetaQConfig(data_dir=root / "copy", listen=f"127.0.0.1:{own_port()}", follow=leader, **config)  # type: ignore[arg-type]
+
+
+@contextmanager
+def pair(root: Path, **config: object) -> Iterator[tuple[RemoteLog, RemoteLog]]:
+    """A leader, and a copy that follows it."""
+    with served(leading(root, **config)) as address, served(following(root, address)) as copy_address:
+        with RemoteLog(address, timeout_s=20) as leader, RemoteLog(copy_address, timeout_s=20) as copy:
+            yield leader, copy
+
+
+def test_what_is_appended_is_on_the_copy_and_read_there(tmp_path: Path) -> None:
+    with pair(tmp_path) as (leader, copy):
+        leader.append([batch("t", 0, 0, 3), batch("u", 5, 0, 2)])
+        [fetched] = copy.fetch({T: 0}, wait_s=30)
+        assert [message.body for each in fetched.batches for message in each.messages()] == bodies("t", 0, 0, 3)
+        leader.append([batch("t", 0, 3, 1)])
+        assert copy.fetch({T: 3}, wait_s=30)[0].batches[0].base_offset == 3
+        assert copy.ranges([T, LogQueue("u", 5)]) == {T: Range(0, 4), LogQueue("u", 5): Range(0, 2)}
+        assert copy.identity() == leader.identity()
+    assert frames_of(tmp_path / "copy") == frames_of(tmp_path / "leader")
+    assert read_all(LogReader(tmp_path / "copy").queue("t", 0)) == bodies("t", 0, 0, 4)
+
+
+def test_a_log_that_was_there_is_copied_with_its_cuts_files_and_large_frames(tmp_path: Path) -> None:
+    with Log(tmp_path / "leader", LogConfig(file_size_bytes_max=10_000)) as log:
+        for offset in range(0, 4000, 50):
+            log.append([batch("t", 0, offset, 50)])
+        log.truncate("t", 0, 3975)
+        log.append([batch("t", 0, 3975, 5)])
+        LogProducer(log, queues=1).send(Message("large", b"x" * 9_000_000))
+    with pair(tmp_path):
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+    assert len(frames_of(tmp_path / "copy")) > 5
+    assert read_all(LogReader(tmp_path / "copy").queue("t", 0)) == bodies("t", 0, 0, 3980)
+
+
+def test_a_copy_takes_no_changes(tmp_path: Path) -> None:
+    with pair(tmp_path) as (leader, copy):
+        leader.append([batch("t", 0, 0, 1)])
+        assert copy.fetch({T: 0}, wait_s=30)
+        with pytest.raises(NotLeader, match="is a copy of the log at"):
+            copy.append([batch("t", 0, 1, 1)])
+        with pytest.raises(NotLeader, match="txmsg metaq promote"):
+            copy.join("g", ["t"])
+        with pytest.raises(NotLeader):
+            copy.set_topic("t", TopicSettings(flush=Flush.TIMED))
+    with pytest.raises(NotLeader):
+        Log(tmp_path / "copy")
+    with LocalLog(tmp_path / "copy") as reading, pytest.raises(NotLeader):
+        reading.join("g", ["t"])
+
+
+def test_options_groups_retries_and_dead_letters_come_along(tmp_path: Path) -> None:
+    with pair(tmp_path) as (leader, copy):
+        leader.append([batch("t", 0, 0, 9)])
+        leader.set_topic("t", TopicSettings(flush=Flush.TIMED, retention_s=77))
+        member = leader.join("g", ["t"], start=Start.latest())
+        taken = member.take([T])
+        assert taken == {T: 9}
+        member.store({T: 5})
+        leader.append([batch("%RETRY%g", 2, 0, 4)])
+        leader.append([batch("%DLQ%g", 0, 0, 1)])
+        until(lambda: copy.settings_of("t").retention_s == 77)
+        until(lambda: "g" in copy.groups() and copy.ranges([LogQueue("%DLQ%g", 0)])[LogQueue("%DLQ%g", 0)].end == 1)
+        [state] = [state for state in copy.group("g").queues if state.queue == T]
+        assert state.offset == 5
+        assert begins_in(tmp_path / "copy" / "groups" / "g") == {"t": {0: 9}}
+        assert copy.ranges([LogQueue("%RETRY%g", 2)])[LogQueue("%RETRY%g", 2)] == Range(0, 4)
+        leader.append([batch("%RETRY%g", 2, 4, 2)])
+        until(lambda: copy.ranges([LogQueue("%RETRY%g", 2)])[LogQueue("%RETRY%g", 2)].end == 6)
+        member.leave({})
+        leader.delete_group("g")
+        until(lambda: not copy.groups())
+
+
+def test_a_stopped_copy_goes_on_and_a_torn_end_comes_again(tmp_path: Path) -> None:
+    with pair(tmp_path) as (leader, _):
+        leader.append([batch("t", 0, 0, 100)])
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+    identity = copy_of(tmp_path / "copy")
+    [path] = (tmp_path / "copy" / "commitlog").iterdir()
+    torn = path.stat().st_size - 100
+    (tmp_path / "copy" / "checkpoint").unlink()
+    shutil.rmtree(tmp_path / "copy" / "queues")  # cells follow the disk
+    with path.open("r+b") as file:
+        file.truncate(torn)
+    with pair(tmp_path) as (leader, _):
+        leader.append([batch("t", 0, 100, 1)])
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+    assert replace(copy_of(tmp_path / "copy"), leader="") == replace(identity, leader="")  # type: ignore[type-var]
+    assert read_all(LogReader(tmp_path / "copy").queue("t", 0)) == bodies("t", 0, 0, 101)
+
+
+def test_a_copy_deletes_what_its_leader_has_deleted(tmp_path: Path) -> None:
+    with Log(tmp_path / "leader", LogConfig(file_size_bytes_max=1000)) as log:
+        log.append([batch("old", 3, 0, 7)])
+        for offset in range(0, 100, 10):
+            log.append([batch("t", 0, offset, 10)])
+    with pair(tmp_path) as (leader, copy):
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+    with Log(tmp_path / "leader", LogConfig(file_size_bytes_max=1000)) as log:
+        log.delete_old(size_bytes_max=2000)
+        log.append([batch("t", 0, 100, 1)])
+    with pair(tmp_path) as (leader, copy):
+        until(lambda: copy.ranges([T]) == leader.ranges([T]))
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+        assert copy.ranges([LogQueue("old", 3)])[LogQueue("old", 3)] == Range(7, 7)
+
+
+def test_a_copy_that_was_away_for_too_long_begins_where_its_leader_does(tmp_path: Path) -> None:
+    config = LogConfig(file_size_bytes_max=1000)
+    with Log(tmp_path / "leader", config) as log:
+        log.append([batch("old", 3, 0, 7)])
+    with pair(tmp_path):
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+    with Log(tmp_path / "leader", config) as log:
+        for offset in range(0, 100, 10):
+            log.append([batch("t", 0, offset, 10)])
+        log.delete_old(size_bytes_max=2000)
+        assert log.reader.commit_log.begin() > end_of(tmp_path / "copy")
+    with pair(tmp_path) as (leader, copy):
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+        leader.append([batch("t", 0, 100, 1), batch("old", 3, 7, 1)])
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+        until(lambda: copy.ranges([T]) == leader.ranges([T]))
+        assert copy.ranges([LogQueue("old", 3)])[LogQueue("old", 3)] == Range(7, 8)
+
+
+# ---- what appends wait for
+
+
+def requiring(root: Path, **copies: object) -> MetaQConfig:
+    return leading(root, copies=CopiesConfig(required=1, **copies))  # type: ignore[arg-type]
+
+
+def test_appends_that_need_a_copy_are_refused_without_one_and_on_its_disk_with_it(tmp_path: Path) -> None:
+    with served(requiring(tmp_path)) as address, RemoteLog(address, timeout_s=0.5) as leader:
+        with pytest.raises(BrokerUnavailable, match="0 of 1 copies of the log are in touch: nothing was appended"):
+            leader.append([batch("t", 0, 0, 1)])
+        assert leader.ranges([T])[T] == Range(0, 0)
+        assert leader.append([batch("t", 0, 0, 1)], Acks.DISK) == [0]
+        with served(following(tmp_path, address)), RemoteLog(address) as log:
+            for offset in range(1, 20):
+                log.append([batch("t", 0, offset, 1)])
+                assert LogReader(tmp_path / "copy").queue("t", 0).end() >= offset, "acknowledged before it was copied"
+
+
+def test_an_append_that_no_copy_confirms_is_unknown_and_its_repeat_appends_nothing(tmp_path: Path) -> None:
+    with served(requiring(tmp_path, timeout_s=0.2)) as address:
+        with served(following(tmp_path, address)), RemoteLog(address) as log:
+            log.append([batch("t", 0, 0, 1)])
+        with RemoteLog(address, timeout_s=1.0) as log:
+            with pytest.raises(OutcomeUnknown, match=r"not on that of 1 copies|0 of 1 copies"):
+                log.append([batch("t", 0, 1, 1)._replace(base_offset=None)])
+            assert log.ranges([T])[T] == Range(0, 2)
+
+
+def test_a_leader_may_go_on_without_copies_but_not_for_who_asks_for_them(tmp_path: Path) -> None:
+    with served(requiring(tmp_path, missing="go-on")) as address, RemoteLog(address, timeout_s=0.5) as leader:
+        assert leader.append([batch("t", 0, 0, 1)]) == [0]
+        with pytest.raises(BrokerUnavailable, match="0 of 1 copies"):
+            leader.append([batch("t", 0, 1, 1)], Acks.COPIES)
+
+
+def test_asking_for_copies_where_none_are_required_is_refused(tmp_path: Path) -> None:
+    with served(leading(tmp_path)) as address, RemoteLog(address) as leader:
+        with pytest.raises(MisuseError, match="--copies-required"):
+            leader.append([batch("t", 0, 0, 1)], Acks.COPIES)
+        assert leader.ranges([T])[T].end == 0
+    with (
+        open_log(tmp_path / "leader", append=True) as log,
+        pytest.raises(MisuseError, match="only a server has copies"),
+    ):
+        log.append([batch("t", 0, 0, 1)], Acks.COPIES)
+
+
+@pytest.mark.parametrize("flush", Flush)
+@pytest.mark.parametrize("acks", [Acks.NONE, Acks.MEMORY, Acks.DISK])
+def test_each_level_appends_in_order_beside_the_others(tmp_path: Path, acks: Acks, flush: Flush) -> None:
+    with served(leading(tmp_path)) as address, RemoteLog(address) as log:
+        log.set_topic("t", TopicSettings(flush=flush))
+        producer, other = LogProducer(log, queues=1, acks=acks), LogProducer(log, queues=1)
+        for turn in range(10):
+            place = producer.send(Message("t", f"{turn}".encode()))
+            assert place.offset == (-1 if acks is Acks.NONE else 2 * turn)
+            if acks is Acks.NONE:
+                until(lambda turn=turn: log.ranges([T])[T].end == 2 * turn + 1)  # type: ignore[misc]
+            assert other.send(Message("t", b"other")).offset == 2 * turn + 1
+        until(lambda: log.ranges([T])[T].end == 20)
+        found = [message.body for each in log.fetch({T: 0}) for part in each.batches for message in part.messages()]
+        assert found == [text for turn in range(10) for text in (f"{turn}".encode(), b"other")]
+
+
+def test_a_level_waits_for_the_disk_or_does_not(tmp_path: Path) -> None:
+    with Log(tmp_path, LogConfig(flush_s=3600)) as log:
+        log.append([batch("t", 0, 0, 1)], Flush.TIMED)
+        assert log.synced == 0
+        assert log.reader.queue("t", 0).end() == 0, "seen before it was on disk"
+        assert log.next_offset("t", 0) == 1
+        log.set_topic("u", TopicSettings(flush=Flush.TIMED))
+        log.append([batch("u", 0, 0, 1)])
+        end = log.synced
+        log.append([batch("u", 0, 1, 1)], Flush.SYNC)
+        assert log.synced > end
+        assert log.reader.queue("t", 0).end() == 1
+
+
+# ---- promotion
+
+
+def test_a_promoted_copy_has_everything_and_its_leader_takes_no_more(tmp_path: Path) -> None:
+    with served(leading(tmp_path)) as address, RemoteLog(address) as leader:
+        with served(following(tmp_path, address)):
+            leader.append([batch("t", 0, 0, 5)])
+            until_copied(tmp_path / "leader", tmp_path / "copy")
+        leader.append([batch("t", 0, 5, 5)])  # while nobody copies
+        promoted = promote(tmp_path / "copy")
+        assert (promoted.generation, promoted.is_complete) == (2, True)
+        with pytest.raises(NotLeader, match="goes on as generation 2"):
+            leader.append([batch("t", 0, 10, 1)])
+    assert frames_of(tmp_path / "copy") == frames_of(tmp_path / "leader")
+    with served(leading(tmp_path)) as address, RemoteLog(address) as leader, pytest.raises(NotLeader):
+        leader.append([batch("t", 0, 10, 1)])  # also after a restart
+    with open_log(tmp_path / "copy", append=True) as log:
+        assert log.identity().generation == 2
+        assert log.append([batch("t", 0, 10, 1)]) == [10]
+        assert log.fetch({T: 9})[0].batches[-1].end_offset == 11
+
+
+def test_a_former_leader_follows_if_it_has_nothing_of_its_own(tmp_path: Path) -> None:
+    with served(leading(tmp_path)) as address, served(following(tmp_path, address)), RemoteLog(address) as leader:
+        leader.append([batch("t", 0, 0, 5)])
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+    with served(leading(tmp_path)):
+        with pytest.raises(BrokerUnavailable, match="--leader-is-lost"):
+            promote(tmp_path / "copy")  # its leader has another port by now
+    assert promote(tmp_path / "copy", leader_is_lost=True).generation == 2
+    (tmp_path / "copy").rename(tmp_path / "new")
+    (tmp_path / "leader").rename(tmp_path / "copy")
+    (tmp_path / "new").rename(tmp_path / "leader")
+    with pair(tmp_path) as (leader, copy):
+        assert leader.identity().generation == 2
+        leader.append([batch("t", 0, leader.ranges([T])[T].end, 1)])
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+        assert copy.identity().generation == 2
+    assert fence_of(tmp_path / "copy") is None
+
+
+def test_a_former_leader_with_more_says_that_it_has_diverged_and_stays_as_it_is(tmp_path: Path) -> None:
+    with served(leading(tmp_path)) as address, served(following(tmp_path, address)), RemoteLog(address) as leader:
+        leader.append([batch("t", 0, 0, 5)])
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+    promote(tmp_path / "copy", leader_is_lost=True)
+    with Log(tmp_path / "leader") as log:
+        log.append([batch("t", 0, 5, 1)])
+    with open_log(tmp_path / "copy", append=True) as log:
+        log.append([batch("t", 0, log.ranges([T])[T].end, 20)])
+    before = frames_of(tmp_path / "leader")
+    with served(replace(leading(tmp_path), data_dir=tmp_path / "copy")) as address:
+        with pytest.raises(CopyDiverged, match=r"has another frame at position \d+.*`mv .*/leader .*/leader.diverged`"):
+            asyncio.run(serve(Given(replace(leading(tmp_path), follow=address)), lambda _: None, asyncio.Event()))
+    assert frames_of(tmp_path / "leader") == before
+
+
+def test_offsets_that_a_lost_leader_may_have_given_out_are_passed_over(tmp_path: Path) -> None:
+    with pair(tmp_path) as (leader, _):
+        leader.append([batch("t", 0, 0, 5)])
+        mirrored = batch("m", 0, 0, 5)._replace(is_mirrored=True)
+        leader.append([mirrored])
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+        until((tmp_path / "copy" / "ahead").exists)
+    promote(tmp_path / "copy", leader_is_lost=True)
+    with open_log(tmp_path / "copy", append=True) as log:
+        ranges = log.ranges([T, LogQueue("m", 0)])
+        assert ranges[T].end > 1_000_000
+        assert ranges[LogQueue("m", 0)].end == 5
+
+
+def test_a_producer_that_has_seen_the_promoted_copy_refuses_the_former_leader(tmp_path: Path) -> None:
+    with served(leading(tmp_path)) as address, RemoteLog(address, timeout_s=5) as log:
+        log.append([batch("t", 0, 0, 1)])
+        log._generation = 2
+        with pytest.raises(NotLeader, match="generation 1, and its producer has appended to 2"):
+            log.append([batch("t", 0, 1, 1)])
+
+
+def test_a_log_that_leads_is_not_promoted(tmp_path: Path) -> None:
+    Log(tmp_path).close()
+    with pytest.raises(MisuseError, match="leads already"):
+        promote(tmp_path)

@@ -1,0 +1,26 @@
+"""What a sender waits for: one word for each level, and what it promises. The one place that says so."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from txmsg.metaq.store.topics import Flush
+
+
+class Acks(StrEnum):
+    """What is certain when an append returns. Each level includes those before it."""
+
+    NONE = "none"
+    """The server has received the messages. What goes wrong later, as a full disk, is counted there and not told."""
+    MEMORY = "memory"
+    """They have their offsets, in the memory of the log's machine. Survives a crash of the server; a power cut takes
+    up to `flush_s` of them."""
+    DISK = "disk"
+    """They are on the disk of the log, and can be read. Survives a power cut."""
+    COPIES = "copies"
+    """They are also on the disks of as many copies as the server requires. Survives the loss of the log's machine."""
+
+    @property
+    def flush(self) -> Flush:
+        """What the log itself has to do for it."""
+        return Flush.TIMED if self in {Acks.NONE, Acks.MEMORY} else Flush.SYNC

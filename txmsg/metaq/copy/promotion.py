@@ -1,0 +1,71 @@
+"""Has a copy be the leader, under a later generation of the log. By hand: nothing here decides that one is dead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
+from txmsg.metaq.copy.beside import Beside
+from txmsg.metaq.copy.copier import Copier
+from txmsg.metaq.copy.follower import take_beside
+from txmsg.metaq.local import LocalLog
+from txmsg.metaq.remote.calls import Server
+from txmsg.metaq.store.ahead import forget_doubt
+from txmsg.metaq.store.role import copy_of, fence_of
+from txmsg.wire.v1 import metaq_pb2 as pb
+from txmsg.wire.v1.metaq_rpc import MetaQCopies
+
+_ANSWER_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """A copy that leads now. is_complete: its leader was stopped first, and the copy has everything of it."""
+
+    generation: int
+    position: int
+    is_complete: bool
+
+
+def promote(root: Path, *, leader_is_lost: bool = False) -> Promoted:
+    """Stops the leader's appends, copies the rest, and makes the copy the leader, from when it is served on.
+
+    leader_is_lost: does not ask the leader. What is not here then is lost, and offsets that it may have given out are
+    passed over. Raises LogBusy while the copy follows, BrokerUnavailable when the leader does not answer, MisuseError
+    for a log that leads.
+    """
+    copy = copy_of(root)
+    if copy is None and fence_of(root) is None:
+        raise MisuseError(f"the log {root} leads already: it is no copy, and was not superseded; nothing was changed")
+    if copy is not None and not copy.is_begun:
+        raise MisuseError(f"the copy {root} was not begun to the end: it has nothing to go on with")
+    with LocalLog(root, append=True, follows=True) as log:
+        is_complete = copy is not None and not leader_is_lost
+        if copy is not None and is_complete:
+            _take_rest(log, copy.leader, copy.id)
+        if is_complete:
+            forget_doubt(root)
+        return Promoted(log.writer.promote(), log.writer.synced, is_complete)
+
+
+def _take_rest(log: LocalLog, leader: str, copy_id: bytes) -> None:
+    identity = log.writer.identity
+    server = Server(leader)
+    try:
+        fence = pb.FenceLogRequest(log_id=identity.log_id, generation=identity.generation + 1)
+        end = server.ask(
+            lambda timeout_s, _: server.channel.call(MetaQCopies.fence, fence, timeout_s=timeout_s), timeout_s=_ANSWER_S
+        ).end
+        copier = Copier(server, log.writer, copy_id=copy_id, name="promotion")
+        while copier.tail.position < end:
+            copier.run_once()
+        take_beside(server, log, Beside(log), name="promotion")
+    except (BrokerUnavailable, OutcomeUnknown) as exc:
+        raise BrokerUnavailable(
+            f"the leader {leader} gave no answer, and the copy was not promoted ({exc}): try again; if the leader is "
+            "lost, give --leader-is-lost, and what is only there is lost, too"
+        ) from exc
+    finally:
+        server.close()

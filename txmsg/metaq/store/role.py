@@ -1,0 +1,99 @@
+"""Whether a log leads or is a copy, and whether it was superseded: two small files beside it. Knows no frames.
+
+docs/log_format.md, Copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from txmsg.errors import CorruptLog, NotLeader
+from txmsg.metaq.store.commit_log import sync_directory
+from txmsg.metaq.store.state import read_checked, write_checked
+
+_COPY: Final = "copy.json"
+_FENCE: Final = "fence.json"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOf:
+    """What a copy knows of itself. id: tells it from other copies. is_begun: it has what a log needs."""
+
+    leader: str
+    id: bytes
+    is_begun: bool
+
+
+def copy_of(root: Path) -> CopyOf | None:
+    """Whose copy the log is; None for a log that leads. Raises CorruptLog."""
+    try:
+        found = read_checked(root / _COPY)
+        return CopyOf(str(found["leader"]), bytes.fromhex(found["id"]), bool(found["is_begun"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise CorruptLog(
+            f"{root / _COPY} cannot be read ({exc}): move {root} away, and begin the copy again with "
+            "`txmsg metaq follow`"
+        ) from exc
+
+
+def write_copy(root: Path, copy: CopyOf) -> None:
+    """Notes that the log is a copy. On disk on return."""
+    write_checked(root / _COPY, {"leader": copy.leader, "id": copy.id.hex(), "is_begun": copy.is_begun})
+
+
+def forget_copy(root: Path) -> None:
+    """From now on the log leads."""
+    _remove(root / _FENCE)
+    _remove(root / _COPY)
+
+
+def require_no_copy(root: Path) -> None:
+    """Raises NotLeader for a copy: it takes no changes but those of its leader."""
+    if (root / _COPY).exists():
+        raise not_leader(root, "it is a copy")
+
+
+def not_leader(root: Path, why: str) -> NotLeader:
+    """The error of a log that takes no changes."""
+    copy = copy_of(root)
+    if copy is None:
+        return NotLeader(
+            f"the log {root} takes no changes: {why}; use that one, and have this one follow it with "
+            "`txmsg metaq follow`"
+        )
+    return NotLeader(
+        f"the log {root} takes no changes: {why} of the log at {copy.leader}: use that one, or make this one the "
+        "leader with `txmsg metaq promote`"
+    )
+
+
+def fence_of(root: Path) -> int | None:
+    """The generation by which this log was superseded, if it was."""
+    try:
+        return int(read_checked(root / _FENCE)["generation"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise CorruptLog(
+            f"{root / _FENCE} cannot be read ({exc}): a copy of the log may have been promoted; if it was not, delete "
+            "the file"
+        ) from exc
+
+
+def write_fence(root: Path, generation: int) -> None:
+    """Notes that a later generation was begun elsewhere. On disk on return."""
+    write_checked(root / _FENCE, {"generation": generation})
+
+
+def forget_fence(root: Path) -> None:
+    """The log follows the one that has superseded it."""
+    _remove(root / _FENCE)
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    sync_directory(path.parent)
