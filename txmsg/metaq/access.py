@@ -174,7 +174,7 @@ class LogAccess(Protocol):
     def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
         """Appends all batches or none; their first offsets. As `Log.append`, which see for errors.
 
-        acks: what is waited for; None: what topics and the server ask for. With Acks.NONE a server gives -1 for offsets.
+        acks: what is waited for; None: what topics and the server ask for. With Acks.NONE a server gives offsets of -1.
         """
         ...
 

@@ -63,9 +63,7 @@ class LogProducer:
             raise MisuseError(f"queues={queues} of a LogProducer: 1 to {QUEUES_MAX} are allowed")
         if acks is not None:
             if not isinstance(acks, Acks):
-                raise MisuseError(
-                    f"acks={shown(acks)} of a LogProducer: give one of {', '.join(f'Acks.{each.name}' for each in Acks)}"
-                )
+                raise MisuseError(f"acks={shown(acks)} of a LogProducer: give one of txmsg.metaq.Acks, or None")
             log = _Asking(cast(LogAccess, log), acks)
         self._spooled = None
         if spool is not None:
