@@ -20,6 +20,7 @@ from txmsg.metaq.access import (
     LogQueue,
     Range,
 )
+from txmsg.metaq.acks import Acks
 from txmsg.metaq.finding import search_id
 from txmsg.metaq.format.frame import Kind, unpacked
 from txmsg.metaq.kafka.appender import Appender, ColumnsFor
@@ -164,8 +165,11 @@ class KafkaLog:
 
     # ---- appending
 
-    def append(self, appends: Sequence[Append]) -> list[int]:
-        """Appends batches; their first offsets. Raises MisuseError for offsets that are given, and for holes."""
+    def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
+        """Appends batches; their first offsets. Raises MisuseError for offsets that are given, and for holes.
+
+        acks: Kafka's replicas in step are waited for in any case.
+        """
         batches: list[ColumnsFor] = []
         for append in appends:
             if append.base_offset is not None or append.payload.kind is not Kind.MESSAGES:
