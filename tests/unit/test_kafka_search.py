@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +33,23 @@ def test_the_first_record_that_is_wanted_or_later_is_found(
     expected = next((at for at, offset in zip(places, offsets, strict=True) if offset >= wanted), None)
     assert (None if search.best is None else search.best.offset()) == expected
     assert looks <= 8 + high.bit_length() + 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), max_size=60), st.integers(0, 60))
+def test_the_first_record_of_a_time_or_later_is_found(steps: list[tuple[int, int]], wanted: int) -> None:
+    """Several records have the same time, and the search begins at a marker long before."""
+    places = list(accumulate((step for step, _ in steps), initial=3))
+    times = list(accumulate((step for _, step in steps), initial=10))
+    search = Search(wanted, 0, places[-1] + 2, 0, by_time=True)
+    looks = 0
+    while not search.is_done:
+        guess = search.guess
+        found = next((each for each in zip(places, times, strict=True) if each[0] >= guess), None)
+        search.saw(found and Message(offset=found[0], timestamp=(TIMESTAMP_CREATE_TIME, found[1])))
+        looks += 1
+    expected = next((at for at, time in zip(places, times, strict=True) if time >= wanted), None)
+    assert (None if search.best is None else search.best.offset()) == expected
+    assert looks <= (places[-1] + 2).bit_length() + 2
 
 
 def test_a_place_far_away_is_found_by_few_looks() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, Self
 
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, OffsetOutOfRange
 from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import (
@@ -124,6 +124,13 @@ class KafkaLog:
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
         return self._kafka.positions.ranges(queues)
+
+    def partition_offsets(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
+        """Where in their partitions reading from these offsets of queues begins, or why it cannot.
+
+        Queues without a partition are left out.
+        """
+        return self._kafka.positions.find(wanted)
 
     def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
         return self._kafka.positions.at_time(queues, max(0, at_us) // 1000)

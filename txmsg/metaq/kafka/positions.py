@@ -39,7 +39,7 @@ _UNKNOWN: Final = frozenset(
 
 @dataclass(slots=True)
 class Search:
-    """For the first record of a partition whose queue offset is `wanted` or more."""
+    """For the first record of a partition whose queue offset is `wanted` or more; or its timestamp, by `by_time`."""
 
     wanted: int
     low: int
@@ -47,6 +47,7 @@ class Search:
     high: int
     """The record is before it, or is `best`."""
     guess: int
+    by_time: bool = False
     best: Message | None = None
     looks: int = 0
 
@@ -60,14 +61,14 @@ class Search:
         if record is None:
             self.high = self.guess
         else:
-            at, offset = record.offset() or 0, queue_offset(record)
-            if offset < self.wanted:
+            at, value = record.offset() or 0, record.timestamp()[1] if self.by_time else queue_offset(record)
+            if value < self.wanted:
                 self.low = at + 1
-                self.guess = at + self.wanted - offset
+                self.guess = at + self.wanted - value
             else:
                 self.best = record
-                self.high = self.low if offset == self.wanted else self.guess
-        if self.looks > _LEAPS_MAX:
+                self.high = self.low if value == self.wanted and not self.by_time else self.guess
+        if self.looks > _LEAPS_MAX or self.by_time:
             self.guess = (self.low + self.high) // 2
         self.guess = max(self.low, min(self.guess, self.high - 1))
 
@@ -217,33 +218,41 @@ class Positions:
                 searches[queue] = Search(offset, low, high, low + offset - begin if offset > begin else low)
             else:
                 found[queue] = out_of_range(queue, offset, kept[queue])
-        found |= self._searched(searches)
+        for queue, record in self._searched(searches).items():
+            place = bounds[queue].high if record is None else record.offset() or 0
+            self.note(queue, wanted[queue], place)
+            found[queue] = place
         return found
 
-    def _searched(self, searches: Mapping[LogQueue, Search]) -> dict[LogQueue, int]:
+    def _searched(self, searches: Mapping[LogQueue, Search]) -> dict[LogQueue, Message | None]:
+        """What each search finds."""
         left = dict(searches)
         while left:
             records = self.first({queue: search.guess for queue, search in left.items()})
             for queue, search in left.items():
                 search.saw(records.get(queue))
             left = {queue: search for queue, search in left.items() if not search.is_done}
-        found: dict[LogQueue, int] = {}
-        for queue, search in searches.items():
-            found[queue] = search.high if search.best is None else search.best.offset() or 0
-            self.note(queue, search.wanted, found[queue])
-        return found
+        return {queue: search.best for queue, search in searches.items()}
 
     def at_time(self, queues: Collection[LogQueue], at_ms: int) -> dict[LogQueue, int]:
-        """Of each queue the offset of the first message that has this timestamp or a later one; else its end."""
-        found = {queue: kept.end for queue, kept in self.ranges(queues).items()}
-        partitions = {queue: self.partition_of(queue) for queue in queues}
+        """Of each queue the offset of the first message that has this timestamp or a later one; else its end.
+
+        Kafka's answer is a place before which there is none: it may be the marker of a transaction, whose time is when
+        it was written. From there on it is bisected, as timestamps of a queue rise.
+        """
+        bounds = self.bounds(queues)
+        found = dict.fromkeys(queues, 0) | {queue: kept.end for queue, kept in self._ranges(bounds).items()}
+        partitions = {queue: self.partition_of(queue) for queue in bounds}
         places = self._offsets(partitions.values(), OffsetSpec.for_timestamp(at_ms))
-        records = self.first(
-            {queue: places[at] for queue, at in partitions.items() if places.get(at, _NOWHERE) != _NOWHERE}
-        )
-        for queue, record in records.items():
-            found[queue] = queue_offset(record)
-            self.note(queue, found[queue], record.offset() or 0)
+        searches = {
+            queue: Search(at_ms, places[at], bounds[queue].high, places[at], by_time=True)
+            for queue, at in partitions.items()
+            if _NOWHERE < places.get(at, _NOWHERE) < bounds[queue].high
+        }
+        for queue, record in self._searched(searches).items():
+            if record is not None:
+                found[queue] = queue_offset(record)
+                self.note(queue, found[queue], record.offset() or 0)
         return found
 
     def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:
