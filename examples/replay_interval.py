@@ -5,33 +5,33 @@ A notebook as a script: run it whole, or cell by cell in an editor that knows `#
     python examples/replay_interval.py LOG TOPICS SINCE UNTIL
     python examples/replay_interval.py ./metaq 'trade.*' 2026-11-11T00:00:00+08:00 2026-11-11T00:05:00+08:00
 
-LOG is a directory, or HOST:PORT of `txmsg metaq serve`.
+LOG is a directory, HOST:PORT of `txmsg metaq serve`, or kafka://HOST:PORT.
 """
 
 # %% Which interval
 import sys
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from pyspark.sql.functions import col, count, expr, window
 from pyspark.sql.functions import sum as sum_of
 
-from txmsg.spark import session
+from txmsg.spark import read_log, session
 
 where, topics, *times = sys.argv[1:]
 since, until = (datetime.fromisoformat(each).astimezone() for each in times)
 
 # %% The messages of that time; what was stored long before or after is not read
-spark = session("replay")
-source = {"path": where} if Path(where).is_dir() else {"server": where}
+spark = session("replay", kafka=where.startswith("kafka://"))
 margin = timedelta(minutes=10)  # more than the clocks of two database servers differ, when one takes over
 messages = (
-    spark.read.format("metaq")
-    .options(**source, topics=topics)
-    .option("startingTimestamp", int((since - margin).timestamp() * 1000))
-    .option("endingTimestamp", int((until + margin).timestamp() * 1000))
-    .schema("topic string, queue int, offset bigint, tag string, value binary, stored_at timestamp")
-    .load()
+    read_log(
+        spark,
+        where,
+        topics=topics,
+        columns=("topic", "queue", "offset", "tag", "value", "stored_at"),
+        startingTimestamp=int((since - margin).timestamp() * 1000),
+        endingTimestamp=int((until + margin).timestamp() * 1000),
+    )
     .where((col("stored_at") >= since) & (col("stored_at") < until))
     .cache()
 )

@@ -6,13 +6,10 @@ The jars are kept in the user's cache, as Maven keeps its own. Needs Java 17 or 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
@@ -24,10 +21,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.maven import are_at_hand, jars
 from tests.ports import own_port
 from tests.waiting import until
 
 VERSION: Final = "4.3.1"
+_NAME, _ARTIFACT = f"kafka-{VERSION}", f"org.apache.kafka:kafka_2.13:{VERSION}"
 IMAGE: Final = "8.2.0"
 """Of Confluent, with that release of Kafka."""
 HOW_TO_INSTALL = (
@@ -39,16 +38,7 @@ USER, PASSWORD = "reader", "reader's password"
 _START_S_MAX = 120.0
 _STOP_S_MAX = 60.0
 _ANSWER_S_MAX = 60.0
-_BRING_S_MAX = 900
 _HEAP = "-Xmx200m"
-_POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion><groupId>txmsg</groupId><artifactId>tests</artifactId><version>1</version>
-  <dependencies><dependency>
-    <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version>
-  </dependency></dependencies>
-</project>
-"""
 _END_WITH_PARENT = """\
 import ctypes, os, signal, sys
 libc = ctypes.CDLL(None)
@@ -59,27 +49,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def is_installed() -> bool:
-    return shutil.which("java") is not None and (_jars_dir().exists() or shutil.which("mvn") is not None)
-
-
-def _jars_dir() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "txmsg-tests", f"kafka-{VERSION}")
-
-
-def jars() -> Path:
-    """The directory of Kafka's jars, filled by Maven when it is not there yet. Processes may call it at once."""
-    directory = _jars_dir()
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with (directory.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not directory.exists():
-            with tempfile.TemporaryDirectory(dir=directory.parent) as made:
-                Path(made, "pom.xml").write_text(_POM.format(version=VERSION))
-                command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
-                subprocess.run(command, cwd=made, check=True, timeout=_BRING_S_MAX, stdin=subprocess.DEVNULL)
-                Path(made, "jars").rename(directory)
-    return directory
+    return are_at_hand(_NAME)
 
 
 class Kafka(Protocol):
@@ -170,7 +140,7 @@ class KafkaNode:
 
     def _java(self, main: str) -> list[str]:
         options = [_HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-        return ["java", *options, "-cp", f"{jars()}/*", main]
+        return ["java", *options, "-cp", f"{jars(_NAME, _ARTIFACT)}/*", main]
 
     def start(self) -> None:
         """Begins to start it."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tests.spark.kafka_jars import kafka_jars
 from txmsg.spark import session
 
 _JVM_ENDS_S_MAX = 60.0
@@ -29,3 +31,12 @@ def spark() -> Iterator[SparkSession]:
     gateway.proc.stdin.close()
     gateway.proc.wait(_JVM_ENDS_S_MAX)
     SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture(scope="package")
+def kafka_source(spark: SparkSession) -> Path:
+    """The session can read Kafka. The jars for sessions of other processes."""
+    directory = kafka_jars()
+    for jar in directory.glob("*.jar"):
+        spark.sql(f"add jar '{jar}'")
+    return directory

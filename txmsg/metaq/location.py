@@ -43,7 +43,7 @@ def open_log(
     text = os.fspath(where)
     if is_kafka(where):
         return _kafka_log(text, kafka_config, timeout_s)
-    if isinstance(where, str) and _ADDRESS.match(text):
+    if is_address(where):
         from txmsg.metaq.remote.remote_log import RemoteLog
 
         return RemoteLog(text, tls=tls, token=token, timeout_s=timeout_s)
@@ -59,3 +59,8 @@ def _kafka_log(where: str, config: str | os.PathLike[str] | None, timeout_s: flo
             raise
         raise StorageError(f"{where} needs Kafka's client: pip install 'txmsg[kafka]'") from exc
     return KafkaLog(address, properties, timeout_s=timeout_s)
+
+
+def is_address(where: str | os.PathLike[str]) -> bool:
+    """Whether it is the address of a server, and no directory."""
+    return isinstance(where, str) and _ADDRESS.match(where) is not None

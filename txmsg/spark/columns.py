@@ -54,13 +54,24 @@ def schema_of(*, include_headers: bool) -> StructType:
     return StructType(fields)
 
 
+def chosen(names: Sequence[str]) -> StructType:
+    """The columns of these names. Raises MisuseError for others."""
+    for name in names:
+        _require_known(name)
+    return StructType([field for name in names for field in (*_FIELDS, _HEADERS) if field.name == name])
+
+
+def _require_known(name: str) -> None:
+    if name not in _TYPES:
+        raise MisuseError(f"MetaQ has no column {name!r}: there are {', '.join(_TYPES)}")
+
+
 class Columns:
     """Makes Arrow batches of these columns. Sent to executors."""
 
     def __init__(self, schema: StructType) -> None:
         for field in schema.fields:
-            if field.name not in _TYPES:
-                raise MisuseError(f"MetaQ has no column {field.name!r}: there are {', '.join(_TYPES)}")
+            _require_known(field.name)
             if field.dataType.simpleString() != _TYPES[field.name].simpleString():
                 raise MisuseError(
                     f"column {field.name!r} is of type {_TYPES[field.name].simpleString()}, not "

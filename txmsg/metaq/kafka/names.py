@@ -14,7 +14,8 @@ from txmsg.errors import InvalidName
 from txmsg.message import is_name
 from txmsg.metaq.access import DEAD_LETTERS, RETRIES
 
-_SUFFIXES: Final = {RETRIES: ".txmsg-retry", DEAD_LETTERS: ".txmsg-dlq"}
+SUFFIXES: Final = {RETRIES: ".txmsg-retry", DEAD_LETTERS: ".txmsg-dlq"}
+"""What topics of groups begin with, and what they end in instead in Kafka."""
 _PERCENT: Final = ".txmsg-at."
 _LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+\Z")
 _SIZE_MAX: Final = 249
@@ -25,7 +26,7 @@ INTERNAL: Final = "__"
 def kafka_name(topic: str, prefix: str = "") -> str:
     """The topic of Kafka in which a topic is stored. Raises InvalidName for one that Kafka cannot have."""
     name = topic
-    for mark, suffix in _SUFFIXES.items():
+    for mark, suffix in SUFFIXES.items():
         if topic.endswith(suffix):
             raise InvalidName(
                 f"topic {topic!r} ends in {suffix}, which in Kafka names a topic of a group: choose another name"
@@ -46,8 +47,8 @@ def topic_of(name: str, prefix: str = "") -> str | None:
     if not name.startswith(prefix):
         return None
     topic = name.removeprefix(prefix)
-    for mark, suffix in _SUFFIXES.items():
+    for mark, suffix in SUFFIXES.items():
         if topic.endswith(suffix):
             topic = mark + topic.removesuffix(suffix).replace(_PERCENT, "%")
             break
-    return topic if is_name(topic) and topic not in _SUFFIXES else None
+    return topic if is_name(topic) and topic not in SUFFIXES else None

@@ -1,0 +1,123 @@
+"""Records of Kafka in Spark's SQL: the same messages as `received` makes of them. Needs no Kafka."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from txmsg.message import datetime_of_us
+from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.kafka.record import received, records_of
+from txmsg.spark.columns import schema_of
+from txmsg.spark.kafka.columns import expressions
+from txmsg.wire.headers import pack_headers
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # a JVM starts
+
+_RECORD = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
+_STORED_AT_US = 1_777_629_600_123_456
+Headers = list[tuple[str, str | bytes | None]] | None
+
+
+def _ours() -> list[tuple[bytes | None, bytes | None, int, Headers]]:
+    """Key, value, timestamp in ms and headers of records that the mirror writes."""
+    columns = Columns(
+        bodies=[b"plain", b"ordered", b"", b"both", b"exactly"],
+        stored_at_us=[_STORED_AT_US] * 4 + [_STORED_AT_US // 1000 * 1000],
+        born_at_us=[_STORED_AT_US - 7] * 4 + [_STORED_AT_US // 1000 * 1000],
+        transaction_ids=bytes(16 * 5),
+        n=[0] * 5,
+        keys=["", "", "k", "käse", ""],
+        tags=["", "paid", "", "x", ""],
+        ordering_keys=["", "order-1", "", "order-2", ""],
+        headers=[
+            b"",
+            pack_headers({"trace": "1", "a": "2"}),
+            pack_headers({"txmsg-offset": "mine", "txmsg-tried": "3"}),
+            pack_headers({"empty": ""}),
+            b"",
+        ],
+    )
+    made = records_of(columns, 17)
+    return [
+        (record.key, record.value, record.timestamp_ms, [(name, _bytes(value)) for name, value in record.headers])
+        for record in made
+    ]
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+_OTHERS: list[tuple[bytes | None, bytes | None, int, Headers]] = [
+    (None, None, 0, None),
+    (b"", b"v", 5, []),
+    (b"key", b"v", 5, [("twice", b"1"), ("other", None), ("twice", b"2")]),
+]
+
+
+def _frame(spark: SparkSession, records: list[tuple[bytes | None, bytes | None, int, Headers]]) -> DataFrame:
+    rows = [
+        (key, value, "pre.trade.order", 3, 100 + place, datetime.fromtimestamp(at_ms / 1000, UTC), headers)
+        for place, (key, value, at_ms, headers) in enumerate(records)
+    ]
+    made = expressions("pre.")
+    names = schema_of(include_headers=True).names
+    return spark.createDataFrame(rows, _RECORD).selectExpr(*(f"{made[name]} as `{name}`" for name in names))
+
+
+def test_columns_are_those_of_the_format_metaq(spark: SparkSession) -> None:
+    wanted = schema_of(include_headers=True)
+    found = _frame(spark, []).schema
+    assert [(field.name, field.dataType.simpleString()) for field in found] == [
+        (field.name, field.dataType.simpleString()) for field in wanted
+    ]
+
+
+def test_messages_are_those_that_other_readers_see(spark: SparkSession) -> None:
+    records = [*_ours(), *_OTHERS]
+    rows = _frame(spark, records).collect()
+    assert [row.offset for row in rows] == [17, 18, 19, 20, 21, 105, 106, 107]
+    for place, (row, (key, value, at_ms, headers)) in enumerate(zip(rows, records, strict=True)):
+        read = Message(
+            topic="t",
+            partition=3,
+            offset=100 + place,
+            key=key,
+            value=value,
+            headers=headers,
+            timestamp=(TIMESTAMP_CREATE_TIME, at_ms),
+        )
+        told = received(read, "trade.order", 3)
+        expected: dict[str, Any] = {
+            "topic": told.topic,
+            "queue": told.queue,
+            "offset": told.offset,
+            "key": told.key,
+            "tag": told.tag,
+            "ordering_key": told.ordering_key,
+            "value": told.body,
+            "headers": dict(told.headers),
+            "born_at": datetime_of_us(told.born_at_us).replace(tzinfo=None),
+            "stored_at": datetime_of_us(told.stored_at_us).replace(tzinfo=None),
+        }
+        assert {**row.asDict(), "value": bytes(row.value)} == expected
+
+
+def test_text_of_others_that_is_not_utf_8_does_not_stop_a_query(spark: SparkSession) -> None:
+    [row] = _frame(spark, [(b"k\xff", b"v", 0, [("h", b"\xff")])]).collect()
+    assert (row.key, row.headers) == ("k\ufffd", {"h": "\ufffd"})
+
+
+@pytest.mark.parametrize("headers", [[("txmsg-offset", b"x")], [("txmsg-times", b"1 noon")]])
+def test_a_header_of_ours_that_is_no_number_fails_the_query(spark: SparkSession, headers: Headers) -> None:
+    with pytest.raises(PySparkException, match=r"has the header txmsg-.* which txmsg does not write"):
+        _frame(spark, [(None, b"v", 0, headers)]).collect()
