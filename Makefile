@@ -85,8 +85,8 @@ model: $(STAMP) ## Compare random histories of two brokers with the model for ab
 chaos: $(STAMP) ## Run three brokers under faults for DURATION=60 seconds; prints a verdict (SEED=n, PLANT=lost|threads|stale|copies|again|dup|reorder|phantom|gap|late)
 	$(BIN)/python -m tests.chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)") $(CHAOS_ARGS)
 
-mirror: $(STAMP) ## Mirror the demo and MESSAGES=1000000 by a tailer that is killed at random, RUNS=3 times; then compare (SEED=n SERVER=1)
-	$(BIN)/python -m tests.mirror --messages $(MESSAGES) --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server)
+mirror: $(STAMP) ## Mirror the demo and MESSAGES=1000000 by a tailer that is killed at random, RUNS=3 times; then compare (SEED=n INTO=directory|server|kafka)
+	$(BIN)/python -m tests.mirror --messages $(MESSAGES) --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(INTO),--into $(INTO) --kills 50)
 
 lint: docs ## Check style, format, types, the layers, the documentation, and that generated files are as generated
 	$(BIN)/ruff check .

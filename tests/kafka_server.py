@@ -130,7 +130,7 @@ class KafkaNode:
         }
         lines = [f"{name}={value}" for name, value in settings.items()]
         (self.directory / "server.properties").write_text("\n".join(lines))
-        command = [*self._java("kafka.tools.StorageTool"), "format", "-t", cluster_id, "-c", self._settings]
+        command = [*self._java("kafka.tools.StorageTool"), "format", f"--cluster-id={cluster_id}", "-c", self._settings]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_START_S_MAX)
         assert done.returncode == 0, done.stdout + done.stderr
 

@@ -23,7 +23,8 @@ from txmsg.binlog.rows import Batch, Row
 from txmsg.binlog.sink import Mark
 from txmsg.errors import LogBusy
 from txmsg.message import QueueNumber
-from txmsg.metaq.kafka.transactions import Part, Partition
+from txmsg.metaq.kafka.probe import Partition
+from txmsg.metaq.kafka.transactions import Part
 from txmsg.mirror.kafka_sink import WRITER, KafkaSink
 from txmsg.verifier.compare import Report, verify
 

@@ -15,13 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import click
+import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.broker_process import BrokerProcess
+from tests.kafka_server import PrivateKafka
 from tests.metaq.servers import MetaQProcess
 from tests.mirror.killing import Killed
 from tests.mirror.tailer_process import TailerProcess
@@ -38,6 +41,8 @@ DEMO = Plan(users=60, crashes=4, slow_ms=50, down="social_import")
 TOPICS = ("trade.created", "trade.paid", "trade.shipped")
 STREAMS = 8
 BATCH_MAX = 400
+TRANSACTION_TIMEOUT_MS = 3000
+"""Of Kafka: then it aborts what a tailer that stands still has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class Outcome:
     kills: int
     """Of the tailer."""
     server_kills: int
+    pauses: int
+    """Of the tailer, each longer than Kafka's timeouts, while another one went on."""
     sent_per_s: float
     mirrored_s: float
     """From the first message that was sent until log and table were compared up to the last."""
@@ -119,22 +126,34 @@ class Bar:
         self._progress.advance(self._task, steps)
 
 
-def run(directory: Path, messages: int, seed: int, with_server: bool, bar: Bar) -> Outcome:
-    """One run in an empty directory."""
-    log = directory / "metaq"
+def run(directory: Path, *, messages: int, seed: int, into: str, kills_min: int, bar: Bar) -> Outcome:
+    """One run in an empty directory. into: a directory, a server, or kafka."""
+    log: Path | str = directory / "metaq"
+    with_server = into == "server"
+    options: tuple[str, ...] = ()
     with EmbeddedPostgres(directory / "postgres") as server, ExitStack() as stack:
         storage = server.create_database("notify")  # where the demo's broker looks
         migrate.upgrade(storage)
         where: Path | str = log
+        if into == "kafka":
+            kafka = stack.enter_context(PrivateKafka(directory / "kafka"))
+            where = log = kafka.address
+            properties = directory / "kafka.properties"
+            properties.write_text(
+                "".join(f"{name}.timeout.ms={TRANSACTION_TIMEOUT_MS}\n" for name in ("transaction", "socket"))
+            )
+            options = ("--kafka-config", str(properties))
         if with_server:
-            metaq = MetaQProcess(log, "--log-level", "warning", log=directory / "metaq.said")
+            metaq = MetaQProcess(directory / "metaq", "--log-level", "warning", log=directory / "metaq.said")
             metaq.start()  # for its address, which it keeps
             metaq.stop()
             where = metaq.address
             stack.callback(metaq.kill)
-        tailer = stack.enter_context(TailerProcess(storage, where, said=directory / "tailer.said"))
+        tailer = stack.enter_context(TailerProcess(storage, where, *options, said=directory / "tailer.said"))
+        other = stack.enter_context(TailerProcess(storage, where, *options, said=directory / "other.said"))
+        outlive = partial(outlived, storage, tailer, other) if into == "kafka" else None
         with ExitStack() as killers:
-            killed = killers.enter_context(Killed(tailer, tailer.launch, seed))
+            killed = killers.enter_context(Killed(tailer, tailer.launch, seed, outlive=outlive, kills_min=kills_min))
             if with_server:
                 killed_server = killers.enter_context(Killed(metaq, metaq.start, seed + 1))
             demo = supervisor.run(DEMO, directory, bar)
@@ -154,6 +173,7 @@ def run(directory: Path, messages: int, seed: int, with_server: bool, bar: Bar) 
         messages=report.messages,
         kills=killed.kills,
         server_kills=killed_server.kills if with_server else 0,
+        pauses=killed.pauses,
         sent_per_s=round(messages / sent_s, 1),
         mirrored_s=round(ended_at - began_at, 1),
         verified_per_s=round(report.messages / (ended_at - compared_at), 1),
@@ -161,6 +181,28 @@ def run(directory: Path, messages: int, seed: int, with_server: bool, bar: Bar) 
         differences=list(map(str, report.differences)),
         demo_clean=demo.clean,
     )
+
+
+def outlived(storage: str, tailer: TailerProcess, other: TailerProcess, rng: random.Random) -> None:
+    """Pauses a tailer for longer than Kafka waits for it; another one goes on, and is killed some time after it wakes.
+
+    Its sessions are ended, as PostgreSQL does by itself after a minute of silence.
+    """
+    tailer.pause()
+    try:
+        time.sleep(1.5 * TRANSACTION_TIMEOUT_MS / 1000)
+        with psycopg.connect(storage, autocommit=True) as connection:
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'txmsg tailer%'"
+            )
+        other.start()
+        time.sleep(rng.uniform(0, 1))
+    finally:
+        tailer.resume()
+    if rng.random() < 0.5:
+        tailer.await_state("standing by")
+        time.sleep(rng.uniform(0, 1))
+    other.kill()
 
 
 def load(storage: str, messages: int, seed: int, broker_log: Path, bar: Bar) -> float:
@@ -180,15 +222,22 @@ def load(storage: str, messages: int, seed: int, broker_log: Path, bar: Bar) -> 
 @click.option("--messages", default=1_000_000, show_default=True, help="Messages of a run, besides the demo's.")
 @click.option("--runs", default=3, show_default=True, help="How often.")
 @click.option("--seed", type=int, help="Of the first run; the next one has the next number. Default: random.")
-@click.option("--server", is_flag=True, help="Mirror to a MetaQ server, which is killed, too.")
+@click.option(
+    "--into",
+    type=click.Choice(["directory", "server", "kafka"]),
+    default="directory",
+    show_default=True,
+    help="Mirror to a directory, to a MetaQ server, which is killed, too, or to a Kafka; then tailers are paused, too.",
+)
+@click.option("--kills", default=0, show_default=True, help="Kill the tailer so often at least.")
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
-def main(messages: int, runs: int, seed: int | None, server: bool, as_json: bool) -> None:
+def main(*, messages: int, runs: int, seed: int | None, into: str, kills: int, as_json: bool) -> None:
     seed = secrets.randbelow(10**9) if seed is None else seed
     console = Console(stderr=as_json, highlight=False)
     outcomes = []
     for number in range(runs):
         with tempfile.TemporaryDirectory(prefix="txmsg-mirror-") as directory, bar_on(console) as bar:
-            outcome = run(Path(directory), messages, seed + number, server, bar)
+            outcome = run(Path(directory), messages=messages, seed=seed + number, into=into, kills_min=kills, bar=bar)
         outcomes.append(outcome)
         console.print(told(outcome))
         for difference in outcome.differences:
@@ -201,6 +250,7 @@ def main(messages: int, runs: int, seed: int | None, server: bool, as_json: bool
 def told(outcome: Outcome) -> str:
     """A run in one sentence."""
     server = f", its server {outcome.server_kills} times" if outcome.server_kills else ""
+    server += f", and paused {outcome.pauses} times while another one went on" if outcome.pauses else ""
     verdict = "equal" if outcome.is_equal else f"NOT equal: {outcome.differing} messages differ"
     return (
         f"seed {outcome.seed}: {outcome.messages:,} messages, sent at {outcome.sent_per_s:,.0f}/s; tailer killed "

@@ -1,4 +1,4 @@
-"""A process that is killed at random moments and started again at once, as long as asked."""
+"""A process that is killed at random moments, or paused, and started again at once, as long as asked."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Protocol, Self
 
 _TWICE_SHARE = 0.3
 """How often it is killed again before it can have done much."""
+_PAUSED_SHARE = 0.1
+"""How often it is paused instead, if it can be."""
 
 
 class Victim(Protocol):
@@ -24,13 +26,29 @@ class Victim(Protocol):
 
 
 class Killed:
-    """A context manager. When it is left, the process has ended: whoever needs it starts it once more."""
+    """A context manager. When it is left, the process has ended: whoever needs it starts it once more.
 
-    def __init__(self, victim: Victim, start: Callable[[], None], seed: int, *, lives_s_max: float = 3.0) -> None:
+    outlive: pauses the running process until another one has done its work for a while, and wakes it. kills_min: so
+    often it is killed, however soon the context is left.
+    """
+
+    def __init__(
+        self,
+        victim: Victim,
+        start: Callable[[], None],
+        seed: int,
+        *,
+        lives_s_max: float = 3.0,
+        outlive: Callable[[random.Random], None] | None = None,
+        kills_min: int = 0,
+    ) -> None:
         self.kills = 0
+        self.pauses = 0
         self._victim = victim
         self._start = start
         self._lives_s_max = lives_s_max
+        self._outlive = outlive
+        self._kills_min = kills_min
         self._rng = random.Random(seed)
         self._ended = threading.Event()
         self._failed: BaseException | None = None
@@ -48,7 +66,7 @@ class Killed:
 
     def _work(self) -> None:
         try:
-            while not self._ended.is_set():
+            while not self._ended.is_set() or self.kills < self._kills_min:
                 again = self._rng.random() < _TWICE_SHARE
                 self._live(self._rng.uniform(0, self._lives_s_max / 5 if again else self._lives_s_max))
         except BaseException as exc:  # noqa: BLE001 - a thread's root: the one who waits raises it
@@ -56,7 +74,11 @@ class Killed:
 
     def _live(self, seconds: float) -> None:
         self._start()
-        self._ended.wait(seconds)
+        # Once nothing more is sent, the kills that are still due come a little apart, too.
+        (threading.Event() if self._ended.is_set() else self._ended).wait(seconds)
+        if self._outlive is not None and self._rng.random() < _PAUSED_SHARE:
+            self._outlive(self._rng)
+            self.pauses += 1
         status = self._victim.end(signal.SIGKILL)
         assert status == -signal.SIGKILL, (
             f"it ended by itself, with exit status {status}:\n{self._victim.log.read_text()}"

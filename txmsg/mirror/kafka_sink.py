@@ -6,22 +6,25 @@ says the same, also when its records have expired since. The argument stands in 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from txmsg.binlog.rows import Batch, Row
 from txmsg.binlog.sink import REFUSALS, Mark, OffsetRange, Tail, content_crc
-from txmsg.errors import CorruptLog, InvalidMessage, ProtocolError, shown
+from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, ProtocolError, shown
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES
+from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogQueue
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address, properties_file, read_properties
 from txmsg.metaq.kafka.names import kafka_name
-from txmsg.metaq.kafka.partitions import Partitions
+from txmsg.metaq.kafka.positions import Positions
+from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
 from txmsg.metaq.kafka.record import OFFSET, ReadRecord, Record, received, records_of
-from txmsg.metaq.kafka.tails import Bounds, bounds_of, last_records, records_of_partition
-from txmsg.metaq.kafka.transactions import Note, Part, Partition, TransactionalWriter
+from txmsg.metaq.kafka.scan import scan
+from txmsg.metaq.kafka.topics import Topics
+from txmsg.metaq.kafka.transactions import Note, Part, TransactionalWriter
 from txmsg.mirror.rows import columns_of, traced
 from txmsg.wire.headers import pack_headers
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 WRITER: Final = "txmsg-mirror"
 """Of the mirror in each prefix: its transactions, and the group in which it notes how far it is."""
 _TIMEOUT_S: Final = 30.0
+_LOOK_S: Final = 0.05
 
 
 class KafkaSink:
@@ -53,10 +57,16 @@ class KafkaSink:
         self.name = str(address)
         self._tracing = tracing
         self._clients = Clients(address, read_properties(properties_file(config)), timeout_s=_TIMEOUT_S)
-        self._partitions = Partitions(
-            self._clients, replication_factor=replication_factor, min_insync_replicas=min_insync_replicas
-        )
+        self._replication_factor = -1 if replication_factor is None else replication_factor
+        self._min_insync_replicas = min_insync_replicas
+        admin = self._clients.admin()
+        self._topics = Topics(self._clients, admin)
+        self._probe = Probe(self._clients)
+        self._positions = Positions(self._clients, admin, self._topics, self._probe)
+        self._counts: dict[str, int] = {}
+        """How many partitions topics of Kafka have, as was looked last."""
         self._wanted: dict[str, int] = {}
+        """How many they need for the queues that were asked for."""
         self._writer = TransactionalWriter(self._clients, f"{address.prefix}{WRITER}")
 
     @property
@@ -71,16 +81,17 @@ class KafkaSink:
     # ---- where queues end
 
     def tails(self, queues: Sequence[tuple[str, int]]) -> list[Tail | Exception]:
-        self._partitions.look()
+        self._counts = self._topics.all()
         places = [self._place(topic, number) for topic, number in queues]
-        there = [
-            place
-            for place in places
-            if isinstance(place, Partition) and place.number < self._partitions.count(place.topic)
-        ]
-        notes = self._writer.notes(there)
-        bounds = bounds_of(self._clients, there)
-        last = last_records(self._clients, bounds, {place: note.position - 1 for place, note in notes.items()})
+        there = {
+            place: LogQueue(*queue)
+            for queue, place in zip(queues, places, strict=True)
+            if isinstance(place, Partition) and place.number < self._counts.get(place.topic, 0)
+        }
+        of_queues = self._positions.bounds(there.values())
+        bounds = {place: of_queues[queue] for place, queue in there.items() if queue in of_queues}
+        notes = self._writer.notes(bounds)
+        last = self._probe.last({place: kept for place, kept in bounds.items() if kept.low < kept.high})
         return [
             self._tail(topic, number, bounds.get(place), last.get(place), notes.get(place))
             if isinstance(place, Partition)
@@ -97,7 +108,7 @@ class KafkaSink:
     def _tail(
         self, topic: str, number: int, bounds: Bounds | None, last: ReadRecord | None, note: Note | None
     ) -> Tail | Exception:
-        if bounds is None or bounds.end == 0:
+        if bounds is None or bounds.high == 0:
             return Tail(OffsetRange(0, 0), None)
         where = self._where(topic, number)
         try:
@@ -119,9 +130,10 @@ class KafkaSink:
         )
 
     def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:
-        """Reads all that is kept of the queue: where its first offset stands, nobody has looked up."""
-        where = self._where(topic, number)
-        for record in records_of_partition(self._clients, self._partition(topic, number)):
+        """Reads all that is kept of the queue: this is for one that differs from the table."""
+        queue, where = LogQueue(topic, number), self._where(topic, number)
+        bounds = self._positions.bounds([queue])
+        for record in scan(self._clients, self._partition(topic, number), bounds[queue]) if bounds else ():
             mark = _mark_of(record, topic, number, where)
             if begin <= mark.offset < end:
                 yield mark
@@ -146,7 +158,7 @@ class KafkaSink:
         """Readers see that offsets are not dense there. What is noted here is that it need not be found again."""
         partition = self._partition(topic, number)
         self._require([partition])
-        position = bounds_of(self._clients, [partition])[partition].end
+        position = self._positions.ends([LogQueue(topic, number)]).get(LogQueue(topic, number), 0)
         self._writer.write([Part(partition, (), _note_of(end), position)])
 
     def _partition(self, topic: str, number: int) -> Partition:
@@ -155,19 +167,29 @@ class KafkaSink:
         return partition
 
     def _require(self, partitions: Sequence[Partition]) -> None:
-        lacking = {
-            topic: self._wanted[topic] for topic, number in partitions if self._partitions.count(topic) <= number
-        }
-        if lacking:
-            self._partitions.require(lacking)
-            self._writer.await_partitions(lacking)
+        """Makes what is missing of them: a topic gets as many partitions as it has queues."""
+        lacking = {topic: self._wanted[topic] for topic, number in partitions if self._counts.get(topic, 0) <= number}
+        for topic, count in lacking.items():
+            self._topics.ensure(topic, count, copies=self._replication_factor, copies_in_sync=self._min_insync_replicas)
+        self._writer.await_partitions(lacking)
+        self._counts |= lacking
 
     def close(self) -> None:
         self._writer.close()
+        self._probe.close()
 
     def delete(self, topics: Collection[str]) -> None:
         """Deletes topics, with all that they hold and what is noted of them."""
-        self._partitions.delete([kafka_name(topic, self._clients.address.prefix) for topic in topics])
+        names = {kafka_name(topic, self._clients.address.prefix) for topic in topics}
+        self._topics.delete(list(names))
+        deadline = time.monotonic() + _TIMEOUT_S
+        while names & self._topics.all().keys():  # the nodes learn of it one by one
+            if time.monotonic() > deadline:
+                raise BrokerUnavailable(
+                    f"topics {', '.join(names)} of {self.name} are still being deleted after {_TIMEOUT_S:g} s: wait, "
+                    "and look with kafka-topics.sh, before the tailer is started"
+                )
+            time.sleep(_LOOK_S)
 
 
 def _records(batch: Batch) -> Iterator[Record]:

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from txmsg.errors import BrokerUnavailable, InvalidMessage, LogBusy, MisuseError, OutcomeUnknown, TxmsgError
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
+from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.record import Record
 
 _MESSAGE_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -28,13 +29,6 @@ _FULL_S: Final = 0.1
 _LOOK_S: Final = 0.05
 _OF_ONE_PARTITION: Final = (InvalidMessage, MisuseError)
 """Errors that come again with the same records, whoever writes them."""
-
-
-class Partition(NamedTuple):
-    """A partition of a topic of Kafka."""
-
-    topic: str
-    number: int
 
 
 class Note(NamedTuple):
@@ -81,7 +75,7 @@ class TransactionalWriter:
         """What is noted of these; nothing of those that never were, or long ago (`offsets.retention.minutes`)."""
         if not partitions:
             return {}
-        asked = [TopicPartition(*partition) for partition in partitions]
+        asked = [TopicPartition(partition.topic, partition.number) for partition in partitions]
         with self._clients.translated("reading where the mirror is"):
             found = self._notes.committed(asked, timeout=self._clients.timeout_s)
         for each in found:

@@ -1,0 +1,42 @@
+"""Reads all that a partition holds, once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from confluent_kafka import KafkaError, Message
+
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.probe import Bounds, Partition
+
+_MESSAGES_MAX = 1000
+_POLL_S = 0.2
+
+
+def scan(clients: Clients, partition: Partition, bounds: Bounds) -> Iterator[Message]:
+    """The records of a partition within these bounds that are committed, in their order. Raises BrokerUnavailable."""
+    consumer = clients.consumer("txmsg-scan", enable_partition_eof=True)
+    doing = f"reading partition {partition.number} of topic {partition.topic}"
+    at, end = bounds
+    try:
+        with clients.translated(doing):
+            consumer.assign([partition.at(at)])
+            deadline = time.monotonic() + clients.timeout_s
+            while at < end:
+                messages = consumer.consume(_MESSAGES_MAX, _POLL_S)
+                if messages:
+                    deadline = time.monotonic() + clients.timeout_s
+                elif time.monotonic() > deadline:
+                    raise clients.error(KafkaError(KafkaError._TIMED_OUT), doing)
+                for message in messages:
+                    error = message.error()
+                    if error is None:
+                        at = (message.offset() or 0) + 1
+                        yield message
+                    elif error.code() == KafkaError._PARTITION_EOF:  # its offset is what comes next
+                        at = max(at, message.offset() or 0)
+                    else:
+                        raise clients.error(error, doing)
+    finally:
+        consumer.close()
