@@ -31,6 +31,7 @@ BENCHMARKS = (
     "metaq_append",
     "metaq_read",
     "metaq_over_wire",
+    "agent",
     "tailer",
     "capacity",
     "peers",

@@ -5,11 +5,14 @@ Where one is missing, its tests are skipped; with `--require-tools` no test runs
 
 from __future__ import annotations
 
+import shutil
+
 from tests import kafka_server, mariadb_server, prometheus
 from tests.chaos import keeper
 from tests.page import chromium
 from txmsg.demo.trades.browser import find_browser
 
+HOW_TO_INSTALL_LOGROTATE = "logrotate is not installed: `apt-get install logrotate` (Debian)"
 _HOW_TO_INSTALL_CC = "no C compiler is installed: `apt-get install gcc libc6-dev` (Debian)"
 
 
@@ -20,6 +23,7 @@ def missing(*, mariadb: str, kafka: str) -> list[str]:
         kafka_server.HOW_TO_INSTALL: kafka != "maven" or kafka_server.is_installed(),
         chromium.HOW_TO_INSTALL: find_browser() is not None,
         prometheus.HOW_TO_INSTALL: prometheus.is_installed(),
+        HOW_TO_INSTALL_LOGROTATE: shutil.which("logrotate") is not None,
         _HOW_TO_INSTALL_CC: keeper.compiler() is not None,
     }
     return [how_to_install for how_to_install, is_there in found.items() if not is_there]

@@ -30,6 +30,7 @@ _NAMES = {
     Process.BROKER: "broker",
     Process.METAQ: "MetaQ server",
     Process.TAILER: "tailer",
+    Process.AGENT: "agent",
     Process.PAGE: "page server",
     Process.APPLICATION: "application, by `txmsg.metrics.ClientCollector`",
 }

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.run_all import BENCHMARKS
 
 SMALLEST = {
+    "agent": ["--lines", "20000", "--rate", "2000", "--seconds", "5", "--away", "1", "--kills", "1"],
     "backlog": ["--levels", "2000", "--turns", "1"],
     "backend_down": ["--seconds", "1.5", "--count", "1000"],
     "idle_groups": ["--groups", "200"],

@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from txmsg.agent.config import AgentFile
+from txmsg.agent.control import Control, applied
 from txmsg.agent.source import Source
 from txmsg.errors import LogBusy, StorageError
 from txmsg.logs import EventLog
@@ -32,7 +34,6 @@ class Agent:
         self.file = file
         self.started_at = time.time()
         self.sources: dict[str, Source] = {}
-        self._log = log
         self._stopped = threading.Event()
         state_dir = file.agent.state_dir
         with ExitStack() as opened:
@@ -42,6 +43,11 @@ class Agent:
                     name, config, agent=file.agent.shown_name(), state_dir=state_dir, log=log, save_s=file.agent.save_s
                 )
                 opened.callback(self.sources[name].close)
+            self._control: Control | None = None
+            if file.agent.control:
+                self._control = Control(log, file.agent.control, state_dir / "settings", self._use_changes)
+                opened.callback(self._control.close)
+                self._use_changes()
             self._opened = opened.pop_all()
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
@@ -49,6 +55,9 @@ class Agent:
         try:
             for source in self.sources.values():
                 source.start()
+            if self._control is not None:
+                self._control.start()
+            self._write_status()
             on_ready()
             while not self._stopped.wait(_STATUS_S):
                 self._write_status()
@@ -69,9 +78,15 @@ class Agent:
                 "agent.needs_restart",
                 "the agent's settings or the set of its sources has changed: restart this process",
             )
-        for name, config in file.sources.items():
-            if name in self.sources:
-                self.sources[name].use(config)
+        sources = {name: file.sources.get(name, config) for name, config in self.file.sources.items()}
+        self.file = replace(self.file, sources=sources)
+        self._use_changes()
+
+    def _use_changes(self) -> None:
+        changes = self._control.changes if self._control is not None else ()
+        agent = self.file.agent.shown_name()
+        for name, config in self.file.sources.items():
+            self.sources[name].use(applied(config, changes, agent=agent, source=name))
 
     def _write_status(self) -> None:
         """Not synced: it says how things are, and is written again in a second."""

@@ -72,6 +72,8 @@ class Source:
         self.failure = ""
         """Why nothing is read now; empty when all is well."""
         self.lanes: dict[Path, Lane] = {}
+        self.stepped_at = clock()
+        """When the last round began."""
         self._agent = agent
         self._clock = clock
         self._save_s = save_s
@@ -152,7 +154,7 @@ class Source:
 
     def step(self) -> bool:
         """Looks at all files once; whether more is known to be there. Raises what the outlet raises."""
-        now = self._clock()
+        now = self.stepped_at = self._clock()
         if now >= self._find_at:
             self._find_at = now + self.config.find_s
             self._find(now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,8 @@ import click
 
 from txmsg.agent.agent import Agent, read_status
 from txmsg.agent.config import AgentFile, read_agent_file
+from txmsg.agent.control import LIVE, Change, change_settings
+from txmsg.agent.figures import dead, figures_of
 from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
@@ -20,6 +23,8 @@ from txmsg.cli.output import print_facts, print_rows
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog, log_to_stderr, name_process, set_log_level
 from txmsg.metaq.location import open_log
+from txmsg.metrics.figures import Figures
+from txmsg.metrics.http import Probes, serving_on_thread
 from txmsg.runtime.signals import call_on_hangup_by_thread
 
 _log = EventLog(__name__)
@@ -59,7 +64,13 @@ def run(*, file: Path, as_json: bool) -> None:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: running.stop())
         call_on_hangup_by_thread(partial(_take_again, running, file))
-        running.run(on_ready=partial(_tell, found, as_json=as_json))
+
+        async def read() -> Figures:
+            return figures_of(running)
+
+        probes = Probes(figures=read, unready=lambda: "", dead=lambda: dead(running))
+        with serving_on_thread(config.http_listen, probes, token_file=config.http_token_file):
+            running.run(on_ready=partial(_tell, found, as_json=as_json))
 
 
 def _tell(found: AgentFile, *, as_json: bool) -> None:
@@ -96,6 +107,45 @@ def check(*, file: Path, as_json: bool) -> None:
     else:
         print_rows(rows)
         click.echo(f"{file} is right: {len(rows)} sources into {found.agent.log}")
+
+
+@agent.command(
+    "set",
+    short_help="Change settings of agents while they run.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg agent set /etc/txmsg/agent.toml lines_per_s=5000 --agents 'web-*'\n"
+    "  txmsg agent set /etc/txmsg/agent.toml paused=true --sources app --agents web-3",
+)
+@_file_argument
+@click.argument("values", metavar="NAME=VALUE...", nargs=-1, required=True)
+@click.option("--agents", default="*", metavar="PATTERN", help="Names of agents, with * and ?.  [default: all]")
+@click.option("--sources", default="*", metavar="PATTERN", help="Names of sources, with * and ?.  [default: all]")
+@token_file_option
+@json_option
+def set_(*, file: Path, values: tuple[str, ...], agents: str, sources: str, as_json: bool) -> None:
+    """Change settings of agents while they run: of all that append to the log of FILE, within seconds.
+
+    NAME is one of lines_per_s, batch_size_bytes, linger_s and paused; an empty VALUE is that of each agent's own file.
+    The change is a message of the topic of settings, so it also holds for agents that start later.
+    """
+    changes = [_change_of(value, agents, sources) for value in values]
+    config = read_agent_file(file).agent
+    if not config.control:
+        raise click.UsageError(f"{file} has control = '': its agents take no settings at run time")
+    with open_log(config.log, timeout_s=_TIMEOUT_S, append=True) as log:
+        change_settings(log, config.control, changes)
+    if as_json:
+        click.echo(json.dumps({"changes": [asdict(change) for change in changes]}))
+    else:
+        for change in changes:
+            value = "as its file says" if change.value is None else LIVE[change.setting].in_words(change.value)
+            click.echo(f"{change.setting} of sources {change.sources} of agents {change.agents}: {value}")
+
+
+def _change_of(text: str, agents: str, sources: str) -> Change:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise click.UsageError(f"{text!r} is not a setting and its value: give {text}=VALUE")
+    return Change(agents, sources, name, value or None).checked()
 
 
 @agent.command(

@@ -26,6 +26,7 @@ class Process(Enum):
     BROKER = "broker"
     METAQ = "metaq"
     TAILER = "tailer"
+    AGENT = "agent"
     PAGE = "page"
     APPLICATION = "application"
 
@@ -60,9 +61,10 @@ LABELS: Final = {
     "kind": "`half` or `plain`.",
     "outcome": "`commit`, `rollback` or `unknown`.",
     "pool": "`delivery` (check-backs, too) or `administration`.",
-    "process": "`broker`, `metaq`, `tailer` or `page`.",
+    "process": "`broker`, `metaq`, `tailer`, `agent` or `page`.",
     "reason": "`erased` by an operator; `expired`: the key was kept no longer; `damaged`.",
     "service_version": "The release of txmsg.",
+    "source": "A source of an agent's file.",
     "state": "`new`: not checked yet; `in_doubt`: checked, and still undecided; `parked`: checked no longer.",
     "writer": "`half`, `other` (outcomes and plain messages) or `replicated`.",
 }
@@ -324,6 +326,23 @@ _MIRROR: Final = (
     _counter("txmsg_mirror_foreign_changes_total", "changes", "Changes in the publication that are not messages."),
     _histogram("txmsg_mirror_append_seconds", "seconds", "Time to append what has come, on disk."),
 )
+_AGENT: Final = (
+    _counter("txmsg_agent_lines_total", "lines", "Records that are in the log, or in the spool.", "source"),
+    _counter("txmsg_agent_read_bytes_total", "bytes", "Bytes of files of those.", "source"),
+    _gauge("txmsg_agent_files", "files", "Files that are open.", "source"),
+    _gauge("txmsg_agent_unread_bytes", "bytes", "Bytes of those files that are not read.", "source"),
+    _gauge("txmsg_agent_spool_bytes", "bytes", "Bytes in the spool that are not in the log.", "source"),
+    _gauge("txmsg_agent_spool_used_ratio", "1", "How full the spool is; near 1 nothing is read.", "source"),
+    _gauge("txmsg_agent_held", "1", "Whether nothing is read: the spool is full, or the log refuses.", "source"),
+    _gauge("txmsg_agent_paused", "1", "Whether nothing is read, since a setting says so.", "source"),
+    _counter("txmsg_agent_truncations_total", "files", "Files that were truncated.", "source"),
+    _counter(
+        "txmsg_agent_lost_bytes_total",
+        "bytes",
+        "Bytes of files that were truncated or deleted before they were read, as far as they had been seen.",
+        "source",
+    ),
+)
 _PAGE: Final = (
     _gauge("txmsg_page_browsers", "browsers", "Browsers that look."),
     _counter("txmsg_page_bulletins_total", "bulletins", "Bulletins made, each for all browsers."),
@@ -370,6 +389,7 @@ CATALOGUE: Final = {
         _of_section("Leases and the Notify database", (Process.BROKER,), _DATABASE),
         _of_section("Log", (Process.METAQ,), _LOG),
         _of_section("Mirror", (Process.TAILER,), _MIRROR),
+        _of_section("Agents", (Process.AGENT,), _AGENT),
         _of_section("Pages", (Process.PAGE,), _PAGE),
         _of_section("Applications", (Process.APPLICATION,), _CLIENT),
     )

@@ -1,0 +1,78 @@
+"""Settings of agents at run time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from txmsg.agent.config import SourceConfig
+from txmsg.agent.control import Change, Control, applied, change_settings, without_overruled
+from txmsg.errors import MisuseError, StorageError
+from txmsg.message import Message
+from txmsg.metaq import LogProducer, open_log
+
+_FILE = SourceConfig(paths=("/a",), topic="t", lines_per_s=7.0)
+
+
+def _of(*changes: Change, agent: str = "web-1", source: str = "app") -> SourceConfig:
+    return applied(_FILE, changes, agent=agent, source=source)
+
+
+def test_the_last_change_that_matches_holds() -> None:
+    changes = [Change("*", "*", "lines_per_s", 100.0), Change("web-*", "app", "lines_per_s", 50.0)]
+    assert _of(*changes).lines_per_s == 50.0
+    assert _of(*changes, agent="db-1").lines_per_s == 100.0
+    assert _of(*changes, source="other").lines_per_s == 100.0
+    assert _of(*changes, Change("web-1", "*", "lines_per_s", None)).lines_per_s == 7.0
+    assert _of(Change("web-1", "*", "paused", True)).paused
+
+
+def test_changes_that_do_not_fit_the_file_leave_it_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    assert _of(Change("*", "*", "linger_s", 30.0)) == _FILE
+    assert "source app keeps its settings: rest_s=5 is less than linger_s=30" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "error"),
+    [
+        ("topic", "x", "cannot be changed at run time: linger_s"),
+        ("lines_per_s", "fast", "the value 'fast' is not a number"),
+    ],
+)
+def test_what_cannot_be_set_is_refused(setting: str, value: str, error: str) -> None:
+    with pytest.raises(MisuseError, match=error):
+        Change("*", "*", setting, value).checked()
+
+
+def test_overruled_changes_are_forgotten() -> None:
+    changes = [Change("*", "*", "lines_per_s", float(n)) for n in range(5)] + [Change("a", "*", "lines_per_s", 1.0)]
+    assert without_overruled(changes) == changes[-2:]
+
+
+def test_an_agent_reads_changes_once_and_keeps_them(tmp_path: Path) -> None:
+    told: list[int] = []
+    with open_log(tmp_path / "log", append=True) as log:
+        control = Control(log, "settings", tmp_path / "kept", lambda: told.append(1))
+        control.look()
+        assert (control.changes, told) == ([], [])
+        change_settings(log, "settings", [Change("*", "*", "lines_per_s", "20")])
+        LogProducer(log, queues=1).send(Message("settings", b"strange"), queue=0)
+        control.look()
+        control.look()
+        assert control.changes == [Change("*", "*", "lines_per_s", 20.0)]
+        assert told == [1]
+        again = Control(log, "settings", tmp_path / "kept", lambda: told.append(2))
+        assert again.changes == control.changes  # before the log was asked: it may be away
+        again.look()
+        assert told == [1]
+        with pytest.raises(MisuseError):
+            change_settings(log, "settings", [Change("*", "*", "topic", "x")])
+    with open_log(tmp_path / "other", append=True) as other:  # another log: its changes are read from the beginning
+        change_settings(other, "settings", [Change("*", "*", "paused", "true")])
+        moved = Control(other, "settings", tmp_path / "kept", lambda: told.append(3))
+        moved.look()
+        assert moved.changes[-1] == Change("*", "*", "paused", True)
+    (tmp_path / "kept").write_text("{}")
+    with open_log(tmp_path / "log") as log, pytest.raises(StorageError, match="delete it"):
+        Control(log, "settings", tmp_path / "kept", lambda: None)
