@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txmsg.agent.config import AgentConfig, SourceConfig
 from txmsg.cli.config import CONFIGS, config_of
 from txmsg.settings.catalogue import Setting, settings_of
 
@@ -26,7 +27,7 @@ setting, `txmsg config check SCOPE` the values that a process started here takes
 
 Those that are *live* change while a process runs: it reads its file again at SIGHUP (`systemctl reload`), and says what
 it takes and what needs a restart. Brokers also take them from their database, where `txmsg config set NAME VALUE` sets
-them for all of them.
+them for all of them. Agents have [a file of their own](how-to/agent.md), and take live settings from a topic of a log.
 """
 _TABLE = "| Setting | Default | Bounds | Live | Meaning |\n|---|---|---|---|---|\n"
 _TITLES = {
@@ -35,6 +36,10 @@ _TITLES = {
     "tailer": "`txmsg tailer run`",
     "client": "Clients, by `txmsg config set`",
 }
+_AGENT = {
+    "The file of `txmsg agent`": AgentConfig,
+    "`[source.NAME]` in the file of `txmsg agent`": SourceConfig,
+}
 
 
 def settings_page() -> str:
@@ -42,11 +47,16 @@ def settings_page() -> str:
     lines = [_HEAD]
     for scope in CONFIGS:
         lines += [f"\n## {_TITLES[scope]}\n\n{_TABLE}", *map(_row, settings_of(config_of(scope), scope))]
+    for title, config in _AGENT.items():
+        lines += [f"\n## {title}\n\n{_TABLE}", *map(_row, settings_of(config))]
     return "".join(lines)
 
 
 def _row(setting: Setting) -> str:
+    """Of a key that only a file of its own has, which no scope and no option tell, the name."""
     names = [f"`{setting.full_name}`", *([f"`{setting.option}`"] if setting.option else [])]
+    if not setting.scope:
+        names = [f"`{setting.name}`"]
     cells = (
         "<br>".join(names),
         setting.shown_default(),

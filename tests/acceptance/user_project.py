@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _RUN_S_MAX = 280.0
-_FILE = re.compile(r"^<!-- file: (\S+) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^<!-- file: (\S+) -->\n```(?:python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def files_of(page: Path) -> dict[str, str]:

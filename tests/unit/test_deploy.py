@@ -20,6 +20,7 @@ import click
 import pytest
 import yaml
 
+from txmsg.agent.config import read_agent_file
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.server import stop_s_max
 from txmsg.cli.config import CONFIGS, SERVERS, config_of
@@ -146,10 +147,17 @@ def test_each_variable_gives_a_setting_a_value_that_it_takes() -> None:
             from_environment({name: value}, [SETTINGS[name]])  # raises MisuseError
 
 
-@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.toml")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("txmsg.toml")), ids=lambda path: path.parent.name)
 def test_each_file_of_settings_has_only_keys_and_values_that_there_are(path: Path) -> None:
     given = {scope: from_file(path, list(settings_of(config_of(scope), scope))) for scope in SERVERS}
     assert all(given.values())
+
+
+def test_the_agents_file_and_unit_fit_each_other() -> None:
+    [path] = DEPLOY.rglob("agent.toml")
+    unit = DEPLOY / "systemd" / "txmsg-agent.service"
+    assert read_agent_file(path).agent.state_dir == Path("/var/lib") / values_of(unit, "StateDirectory")[0]
+    assert f"/etc/txmsg/{path.name}" in values_of(unit, "ExecStart")[0]
 
 
 def test_the_page_secures_servers_by_settings_that_they_take(tmp_path: Path) -> None:
@@ -188,7 +196,7 @@ def test_the_units_are_what_systemd_takes(tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("systemd is not installed")
-    assert len(UNITS) == 3
+    assert len(UNITS) == 4
     for unit in UNITS:
         text = unit.read_text().replace("/opt/txmsg/bin/", f"{Path(sys.executable).parent}{os.sep}")
         (tmp_path / unit.name).write_text(text)
