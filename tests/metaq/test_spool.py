@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import until
 from txmsg.errors import BrokerUnavailable, CorruptLog, LogBusy, MisuseError, Overloaded
 from txmsg.message import Message
-from txmsg.metaq import LogProducer, LogQueue, TopicSettings, open_log
+from txmsg.metaq import Acks, LogProducer, LogQueue, TopicSettings, open_log
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.relay import SpooledLog
@@ -194,6 +194,11 @@ def test_a_bound_without_a_sense_is_refused(tmp_path: Path) -> None:
         LogProducer(Away(), spool=tmp_path, spool_size_bytes_max=10)
 
 
+def test_a_spool_needs_answers(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log", append=True) as log, pytest.raises(MisuseError, match=r"Acks\.NONE"):
+        LogProducer(log, spool=tmp_path / "spool", acks=Acks.NONE)
+
+
 def test_a_closed_spooled_log_leaves_what_waits(tmp_path: Path) -> None:
     away = Away()
     with LogProducer(away, spool=tmp_path) as producer:
@@ -208,7 +213,7 @@ def test_a_closed_spooled_log_leaves_what_waits(tmp_path: Path) -> None:
 
 _SENDER = """
 import sys
-from txmsg.metaq import LogProducer, open_log
+from txmsg.metaq import Acks, LogProducer, open_log
 from txmsg.message import Message
 producer = LogProducer(open_log(sys.argv[1], timeout_s=1), queues=1, spool=sys.argv[2])
 n = int(sys.argv[3])

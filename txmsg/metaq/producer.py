@@ -67,6 +67,8 @@ class LogProducer:
             log = _Asking(cast(LogAccess, log), acks)
         self._spooled = None
         if spool is not None:
+            if acks is Acks.NONE:
+                raise MisuseError("a spool gives up what the log has: acks=Acks.NONE does not say that; leave it out")
             log = self._spooled = SpooledLog(log, Spool(Path(spool), size_bytes_max=spool_size_bytes_max))
         self._log = log
         self._queues = queues
