@@ -29,6 +29,22 @@ def dialog(client: httpx2.Client, path: str, **query: str) -> str:
     return text
 
 
+def test_of_many_groups_a_topic_shows_those_furthest_behind(client: httpx2.Client, shown: Shown) -> None:
+    with Producer(shown.broker.address, group="many") as producer:
+        producer.send_many([Message("page.many", b"x", key="k", ordering_key="k") for _ in range(50)])
+    shown.execute("insert into txmsg.consumer_group (name) select 'many-' || n from generate_series(1, 120) n")
+    shown.execute(
+        "insert into txmsg.cursor (group_id, queue_id, next_offset, epoch) select g.id, q.id, "
+        "case when g.name = 'many-77' then 0 else 50 end, 0 from txmsg.consumer_group g, txmsg.queue q "
+        "join txmsg.topic t on t.id = q.topic_id where t.name = 'page.many' and g.name like 'many-%'"
+    )
+    text = page(client, "/topics/page.many")
+    assert re.findall(r'href="[^"]*/groups/(many-[0-9]+)"', text)[0] == "many-77"
+    assert len(re.findall(r'href="[^"]*/groups/many-[0-9]+"', text)) == 100
+    assert "and 20 more" in text
+    shown.execute("delete from txmsg.consumer_group where name like 'many-%'")
+
+
 def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, shown: Shown) -> None:
     assert "It accepts messages at once" in dialog(client, "/new/topic")
     for name in ("page.one", "page.two"):

@@ -13,6 +13,8 @@ from txmsg.console.views import View
 from txmsg.runtime.durations import shown_duration
 
 PAGE_MAX: Final = 100
+_GROUPS_MAX: Final = 100
+"""How many groups a topic is shown with, those furthest behind; a topic may have 10,000."""
 
 
 async def _read(look: Look) -> Mapping[str, Any]:
@@ -31,7 +33,8 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     topic = look.path["topic"]
     found = await look.topics(lambda topics: topics.show(topic))
     rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
-    return {"topic": found, "rate": rates.get((topic,))}
+    groups = sorted(found.groups, key=lambda group: (-group.waiting, -group.dead, group.group))[:_GROUPS_MAX]
+    return {"topic": found, "groups": groups, "rate": rates.get((topic,))}
 
 
 # ---- create, change, delete
