@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from rich.table import Table
 
 from txmsg.cli.options import WIDE, table_options
-from txmsg.cli.output import first_line, print_rows, print_table
+from txmsg.cli.output import first_line, json_text, print_rows, print_table, seconds
 from txmsg.cli.up import with_name
 
 
@@ -66,6 +67,12 @@ def test_where_the_words_do_not_fit_each_thing_has_lines_of_its_own(terminal: Ca
         ["died_at", AT.isoformat()],
         ["last_error", ROW["last_error"]],
     ]
+
+
+def test_times_are_short_for_people_and_exact_for_programs() -> None:
+    at = AT.replace(microsecond=123_456)
+    assert json.loads(json_text({"at": at})) == {"at": "2026-05-01T10:00:00.123456+00:00"}
+    assert seconds(at) == "2026-05-01T10:00:00+00:00"
 
 
 def test_columns_are_chosen_and_a_wrong_one_is_named() -> None:

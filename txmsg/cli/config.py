@@ -15,7 +15,7 @@ from txmsg.administration import changer
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, json_option, table_options, yes_option
-from txmsg.cli.output import moment, print_facts, print_rows, say
+from txmsg.cli.output import json_text, moment, print_facts, print_rows, say
 from txmsg.cli.settings import Settings, config_option
 from txmsg.settings.catalogue import Setting, settings_of
 from txmsg.settings.sources import DEFAULT, ELSEWHERE, from_environment, from_file, unknown
@@ -132,7 +132,7 @@ def show(*, names: tuple[str, ...], with_defaults: bool, broker: str, as_json: b
             "used": {each.name: {"value": each.value, "source": each.source} for each in used},
             "at_run_time": [_change(each) for each in stored],
         }
-        click.echo(json.dumps(values))
+        click.echo(json_text(values))
         return
     if used:
         say(f"broker {reply.broker} uses:")
@@ -207,7 +207,7 @@ def history(*, name: str, broker: str, as_json: bool) -> None:
     reply = ask_broker(broker, settings_rpc.Settings.history, pb.SettingHistoryRequest(name=name))
     changes = [_change(each) for each in reply.changes]
     if as_json:
-        click.echo(json.dumps({"name": name, "changes": changes}))
+        click.echo(json_text({"name": name, "changes": changes}))
     elif changes:
         print_rows(changes)
     else:
@@ -252,7 +252,7 @@ def _ask_change(broker: str, request: pb.ChangeSettingRequest) -> pb.StoredSetti
 
 def _tell(setting: pb.StoredSetting, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(_change(setting)))
+        click.echo(json_text(_change(setting)))
     else:
         value = f"is {setting.value}" if setting.HasField("value") else "is unset"
         say(f"{setting.name} {value}, since version {setting.version}")

@@ -16,7 +16,7 @@ from txmsg.administration import Administration, DeadLetter, DeadLetterFilter
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import TIME, Decorator, dry_run_option, json_option, page_option, table_options, yes_option
-from txmsg.cli.output import content, first_line, json_text, print_dry_run, print_facts, print_rows, say
+from txmsg.cli.output import content, first_line, json_text, print_dry_run, print_facts, print_rows, say, seconds
 from txmsg.errors import MisuseError, TxmsgError
 
 _INTERRUPTED: Final = 130  # as a shell says it of SIGINT
@@ -109,7 +109,7 @@ def show(*, id_: str, group: str, administration: Administration, as_json: bool)
         del values["failures"]
         print_facts(values)
         for failure in letter.failures:
-            at = f" at {failure.at.isoformat(timespec='seconds')}" if failure.at else ""
+            at = f" at {seconds(failure.at)}" if failure.at else ""
             say(f" attempt {failure.attempt}{at}: {failure.error}")
     if found.next:
         click.echo(f"only the first {len(found.letters)}: name one message, or a --group", err=True)

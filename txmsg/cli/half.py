@@ -12,7 +12,7 @@ from txmsg.administration.halves import HalfAdministration, HalfMessage
 from txmsg.cli.connections import asker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import TRANSACTION, Decorator, json_option, page_option, table_options, yes_option
-from txmsg.cli.output import content, json_text, print_facts, print_rows
+from txmsg.cli.output import content, json_text, print_facts, print_rows, seconds
 from txmsg.errors import MisuseError, printable
 
 _transaction: Decorator = click.argument("transaction_id", type=TRANSACTION)
@@ -73,7 +73,7 @@ def _state(half: HalfMessage) -> str:
     if half.parked_reason:
         return f"parked: {half.parked_reason}"
     assert half.next_check_at is not None
-    next_check = f"next check {half.next_check_at.isoformat(timespec='seconds')}"
+    next_check = f"next check {seconds(half.next_check_at)}"
     return next_check if half.clients else f"{next_check}, no client can answer"
 
 
@@ -149,8 +149,7 @@ def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: boo
     if transaction_id and not resumed:
         next_check_at = halves.show(transaction_id, whole=False).halves[0].next_check_at
         raise MisuseError(
-            f"transaction {transaction_id} is not parked: its next check comes at "
-            f"{next_check_at and next_check_at.isoformat(timespec='seconds')}"
+            f"transaction {transaction_id} is not parked: its next check comes at {seconds(next_check_at)}"
         )
     if as_json:
         click.echo(json_text({"resumed": resumed}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import asdict
-from datetime import datetime
 from uuid import UUID
 
 import click
@@ -15,7 +14,7 @@ from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.life import life_values, print_life
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import START, json_option, table_options, yes_option
-from txmsg.cli.output import content, moment, print_facts, print_rows
+from txmsg.cli.output import content, json_text, moment, print_facts, print_rows, seconds
 from txmsg.errors import MisuseError, OutcomeExpired, printable
 from txmsg.message import parse_message_id
 from txmsg.runtime.start import Start
@@ -95,7 +94,7 @@ def find(
     reply = ask_broker(broker, Messages.find, request)
     if as_json:
         messages = [_values(message, with_body=bodies) for message in reply.messages]
-        click.echo(json.dumps({"messages": messages, "more": reply.more}))
+        click.echo(json_text({"messages": messages, "more": reply.more}))
         return
     if not reply.messages:
         click.echo("no such message")
@@ -144,7 +143,7 @@ def trace(*, which: str, topic: str, limit: int, broker: str, as_json: bool) -> 
     lives = administration.message_life(which, topic=topic, limit=limit)
     if as_json:
         values = {"messages": [life_values(life) for life in lives.lives], "more": lives.more}
-        click.echo(json.dumps(values, default=datetime.isoformat))  # to the microsecond: events follow closely
+        click.echo(json_text(values))
         return
     for life in lives.lives:
         print_life(life)
@@ -230,7 +229,8 @@ def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
     for found in ask_broker(broker, Messages.find, pb.FindMessagesRequest(id=id_, limit=1)).messages:
         if found.state == pb.FoundMessage.SCHEDULED:
             key = f" with key {found.key}" if found.key else ""
-            question = f"take back the message to {found.topic}{key}, due at {moment(found.deliver_at_us)}, for good?"
+            due_at = seconds(moment(found.deliver_at_us))
+            question = f"take back the message to {found.topic}{key}, due at {due_at}, for good?"
             click.confirm(printable(question), abort=True, err=err)  # stdout is for the JSON then
 
 

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from txmsg.cli.connections import LogDirectory, log_argument, token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import START, json_option
-from txmsg.cli.output import moment, say
+from txmsg.cli.output import json_text, moment, say, seconds
 from txmsg.errors import OffsetOutOfRange, OffsetsMissing, UnknownTopic
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import LogAccess, LogQueue, offsets_of
@@ -85,7 +85,7 @@ def tail(
             for message in _messages(access, topic, queue, start, follow=follow):
                 if (tag is not None and message.tag != tag) or (key is not None and message.key != key):
                     continue
-                say(json.dumps(message_values(message)) if as_json else message_line(message))
+                say(json_text(message_values(message)) if as_json else message_line(message))
                 if (count := count + 1) == limit:
                     break
         except KeyboardInterrupt:
@@ -162,7 +162,7 @@ def message_line(message: ReceivedMessage) -> str:
     )
     body = message.body[:_SHOWN_BYTES].decode(errors="backslashreplace").replace("\n", "\\n")
     more = f"... ({len(message.body)} bytes)" if len(message.body) > _SHOWN_BYTES else ""
-    return f"{message.queue}:{message.offset} {moment(message.stored_at_us)}{about} {body}{more}"
+    return f"{message.queue}:{message.offset} {seconds(moment(message.stored_at_us))}{about} {body}{more}"
 
 
 @click.command(
@@ -197,11 +197,11 @@ def dump(
             messages = values.pop("messages", [])
             say("  ".join(f"{name}={value}" for name, value in values.items() if value not in {None, ""}))
             for message in messages:
-                click.echo(f"    {json.dumps(message)}")
+                click.echo(f"    {json_text(message)}")
         if (shown := shown + 1) == limit:
             break
     if as_json:
-        click.echo(json.dumps({"frames": printed}))
+        click.echo(json_text({"frames": printed}))
 
 
 def _frames(directory: Path, start: int, *, bodies: bool) -> Iterator[dict[str, Any]]:

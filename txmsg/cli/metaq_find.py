@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from txmsg.cli.connections import log_argument
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.metaq_contents import message_line, message_values
 from txmsg.cli.options import json_option
-from txmsg.cli.output import say
+from txmsg.cli.output import json_text, say
 from txmsg.metaq.location import open_log
 
 _FOUND_MAX = 1000
@@ -48,7 +46,7 @@ def find(*, log: str, topic: str, message_id: str | None, key: str | None, limit
         else:
             found = access.find(topic, key or "", count_max=limit)
     if as_json:
-        click.echo(json.dumps({"messages": [message_values(message) for message in found]}))
+        click.echo(json_text({"messages": [message_values(message) for message in found]}))
     else:
         for message in found:
             say(message_line(message))

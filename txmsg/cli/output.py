@@ -25,19 +25,24 @@ _GAP: Final = 2
 _TITLES: Final = {"id": "Message", "transaction": "Transaction"}
 
 
-def moment(us: int) -> str | None:
-    """Microseconds since 1970 as ISO 8601 in UTC; None for 0."""
-    return datetime_of_us(us).isoformat(timespec="seconds") if us else None
+def moment(us: int) -> datetime | None:
+    """Microseconds since 1970 as a time in UTC; None for 0."""
+    return datetime_of_us(us) if us else None
+
+
+def seconds(at: datetime | None) -> str | None:
+    """A time as people read it, in ISO 8601."""
+    return None if at is None else at.isoformat(timespec="seconds")
 
 
 def json_text(values: Mapping[str, object]) -> str:
-    """What a command prints under --json. Times as ISO 8601."""
-    return json.dumps(values, default=_iso)
+    """What a command prints under --json. Times as ISO 8601, to the microsecond: programs compare them."""
+    return json.dumps(values, default=_exact)
 
 
-def _iso(value: object) -> str:
+def _exact(value: object) -> str:
     assert isinstance(value, datetime)
-    return value.isoformat(timespec="seconds")
+    return value.isoformat()
 
 
 def content(
@@ -114,7 +119,7 @@ def _widths(rows: Sequence[Sequence[str]], width: int | None) -> list[int] | Non
 
 
 def _cell(value: object) -> str:
-    return _iso(value) if isinstance(value, datetime) else str(value)
+    return str(seconds(value) if isinstance(value, datetime) else value)
 
 
 def print_dry_run(counts: Mapping[str, object], *, as_json: bool) -> None:

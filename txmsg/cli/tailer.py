@@ -30,7 +30,7 @@ from txmsg.broker import migrate
 from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, duration, json_option, storage_option, yes_option
-from txmsg.cli.output import print_facts, print_table
+from txmsg.cli.output import json_text, print_facts, print_table
 from txmsg.cli.settings import read_settings, settings_options, take_again
 from txmsg.logs import EventLog, name_process, set_log_level
 from txmsg.metaq.kafka.location import is_kafka
@@ -274,7 +274,7 @@ def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
         found = status_of(session, name)
     values = _values(found)
     if as_json:
-        click.echo(json.dumps(values | {"queues": [dataclasses.asdict(state) for state in found.queues]}))
+        click.echo(json_text(values | {"queues": [dataclasses.asdict(state) for state in found.queues]}))
     else:
         print_facts(values)
         if by_queue:
@@ -294,7 +294,7 @@ def _values(found: MirrorStatus) -> dict[str, object]:
         "left_out_in_memory": " ".join(found.left_out) or None,
         "log": mirror.log,
         "generation": mirror.generation,
-        "seen_at": mirror.seen_at and mirror.seen_at.isoformat(timespec="seconds"),
+        "seen_at": mirror.seen_at,
         "stopped_queues": len(found.stopped),
         "behind_messages": found.behind_messages,
         "behind_s": round(found.behind_s, 3),
