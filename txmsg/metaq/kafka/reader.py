@@ -142,12 +142,13 @@ class Reader:
                     return
                 records.append(first)
             records += self._consumer.consume(_TAKEN_COUNT, 0)
-        if any(map(_error_of, records)):
-            for error in filter(_error_of, records):
-                self._note(error)
+        told = list(filter(_error_of, records))
+        if told:
             records = [record for record in records if record.error() is None]
         for place, run in groupby(records, _place_of):
             self._add(self._by_place.get(place), list(run))
+        for error in told:  # after the records: the end of a partition comes behind them
+            self._note(error)
 
     def _add(self, lane: _Lane | None, records: list[Message]) -> None:
         if lane is None:
