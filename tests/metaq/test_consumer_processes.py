@@ -121,14 +121,14 @@ def test_queues_of_a_killed_member_are_taken_over_and_nothing_is_skipped(tmp_pat
         until(lambda: group.is_shared_out(third, fourth))
         group.append(20)
         until(lambda: group.stored() == group.ends())
-        times = judge(_without_what_was_cut(group.notes(), killed), group.ends())
+        times = judge(without_what_was_cut(group.notes(), killed), group.ends())
         again = {key for key, count in times.items() if count > 1}
         assert all(offset >= stored[queue] for queue, offset in again), "what was stored came again"
         for member in (third, fourth):
             assert member.stop() == 0
 
 
-def _without_what_was_cut(notes: list[Note], killed: int) -> list[Note]:
+def without_what_was_cut(notes: list[Note], killed: int) -> list[Note]:
     """The notes without the last that a killed member began with and did not end."""
     ended = {(note.member, note.queue, note.offset) for note in notes if note.what == "end"}
     return [note for note in notes if note.member != killed or (note.member, note.queue, note.offset) in ended]

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from txmsg.errors import MisuseError, OutcomeUnknown
 from txmsg.message import QUEUES_MAX
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES
 from txmsg.metaq.format.frame import Columns
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
@@ -78,7 +79,7 @@ class Appender:
         """
         names = [kafka_name(batch.topic, self._clients.address.prefix) for batch in batches]
         for name, batch in zip(names, batches, strict=True):
-            self._require(name, batch.queue)
+            self._require(name, batch)
         producer = self._made()
         deliveries = [_Delivery(len(batch.columns.bodies)) for batch in batches]
         for name, batch, delivery in zip(names, batches, deliveries, strict=True):
@@ -96,12 +97,16 @@ class Appender:
                 self._raise(name, delivery.error, deliveries)
         return [delivery.offsets for delivery in deliveries]
 
-    def _require(self, name: str, queue: int) -> None:
+    def _require(self, name: str, batch: ColumnsFor) -> None:
         """Makes a queue be there."""
+        queue = batch.queue
         if not 0 <= queue < QUEUES_MAX:
             raise MisuseError(f"queue {queue} of a topic: 0 to {QUEUES_MAX - 1} are allowed")
         if queue >= self._partitions.get(name, 0):
-            self._topics.ensure(name, queue + 1)
+            if batch.topic.startswith((RETRIES, DEAD_LETTERS)):
+                self._topics.ensure_of_group(name, queue + 1, is_retry=batch.topic.startswith(RETRIES))
+            else:
+                self._topics.ensure(name, queue + 1)
             self._partitions[name] = self._topics.partitions_of(name)
 
     def _made(self) -> Producer:

@@ -25,6 +25,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "log.connection.close": False,  # a server closes connections that are idle
     "socket.keepalive.enable": True,
     "socket.timeout.ms": 30_000,
+    "topic.metadata.refresh.interval.ms": 5_000,  # within this, new partitions are seen
     "reconnect.backoff.max.ms": 2_000,  # a node that was restarted is found within this
 }
 """What the user's file may say otherwise."""

@@ -28,8 +28,6 @@ SESSION_S: Final = 10.0
 HELD_S_MAX: Final = 300.0
 """How long a partition that Kafka takes away may still be held: handlers are waited for so long."""
 _HEARTBEAT_S: Final = 1.0
-_NEWS_S: Final = 5.0
-"""Within this, partitions and topics that are new are seen."""
 _LOOK_S: Final = 0.1
 """Between two looks at what Kafka says, unless there is a call to make."""
 _CLOSE_S_MAX: Final = 15.0
@@ -74,7 +72,6 @@ class Membership:
             session_timeout_ms=round(SESSION_S * 1000),
             heartbeat_interval_ms=round(_HEARTBEAT_S * 1000),
             max_poll_interval_ms=round((HELD_S_MAX + SESSION_S) * 1000),
-            topic_metadata_refresh_interval_ms=round(_NEWS_S * 1000),
             fetch_message_max_bytes=1024,  # nothing is read by this consumer: its partitions are paused at once
         )
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()

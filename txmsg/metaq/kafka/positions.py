@@ -154,8 +154,10 @@ class Positions:
                     found[Partition(place.topic, place.partition)] = answer.result().offset
                 except KafkaException as exc:
                     code = kafka_error_of(exc).code()
-                    has_none = code == KafkaError._NOENT and not self._topics.partitions_of(place.topic)
-                    if code not in _UNKNOWN and not has_none:
+                    is_missing = code == KafkaError._NOENT and place.partition >= self._topics.partitions_of(
+                        place.topic
+                    )
+                    if code not in _UNKNOWN and not is_missing:
                         raise
         return found
 

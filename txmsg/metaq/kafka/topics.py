@@ -22,6 +22,7 @@ from txmsg.message import BODY_SIZE_BYTES_CEILING
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.store.topics import Flush, TopicSettings
+from txmsg.runtime.backoff import DELAYS_S
 
 RECORD_SIZE_BYTES_MAX: Final = BODY_SIZE_BYTES_CEILING + 1024 * 1024
 """Of a record, and of what a producer sends at once if it is one record."""
@@ -56,17 +57,34 @@ class Topics:
         except UnknownTopic:
             return 0
 
-    def ensure(self, name: str, partitions: int, *, copies: int = -1, copies_in_sync: int | None = None) -> None:
+    def ensure_of_group(self, name: str, partitions: int, *, is_retry: bool) -> None:
+        """As `ensure`, for retries or dead letters of a group: none is dropped before it was dealt with.
+
+        All queues for retries are there at once, for each new partition is heard of late, and is a rebalance.
+        """
+        self.ensure(name, max(partitions, len(DELAYS_S)) if is_retry else partitions, retention_ms=-1)
+
+    def ensure(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        copies: int = -1,
+        copies_in_sync: int | None = None,
+        retention_ms: int | None = None,
+    ) -> None:
         """Creates a topic, or raises the number of its partitions to this.
 
         copies: of each partition of a new topic; -1: as Kafka's brokers say. copies_in_sync: how many must have a
-        write before it counts.
+        write before it counts. retention_ms: -1: for ever.
         """
         found = self.partitions_of(name)
         if not found:
             config = {"max.message.bytes": str(RECORD_SIZE_BYTES_MAX)}
             if copies_in_sync is not None:
                 config["min.insync.replicas"] = str(copies_in_sync)
+            if retention_ms is not None:
+                config[_RETENTION] = str(retention_ms)
             found = min(partitions, PARTITIONS_AT_ONCE_MAX)
             new = NewTopic(name, found, copies, config=config)
             try:
