@@ -14,8 +14,10 @@ import pytest
 from tests.metaq.copies import end_of, frames_of, until_copied
 from tests.metaq.logs import batch, bodies, read_all
 from tests.metaq.servers import served
+from tests.metrics.scraping import scrape
 from tests.ports import own_port
 from tests.waiting import until
+from txmsg.administration.log_contents import log_state
 from txmsg.errors import BrokerUnavailable, CopyDiverged, MisuseError, NotLeader, OutcomeUnknown
 from txmsg.message import Message
 from txmsg.metaq.access import LogQueue, Range
@@ -103,7 +105,7 @@ def test_options_groups_retries_and_dead_letters_come_along(tmp_path: Path) -> N
         member = leader.join("g", ["t"], start=Start.latest())
         taken = member.take([T])
         assert taken == {T: 9}
-        member.store({T: 5})
+        member.leave({T: 5})
         leader.append([batch("%RETRY%g", 2, 0, 4)])
         leader.append([batch("%DLQ%g", 0, 0, 1)])
         until(lambda: copy.settings_of("t").retention_s == 77)
@@ -114,7 +116,6 @@ def test_options_groups_retries_and_dead_letters_come_along(tmp_path: Path) -> N
         assert copy.ranges([LogQueue("%RETRY%g", 2)])[LogQueue("%RETRY%g", 2)] == Range(0, 4)
         leader.append([batch("%RETRY%g", 2, 4, 2)])
         until(lambda: copy.ranges([LogQueue("%RETRY%g", 2)])[LogQueue("%RETRY%g", 2)].end == 6)
-        member.leave({})
         leader.delete_group("g")
         until(lambda: not copy.groups())
 
@@ -170,6 +171,33 @@ def test_a_copy_that_was_away_for_too_long_begins_where_its_leader_does(tmp_path
         until_copied(tmp_path / "leader", tmp_path / "copy")
         until(lambda: copy.ranges([T]) == leader.ranges([T]))
         assert copy.ranges([LogQueue("old", 3)])[LogQueue("old", 3)] == Range(7, 8)
+
+
+def test_a_leader_lists_its_copies_and_a_copy_names_its_leader(tmp_path: Path) -> None:
+    with pair(tmp_path) as (leader, copy):
+        leader.append([batch("t", 0, 0, 3)])
+        until(lambda: [each.behind_bytes for each in log_state(leader).copies or ()] == [0])
+        [told] = log_state(leader).copies or ()
+        assert told.name.endswith(str(tmp_path / "copy"))
+        assert log_state(copy).follows == leader.address
+    with LocalLog(tmp_path / "copy") as directory:
+        assert log_state(directory).follows == leader.address
+
+
+def test_figures_say_how_far_copies_are(tmp_path: Path) -> None:
+    port = f"127.0.0.1:{own_port()}"
+    with served(requiring(tmp_path, timeout_s=0.1)) as address, RemoteLog(address, timeout_s=20) as leader:
+        with served(following(tmp_path, address, http_listen=port)):
+            leader.append([batch("t", 0, 0, 3)])
+            found = scrape(port)
+            assert found.value("txmsg_log_follow_lag_bytes") == 0
+            assert 0 <= found.value("txmsg_log_follow_silent_seconds") < 60
+            assert found.value("txmsg_log_copies") == 0
+    port = f"127.0.0.1:{own_port()}"
+    with served(replace(requiring(tmp_path), http_listen=port)):
+        found = scrape(port)
+        assert found.value("txmsg_log_copies_missing") == 1
+        assert found.value("txmsg_log_follow_silent_seconds") == 0
 
 
 # ---- what appends wait for

@@ -56,6 +56,8 @@ FIRES = {
     "TxmsgMirrorIncomplete": ("txmsg_mirror_missing_messages_total", "0+1x60", "5x60"),
     "TxmsgSlotInDanger": ("txmsg_mirror_safe_bytes", "1000x60", "2000000000x60"),
     "TxmsgLogFailed": ("txmsg_log_failed", "1x60", "0x60"),
+    "TxmsgLogCopiesMissing": ("txmsg_log_copies_missing", "1x60", "0x60"),
+    "TxmsgLogCopyBehind": ("txmsg_log_follow_silent_seconds", "61x60", "60x60"),
     "TxmsgLogSyncSlow": (
         'txmsg_log_sync_seconds_bucket{le="1.0"} 0+10x60;txmsg_log_sync_seconds_bucket{le="+Inf"} 0+10x60;'
         'txmsg_log_sync_seconds_bucket{le="0.5"}',

@@ -10,7 +10,19 @@ from txmsg.metaq.access import LogAccess, LogQueue, Range
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.store.commit_log import CommitLogReader
+from txmsg.metaq.store.role import copy_of
 from txmsg.metaq.store.topics import TopicSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCopy:
+    """A copy of a log, as its leader knows it."""
+
+    name: str
+    behind_bytes: int
+    """What is on the leader's disk, and not on that of the copy."""
+    silent_s: float
+    """Since it last asked for more, which it does every second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +43,10 @@ class LogState:
     appending_bytes: int | None = None
     retention_s: float | None = None
     """Of topics that do not say otherwise; None also for forever."""
+    follows: str | None = None
+    """The leader of a copy."""
+    copies: Sequence[LogCopy] | None = None
+    """On other machines, as far as they were heard of lately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +74,14 @@ def log_state(access: LogAccess) -> LogState:
     topic_count, queue_count = len(topics), sum(map(len, topics.values()))
     if isinstance(access, LocalLog):
         identity, files = access.identity(), CommitLogReader(access.root / "commitlog")
+        copy = copy_of(access.root)
         return LogState(
             topics=topic_count,
             queues=queue_count,
             log_id=identity.log_id,
             generation=identity.generation,
             size_bytes=files.end() - files.begin(),
+            follows=copy.leader if copy else None,
         )
     if not isinstance(access, RemoteLog):
         identity = access.identity()
@@ -87,6 +105,11 @@ def log_state(access: LogAccess) -> LogState:
         members=told.sessions,
         appending_bytes=told.appending_bytes,
         retention_s=told.retention_s if told.HasField("retention_s") else None,
+        follows=told.follows or None,
+        copies=[
+            LogCopy(name=copy.name, behind_bytes=copy.behind_bytes, silent_s=round(copy.silent_s, 1))
+            for copy in told.copies
+        ],
     )
 
 

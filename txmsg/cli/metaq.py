@@ -16,7 +16,7 @@ from txmsg.administration.log_contents import log_state, log_topics, require_rea
 from txmsg.cli.connections import log_argument
 from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
 from txmsg.cli.options import duration, json_option
-from txmsg.cli.output import print_facts, print_table, say
+from txmsg.cli.output import print_facts, print_rows, print_table, say
 from txmsg.errors import CorruptLog
 from txmsg.message import QUEUES_MAX, check_name
 from txmsg.metaq.access import LogAccess
@@ -238,7 +238,9 @@ def status(*, log: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(values))
     else:
-        print_facts(values)
+        print_facts(values | {"copies": None})
+        if values["copies"]:
+            print_rows(values["copies"])
     if values["failure"]:
         raise SystemExit(1)
 

@@ -330,6 +330,22 @@ ALERTS: Final = (
         "/readyz and its log say why, such as a full disk.",
     ),
     Alert(
+        "TxmsgLogCopiesMissing",
+        _CRITICAL,
+        Level(metric="txmsg_log_copies_missing", threshold=0),
+        60,
+        "the log at {{ $labels.instance }} has {{ $value }} copies fewer than its appends wait for",
+        "Start the copies that are away; `txmsg metaq status` lists those heard of lately.",
+    ),
+    Alert(
+        "TxmsgLogCopyBehind",
+        _WARNING,
+        Level(metric="txmsg_log_follow_silent_seconds", threshold=60),
+        60,
+        "the copy {{ $labels.instance }} has heard nothing of its leader for {{ $value | humanizeDuration }}",
+        "Is the leader there? The log of the copy says what it waits for.",
+    ),
+    Alert(
         "TxmsgLogSyncSlow",
         _WARNING,
         PromQL("histogram_quantile(0.99, sum by (job, instance, le) (rate(txmsg_log_sync_seconds_bucket[5m]))) > 0.5"),

@@ -104,10 +104,9 @@ class Follower:
         """Why it does not get on at the moment; empty: it does."""
         return next(iter(self._troubles.values()), "")
 
-    @property
-    def leader_end(self) -> int:
-        """Where its leader ended when it answered last."""
-        return self._copier.leader_end
+    def silent_s(self) -> float:
+        """How long its leader has not answered; -1: it never has."""
+        return time.monotonic() - self.heard_at if self.heard_at else -1.0
 
     @property
     def behind_bytes(self) -> int:

@@ -152,6 +152,7 @@ def figures_of(parts: Parts, log: LogFigures) -> Figures:
     figures.put("txmsg_log_appended_bytes_total", counts.bytes)
     figures.put("txmsg_log_append_errors_total", counts.errors)
     figures.put("txmsg_log_failed", bool(parts.appender.failure))
+    _put_copies(figures, parts)
     figures.put("txmsg_log_waiting_fetches", parts.polls.count)
     figures.put("txmsg_log_members", len(parts.sessions))
     figures.put_bound("appending", parts.appender.size_bytes, config.appending_size_bytes_max)
@@ -160,3 +161,15 @@ def figures_of(parts: Parts, log: LogFigures) -> Figures:
     figures.put_bound("members", len(parts.sessions), SESSIONS_MAX)
     log.put(figures)
     return figures
+
+
+def _put_copies(figures: Figures, parts: Parts) -> None:
+    copies, follower, synced = parts.copies, parts.follower, parts.log.writer.synced
+    figures.put("txmsg_log_copies", copies.in_touch())
+    figures.put("txmsg_log_copies_missing", max(0, copies.required - copies.in_touch()))
+    figures.put(
+        "txmsg_log_copy_lag_bytes", max((max(0, synced - copy.position) for copy, _ in copies.all()), default=0)
+    )
+    figures.put("txmsg_log_copy_timeouts_total", copies.timeouts)
+    figures.put("txmsg_log_follow_lag_bytes", 0 if follower is None else follower.behind_bytes)
+    figures.put("txmsg_log_follow_silent_seconds", 0.0 if follower is None else follower.silent_s())
