@@ -147,7 +147,7 @@ def test_a_part_that_dies_is_named_and_takes_the_others_with_it_in_order(tmp_pat
         parts["tailer"].kill()
         _, said = up.process.communicate(timeout=_STOP_S_MAX)
         assert up.process.returncode == 1
-        assert b"Error: tailer ended by itself, by SIGKILL" in said
+        assert b"tailer ended by itself, by SIGKILL" in said
         up.require_nothing_left(parts)
     with up_in(tmp_path) as up:  # and comes back; killed without a word it leaves nothing, either
         parts = up.parts()
