@@ -250,12 +250,16 @@ def test_settings_are_those_of_kafka(log: LogAccess) -> None:
     assert log.settings_of("t") == TopicSettings(flush=Flush.TIMED)
     with pytest.raises(MisuseError, match=r"min\.insync\.replicas"):
         log.set_topic("t", TopicSettings(flush=Flush.SYNC))
+    with pytest.raises(MisuseError, match=r"kafka-acls\.sh"):
+        log.set_topic("t", TopicSettings(flush=Flush.TIMED, write_queues=1))
 
 
 def test_offsets_and_holes_are_not_given_to_kafka(log: LogAccess) -> None:
     payload = encode(Columns([b"x"], [NOW_US]))
     with pytest.raises(MisuseError, match="has an offset"):
         log.append([Append("t", 0, payload, 5)])
+    with pytest.raises(MisuseError, match="is delayed, which Kafka does not support"):
+        log.append([Append("t", 0, payload, due_at_us=NOW_US + 1)])
     assert log.topics() == {}
 
 

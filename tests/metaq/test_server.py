@@ -147,7 +147,7 @@ def test_errors_are_those_of_a_directory(log: RemoteLog, address: str) -> None:
         log.append([batch("errors", 99_999, 0, 1)])
     with pytest.raises(MisuseError, match="would reach from 9 to 4: offsets rise"):
         log.append([Append("errors", 1, hole(4, 1))])
-    with pytest.raises(InvalidName, match="server's own"):
+    with pytest.raises(InvalidName, match="log's own"):
         log.append([batch(NOTES, 0, 0, 1)])
     log.close()
     with pytest.raises(MisuseError, match="was closed"):

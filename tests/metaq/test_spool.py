@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,14 @@ def test_a_bound_without_a_sense_is_refused(tmp_path: Path) -> None:
 def test_a_spool_needs_answers(tmp_path: Path) -> None:
     with open_log(tmp_path / "log", append=True) as log, pytest.raises(MisuseError, match=r"Acks\.NONE"):
         LogProducer(log, spool=tmp_path / "spool", acks=Acks.NONE)
+
+
+def test_a_delayed_message_is_not_spooled(tmp_path: Path) -> None:
+    """The log may refuse its delay, and what is behind it would wait for ever."""
+    with LogProducer(Away(), spool=tmp_path) as producer:
+        with pytest.raises(MisuseError, match="without spool="):
+            producer.send_many([Message("t", b""), Message("t", b"", deliver_after=timedelta(hours=1))])
+    assert Spool(tmp_path).is_empty
 
 
 def test_a_closed_spooled_log_leaves_what_waits(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.store.delayed import DELAYED
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
@@ -40,6 +41,8 @@ DEAD_LETTERS: Final = "%DLQ%"
 """%DLQ%GROUP: messages whose retries are used up."""
 NOTES: Final = "%APPENDS%"
 """Where a server notes which appends it has carried out."""
+OWN: Final = frozenset({NOTES, DELAYED})
+"""Topics of the log itself."""
 
 
 class LogQueue(NamedTuple):

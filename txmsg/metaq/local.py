@@ -10,7 +10,7 @@ from typing import Self
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, NOTES, Fetched, GroupState, LogQueue, Range
+from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, OWN, Fetched, GroupState, LogQueue, Range
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.finding import Search, search_id
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
@@ -70,7 +70,7 @@ class LocalLog:
         return identity_of(self.root, create=False)
 
     def topics(self) -> dict[str, list[int]]:
-        return {topic: queues for topic, queues in self._require_reader().topics().items() if topic != NOTES}
+        return {topic: queues for topic, queues in self._require_reader().topics().items() if topic not in OWN}
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
         with self._reading:

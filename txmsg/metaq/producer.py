@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self, cast
+from typing import Final, NamedTuple, Self, cast
 
 from google_crc32c import value as crc32c
 
-from txmsg.errors import InvalidMessage, MisuseError, shown
+from txmsg.errors import MisuseError, shown
 from txmsg.message import QUEUES_MAX, Message, new_transaction_id_bytes, now_us
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.acks import Acks
@@ -25,9 +25,13 @@ _COUNT_MAX = 65_536
 _SIZE_BYTES_MAX = 16 * 1024 * 1024
 
 
+NOT_YET: Final = -1
+"""The offset of a message that is not in its queue yet."""
+
+
 class Place(NamedTuple):
-    """Where a message stands. offset: -1 if it is in a spool, and will stand behind what is in the queue by then; also
-    with Acks.NONE, which does not wait for it."""
+    """Where a message stands. offset: -1 if it is in a spool, and will stand behind what is in the queue by then; with
+    Acks.NONE, which does not wait for it; and for a delayed message, which gets one when it is due."""
 
     topic: str
     queue: int
@@ -94,29 +98,33 @@ class LogProducer:
         """Appends messages, all or none, and tells where each stands. On disk as each topic's flush promises; with a
         spool, on disk there.
 
-        queue: the one to append to, whatever the ordering keys and the number of queues. Raises InvalidMessage for a
-        delayed message, and what the log raises.
+        queue: the one to append to, whatever the ordering keys and the number of queues. A delayed message
+        (`deliver_at`, `deliver_after`) waits in the log, on disk, and is appended when it is due. Raises InvalidMessage
+        for one that is due later than the log's `delay_max_s` allows, and what the log raises.
         """
         turn = next(self._turns)
         settings = {topic: self._log.settings_of(topic) for topic in {message.topic for message in messages}}
-        by_queue: dict[tuple[str, int], list[int]] = {}
+        now = now_us()
+        by_queue: dict[tuple[str, int, int | None], list[int]] = {}
         for place, message in enumerate(messages):
             count = settings[message.topic].write_queues or self._queues
             number = _queue_of(message, turn, count) if queue is None else queue
-            by_queue.setdefault((message.topic, number), []).append(place)
+            by_queue.setdefault((message.topic, number, _due_at_us(message, now)), []).append(place)
         appends: list[Append] = []
-        for (topic, number), places in by_queue.items():
+        for (topic, number, due_at_us), places in by_queue.items():
             compression = settings[topic].compression
-            for columns in columns_of([messages[place] for place in places]):
-                appends.append(Append(topic, number, encode(columns, compression)))
+            for batch in _batches([messages[place] for place in places]):
+                columns = _columns(batch, now, is_delayed=due_at_us is not None)
+                appends.append(Append(topic, number, encode(columns, compression), due_at_us=due_at_us))
         offsets = self._offsets(appends)
         found = {place: next(offsets) for places in by_queue.values() for place in places}
         return [found[place] for place in range(len(messages))]
 
     def _offsets(self, appends: list[Append]) -> Iterator[Place]:
         for append, first in zip(appends, self._log.append(appends), strict=True):
+            is_there = first >= 0 and append.due_at_us is None
             for place in range(append.payload.count):
-                yield Place(append.topic, append.queue, first + place if first >= 0 else -1)
+                yield Place(append.topic, append.queue, first + place if is_there else NOT_YET)
 
 
 class _Asking:
@@ -139,18 +147,12 @@ def _queue_of(message: Message, turn: int, count: int) -> int:
     return int(crc32c(message.ordering_key.encode())) % count
 
 
-def columns_of(messages: Sequence[Message]) -> Iterator[Columns]:
-    """Messages of one topic, each with a new id. What is too much for one frame becomes several.
-
-    Raises InvalidMessage for a delayed message.
-    """
-    for message in messages:
-        if message.is_delayed:
-            raise InvalidMessage(
-                f"a message for topic {message.topic!r} is delayed, which a log does not support: append it when it "
-                "is due"
-            )
-    return map(_columns, _batches(messages))
+def _due_at_us(message: Message, now: int) -> int | None:
+    """When a delayed message is due; None: it is not delayed, or due by now."""
+    if not message.is_delayed:
+        return None
+    due_at_us = message.deliver_at_us(now)
+    return due_at_us if due_at_us > now else None
 
 
 def _batches(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
@@ -163,10 +165,12 @@ def _batches(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
     yield messages[start:]
 
 
-def _columns(messages: Sequence[Message]) -> Columns:
+def _columns(messages: Sequence[Message], now: int, *, is_delayed: bool) -> Columns:
+    """Columns of messages, each with a new id. Delayed ones are stored when they are due, so they say their birth."""
     return Columns(
         bodies=[message.body for message in messages],
-        stored_at_us=[now_us()],
+        stored_at_us=[now],
+        born_at_us=[now] * len(messages) if is_delayed else (),
         transaction_ids=b"".join(new_transaction_id_bytes() for _ in messages),
         keys=[message.key or "" for message in messages],
         tags=[message.tag or "" for message in messages],

@@ -103,6 +103,7 @@ def batch_of_append(append: Append) -> AppendBatch:
         first_stored_at_us=payload.first_stored_at_us,
         last_stored_at_us=payload.last_stored_at_us,
         is_mirrored=append.is_mirrored,
+        due_at_us=append.due_at_us,
     )
 
 
@@ -142,7 +143,8 @@ def _append_of(batch: AppendBatch, stored: bytes) -> Append:
         batch.last_stored_at_us,
     )
     base_offset = batch.base_offset if batch.HasField("base_offset") else None
-    return Append(batch.topic, batch.queue, payload, base_offset, batch.is_mirrored)
+    due_at_us = batch.due_at_us if batch.HasField("due_at_us") else None
+    return Append(batch.topic, batch.queue, payload, base_offset, batch.is_mirrored, due_at_us)
 
 
 def batches_of_frames(

@@ -126,6 +126,11 @@ class SpooledLog:
 
     def append(self, appends: Sequence[Append]) -> list[int]:
         """Keeps batches for the log, on disk on return. Where they will stand is not known: -1."""
+        if delayed := next((append.topic for append in appends if append.due_at_us is not None), None):
+            raise MisuseError(  # the log may refuse so long a delay, and what is behind it would wait
+                f"a message for topic {delayed!r} is delayed, which a spool does not hold: send it by a LogProducer "
+                "without spool="
+            )
         if self._is_closed:
             raise MisuseError("this LogProducer was closed: make another one")
         self.spool.put(appends)

@@ -184,6 +184,11 @@ class KafkaLog:
                     f"a batch for topic {append.topic!r} has an offset or marks a hole, and in Kafka offsets are the "
                     "brokers' to give: append it without"
                 )
+            if append.due_at_us is not None:
+                raise MisuseError(
+                    f"a message for topic {append.topic!r} is delayed, which Kafka does not support: send it when it "
+                    "is due, or by a broker of txmsg"
+                )
             batches.append(ColumnsFor(append.topic, append.queue, unpacked(append.payload)))
         return [offsets[0] for offsets in self._kafka.appender.append(batches)]
 

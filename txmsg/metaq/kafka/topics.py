@@ -21,7 +21,7 @@ from txmsg.errors import MisuseError, TopicExists, UnknownTopic
 from txmsg.message import BODY_SIZE_BYTES_CEILING
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.kafka.clients import Clients
-from txmsg.metaq.store.topics import Flush, TopicSettings
+from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
 from txmsg.runtime.backoff import DELAYS_S
 
 RECORD_SIZE_BYTES_MAX: Final = BODY_SIZE_BYTES_CEILING + 1024 * 1024
@@ -152,6 +152,11 @@ class Topics:
                 "written and read; ACLs (kafka-acls.sh) say who may"
             )
         before = self.settings_of(name)
+        if (settings.write_queues, settings.read_queues, settings.permission) != (None, None, Permission.READ_WRITE):
+            raise MisuseError(
+                f"topic {name} cannot have fewer queues to write than to read, or be closed: partitions of Kafka only "
+                "grow in number, and its ACLs say who reads and writes (kafka-acls.sh)"
+            )
         if not self.partitions_of(name):
             raise UnknownTopic(f"topic {name} is not in Kafka: create it first, as with kafka-topics.sh")
         changes: list[ConfigEntry] = []

@@ -22,7 +22,7 @@ from txmsg.errors import (
     shown,
 )
 from txmsg.message import check_name
-from txmsg.metaq.access import NOTES, Fetched, LogQueue
+from txmsg.metaq.access import OWN, Fetched, LogQueue
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.finding import search_id
@@ -270,9 +270,9 @@ class LogApi:
             raise ProtocolError("an append names its producer by 16 bytes, and numbers its calls 1, 2, 3, ...")
         raw_size_bytes = sum(batch.raw_size for batch in head.batches)
         if max(len(data), raw_size_bytes) <= _CHECK_AT_ONCE_SIZE_BYTES and len(head.batches) <= _CHECK_AT_ONCE_BATCHES:
-            call = _checked_call(head, data)
+            call = self._checked_call(head, data)
         else:
-            call = await self._read(lambda: _checked_call(head, data))
+            call = await self._read(lambda: self._checked_call(head, data))
         generation = self._log.writer.identity.generation
         if head.generation > generation:
             raise NotLeader(
@@ -328,6 +328,15 @@ class LogApi:
             "copies: a repeat of the call waits for them again"
         )
 
+    def _checked_call(self, head: pb.AppendHead, data: memoryview) -> Call:
+        appends = tuple(appends_of(head.batches, data))
+        for append in appends:
+            _not_own(append.topic)
+            check(append)
+        appends = tuple(append if append.due_at_us is None else self._log.writer.waiting(append) for append in appends)
+        call_id = CallId(head.producer_id, head.sequence)
+        return Call(call_id, head.settled, appends, head.is_repeat, acks_of(head.acks))
+
     async def flush(self, request: pb.FlushLogRequest) -> pb.FlushLogReply:
         await self._read(self._log.flush)
         return pb.FlushLogReply()
@@ -342,23 +351,9 @@ def checked(queues: Sequence[LogQueue]) -> Sequence[LogQueue]:
     return queues
 
 
-def _checked_call(head: pb.AppendHead, data: memoryview) -> Call:
-    call = Call(
-        CallId(head.producer_id, head.sequence),
-        head.settled,
-        tuple(appends_of(head.batches, data)),
-        head.is_repeat,
-        acks_of(head.acks),
-    )
-    for append in call.appends:
-        _not_own(append.topic)
-        check(append)
-    return call
-
-
 def _not_own(topic: str) -> str:
-    if topic == NOTES:
-        raise InvalidName(f"topic {NOTES} is the server's own: nothing was changed")
+    if topic in OWN:
+        raise InvalidName(f"topic {topic} is the log's own: nothing was changed")
     return topic
 
 

@@ -1,8 +1,8 @@
 """Puts the batches of many callers into the log in one append, each call as a whole or not at all. Blocks; no network.
 
 It foresees the offsets that batches will get, so that one note can say where they are (`producers`) and one bad call
-does not spoil the append of the others. It may be wrong, where other code of this process appends to the same queue:
-then the log refuses the whole, and each call is tried by itself.
+does not spoil the append of the others. It may be wrong, where other code of this process appends to the same queue, as
+for delayed messages that are due: then the log refuses the whole, and each call is tried by itself.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _log = EventLog(__name__)
 
 OFFSET_MAX: Final = 2**62
 _NOTES = LogQueue(NOTES, 0)
+_TRIES_MAX = 10
 
 Outcome: TypeAlias = tuple[int, ...] | Exception
 """The first offset of each batch of a call, or why nothing of it was appended."""
@@ -158,15 +159,25 @@ class Placer:
         return [plan.bases if isinstance(plan, _Plan) else plan for plan in plans]
 
     def _planned_anew(self, call: Call) -> _Plan | Exception:
-        """One call again, from what the log says now."""
-        ends: dict[LogQueue, int] = {}
-        try:
-            plan = self._plan(call, ends)
-            self._append([plan], ends)
-        except TxmsgError as exc:
+        """One call again, from what the log says now: more than once, if it moves delayed messages at that moment."""
+        failure: TxmsgError | None = None
+        for _ in range(_TRIES_MAX):
             self._ends.clear()
-            return exc
-        return plan
+            ends: dict[LogQueue, int] = {}
+            try:
+                plan = self._plan(call, ends)
+            except TxmsgError as exc:
+                return exc
+            try:
+                self._append([plan], ends)
+            except MisuseError as exc:
+                failure = exc
+            except TxmsgError as exc:
+                return exc
+            else:
+                return plan
+        assert failure is not None
+        return failure
 
     def _alone(self, call: Call) -> Outcome:
         try:
@@ -193,7 +204,7 @@ class Placer:
         if call.is_repeat and call.is_placed:
             named = [
                 Placed(topic, queue, base or 0, payload.count, payload.crc)
-                for topic, queue, payload, base, _ in call.appends
+                for topic, queue, payload, base, *_ in call.appends
             ]
             bases = [placed.base_offset for placed in named[: self._there(named)]]
         after: dict[LogQueue, int] = {}

@@ -181,6 +181,12 @@ async def _serve(
     )
     if leader is None:
         await appender.recover()
+    loop = asyncio.get_running_loop()
+
+    def moved(grown: set[tuple[str, int]]) -> None:
+        loop.call_soon_threadsafe(appended, {LogQueue(*queue) for queue in grown})
+
+    log.writer.moving.on_moved = moved
     users = _users(config)
     sessions = Sessions(group_threads, clock=time.monotonic)
     api = LogApi(log, appender, polls, sessions, readers, config, stop, copies)

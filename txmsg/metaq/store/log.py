@@ -28,8 +28,10 @@ from txmsg.metaq.format.frame import (
 from txmsg.metaq.store.ahead import AHEAD_MAX, Ahead, forget_doubt, queues_in_doubt
 from txmsg.metaq.store.cells import Cell
 from txmsg.metaq.store.commit_log import FILE_SIZE_BYTES_MAX, CommitLogReader, CommitLogWriter, files_of, sync_directory
+from txmsg.metaq.store.delayed import DELAYED, ENTRIES, Batch, Mover, entry_of
 from txmsg.metaq.store.keys import KeyIndexer
 from txmsg.metaq.store.lock import WriteLock
+from txmsg.metaq.store.moving import Moving
 from txmsg.metaq.store.queues import QueueEnd, Queues, Unsynced, sync_files
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.recovery import recover, replay
@@ -43,6 +45,7 @@ from txmsg.settings.catalogue import check_settings, setting
 
 _log = EventLog(__name__)
 _DEFAULT = TopicSettings()
+_OF_DELAYED = TopicSettings(retention_s=1.0)  # what waits is kept by its place, not by its age
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,13 @@ class LogConfig:
         least=0,
         option="--retention-size",
         shown="unlimited",
+        live=True,
+    )
+    delay_max_s: float = setting(
+        3 * 86_400.0,
+        "How far ahead delayed messages may be due. While one waits, no file is deleted that came after it.",
+        least=0,
+        most=366 * 86_400,
         live=True,
     )
     topic: TopicSettings = _DEFAULT
@@ -154,9 +164,13 @@ class Log:
                 raise
             self._opened = opened.pop_all()
         self.reader = LogReader(self.root)
+        self._mover = Mover(self.root, self._move, self._queue_that_takes)
+        self.moving = Moving(self.root, self._mover, clock)
         self._indexer.start()
         self._flusher = threading.Thread(target=self._flush_periodically, name="txmsg-metaq-flush", daemon=True)
         self._flusher.start()
+        if not follows:
+            self.moving.start()
 
     def __enter__(self) -> Log:
         return self
@@ -173,6 +187,8 @@ class Log:
 
     def settings_of(self, topic: str) -> TopicSettings:
         """What this topic asks for: what was set, or else what the log's configuration says."""
+        if topic == DELAYED:
+            return _OF_DELAYED
         return self._topics.get(topic, self.config.topic)
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
@@ -234,6 +250,8 @@ class Log:
             self._require_leader()
             self._require_usable()
             self._require_open_for(appends)
+            if any(append.due_at_us is not None for append in appends):
+                appends = [self.waiting(append) for append in appends]
             timed = self._named_early(appends)
             placed = self._place(appends)
             self._note(placed)
@@ -246,12 +264,48 @@ class Log:
             end = self._writer.end if is_waited_for or flush is Flush.SYNC else 0
         if end:
             self._sync(end)
+        if any(append.topic == DELAYED for append in appends):
+            self.moving.wake()
         return [cell.base_offset for _, cell, _ in placed]
 
     def next_offset(self, topic: str, queue: int) -> int:
         """The offset that the next message of a queue gets. Raises InvalidName, MisuseError, CorruptLog."""
         with self._lock:
             return self._queues.of(topic, queue).end
+
+    def waiting(self, append: Append) -> Append:
+        """What is appended now: of a delayed batch, one that waits for its time. Raises InvalidMessage, MisuseError."""
+        due_at_us = append.due_at_us
+        if due_at_us is None:
+            return append
+        if append.base_offset is not None:
+            raise MisuseError(f"a delayed batch for topic {append.topic} has no offset before it is due: give None")
+        self._require_open_for([append])
+        batch = Batch(append.topic, append.queue, append.payload)
+        ahead_us = int(self.config.delay_max_s * 1e6)
+        return Append(DELAYED, ENTRIES, entry_of(batch, due_at_us, now_us=int(self._clock() * 1e6), ahead_us=ahead_us))
+
+    def _move(self, batches: Sequence[Batch], note: Callable[[Sequence[int]], Batch]) -> list[int]:
+        """Appends what is due, behind a note that says where it stands; on disk on return. Raises StorageError.
+
+        Also to topics that are closed: it was accepted before. Readers see it when it is on disk.
+        """
+        self._write_lock.require()
+        appends = [Append(*batch) for batch in batches]
+        with self._lock:
+            self._require_leader()
+            self._require_usable()
+            _, foreseen, _ = packed(appends, self._queues, self._writer, self.identity)
+            bases = [cell.base_offset for _, cell, _ in foreseen]
+            self._note(self._place([Append(*note(bases)), *appends]))
+            end = self._writer.end
+        self._sync(end)
+        return bases
+
+    def _queue_that_takes(self, topic: str, queue: int) -> int:
+        """This one, or if it is not read any more, one that is."""
+        settings = self.settings_of(topic)
+        return queue if settings.read_queues is None else queue % settings.read_queues
 
     def _require_open_for(self, appends: Sequence[Append]) -> None:
         """Raises MisuseError for a queue that takes nothing. What a mirror appends is not the producers' choice."""
@@ -538,6 +592,7 @@ class Log:
                 keep_s=self._keep_s,
                 now=self._clock(),
                 note=self._note_begin,
+                kept_from=self._mover.kept_from(),
             )
         self._deleted_files += len(deleted)
         return deleted
@@ -592,6 +647,7 @@ class Log:
         """Flushes everything and lets another process write, whatever the disk says. Closing twice is fine."""
         if self._closed.is_set() or self.is_copy:
             return
+        self.moving.stop()
         self._closed.set()
         self._flusher.join()
         self._indexer.stop()
@@ -629,7 +685,8 @@ class Append(NamedTuple):
     """A batch for one queue. base_offset: where it must begin, or None: at the queue's end.
 
     A queue that nothing was ever appended to begins at base_offset. is_mirrored: the messages stand elsewhere under
-    these offsets, and their producer appends them again when a power cut has taken them.
+    these offsets, and their producer appends them again when a power cut has taken them. due_at_us: the batch waits
+    until then, and the offset that its append returns is not that of its queue.
     """
 
     topic: str
@@ -637,6 +694,7 @@ class Append(NamedTuple):
     payload: Payload
     base_offset: int | None = None
     is_mirrored: bool = False
+    due_at_us: int | None = None
 
 
 Placed: TypeAlias = tuple[QueueEnd, Cell, int]
@@ -654,7 +712,7 @@ def packed(
     placed: list[Placed] = []
     ends: dict[QueueEnd, int] = {}
     position = writer.end
-    for topic, number, payload, base_offset, _ in appends:
+    for topic, number, payload, base_offset, *_ in appends:
         queue = queues.of(topic, number)
         at = ends.get(queue, queue.end)
         if base_offset is not None and base_offset != at:

@@ -19,18 +19,21 @@ def delete_old_files(
     keep_s: Callable[[str], float | None],
     now: float,
     note: Callable[[int], None],
+    kept_from: int | None,
 ) -> list[int]:
     """Deletes the oldest commitlog files that are too old, or too much; which ones, by first position.
 
     Never the last one. A file is too old when every topic that stands in it lets it go: keep_s says how many seconds
     a topic wants, None: for ever. Its age is counted from when it was last written. Readers are told by
-    OffsetOutOfRange. `note` is told before where the log will begin.
+    OffsetOutOfRange. `note` is told before where the log will begin. kept_from: nothing from this position on goes.
     """
     directory = root / "commitlog"
     firsts = files_of(directory, ".log")
     size = end - firsts[0]
     deleted: list[int] = []
     for first, following in pairwise(firsts):
+        if kept_from is not None and following > kept_from:
+            break
         path = log_file(directory, first)
         too_much = size_bytes_max is not None and size > size_bytes_max
         if not too_much and not _is_let_go(root, first, following, keep_s, now - path.stat().st_mtime):

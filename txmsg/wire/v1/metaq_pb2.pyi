@@ -254,7 +254,7 @@ class FetchReply(_message.Message):
     def __init__(self, head: _Optional[_Union[FetchHead, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class AppendBatch(_message.Message):
-    __slots__ = ("topic", "queue", "base_offset", "size", "payload_crc", "raw_size", "compression", "kind", "columns", "count", "first_stored_at_us", "last_stored_at_us", "is_mirrored")
+    __slots__ = ("topic", "queue", "base_offset", "size", "payload_crc", "raw_size", "compression", "kind", "columns", "count", "first_stored_at_us", "last_stored_at_us", "is_mirrored", "due_at_us")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -268,6 +268,7 @@ class AppendBatch(_message.Message):
     FIRST_STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
     LAST_STORED_AT_US_FIELD_NUMBER: _ClassVar[int]
     IS_MIRRORED_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_US_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     base_offset: int
@@ -281,7 +282,8 @@ class AppendBatch(_message.Message):
     first_stored_at_us: int
     last_stored_at_us: int
     is_mirrored: bool
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., base_offset: _Optional[int] = ..., size: _Optional[int] = ..., payload_crc: _Optional[int] = ..., raw_size: _Optional[int] = ..., compression: _Optional[int] = ..., kind: _Optional[int] = ..., columns: _Optional[int] = ..., count: _Optional[int] = ..., first_stored_at_us: _Optional[int] = ..., last_stored_at_us: _Optional[int] = ..., is_mirrored: bool = ...) -> None: ...
+    due_at_us: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., base_offset: _Optional[int] = ..., size: _Optional[int] = ..., payload_crc: _Optional[int] = ..., raw_size: _Optional[int] = ..., compression: _Optional[int] = ..., kind: _Optional[int] = ..., columns: _Optional[int] = ..., count: _Optional[int] = ..., first_stored_at_us: _Optional[int] = ..., last_stored_at_us: _Optional[int] = ..., is_mirrored: bool = ..., due_at_us: _Optional[int] = ...) -> None: ...
 
 class AppendHead(_message.Message):
     __slots__ = ("producer_id", "sequence", "settled", "is_repeat", "batches", "acks", "generation")
