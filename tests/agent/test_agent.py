@@ -137,7 +137,11 @@ def test_an_agent_tells_how_it_does(agent: AgentProcess, log: LogAccess) -> None
     assert "used by another agent" in said("agent", "run", str(agent.file), status=1)
     agent.write("three")
     assert agent.stop() == 0
+    left = agent.directory / "state" / "gone.spool"
+    left.mkdir()
+    (left / "00000001.spool").write_bytes(b"lines")
     agent.start()
+    assert "has 5 bytes of a source that the agent's file does not name" in agent.log.read_text()
     agent.write("four")
     until(lambda: _in_effect(log, agent.topic)[-1:] == ["four"])
     assert [message.body for message in _messages(log, agent.topic)] == [b"one", b"two", b"three", b"four"]

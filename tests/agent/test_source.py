@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,20 @@ def test_ids_are_on_disk_before_the_first_line_is_sent(followed: Followed) -> No
     assert len({message.id for message in followed.messages()}) == 1
 
 
+@pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
+def test_ids_of_a_file_are_never_given_to_other_lines(followed: Followed, way: str) -> None:
+    """It was killed after its first append, before a position was saved, and the file was rotated then."""
+    followed.write("one", "two")
+    followed.now += 1
+    followed.source.step()
+    assert followed.lines() == ["one", "two"]
+    getattr(followed, way)()
+    followed.write("six", "ten")
+    followed.restart(killed=True)
+    followed.step()
+    assert followed.lines() == ["one", "two", "six", "ten"]
+
+
 def test_what_is_read_while_the_log_is_away_waits_in_the_spool(followed: Followed) -> None:
     followed.write("before")
     followed.step()
@@ -399,6 +414,19 @@ def test_a_file_that_is_renamed_to_a_name_of_the_pattern_is_not_read_twice(tmp_p
     followed.step(10 * _CLOSED_S)
     assert followed.lines() == ["one", "two", "three"]
     assert len(followed.messages()) == 3
+    followed.source.close()
+    followed.log.close()
+
+
+def test_rounds_follow_at_once_while_much_is_unread(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, batch_size_bytes=4096, linger_s=3.0, record_size_bytes_max=1024)
+    followed.write(*("x" * 500 for _ in range(30)))
+    waits = [followed.source.step() for _ in range(6)]
+    assert waits[0] == 0.0
+    assert waits[-1] == 3.0
+    followed.source.use(replace(followed._config, lines_per_s=10.0))
+    followed.write(*("x" * 500 for _ in range(30)))
+    assert followed.source.step() == 0.25
     followed.source.close()
     followed.log.close()
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from txmsg.agent.config import AgentFile
+from txmsg.agent.config import AgentFile, SourceConfig
 from txmsg.agent.control import Control, applied
 from txmsg.agent.source import Source
 from txmsg.errors import LogBusy, StorageError
 from txmsg.logs import EventLog
 from txmsg.metaq.access import LogAccess
 from txmsg.metaq.store.lock import make_private
+from txmsg.settings.catalogue import settings_of
 
 _log = EventLog(__name__)
 
@@ -34,10 +35,11 @@ class Agent:
         self.file = file
         self.started_at = time.time()
         self.sources: dict[str, Source] = {}
-        self._stopped = threading.Event()
+        self._stopped: SimpleQueue[None] = SimpleQueue()  # which a signal handler may use at any moment
         state_dir = file.agent.state_dir
         with ExitStack() as opened:
             opened.callback(os.close, _locked(state_dir))
+            _tell_of_left_spools(state_dir, file.sources)
             for name, config in file.sources.items():
                 self.sources[name] = Source(
                     name, config, agent=file.agent.shown_name(), state_dir=state_dir, log=log, save_s=file.agent.save_s
@@ -59,7 +61,7 @@ class Agent:
                 self._control.start()
             self._write_status()
             on_ready()
-            while not self._stopped.wait(_STATUS_S):
+            while not self._is_stopped_within(_STATUS_S):
                 self._write_status()
         finally:
             for source in self.sources.values():
@@ -69,17 +71,29 @@ class Agent:
 
     def stop(self) -> None:
         """Has `run` return, when the appends under way have ended. From a signal handler, too."""
-        self._stopped.set()
+        self._stopped.put(None)
+
+    def _is_stopped_within(self, seconds: float) -> bool:
+        try:
+            self._stopped.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
 
     def use(self, file: AgentFile) -> None:
         """From now on the live settings of these sources hold. Says what needs a restart."""
-        if file.agent != self.file.agent or file.sources.keys() != self.sources.keys():
+        same_level = replace(file.agent, log_level=self.file.agent.log_level)
+        sources = {name: _not_live(config) for name, config in file.sources.items()}
+        if same_level != self.file.agent or sources != {
+            name: _not_live(config) for name, config in self.file.sources.items()
+        }:
             _log.warning(
                 "agent.needs_restart",
-                "the agent's settings or the set of its sources has changed: restart this process",
+                "the agent's file has changed where only a restart takes it: restart this process; its live settings "
+                "are taken",
             )
-        sources = {name: file.sources.get(name, config) for name, config in self.file.sources.items()}
-        self.file = replace(self.file, sources=sources)
+        known = {name: file.sources.get(name, config) for name, config in self.file.sources.items()}
+        self.file = replace(self.file, sources=known)
         self._use_changes()
 
     def _use_changes(self) -> None:
@@ -110,6 +124,25 @@ class Agent:
             "started_at": self.started_at,
             "sources": {name: _status_of(source) for name, source in self.sources.items()},
         }
+
+
+def _not_live(config: SourceConfig) -> dict[str, object]:
+    """What only a restart changes."""
+    return {each.name: getattr(config, each.name) for each in settings_of(SourceConfig) if not each.live}
+
+
+def _tell_of_left_spools(state_dir: Path, sources: Collection[str]) -> None:
+    """Lines of a source that the file names no longer are not sent, and must not be forgotten."""
+    for directory in state_dir.glob("*.spool"):
+        size_bytes = sum(path.stat().st_size for path in directory.glob("*.spool"))
+        if directory.stem not in sources and size_bytes:
+            _log.warning(
+                "agent.spool_left",
+                "%(spool)s has %(size_bytes)d bytes of a source that the agent's file does not name, which are not "
+                "sent: name it again, with paths that match nothing, or delete the directory",
+                spool=directory,
+                size_bytes=size_bytes,
+            )
 
 
 def _status_of(source: Source) -> dict[str, Any]:

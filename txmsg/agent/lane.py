@@ -70,6 +70,7 @@ class Lane:
         self._knows = knows
         self._is_found = is_found
         self._missed_since_ns: int | None = None
+        self._unreadable = ""
 
     # ---- which files there are
 
@@ -87,6 +88,7 @@ class Lane:
                 stream.fd, stream.device, stream.grown_at = fd, stat.st_dev, now
                 stream.is_moved = path != self.path
                 self.streams.append(stream)
+                self._missed_since_ns = None  # what was between this one and those before it was known as well
                 return
             os.close(fd)
         self._lose(stream, "deleted")
@@ -112,11 +114,23 @@ class Lane:
         try:
             stream = Stream.opened(self.path, self.path, now=now)
         except OSError as exc:
-            _log.warning("agent.unreadable", "%(path)s cannot be read: %(error)s", path=self.path, error=exc.strerror)
+            self._tell_unreadable(exc)
             return
+        self._unreadable = ""
         if at_end and not self.streams:
             stream.skip_to_end()
         self.streams.append(stream)
+
+    def _tell_unreadable(self, exc: OSError) -> None:
+        """Once: it is tried again at each look."""
+        if self._unreadable != exc.strerror:
+            _log.warning(
+                "agent.unreadable",
+                "%(path)s cannot be read, and is tried again: %(error)s",
+                path=self.path,
+                error=exc.strerror,
+            )
+        self._unreadable = exc.strerror or ""
 
     def _add_missed(self, now: float) -> bool:
         """Files that had the path while nobody looked: renamed or copied, and written to since the last known one was.
@@ -162,7 +176,7 @@ class Lane:
 
     def _copy_of(self, stream: Stream) -> int | None:
         """The file that has what this one had. One of which nothing was read may be any: `_add_missed` finds it."""
-        for path in rotated_files(self.path) if stream.position else ():
+        for path in rotated_files(self.path) if stream.head.size else ():
             fd = _opened(path)
             if fd is None:
                 continue
@@ -196,7 +210,7 @@ class Lane:
             size, mtime_ns = stream.size, stream.mtime_ns
             try:
                 has_changed = stream.look(now)
-                if has_changed and not stream.position and not stream.is_moved:
+                if has_changed and not stream.head.size and not stream.is_moved:
                     # Of a file that was empty, nothing tells whether it was copied and truncated since.
                     self._missed_since_ns = mtime_ns
                     if self._add_missed(now):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from hashlib import blake2b
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final
 
 from google_crc32c import value as crc32c
@@ -36,6 +37,7 @@ _log = EventLog(__name__)
 _RECORDS_MAX: Final = 262_144
 """Of one file in one append: a block of line feeds is as many records."""
 _REFUSED_S: Final = 5.0
+_RATE_LOOK_S: Final = 0.25
 _FULL_S: Final = 0.5
 _JOIN_S_MAX: Final = 60.0
 
@@ -124,7 +126,7 @@ class Source:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                wait_s = 0.0 if self.step() else self.config.linger_s
+                wait_s = self.step()
                 self._say("")
             except Overloaded as exc:
                 self._say(str(exc))
@@ -152,20 +154,24 @@ class Source:
 
     # ---- one round
 
-    def step(self) -> bool:
-        """Looks at all files once; whether more is known to be there. Raises what the outlet raises."""
+    def step(self) -> float:
+        """Looks at all files once; how long to wait then, in seconds. Raises what the outlet raises."""
         now = self.stepped_at = self._clock()
         if now >= self._find_at:
             self._find_at = now + self.config.find_s
             self._find(now)
         for lane in list(self.lanes.values()):
             lane.look(now)  # also while nothing is read: files that are open cannot be deleted
-        has_more = not self.config.paused and self._read(now)
+        if not self.config.paused:
+            self._read(now)
         if self._changed and now >= self._save_at:
             self._save()
-        return has_more
+        unread_bytes = max((stream.unread_bytes for stream in self._streams()), default=0)
+        if self._bucket is not None and unread_bytes:  # it holds what half a second adds
+            return min(self.config.linger_s, _RATE_LOOK_S)
+        return 0.0 if unread_bytes >= self.config.batch_size_bytes and not self.config.paused else self.config.linger_s
 
-    def _read(self, now: float) -> bool:
+    def _read(self, now: float) -> None:
         blocks: list[Block] = []
         size = 0
         room = self._room(now)
@@ -181,16 +187,15 @@ class Source:
                 blocks, size = [], 0
         if blocks:
             self._hand_on(blocks)
-        return any(stream.unread_bytes >= self.config.batch_size_bytes for stream in self._streams()) and bool(
-            self._room(now)
-        )
 
     def _room(self, now: float) -> int:
         return _RECORDS_MAX if self._bucket is None else min(_RECORDS_MAX, self._bucket.room(now))
 
     def _hand_on(self, blocks: list[Block]) -> None:
-        if not all(block.stream.is_saved for block in blocks):
-            self._save()  # ids of which nothing is known after a crash would be given once more, as others
+        if new := [block for block in blocks if not block.stream.is_saved]:
+            for block in new:
+                block.stream.begin(block.data)
+            self._save()  # or, after a crash, the same lines would get other ids, or other lines the same ones
         self._outlet.hand_on([self._append_of(block) for block in blocks])
         for block in blocks:
             block.commit()
@@ -249,7 +254,7 @@ class Source:
                     stat = path.stat()
                 except OSError:
                     continue
-                if path.is_file():
+                if S_ISREG(stat.st_mode):
                     found.add(path)
                     self._found.add((stat.st_dev, stat.st_ino))
         return found

@@ -54,7 +54,7 @@ class Stream:
     position: int = 0
     """Everything before it is in the log, or in the spool."""
     head: Fingerprint = Fingerprint()
-    """Of its first bytes, as far as they were read."""
+    """Of its first bytes, as far as they were read. On disk before any of them is sent."""
     tail: Fingerprint = Fingerprint()
     """Of the last ones before the position: a file may begin as the one before did."""
     size: int = 0
@@ -119,10 +119,14 @@ class Stream:
         """Whether a file holds what was read of this one, as far as fingerprints tell."""
         return self.head.is_at(fd, 0) and self.tail.is_at(fd, self.position - self.tail.size)
 
-    def advance(self, data: bytes) -> None:
-        """These bytes, which `read` returned, are in the log, or in the spool."""
+    def begin(self, data: bytes) -> None:
+        """Its first bytes are about to be sent: from now on its id is for this content alone."""
         if not self.position:
             self.head = Fingerprint.of(data[:HEAD_SIZE_BYTES])
+
+    def advance(self, data: bytes) -> None:
+        """These bytes, which `read` returned, are in the log, or in the spool."""
+        self.begin(data)
         self.position += len(data)
         self.tail = Fingerprint.of(data[-TAIL_SIZE_BYTES:])
         self._extend_head()
