@@ -15,6 +15,7 @@ from txmsg.agent.config import SourceConfig
 from txmsg.agent.positions import read_positions, write_positions
 from txmsg.agent.records import stream_and_end_of
 from txmsg.agent.source import Source
+from txmsg.agent.stream import Stream
 from txmsg.errors import BrokerUnavailable, Overloaded
 from txmsg.message import ReceivedMessage
 from txmsg.metaq import LogQueue, TopicSettings, open_log
@@ -179,6 +180,30 @@ def test_rotations_while_the_agent_is_away_lose_nothing(followed: Followed, way:
     followed.step()
     assert followed.lines() == [*expected, "last"]
     assert followed.source.lost_bytes() == 0
+
+
+def test_a_rotation_while_a_new_file_is_opened_loses_nothing(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.write("one")
+    followed.step()
+    followed.rename()
+    followed.write("two")
+    opened = Stream.opened
+
+    def rotated_before(path: Path, name: Path, *, now: float) -> Stream:
+        if path == followed.path:
+            monkeypatch.setattr(Stream, "opened", opened)
+            followed.rename()
+            followed.write("three")
+        return opened(path, name, now=now)
+
+    monkeypatch.setattr(Stream, "opened", rotated_before)
+    followed.step()
+    followed.rename()
+    followed.write("four")
+    followed.step()
+    assert followed.lines() == ["one", "two", "three", "four"]
 
 
 def test_lines_written_to_a_renamed_file_are_read(followed: Followed) -> None:

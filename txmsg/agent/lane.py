@@ -113,10 +113,15 @@ class Lane:
             return
         try:
             stream = Stream.opened(self.path, self.path, now=now)
+        except FileNotFoundError:
+            return
         except OSError as exc:
             self._tell_unreadable(exc)
             return
         self._unreadable = ""
+        if not stream.is_file(stat):  # rotated just now: the one that was there is found beside it at the next look
+            stream.close()
+            return
         if at_end and not self.streams:
             stream.skip_to_end()
         self.streams.append(stream)
