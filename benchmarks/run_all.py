@@ -32,6 +32,7 @@ BENCHMARKS = (
     "metaq_read",
     "metaq_over_wire",
     "agent",
+    "kafka",
     "tailer",
     "capacity",
     "peers",

@@ -22,6 +22,7 @@ SMALLEST = {
     "transactional_send": ["--seconds", "1"],
     "observability": ["--turns", "1", "--seconds", "0.5"],
     "console": ["--quick", "--groups", "600"],
+    "kafka": ["--quick"],
     "peers": ["--waiting", "500", "--seconds", "1"],
 }
 """Those whose parts the others have, too; one of each would take longer than it tells."""

@@ -245,9 +245,9 @@ def test_settings_are_those_of_kafka(log: LogAccess) -> None:
     LogProducer(log, queues=1).send(Message("t", b"0"))
     settings = TopicSettings(flush=Flush.TIMED, compression=Compression.ZSTD, retention_s=3600.5)
     log.set_topic("t", settings)
-    assert log.settings_of("t") == settings
+    until(lambda: log.settings_of("t") == settings)  # a broker hears of it after the controller has answered
     log.set_topic("t", TopicSettings(flush=Flush.TIMED))
-    assert log.settings_of("t") == TopicSettings(flush=Flush.TIMED)
+    until(lambda: log.settings_of("t") == TopicSettings(flush=Flush.TIMED))
     with pytest.raises(MisuseError, match=r"min\.insync\.replicas"):
         log.set_topic("t", TopicSettings(flush=Flush.SYNC))
     with pytest.raises(MisuseError, match=r"kafka-acls\.sh"):

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from txmsg.errors import CorruptLog
 from txmsg.message import ReceivedMessage, new_transaction_id_bytes
 from txmsg.metaq.format.frame import Columns, Compression, encode, unpacked
+from txmsg.metaq.kafka.batch import RecordBatch
 from txmsg.metaq.kafka.record import Record, queue_offset, received, records_of
-from txmsg.wire.headers import pack_headers
+from txmsg.wire.headers import pack_headers, unpack_headers
+from txmsg.wire.tags import parse_tags
 
 ID = bytes(range(16))
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)
@@ -88,6 +90,34 @@ def test_a_frame_gives_back_what_is_in_it(found: list[ReceivedMessage], compress
         **{name: joined(name) for name in names}, transaction_ids=b"".join(of.transaction_ids for of in each)
     )
     assert list(records_of(unpacked(encode(whole, compression)))) == list(records_of(whole))
+
+
+@given(st.lists(messages(), min_size=1, max_size=6), st.booleans(), st.booleans(), st.booleans())
+def test_columns_are_those_of_the_messages(
+    found: list[ReceivedMessage], are_alike: bool, has_offsets: bool, is_spoilt: bool
+) -> None:
+    """Whether records are alike, and are read at once, or not."""
+    if are_alike:
+        found = [each._replace(key="k", tag=found[0].tag, n=each.n % 10, headers={}) for each in found]
+        found = [each._replace(ordering_key=found[0].ordering_key) for each in found]
+    records = [next(records_of(columns(each), each.offset if has_offsets else None)) for each in found]
+    if is_spoilt:
+        records[-1] = records[-1]._replace(headers=[("txmsg-id", None)])
+    batch = RecordBatch.of("t", 3, [read(record, offset=7 + at) for at, record in enumerate(records)], 1)
+    if is_spoilt:
+        with pytest.raises(CorruptLog):
+            batch.to_arrow()
+        return
+    expected = list(batch.messages())
+    rows = batch.to_arrow().to_pylist()
+    assert [(row["offset"], row["transaction_id"], row["n"], row["key"], row["tag"]) for row in rows] == [
+        (each.offset, each.id_bytes, each.n, each.key, each.tag) for each in expected
+    ]
+    assert [(row["ordering_key"], row["body"], unpack_headers(row["headers"])) for row in rows] == [
+        (each.ordering_key, each.body, each.headers) for each in expected
+    ]
+    assert [(row["born_at"], row["stored_at"]) for row in rows] == [(each.born_at, each.stored_at) for each in expected]
+    assert len(batch.to_arrow(parse_tags("paid"))) == sum(each.tag == "paid" for each in expected)
 
 
 def test_without_a_queue_offset_the_partition_has_the_say() -> None:

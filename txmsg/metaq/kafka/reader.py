@@ -20,7 +20,7 @@ from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.positions import Positions, out_of_range
 from txmsg.metaq.kafka.probe import Partition
 
-_TAKEN_COUNT: Final = 10_000
+_TAKEN_COUNT: Final = 4_000
 """Records that are taken from the client at once."""
 _LANE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of a queue that nobody asks for: more makes its partition pause."""
@@ -32,7 +32,11 @@ _STEP_S: Final = 0.1
 _IDLE_MAX: Final = 4
 """Readers that are kept for who fetches next: each has connections and records that it has fetched ahead."""
 
+_BACKOFF_MS: Final = 10
+"""When the client has fetched enough ahead, it looks so soon whether it may go on. Its own default is a second."""
 _error_of: Final[Callable[[Any], KafkaError | None]] = methodcaller("error")
+_number_of: Final[Callable[[Any], int]] = methodcaller("partition")
+_topic_of: Final[Callable[[Any], str]] = methodcaller("topic")
 
 
 def _place_of(record: Message) -> Partition:
@@ -62,7 +66,11 @@ class Reader:
         self._clients = clients
         self._positions = positions
         self._closed = closed
-        self._consumer: Consumer = clients.consumer("txmsg-reader", enable_partition_eof=True)
+        self._consumer: Consumer = clients.consumer(
+            "txmsg-reader",
+            enable_partition_eof=True,
+            fetch_queue_backoff_ms=_BACKOFF_MS,
+        )
         self._lanes: dict[LogQueue, _Lane] = {}
         self._by_place: dict[Partition, _Lane] = {}
 
@@ -78,7 +86,8 @@ class Reader:
     def fetch(self, wanted: Mapping[LogQueue, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
         """As `LogAccess.fetch`."""
         moved, errors = self._go_to(wanted)
-        self._take(0)
+        if sum(lane.size_bytes for queue in wanted if (lane := self._lanes.get(queue)) is not None) < size_bytes_max:
+            self._take(0)
         found = self._given(wanted, size_bytes_max, errors)
         if not found and (wait_s <= 0 or moved):
             self._catch_up([queue for queue in wanted if queue in self._lanes])
@@ -145,12 +154,16 @@ class Reader:
         told = list(filter(_error_of, records))
         if told:
             records = [record for record in records if record.error() is None]
-        for place, run in groupby(records, _place_of):
-            self._add(self._by_place.get(place), list(run))
+        has_topics = len({partition.topic for partition in self._by_place}) > 1
+        for _, run in groupby(records, _number_of):
+            for _, of_topic in groupby(run, _topic_of) if has_topics else ((None, run),):
+                self._add(list(of_topic))
         for error in told:  # after the records: the end of a partition comes behind them
             self._note(error)
 
-    def _add(self, lane: _Lane | None, records: list[Message]) -> None:
+    def _add(self, records: list[Message]) -> None:
+        """Notes records of one partition."""
+        lane = self._by_place.get(_place_of(records[0]))
         if lane is None:
             return  # of a partition that was dropped
         if (records[0].offset() or 0) < lane.at:
@@ -216,9 +229,12 @@ class Reader:
             return Fetched(lane.queue, error=lane.error)
         records, size_bytes = lane.records, lane.size_bytes
         if size_bytes > size_bytes_max:
-            sizes = list(accumulate(len(record) + RECORD_SIZE_BYTES for record in records))
-            count = max(1, bisect_left(sizes, size_bytes_max))
-            records, size_bytes = records[:count], sizes[count - 1]
+            sizes = list(accumulate(map(len, records)))
+            count = bisect_left(
+                range(len(sizes)), size_bytes_max, key=lambda place: sizes[place] + RECORD_SIZE_BYTES * (place + 1)
+            )
+            records = records[: max(1, count)]
+            size_bytes = _size_bytes(records)
         try:
             batch = RecordBatch.of(*lane.queue, records, size_bytes)
         except CorruptLog as exc:

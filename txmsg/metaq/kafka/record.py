@@ -19,6 +19,7 @@ written as escapes (`\\xff`).
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -180,9 +181,8 @@ def queue_offset(record: ReadRecord) -> int:
 
 def parsed_id(data: bytes) -> tuple[bytes, int]:
     """The transaction id, in its 16 bytes, and n. Raises ValueError or InvalidMessage."""
-    head, dot, tail = data.partition(b".")
-    if len(head) == 36 and dot and tail.isdigit():
-        return bytes.fromhex(head.replace(b"-", b"").decode("ascii")), int(tail)
+    if data[36:37] == b"." and data[37:].isdigit():
+        return unhexlify(data[:36].replace(b"-", b"")), int(data[37:])
     transaction_id, n = parse_message_id(data.decode())  # which says what is wrong
     return transaction_id.bytes, n
 
