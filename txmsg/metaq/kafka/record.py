@@ -23,10 +23,9 @@ from binascii import unhexlify
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
-from uuid import UUID
 
 from txmsg.errors import CorruptLog, InvalidMessage, shown
-from txmsg.message import ReceivedMessage, message_id, parse_message_id
+from txmsg.message import ReceivedMessage, parse_message_id
 from txmsg.metaq.format.frame import Columns
 from txmsg.wire.headers import unpack_headers
 
@@ -75,6 +74,7 @@ def records_of(columns: Columns, first_offset: int | None = None) -> Iterator[Re
         stored_at_us = [stored_at_us[0]] * count
     born_at_us = columns.born_at_us or stored_at_us
     ids = columns.transaction_ids or bytes(_ID_SIZE_BYTES * count)
+    digits = ids.hex().encode()
     nothing = [""] * count
     rows = zip(
         columns.bodies,
@@ -91,8 +91,10 @@ def records_of(columns: Columns, first_offset: int | None = None) -> Iterator[Re
         headers: Headers = []
         if first_offset is not None:
             headers.append((OFFSET, b"%d" % (first_offset + place)))
-        id_bytes = ids[_ID_SIZE_BYTES * place : _ID_SIZE_BYTES * (place + 1)]
-        headers.append((ID, message_id(UUID(bytes=id_bytes), n).encode()))
+        # As message_id writes it, which takes three times as long by way of a UUID.
+        at = 2 * _ID_SIZE_BYTES * place
+        parts = digits[at : at + 8], digits[at + 8 : at + 12], digits[at + 12 : at + 16], digits[at + 16 : at + 20]
+        headers.append((ID, b"%b-%b-%b-%b-%b.%d" % (*parts, digits[at + 20 : at + 32], n)))
         timestamp_ms = stored // 1000
         if born != stored or stored % 1000:
             headers.append((TIMES, b"%d %d" % (born, stored)))
