@@ -2,6 +2,8 @@
 
     python -m examples.trade_dashboard.job --metaq ./metaq --results postgresql://user@host/dashboard --checkpoint ./job
 
+The log may be in a directory, on a server, or in Kafka: the job is the same.
+
 A batch is counted and written in one transaction, which also notes its number: a batch that is run again after a crash
 adds nothing twice. Prints a line when it reads; SIGTERM and Ctrl-C end it in order. A query that has failed for want of
 time is started again from its checkpoint (restarts.py); any other error ends the job.
@@ -29,7 +31,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from txmsg.message import Message
 from txmsg.metaq import Log, LogProducer
-from txmsg.spark import session, write_idempotent
+from txmsg.spark import session, stream_log, write_idempotent
 
 from . import figures, offsets
 from .counting import BODY_SIZE_BYTES_MAX, count
@@ -49,14 +51,14 @@ SETTINGS = {
 TRIGGER_S = 0.1
 _BATCH_MAX = 20_000
 _WARM_UP_BATCHES = 3
-_COLUMNS = "queue int, offset bigint, value binary, stored_at timestamp"
+_COLUMNS = ("queue", "offset", "value", "stored_at")
 
 
 def start(spark: SparkSession, *, metaq: str, results: str, checkpoint: str, trigger_s: float = 0.0) -> StreamingQuery:
     """Starts the query. Its tables are made first.
 
-    metaq: a log's directory, or HOST:PORT of its server. results: the database of the figures. trigger_s: a batch
-    begins no sooner than this after the one before; 0 for as soon as there is something to read.
+    metaq: a log's directory, HOST:PORT of its server, or kafka://HOST:PORT. results: the database of the figures.
+    trigger_s: a batch begins no sooner than this after the one before; 0 for as soon as there is something to read.
     """
     with psycopg.connect(results) as connection:
         figures.create_tables(connection)
@@ -80,10 +82,15 @@ def warm_up(spark: SparkSession) -> None:
 
 
 def _read(spark: SparkSession, metaq: str) -> DataFrame:
-    where = {"path": metaq} if Path(metaq).is_dir() or ":" not in metaq else {"server": metaq}
-    reader = spark.readStream.format("metaq").schema(_COLUMNS)
-    reader = reader.options(**where, topics=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger=_BATCH_MAX)
-    messages = reader.option("prefetch", "true").load()
+    messages = stream_log(
+        spark,
+        metaq,
+        columns=_COLUMNS,
+        topics=TOPIC,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger=_BATCH_MAX,
+        prefetch=True,
+    )
     # Bodies are cut short before they leave Spark. current_timestamp() is when Spark planned the batch.
     short = expr(f"substring(value, 1, {BODY_SIZE_BYTES_MAX + 1}) as value")
     return messages.select("queue", "offset", short, "stored_at", current_timestamp().alias("planned_at"))
@@ -116,7 +123,9 @@ def main() -> int:
     options = _options()
     ending = _Ending()
     signal.signal(signal.SIGTERM, ending.tell)
-    spark = session("trade_dashboard", master="local[2,4]", config=SETTINGS)
+    is_in_kafka = options.metaq.startswith("kafka://")
+    kafka = (options.kafka_jars or True) if is_in_kafka else False
+    spark = session("trade_dashboard", master="local[2,4]", kafka=kafka, config=SETTINGS)
     spark.sparkContext.setLogLevel("ERROR")
     signal.signal(signal.SIGINT, ending.tell)  # Spark has set a handler of its own
     try:
@@ -207,7 +216,15 @@ def _options() -> argparse.Namespace:
         "as on a busy machine, is started again by itself. SIGTERM and Ctrl-C end it in order.",
     )
     parser.add_argument(
-        "--metaq", required=True, metavar="DIR|HOST:PORT", help="the log: its directory, or the address of its server"
+        "--metaq",
+        required=True,
+        metavar="DIR|HOST:PORT|kafka://HOST:PORT",
+        help="the log: its directory, the address of its server, or a Kafka with the prefix of its topics",
+    )
+    parser.add_argument(
+        "--kafka-jars",
+        metavar="DIR",
+        help="jars of Spark's source for Kafka (default: Spark gets them from Maven's repositories)",
     )
     parser.add_argument(
         "--results", required=True, metavar="URL", help="the PostgreSQL database of the figures; tables are made there"

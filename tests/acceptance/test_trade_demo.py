@@ -42,6 +42,15 @@ def test_all_totals_agree_though_service_broker_tailer_and_spark_are_killed(tmp_
     until(lambda: not _left_over(keep))
 
 
+def test_a_kafka_that_cannot_be_used_is_refused_before_anything_starts() -> None:
+    for where, why in (("localhost:9092", "not the address of a Kafka"), ("kafka://127.0.0.1:1", "127.0.0.1:1")):
+        command = [*COMMAND, "--log", where]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert run.returncode in (1, 2), run.stderr
+        assert why in run.stderr
+        assert "Traceback" not in run.stderr
+
+
 def test_a_day_without_a_trade_is_refused_before_anything_starts() -> None:
     run = subprocess.run([*COMMAND, "--rate", "0.001"], capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 2

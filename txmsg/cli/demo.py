@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import secrets
 import signal
 import subprocess
 import sys
@@ -62,6 +63,24 @@ _console_option: Decorator = click.option(
     callback=_installed,
     help="Also run `txmsg console`, for a browser on this machine.",
 )
+
+
+def _kafka(_: click.Context, __: click.Parameter, where: str | None) -> str | None:
+    """The address with a prefix under which there are no topics yet: those of another day would count as well."""
+    if where is None:
+        return None
+    from txmsg.metaq.kafka.location import is_kafka, parse_address
+    from txmsg.metaq.location import open_log
+
+    if not is_kafka(where):
+        raise click.BadParameter(f"{where!r} is not the address of a Kafka: give kafka://HOST:PORT.")
+    address = parse_address(where)
+    if not address.prefix:
+        address = dataclasses.replace(address, prefix=f"demo-{secrets.token_hex(4)}-")
+    with open_log(str(address)) as log:
+        if found := log.topics():
+            raise click.BadParameter(f"{where} has topics, such as {min(found)}: give another prefix.")
+    return str(address)
 
 
 @click.group()
@@ -203,6 +222,18 @@ def _print_registration(console: Console, result: registration_demo.Result, *, u
     is_flag=True,
     help="Read the page's totals over HTTP, even if a browser is installed.",
 )
+@click.option(
+    "--log",
+    metavar="kafka://HOST:PORT[,...][/PREFIX]",
+    callback=_kafka,
+    help="Mirror into this Kafka, and let Spark read it there, instead of a log on this machine. Without a prefix, the "
+    "topics get one of their own.",
+)
+@click.option(
+    "--kafka-jars",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Jars of Spark's source for Kafka. Default: Spark gets them from Maven's repositories.",
+)
 @_console_option
 @_keep_option
 @_json_option
@@ -213,6 +244,8 @@ def trades(
     seed: int,
     kill: bool,
     no_browser: bool,
+    log: str | None,
+    kafka_jars: Path | None,
     with_console: bool,
     keep: Path | None,
     as_json: bool,
@@ -231,7 +264,14 @@ def trades(
 
     try:
         load = Load(rate=rate, seconds=seconds, seed=seed)
-        plan = Plan(load=load, kill=kill, with_browser=not no_browser, with_console=with_console)
+        plan = Plan(
+            load=load,
+            kill=kill,
+            with_browser=not no_browser,
+            with_console=with_console,
+            log=log,
+            kafka_jars=kafka_jars,
+        )
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     _play(

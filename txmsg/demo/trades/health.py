@@ -14,7 +14,7 @@ from txmsg.binlog.database import connect, translated
 from txmsg.demo.trades.stage import TOPIC, TradeStage
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
-from txmsg.metaq import LogQueue, open_log
+from txmsg.metaq import LogAccess, LogQueue
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1.txmsg_pb2 import StatsRequest
 from txmsg.wire.v1.txmsg_rpc import Admin
@@ -46,7 +46,7 @@ class HealthWriter:
     def _run(self) -> None:
         with self._stage.channel() as channel:
             while not self._ending.wait(EVERY_S):
-                self.measures = {**_of_broker(channel), **_of_tailer(self._stage.url("notify"), self._stage.log)}
+                self.measures = {**_of_broker(channel), **_of_tailer(self._stage.url("notify"), self._stage.access)}
                 parts = {
                     name: child.is_ready and child.returncode is None
                     for name, child in list(self._stage.children.items())
@@ -75,12 +75,12 @@ def _of_broker(channel: BlockingChannel) -> dict[str, float]:
     }
 
 
-def _of_tailer(storage: str, log: Path) -> dict[str, float]:
+def _of_tailer(storage: str, log: LogAccess) -> dict[str, float]:
     """What is in the table and not in the log. The mirror's own notes are up to a second old, so the log is asked."""
     try:
-        with open_log(log) as access, closing(connect(storage)) as session, translated():
+        with closing(connect(storage)) as session, translated():
             queues = table.queues(session, [TOPIC], [])
-            ranges = access.ranges([LogQueue(queue.topic, queue.number) for queue in queues])
+            ranges = log.ranges([LogQueue(queue.topic, queue.number) for queue in queues])
             ends = {queue.id: ranges[LogQueue(queue.topic, queue.number)].end for queue in queues}
             behind = {queue.id: ends[queue.id] for queue in queues if ends[queue.id] < queue.end}
             rows = sum(queue.end - behind[queue.id] for queue in queues if queue.id in behind)

@@ -1,7 +1,8 @@
 """The databases, the log and all processes of the trade dashboard. Knows how to start them, not why.
 
 Databases: "notify" of the broker, "trades" of the service, "stock" of the stock consumer, "dashboard" of the figures.
-`metaq/` is the log, `job/` what the Spark job knows of how far it is, `health.json` how the parts are.
+`metaq/` is the log, unless it is in Kafka; `job/` what the Spark job knows of how far it is; `health.json` how the
+parts are.
 """
 
 from __future__ import annotations
@@ -12,20 +13,40 @@ from typing import Final
 
 from txmsg.demo.stage import Stage
 from txmsg.demo.trades.load import Load
-from txmsg.metaq import LogQueue, open_log
+from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
+from txmsg.metaq import LogAccess, LogQueue, open_log
 from txmsg.runtime.child import Child
 
 DATABASES: Final = ("notify", "trades", "stock", "dashboard")
 TOPIC: Final = "trade.order"
 _EXAMPLE: Final = "txmsg.demo.examples.trade_dashboard"
 
+_log = EventLog(__name__)
+
 
 class TradeStage(Stage):
-    """Everything but the service, which begins the load: `start_service` does when all else is ready."""
+    """Everything but the service, which begins the load: `start_service` does when all else is ready.
 
-    def __init__(self, directory: Path, load: Load, *, with_dashboard: bool = True) -> None:
+    log: the address of a log in Kafka, whose topics are made; default is a log in the directory. kafka_jars: the
+    directory of Spark's source for Kafka; default: Spark gets it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        load: Load,
+        *,
+        with_dashboard: bool = True,
+        log: str | None = None,
+        kafka_jars: Path | None = None,
+    ) -> None:
         super().__init__(directory, *(database for database in DATABASES if database != "notify"))
-        self.log = directory / "metaq"
+        self.log = log or str(directory / "metaq")
+        self.access: LogAccess
+        """The log, open from when the tailer has made it."""
+        self._logged = 0
+        self._kafka_jars = ("--kafka-jars", str(kafka_jars)) if kafka_jars else ()
         self.health = directory / "health.json"
         self._load = (str(load.rate), str(load.seconds), str(load.seed))
         self._with_dashboard = with_dashboard
@@ -42,6 +63,7 @@ class TradeStage(Stage):
     def _set_up(self) -> None:
         self.start_broker()
         self._start_tailer().wait_ready()  # it makes the log, which the job reads
+        self.access = self._exits.enter_context(open_log(self.log))
         self._start_stock()
         service = f"{_EXAMPLE}.service"
         if self._with_dashboard:
@@ -67,7 +89,7 @@ class TradeStage(Stage):
         )
 
     def _start_tailer(self) -> Child:
-        options = ("--storage", self.url("notify"), "--metaq", str(self.log))
+        options = ("--storage", self.url("notify"), "--metaq", self.log)
         return self.start_program("tailer", "txmsg.cli.main", "tailer", "run", *options, ready="tailing ")
 
     def _start_stock(self) -> Child:
@@ -80,7 +102,7 @@ class TradeStage(Stage):
         )
 
     def _start_spark(self) -> Child:
-        where = ("--metaq", str(self.log), "--results", self.url("dashboard"))
+        where = ("--metaq", self.log, *self._kafka_jars, "--results", self.url("dashboard"))
         checkpoint = ("--checkpoint", str(self.directory / "job"))
         return self.start_program("spark", f"{_EXAMPLE}.job", *where, *checkpoint, ready="counting ")
 
@@ -91,7 +113,10 @@ class TradeStage(Stage):
     # ---- looking
 
     def logged(self) -> int:
-        """Messages in the log."""
-        with open_log(self.log) as access:
-            queues = [LogQueue(TOPIC, number) for number in access.topics().get(TOPIC, [])]
-            return sum(kept.end for kept in access.ranges(queues).values())
+        """Messages in the log; as many as before while it does not answer."""
+        try:
+            queues = [LogQueue(TOPIC, number) for number in self.access.topics().get(TOPIC, [])]
+            self._logged = sum(kept.end for kept in self.access.ranges(queues).values())
+        except BrokerUnavailable as exc:
+            _log.info("demo.log_away", "the log does not answer: %(error)s", error=exc)
+        return self._logged

@@ -49,6 +49,10 @@ class Plan:
     """Whether Spark and the page take part: without them, only trade database and log are compared."""
     with_console: bool = False
     """Whether `txmsg console` shows broker, mirror and log meanwhile."""
+    log: str | None = None
+    """The address of a log in Kafka instead of one in a directory. Its topics must not be there yet."""
+    kafka_jars: Path | None = None
+    """A directory with Spark's source for Kafka; None: Spark gets it from Maven's repositories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +92,17 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
     process fails that was not killed on purpose."""
     began = time.monotonic()
     public.phase("starting all processes", 1)
-    with TradeStage(directory, plan.load, with_dashboard=plan.with_dashboard) as stage, ExitStack() as stack:
+    staged = TradeStage(
+        directory, plan.load, with_dashboard=plan.with_dashboard, log=plan.log, kafka_jars=plan.kafka_jars
+    )
+    with staged as stage, ExitStack() as stack:
         health = stack.enter_context(HealthWriter(stage))
         watch: PageWatch | None = None
         if plan.with_dashboard:
             watch = stack.enter_context(PageWatch(stage.children["page"].address))
             public.say(f"the page is at http://{stage.children['page'].address}/")
         if plan.with_console:
-            public.say(f"the console is at {stage.start_console('--log', str(stage.log))}")
+            public.say(f"the console is at {stage.start_console('--log', stage.log)}")
         day = _Day(plan, stage, health, watch, public)
         day.trade()
         day.settle()
@@ -213,7 +220,7 @@ def _verify(stage: TradeStage) -> dict[str, Any]:
         "-m",
         "txmsg.demo.examples.trade_dashboard.verify",
         stage.url("postgres"),
-        str(stage.log),
+        stage.log,
     ]
     run = subprocess.run(command, capture_output=True, timeout=600, check=False)
     if run.returncode not in (0, 1) or not run.stdout:
