@@ -200,11 +200,11 @@ def _made(config: type[T], scope: str, table: Mapping[str, object], place: str) 
     try:
         return config(**values)
     except TxmsgError as exc:
-        raise MisuseError(f"{place}: {exc}") from exc
+        raise MisuseError(f"the agent's configuration {place}: {exc}") from exc
 
 
 def _value(each: Setting, given: object, place: str) -> Any:
     try:
         return each.value_of(given)
     except MisuseError as exc:
-        raise MisuseError(f"{place}: {each.name}: {exc}") from exc
+        raise MisuseError(f"the setting of the agent {place}: {each.name}: {exc}") from exc

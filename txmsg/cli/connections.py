@@ -56,14 +56,15 @@ def broker_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return _broker(token_file_option(command))
 
 
-def _use_kafka_config(_: click.Context, __: click.Parameter, path: str | None) -> None:
+def _use_kafka_config(_: click.Context, __: click.Parameter, path: Path | None) -> None:
     if path is not None:
-        os.environ[KAFKA_CONFIG_VARIABLE] = path  # for all logs that this command opens
+        os.environ[KAFKA_CONFIG_VARIABLE] = str(path)  # for all logs that this command opens
 
 
 kafka_config_option: Decorator = click.option(
     "--kafka-config",
     metavar="FILE",
+    type=click.Path(path_type=Path),
     envvar=KAFKA_CONFIG_VARIABLE,
     show_envvar=True,
     expose_value=False,
