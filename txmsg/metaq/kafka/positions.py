@@ -9,6 +9,7 @@ not a message in between, and each look comes closer. After some looks the rest 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Final
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from txmsg.errors import OffsetOutOfRange
+from txmsg.errors import BrokerUnavailable, OffsetOutOfRange
 from txmsg.metaq.access import LogQueue, Range
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
@@ -33,8 +34,14 @@ _NOWHERE: Final = -1
 _RUNS_MAX: Final = 16
 """Of a queue, kept."""
 _UNKNOWN: Final = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._NOENT,
+    }
 )
+_LOOK_AGAIN_S: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -140,26 +147,46 @@ class Positions:
         return {queue: highs[partition] for queue, partition in partitions.items() if partition in highs}
 
     def _offsets(self, partitions: Iterable[Partition], which: OffsetSpec) -> dict[Partition, int]:
-        asked = {partition.at(0): which for partition in partitions}
-        if not asked:
-            return {}
-        doing = f"asking for offsets of topic {next(iter(asked)).topic}"
         found: dict[Partition, int] = {}
-        with self._clients.translated(doing):
+        left = set(partitions)
+        deadline = time.monotonic() + self._clients.timeout_s
+        while left:
+            answered, unknown = self._asked(left, which)
+            found |= answered
+            # A node that has just come back may not know yet what it has.
+            counts = {topic: self._topics.partitions_of(topic) for topic in {each.topic for each in unknown}}
+            left = {each for each in unknown if each.number < counts[each.topic]}
+            if left and time.monotonic() > deadline:
+                one = min(left)
+                raise BrokerUnavailable(
+                    f"{self._clients.address} has topic {one.topic}, but for {self._clients.timeout_s:g} s its nodes "
+                    f"do not know partition {one.number}: look at the node that leads it"
+                )
+            if left:
+                time.sleep(_LOOK_AGAIN_S)
+        return found
+
+    def _asked(
+        self, partitions: Collection[Partition], which: OffsetSpec
+    ) -> tuple[dict[Partition, int], list[Partition]]:
+        """The offsets, and the partitions that the nodes asked do not know."""
+        found: dict[Partition, int] = {}
+        unknown: list[Partition] = []
+        with self._clients.translated(f"asking for offsets of topic {next(iter(partitions)).topic}"):
             answers = self._admin.list_offsets(
-                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._clients.timeout_s
+                {partition.at(0): which for partition in partitions},
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=self._clients.timeout_s,
             )
             for place, answer in answers.items():
+                partition = Partition(place.topic, place.partition)
                 try:
-                    found[Partition(place.topic, place.partition)] = answer.result().offset
+                    found[partition] = answer.result().offset
                 except KafkaException as exc:
-                    code = kafka_error_of(exc).code()
-                    is_missing = code == KafkaError._NOENT and place.partition >= self._topics.partitions_of(
-                        place.topic
-                    )
-                    if code not in _UNKNOWN and not is_missing:
+                    if kafka_error_of(exc).code() not in _UNKNOWN:
                         raise
-        return found
+                    unknown.append(partition)
+        return found, unknown
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
         """The queue offsets that are kept. Of an empty partition, whose queue offsets are not known, its own."""
