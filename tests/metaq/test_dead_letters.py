@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tests.metaq.consumers import Seen
 from tests.metaq.logs import fill
 from tests.metaq.servers import served
-from tests.waiting import until_async
+from tests.waiting import until, until_async
 from txmsg.administration import DeadLetter, DeadLetterFilter
 from txmsg.administration.log import LogAdministration
 from txmsg.cli.main import main
@@ -32,9 +32,16 @@ DEAD, RETRY = LogQueue(DEAD_LETTERS + "g", 0), LogQueue(RETRIES + "g", 0)
 KEYS = ["a", "b", "a", "c", "b"]
 
 
-@pytest.fixture(params=["directory", "address"])
+@pytest.fixture(params=["directory", "address", pytest.param("kafka", marks=pytest.mark.long)])
 def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess]:
     """A log with a group, of which five messages are dead."""
+    if request.param == "kafka":
+        where = f"{request.getfixturevalue('kafka').address}/{request.getfixturevalue('kafka_prefix')}"
+        with open_log(where) as access:
+            access.append([Append("t", 0, encode(Columns([b""] * 5, [1])))])
+            die(access, KEYS)
+            yield access
+        return
     with Log(tmp_path / "log") as log:
         fill(log, "t", 0, [5])
     where = str(tmp_path / "log")
@@ -51,9 +58,17 @@ def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess
         yield access
 
 
+def become_known(access: LogAccess, group: str) -> None:
+    """Makes a group that has stored an offset: Kafka remembers no other."""
+    member = access.join(group, ["t"])
+    until(lambda: member.view().queues)
+    member.take([LogQueue("t", 0)])
+    member.leave({})
+
+
 def die(access: LogAccess, keys: list[str]) -> None:
     """A dead letter of each of these keys, one after the other."""
-    access.join("g", ["t"]).leave({})
+    become_known(access, "g")
     for number, key in enumerate(keys):
         message = ReceivedMessage(
             "t", b"%d" % number, key, queue=0, offset=number, attempt=17, id_bytes=bytes([number] * 16)
@@ -241,7 +256,7 @@ def test_the_commands_list_show_redrive_and_purge(access: LogAccess) -> None:
 
 
 def test_pages_hold_the_dead_letters_of_all_groups_once_also_when_clocks_go_back(access: LogAccess) -> None:
-    access.join("h", ["t"]).leave({})
+    become_known(access, "h")
     for at_us in (3_000_000, 1_000_000, 6_000_000):  # the second one died by a clock that is behind
         failed = Tried(ReceivedMessage("t", b"h%d" % at_us, queue=0, offset=0, attempt=17, id_bytes=bytes(16)))
         access.append(appends_of("h", [failed], Backoff(retries_max=16), at_us)[1])
