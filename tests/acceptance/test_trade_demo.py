@@ -10,9 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.kafka_server import PrivateKafka
+from tests.spark.kafka_jars import kafka_jars
 from tests.waiting import until
 from txmsg.demo.trades.browser import find_browser
 from txmsg.demo.trades.load import Load, steps
+from txmsg.metaq import LogQueue, open_log
 
 COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "trades"]
 
@@ -40,6 +43,41 @@ def test_all_totals_agree_though_service_broker_tailer_and_spark_are_killed(tmp_
     assert all(0 < each["p50"] <= each["p99"] for each in (*result["latency_ms"].values(), result["spark_batch_ms"]))
     assert result["page_read_by"] == ("connection" if find_browser() is None else "browser")
     until(lambda: not _left_over(keep))
+
+
+@pytest.mark.long
+@pytest.mark.takes_long
+@pytest.mark.timeout(900)
+def test_all_totals_agree_on_a_kafka_of_three_nodes_of_which_one_is_killed(
+    kafka_cluster: PrivateKafka, kafka_prefix: str, tmp_path: Path
+) -> None:
+    """The node is killed when it has some of the trades, and stays away; processes of the demo are killed as well."""
+    where = f"{kafka_cluster.address}/{kafka_prefix}"
+    options = ["--rate", "60", "--seconds", "10", "--seed", "5", "--kill", "--json", "--no-browser"]
+    command = [*COMMAND, *options, "--log", where, "--kafka-jars", str(kafka_jars())]
+    with (tmp_path / "stderr").open("w") as stderr, open_log(where) as log:
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+        def has_trades() -> bool:
+            assert run.poll() is None, (tmp_path / "stderr").read_text()[-5000:]
+            queues = [LogQueue("trade.order", number) for number in log.queues_of("trade.order")]
+            return sum(kept.end for kept in log.ranges(queues).values()) > 50
+
+        try:
+            until(has_trades, within_s=400, why="no trade came to Kafka")
+            kafka_cluster.nodes[0].kill()
+            stdout, _ = run.communicate(timeout=450)
+        finally:
+            run.terminate()  # which ends its processes; one that has ended is left alone
+            run.wait(60)
+            kafka_cluster.nodes[0].start()
+            kafka_cluster.wait_until_ready()
+    assert run.returncode == 0, (tmp_path / "stderr").read_text()[-5000:]
+    result = json.loads(stdout.splitlines()[-1])
+    [turnover_cents] = set(result["turnover_cents"].values())
+    assert result["trades"] == 600
+    assert turnover_cents > 0
+    assert result["kills"] == {"trade_service": 1, "broker": 1, "tailer": 1, "spark": 1}
 
 
 def test_a_kafka_that_cannot_be_used_is_refused_before_anything_starts() -> None:
