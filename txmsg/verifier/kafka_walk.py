@@ -1,6 +1,6 @@
 """Topics of Kafka, read by its client as any reader of what is committed does.
 
-Imports nothing of the log or the mirror. What a record holds is told in docs/how-to/mirror-to-kafka.md.
+Imports nothing of the log or the mirror. What a record holds is told in docs/how-to/kafka.md.
 """
 
 from __future__ import annotations
