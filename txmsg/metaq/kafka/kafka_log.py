@@ -187,7 +187,7 @@ class KafkaLog:
             if append.due_at_us is not None:
                 raise MisuseError(
                     f"a message for topic {append.topic!r} is delayed, which Kafka does not support: send it when it "
-                    "is due, or by a broker of txmsg"
+                    "is due, or by a broker whose topic is mirrored to Kafka"
                 )
             batches.append(ColumnsFor(append.topic, append.queue, unpacked(append.payload)))
         return [offsets[0] for offsets in self._kafka.appender.append(batches)]

@@ -145,13 +145,6 @@ class Topics:
                 f"topic {name} cannot be flushed before each append returns: Kafka relies on copies, so ask for more "
                 "of them with min.insync.replicas (kafka-configs.sh)"
             )
-        usual = TopicSettings()
-        if (settings.write_queues, settings.read_queues, settings.permission) != (None, None, usual.permission):
-            raise MisuseError(
-                f"topic {name} cannot have write_queues, read_queues or a permission: in Kafka all partitions are "
-                "written and read; ACLs (kafka-acls.sh) say who may"
-            )
-        before = self.settings_of(name)
         if (settings.write_queues, settings.read_queues, settings.permission) != (None, None, Permission.READ_WRITE):
             raise MisuseError(
                 f"topic {name} cannot have fewer queues to write than to read, or be closed: partitions of Kafka only "
@@ -159,6 +152,7 @@ class Topics:
             )
         if not self.partitions_of(name):
             raise UnknownTopic(f"topic {name} is not in Kafka: create it first, as with kafka-topics.sh")
+        before = self.settings_of(name)
         changes: list[ConfigEntry] = []
         if settings.compression is not before.compression:
             value = "producer" if settings.compression is Compression.NONE else settings.compression.name.lower()

@@ -1,0 +1,40 @@
+"""What a log in Kafka cannot do is refused before Kafka is asked, with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from txmsg.errors import MisuseError
+from txmsg.message import Message
+from txmsg.metaq import LogAccess, LogProducer, open_log
+from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
+
+
+@pytest.fixture
+def log() -> Iterator[LogAccess]:
+    """Nobody listens there: whoever asks gets another error."""
+    with open_log("kafka://127.0.0.1:9", timeout_s=1) as access:
+        yield access
+
+
+def test_a_delayed_message_is_refused(log: LogAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "settings_of", lambda _: TopicSettings())
+    with pytest.raises(MisuseError, match=r"topic 'trade' is delayed, .* send it when it is due, or by a broker"):
+        LogProducer(log).send(Message("trade", b"", deliver_after=timedelta(minutes=1)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "way_out"),
+    [
+        (TopicSettings(), r"min\.insync\.replicas"),
+        (TopicSettings(flush=Flush.TIMED, write_queues=2), "partitions of Kafka only grow"),
+        (TopicSettings(flush=Flush.TIMED, write_queues=2, read_queues=4), "partitions of Kafka only grow"),
+        (TopicSettings(flush=Flush.TIMED, permission=Permission.READ), r"kafka-acls\.sh"),
+    ],
+)
+def test_settings_that_kafka_does_not_have_are_refused(log: LogAccess, settings: TopicSettings, way_out: str) -> None:
+    with pytest.raises(MisuseError, match=way_out):
+        log.set_topic("trade", settings)
