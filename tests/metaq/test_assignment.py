@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -82,6 +83,37 @@ def test_many_topics_of_one_queue_are_spread_over_those_who_read_the_same(member
     topics = [f"t{number}" for number in range(2 * len(alike))]
     of = view([each._replace(topics=tuple(topics)) for each in alike], *(queues(topic, 1) for topic in topics))
     assert {len(each) for each in shares(of).values()} == {2}
+
+
+def in_zones(*zones: str) -> list[Member]:
+    """Members a, b, c, ... that read topic t, one in each of these zones."""
+    return [Member(chr(ord("a") + place), ("t",), "averaged", zone) for place, zone in enumerate(zones)]
+
+
+@pytest.mark.parametrize(
+    ("zones", "counts"),
+    [
+        (["", "north", "south", "south"], [0, 0, 5, 5]),
+        (["", "north", "north"], [4, 3, 3]),
+        (["", ""], [5, 5]),
+        (["south"], [10]),
+    ],
+    ids=["those near", "nobody near", "nobody says", "one"],
+)
+def test_queues_go_to_members_in_the_zone_of_the_log_or_else_to_all(zones: list[str], counts: list[int]) -> None:
+    of = replace(view(in_zones(*zones), queues("t", 10)), zone="south")
+    assert [len(each) for each in shares(of).values()] == counts
+    assert set().union(*shares(of).values()) == {*of.queues}
+
+
+def test_zones_mean_nothing_to_a_log_without_one() -> None:
+    assert [len(each) for each in shares(view(in_zones("", "south"), queues("t", 10))).values()] == [5, 5]
+
+
+def test_a_topic_that_only_members_elsewhere_read_goes_to_them() -> None:
+    far = Member("z", ("t", "u"), "averaged", "north")
+    of = replace(view([*in_zones("south"), far], queues("t", 2), queues("u", 2)), zone="south")
+    assert shares(of) == {"a": {*queues("t", 2)}, "z": {*queues("u", 2)}}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from tests.chaos.plan import Cut
@@ -13,6 +14,8 @@ from tests.waiting import until_async
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.retries import tried_of
+from txmsg.metaq.group.assignment import averaged, wanted_by
+from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 
@@ -61,6 +64,42 @@ async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path:
             (4, 2),
         ]
         assert log.group("g").members == (), "it has left"
+
+
+def test_members_at_a_server_and_on_its_directory_see_its_zone_and_those_of_each_other(tmp_path: Path) -> None:
+    config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", zone="south")
+    with served(config) as address, RemoteLog(address) as log, LocalLog(tmp_path) as beside:
+        log.append([batch("t", queue, 0, 1) for queue in range(4)])
+        far, near = log.join("g", ["t"], zone="north"), beside.join("g", ["t"], zone="south")
+        for member in (far, near):
+            of = member.view()
+            assert of.zone == "south"
+            assert {each.id: each.zone for each in of.members} == {far.id: "north", near.id: "south"}
+            assert wanted_by(near.id, of, averaged) == {*of.queues}
+        near.leave({})
+        assert wanted_by(far.id, far.view(), averaged) == {*far.view().queues}
+        far.leave({})
+    with served(replace(config, zone="")) as address, RemoteLog(address) as log:
+        assert log.join("g", ["t"]).view().zone == ""
+
+
+async def test_consumers_in_the_zone_of_the_log_have_its_queues(tmp_path: Path) -> None:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", zone="south")) as address:
+        with RemoteLog(address) as log:
+            log.append([batch("t", queue, 0, 1) for queue in range(4)])
+            consumers = [AsyncLogConsumer(address, "g", zone=zone) for zone in ("north", "south")]
+            seen = [Seen(), Seen()]
+            async with AsyncExitStack() as stack:
+                for consumer, handler in zip(consumers, seen, strict=True):
+                    consumer._balance_s = 0.05
+                    consumer.subscribe("t")(handler)
+                    await stack.enter_async_context(consumer)
+                await until_async(lambda: "g" in log.groups() and len(log.group("g").members) == 2)
+                near = next(each.id for each in log.group("g").members if each.zone == "south")
+                await until_async(lambda: {each.owner for each in log.group("g").queues} == {near})
+                log.append([batch("t", queue, 1, 1) for queue in range(4)])
+                await until_async(lambda: sum(message.offset == 1 for message in seen[1].messages) == 4)
+            assert not any(message.offset == 1 for message in seen[0].messages)
 
 
 async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_nothing_is_skipped(tmp_path: Path) -> None:

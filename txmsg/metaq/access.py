@@ -75,11 +75,13 @@ class Fetched:
 
 
 class Member(NamedTuple):
-    """A member of a group. id: its own; ids sort members. strategy: the name of what it assigns queues by."""
+    """A member of a group. id: its own; ids sort members. strategy: the name of what it assigns queues by. zone: where
+    it runs."""
 
     id: str
     topics: tuple[str, ...]
     strategy: str
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class GroupView:
     with handlers read %RETRY%GROUP, too."""
     sought: Mapping[LogQueue, int]
     """Queues of this member for which a seek is pending, with its offset: see `GroupMember.seek_done`."""
+    zone: str = ""
+    """Where the log is: its queues are assigned to members of this zone, if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +200,13 @@ class LogAccess(Protocol):
     # ---- groups
 
     def join(
-        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+        self,
+        group: str,
+        topics: Collection[str],
+        *,
+        start: Start = Start.earliest(),
+        strategy: str = "averaged",
+        zone: str = "",
     ) -> GroupMember:
         """Makes a new member that reads these topics, which need not be there yet. It owns nothing yet.
 

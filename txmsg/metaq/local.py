@@ -206,10 +206,16 @@ class LocalLog:
     # ---- groups
 
     def join(
-        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+        self,
+        group: str,
+        topics: Collection[str],
+        *,
+        start: Start = Start.earliest(),
+        strategy: str = "averaged",
+        zone: str = "",
     ) -> LocalMember:
         require_no_copy(self.root)
-        return self._groups.join(group, topics, start=start, strategy=strategy)
+        return self._groups.join(group, topics, start=start, strategy=strategy, zone=zone)
 
     def groups(self) -> list[str]:
         return self._groups.groups()

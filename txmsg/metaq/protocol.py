@@ -217,11 +217,11 @@ def settings_of(told: LogTopicSettings) -> TopicSettings:
 
 
 def wire_member(member: Member) -> LogMember:
-    return LogMember(id=member.id, topics=member.topics, strategy=member.strategy)
+    return LogMember(id=member.id, topics=member.topics, strategy=member.strategy, zone=member.zone)
 
 
 def member_of(member: LogMember) -> Member:
-    return Member(member.id, tuple(member.topics), member.strategy)
+    return Member(member.id, tuple(member.topics), member.strategy, member.zone)
 
 
 def wire_found(message: ReceivedMessage) -> FoundInLog:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.logs import EventLog
+from txmsg.message import check_name
 from txmsg.metaq.access import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.fetcher import Fetcher, Missing, check_missing
@@ -58,6 +59,8 @@ class AsyncLogConsumer(AsyncLifecycle):
     broadcast: every member gets every message. True for a process that starts afresh each time; the name of an
     instance ("host-1") for one that goes on where it was. It is a group of its own, GROUP%INSTANCE.
     strategy: who owns which queue; the same in all members. Default: `averaged`, equal shares.
+    zone: where this member runs, such as a data centre. If the log's server has a zone (`--zone`), members of the same
+    zone own all queues as long as there are any; the others stand by.
     missing: what becomes of a queue whose next offset is not kept any more: go on at the "earliest" that is (default),
     at the "latest", or stand still with an "error". What was missed is counted, and logged.
     close_timeout_s: how long `close` waits for handlers.
@@ -82,6 +85,7 @@ class AsyncLogConsumer(AsyncLifecycle):
         start: Start | None = None,
         broadcast: bool | str = False,
         strategy: Strategy | None = None,
+        zone: str = "",
         missing: Missing = "earliest",
         retries_max: int = RETRIES_MAX,
         retry_delays_s: Sequence[Seconds] | None = None,
@@ -102,6 +106,7 @@ class AsyncLogConsumer(AsyncLifecycle):
         self._ordered = ordered
         self._strategy = averaged if strategy is None else strategy
         check_takes("strategy", self._strategy, "queues", "members")
+        self._zone = check_name("zone", zone) if zone != "" else ""
         self._missing = check_missing(missing)
         self._backoff = backoff_of(retries_max, retry_delays_s)
         self._clock: Callable[[], float] = time.time
@@ -125,6 +130,7 @@ class AsyncLogConsumer(AsyncLifecycle):
             self._subscriptions.wanted,
             start=self._start,
             strategy=self._strategy,
+            zone=self._zone,
             reads_retries=bool(self._subscriptions.handlers),
             thread=self._member_thread,
             on_ready=self._on_ready,

@@ -36,6 +36,7 @@ class Balance:
         *,
         start: Start,
         strategy: Strategy,
+        zone: str,
         reads_retries: bool,
         thread: Executor,
         on_ready: Callable[[Lane], None],
@@ -47,6 +48,7 @@ class Balance:
         self._reads = (*topics, RETRIES + group) if reads_retries else tuple(topics)
         self._start = start
         self._strategy = strategy
+        self._zone = zone
         self._thread = thread
         self._on_ready = on_ready
         self._member: GroupMember | None = None
@@ -83,6 +85,7 @@ class Balance:
             self._reads,
             start=self._start,
             strategy=getattr(self._strategy, "__qualname__", str(self._strategy)),
+            zone=self._zone,
         )
         if self._has_left:
             self._member.leave({})

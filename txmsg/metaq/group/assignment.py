@@ -27,7 +27,8 @@ def averaged(queues: Sequence[LogQueue], members: Sequence[Member]) -> dict[str,
 def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[LogQueue]:
     """The queues that this member is to own.
 
-    Queues that the same members read are shared out together, those of %RETRY%GROUP apart from others.
+    Queues that the same members read are shared out together, those of %RETRY%GROUP apart from others. Members of the
+    log's zone come first: others are given queues only of topics that none of these reads.
     Raises MisuseError for a strategy that leaves out a queue, or gives one twice or to an unknown member.
     """
     pools: dict[tuple[bool, tuple[Member, ...]], list[LogQueue]] = {}
@@ -35,7 +36,8 @@ def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[LogQue
         is_retry = queue.topic.startswith(RETRIES)
         readers = tuple(member for member in view.members if queue.topic in member.topics)
         if readers:
-            pools.setdefault((is_retry, readers), []).append(queue)
+            near = tuple(member for member in readers if view.zone and member.zone == view.zone)
+            pools.setdefault((is_retry, near or readers), []).append(queue)
     wanted: set[LogQueue] = set()
     for (_, readers), queues in pools.items():
         given = strategy(queues, readers)

@@ -22,6 +22,7 @@ from txmsg.metaq.access import LogQueue, Member
 from txmsg.metaq.store.lock import make_private
 from txmsg.metaq.store.state import write_whole
 
+_ZONE: Final = "zone"
 _SLOT = struct.Struct("<4sIQQ")
 _MAGIC: Final = b"TXO1"
 _SLOT_AT = (0, 32)
@@ -79,7 +80,8 @@ class MemberFile:
         beside = members / f".{member.id}"  # not seen before it is locked
         self._fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
-        os.write(self._fd, json.dumps({"topics": member.topics, "strategy": member.strategy}).encode())
+        told = {"topics": member.topics, "strategy": member.strategy, "zone": member.zone}
+        os.write(self._fd, json.dumps(told).encode())
         beside.rename(self._path)
 
     def is_there(self) -> bool:
@@ -119,11 +121,27 @@ def _member(path: Path) -> Member | None:
             path.unlink(missing_ok=True)
             return None
         told = json.loads(os.read(fd, 1024 * 1024))
-        return Member(path.name, tuple(told["topics"]), told["strategy"])
+        return Member(path.name, tuple(told["topics"]), told["strategy"], told["zone"])
     except (ValueError, KeyError, TypeError) as exc:
         raise CorruptLog(f"{path} cannot be read ({exc}): stop process {path.name}, or delete the file") from exc
     finally:
         os.close(fd)
+
+
+# ---- the zone of the log
+
+
+def set_zone(root: Path, zone: str) -> None:
+    """Where the log is, for members of all its groups. Empty: nowhere in particular."""
+    if zone != zone_in(root):
+        write_whole(root / _ZONE, zone.encode())
+
+
+def zone_in(root: Path) -> str:
+    """See `set_zone`."""
+    with suppress(FileNotFoundError):
+        return (root / _ZONE).read_text()
+    return ""
 
 
 # ---- queues

@@ -37,6 +37,7 @@ from txmsg.metaq.group.files import (
     seek_to,
     sought_in,
     write_begins,
+    zone_in,
 )
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.lock import make_private
@@ -80,6 +81,7 @@ class LocalGroups:
         offsets_at: Callable[[Collection[LogQueue], int], dict[LogQueue, int]],
         settings_of: Callable[[str], TopicSettings],
     ) -> None:
+        self.root = root
         self.directory = root / "groups"
         self.queues_of = queues_of
         self.ranges = ranges
@@ -94,18 +96,26 @@ class LocalGroups:
 
     @_on_disk
     def join(
-        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+        self,
+        group: str,
+        topics: Collection[str],
+        *,
+        start: Start = Start.earliest(),
+        strategy: str = "averaged",
+        zone: str = "",
     ) -> LocalMember:
         """See `LogAccess.join`."""
         check_name("topic", RETRIES + check_name("consumer group", group))
         for topic in topics:
             check_name("topic", topic)
+        if zone:
+            check_name("zone", zone)
         start = check_group_start(start, default=Start.earliest())
         while True:
             with suppress(FileNotFoundError):  # deleted this moment, as by a broadcasting member that ends
-                return self._join(group, topics, start, strategy)
+                return self._join(group, topics, start, strategy, zone)
 
-    def _join(self, group: str, topics: Collection[str], start: Start, strategy: str) -> LocalMember:
+    def _join(self, group: str, topics: Collection[str], start: Start, strategy: str, zone: str) -> LocalMember:
         directory = self.directory / group
         if not directory.is_dir():
             make_private(directory, below=self.directory.parent)
@@ -114,7 +124,7 @@ class LocalGroups:
         member_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
         with locked(directory):
             self._begin(directory, topics, start)
-            file = MemberFile(directory, Member(member_id, tuple(sorted(topics)), strategy))
+            file = MemberFile(directory, Member(member_id, tuple(sorted(topics)), strategy, zone))
         member = LocalMember(self, group, member_id, file)
         self._members = [member for member in self._members if not member.has_left] + [member]
         return member
@@ -214,7 +224,7 @@ class LocalMember:
         topics = {topic for member in members for topic in member.topics}
         queues = sorted(queue for topic in topics for queue in self._queues_to_read(topic))
         sought = {queue: offset for queue, offset in sought_in(self._directory).items() if queue in self._owned}
-        return GroupView(tuple(members), tuple(queues), sought)
+        return GroupView(tuple(members), tuple(queues), sought, zone_in(self._of.root))
 
     def _queues_to_read(self, topic: str) -> Iterable[LogQueue]:
         settings = self._of.settings_of(topic)

@@ -48,7 +48,13 @@ class KafkaGroups:
                 member.leave({})
 
     def join(
-        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+        self,
+        group: str,
+        topics: Collection[str],
+        *,
+        start: Start = Start.earliest(),
+        strategy: str = "averaged",
+        zone: str = "",
     ) -> KafkaMember:
         check_name("topic", RETRIES + check_name("consumer group", group))
         for topic in topics:
@@ -57,6 +63,11 @@ class KafkaGroups:
             raise MisuseError(
                 f"strategy {shown(strategy)} cannot share out queues of {self._clients.address}: Kafka does that "
                 "itself; leave out `strategy`"
+            )
+        if zone:
+            raise MisuseError(
+                f"zone {shown(zone)} cannot share out queues of {self._clients.address}: leave it out, and have a "
+                "member read from the nearest copy by client.rack in the file of --kafka-config"
             )
         self._begin(group, topics, check_group_start(start, default=Start.earliest()))
         member_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -204,9 +204,15 @@ class KafkaLog:
     # ---- groups
 
     def join(
-        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+        self,
+        group: str,
+        topics: Collection[str],
+        *,
+        start: Start = Start.earliest(),
+        strategy: str = "averaged",
+        zone: str = "",
     ) -> GroupMember:
-        return self._kafka.groups.join(group, topics, start=start, strategy=strategy)
+        return self._kafka.groups.join(group, topics, start=start, strategy=strategy, zone=zone)
 
     def groups(self) -> list[str]:
         return self._kafka.groups.groups()

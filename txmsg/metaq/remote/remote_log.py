@@ -233,7 +233,13 @@ class RemoteLog:
     # ---- groups
 
     def join(
-        self, group: str, topics: Collection[str], *, start: Start = Start.earliest(), strategy: str = "averaged"
+        self,
+        group: str,
+        topics: Collection[str],
+        *,
+        start: Start = Start.earliest(),
+        strategy: str = "averaged",
+        zone: str = "",
     ) -> RemoteMember:
         member = RemoteMember(
             self._server,
@@ -241,6 +247,7 @@ class RemoteLog:
             tuple(topics),
             start=check_group_start(start, default=Start.earliest()),
             strategy=strategy,
+            zone=zone,
             timeout_s=self._timeout_s,
             session_s=self._session_s,
             on_left=self._members.discard,

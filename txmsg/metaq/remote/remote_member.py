@@ -35,6 +35,7 @@ class RemoteMember:
         *,
         start: Start,
         strategy: str,
+        zone: str,
         timeout_s: float,
         session_s: float,
         on_left: Callable[[RemoteMember], object],
@@ -53,6 +54,7 @@ class RemoteMember:
             topics=topics,
             start=start_to_wire(start),
             strategy=strategy,
+            zone=zone,
             session_ms=round(session_s * 1000),
         )
         self._renewed_at = time.monotonic()
@@ -81,6 +83,7 @@ class RemoteMember:
             tuple(map(member_of, reply.members)),
             tuple(queues_of_sets(reply.queues)),
             {queue: offset or 0 for queue, offset in offsets_of(reply.sought).items()},
+            reply.zone,
         )
 
     def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.errors import MisuseError
+from txmsg.message import check_name
 from txmsg.metaq.copy.copies import COPIES_MAX
 from txmsg.metaq.store.log import LogConfig
 from txmsg.settings.catalogue import Kind, check_settings, required, setting
@@ -109,6 +110,13 @@ class MetaQConfig:
     )
     copies: CopiesConfig = field(default_factory=CopiesConfig)
     """Of copies that follow this log."""
+    zone: str = setting(
+        "",
+        "Where this server is, such as a data centre. Members of a group that are in the same zone own the queues, if "
+        "there are any.",
+        option="--zone",
+        metavar="NAME",
+    )
     user: UserConfig = field(default_factory=UserConfig)
     """What each user may take."""
     insecure: bool = insecure_setting()
@@ -164,6 +172,8 @@ class MetaQConfig:
         if self.access is not None and self.access_from:
             raise MisuseError("users come from a file or from brokers: give --access or --access-from, not both")
         self.access_addresses()
+        if self.zone:
+            check_name("--zone", self.zone)
         if self.follow and not self.follow.startswith(UNIX):
             check_address("the leader of a copy", self.follow)
         if self.follow and self.copies.required:

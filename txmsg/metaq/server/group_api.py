@@ -52,7 +52,9 @@ class GroupApi:
         start = start_of_wire(request.start)
 
         def join() -> GroupMember:
-            return self._log.join(request.group, tuple(request.topics), start=start, strategy=request.strategy)
+            return self._log.join(
+                request.group, tuple(request.topics), start=start, strategy=request.strategy, zone=request.zone
+            )
 
         member_id = await self._sessions.join(
             request.session, join, request.session_ms / 1000, owner=current_caller().name
@@ -74,6 +76,7 @@ class GroupApi:
                 members=map(wire_member, found.members),
                 queues=sets_of_queues(found.queues),
                 sought=wire_offsets(dict(found.sought)),
+                zone=found.zone,
             )
 
         return await self._call(request, view)

@@ -18,6 +18,7 @@ from txmsg.metaq.access import NOTES, LogQueue
 from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.copy.follower import AGAIN, Follower, begin_if_new
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
+from txmsg.metaq.group.files import set_zone
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.calls import Server as LeaderServer
 from txmsg.metaq.server.appender import Appender
@@ -140,6 +141,7 @@ async def _serve_log(
         )
         log = await asyncio.to_thread(opened)
         stack.enter_context(closing(log))
+        set_zone(given.config.data_dir, given.config.zone)
         threads = [
             stack.enter_context(ThreadPoolExecutor(count, thread_name_prefix=f"txmsg-metaq-{name}"))
             for name, count in (("append", 3), ("read", _READERS), ("group", _GROUP_THREADS))

@@ -320,30 +320,34 @@ class AppendReply(_message.Message):
     def __init__(self, base_offset: _Optional[_Iterable[int]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class LogMember(_message.Message):
-    __slots__ = ("id", "topics", "strategy")
+    __slots__ = ("id", "topics", "strategy", "zone")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
     id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
     strategy: str
-    def __init__(self, id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ...) -> None: ...
+    zone: str
+    def __init__(self, id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., zone: _Optional[str] = ...) -> None: ...
 
 class JoinGroupRequest(_message.Message):
-    __slots__ = ("session", "group", "topics", "strategy", "session_ms", "start")
+    __slots__ = ("session", "group", "topics", "strategy", "session_ms", "start", "zone")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     SESSION_MS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     group: str
     topics: _containers.RepeatedScalarFieldContainer[str]
     strategy: str
     session_ms: int
     start: str
-    def __init__(self, session: _Optional[bytes] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., session_ms: _Optional[int] = ..., start: _Optional[str] = ...) -> None: ...
+    zone: str
+    def __init__(self, session: _Optional[bytes] = ..., group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., session_ms: _Optional[int] = ..., start: _Optional[str] = ..., zone: _Optional[str] = ...) -> None: ...
 
 class JoinGroupReply(_message.Message):
     __slots__ = ("member_id",)
@@ -370,14 +374,16 @@ class MemberReply(_message.Message):
     def __init__(self, taken: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
 
 class MemberView(_message.Message):
-    __slots__ = ("members", "queues", "sought")
+    __slots__ = ("members", "queues", "sought", "zone")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     SOUGHT_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[LogMember]
     queues: _containers.RepeatedCompositeFieldContainer[QueueSet]
     sought: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
-    def __init__(self, members: _Optional[_Iterable[_Union[LogMember, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ..., sought: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
+    zone: str
+    def __init__(self, members: _Optional[_Iterable[_Union[LogMember, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ..., sought: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., zone: _Optional[str] = ...) -> None: ...
 
 class ListLogGroupsRequest(_message.Message):
     __slots__ = ()
