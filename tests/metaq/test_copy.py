@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.metaq.copies import end_of, frames_of, until_copied
-from tests.metaq.logs import batch, bodies, read_all
+from tests.metaq.logs import batch, bodies, read_all, read_around
 from tests.metaq.servers import served
 from tests.metrics.scraping import scrape
 from tests.ports import own_port
@@ -30,6 +32,7 @@ from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import CopiesConfig, MetaQConfig
 from txmsg.metaq.server.server import serve
+from txmsg.metaq.store.ahead import AHEAD_MAX
 from txmsg.metaq.store.log import Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.role import copy_of, fence_of
@@ -351,6 +354,34 @@ def test_offsets_that_a_lost_leader_may_have_given_out_are_passed_over(tmp_path:
         ranges = log.ranges([T, LogQueue("m", 0)])
         assert ranges[T].end > 1_000_000
         assert ranges[LogQueue("m", 0)].end == 5
+
+
+@pytest.mark.parametrize("leader_is_lost", [False, True])
+def test_delayed_messages_that_wait_come_once_each_after_a_promotion(tmp_path: Path, *, leader_is_lost: bool) -> None:
+    def come(name: str) -> list[bytes]:
+        return list(read_around(LogReader(tmp_path / name).queue("t", 0)).values())
+
+    with served(leading(tmp_path)) as address, RemoteLog(address) as leader:
+        with served(following(tmp_path, address)):
+            producer = LogProducer(leader, queues=1)
+            producer.send(Message("t", b"before", deliver_after=timedelta(milliseconds=1)))
+            until(lambda: come("leader") == [b"before"])
+            producer.send_many([Message("t", body, deliver_after=timedelta(hours=1)) for body in (b"a", b"b")])
+            until_copied(tmp_path / "leader", tmp_path / "copy")
+            until((tmp_path / "copy" / "ahead").exists)
+        if not leader_is_lost:
+            promote(tmp_path / "copy")
+    if leader_is_lost:
+        promote(tmp_path / "copy", leader_is_lost=True)
+    with Log(tmp_path / "copy") as log:
+        LogProducer(log, queues=1).send(Message("t", b"later", deliver_after=timedelta(milliseconds=1)))
+        until(lambda: come("copy") == [b"before", b"later"])
+        offsets = list(read_around(LogReader(tmp_path / "copy").queue("t", 0)))
+        assert offsets == [0, 1 + AHEAD_MAX * leader_is_lost], "its leader may have moved others meanwhile"
+    for _ in range(2):
+        with Log(tmp_path / "copy", clock=lambda: time.time() + 7200) as log:
+            until(lambda: come("copy") == [b"before", b"later", b"a", b"b"])
+            log.checkpoint()
 
 
 def test_a_producer_that_has_seen_the_promoted_copy_refuses_the_former_leader(tmp_path: Path) -> None:

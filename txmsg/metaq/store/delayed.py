@@ -306,14 +306,19 @@ class Mover:
         return {(batch.topic, batch.queue) for batch in batches}
 
     def _is_there(self, move: _Move) -> bool:
-        """Whether what was moved is in its queue; also when what was moved is not kept any more, here or there."""
+        """Whether what was moved is in its queue; also when what was moved is not kept any more, here or there.
+
+        Not where offsets are missing: a power cut, or a lost leader, took it, and its place was passed over.
+        """
         for _, entry in self._entries(move.entry, move.entry + 1):
             topic, _, payload = entry.batch
             assert self._reader is not None
             try:
                 batches = self._reader.queue(topic, move.queue).fetch(move.base_offset, size_bytes_max=1)
-            except (OffsetsMissing, CorruptLog):
+            except CorruptLog:
                 continue
+            except OffsetsMissing:
+                return False
             except OffsetOutOfRange as exc:
                 if move.base_offset < exc.begin:
                     continue

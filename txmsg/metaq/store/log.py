@@ -297,6 +297,7 @@ class Log:
             self._require_usable()
             _, foreseen, _ = packed(appends, self._queues, self._writer, self.identity)
             bases = [cell.base_offset for _, cell, _ in foreseen]
+            self._own.update((batch.topic, batch.queue) for batch in batches)
             self._note(self._place([Append(*note(bases)), *appends]))
             end = self._writer.end
         self._sync(end)
@@ -454,9 +455,9 @@ class Log:
 
     @property
     def own_queues(self) -> Collection[QueueKey]:
-        """The queues that were appended to since it was opened, but for those that are mirrored."""
+        """The queues that were appended to since it was opened, but for those that are mirrored, or read by nobody."""
         with self._lock:
-            return frozenset(self._own)
+            return frozenset(queue for queue in self._own if queue[0] != DELAYED)
 
     def fence(self, generation: int) -> int:
         """Takes no appends from now on, also when it is opened again: a copy goes on under this generation.
