@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,6 +156,41 @@ class Refusing(LogSink):
         if any(batch.topic == "bad" for batch in batches):
             raise self.error
         super().append(batches)
+
+
+def test_a_queue_that_stopped_for_want_of_a_right_goes_on_once_it_is_there(
+    table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Denying(LogSink):
+        denied = 0
+        is_allowed = False
+
+        def append(self, batches: list[Batch]) -> None:  # type: ignore[override]
+            if not self.is_allowed and any(batch.topic == "bad" for batch in batches):
+                Denying.denied += 1
+                raise PermissionDenied("user tailer may not send topic:bad")
+            super().append(batches)
+
+    monkeypatch.setattr("txmsg.binlog.stops.AGAIN_S", 0.1)
+    caplog.set_level(logging.INFO, "txmsg.binlog.stops")
+    table.topic("bad")
+    table.add("bad", 5)
+    sink = Denying(open_log(tmp_path, append=True), str(tmp_path))
+    with tailing(table.url, tmp_path, sink=lambda: sink) as running:
+        until(lambda: bool(stops(table)))
+        table.add("bad", 5)
+        table.add("t", 5)
+        await_equal(table, tmp_path, "t")
+        denied = Denying.denied
+        until(lambda: Denying.denied > denied)
+        assert list(stops(table)) == ["bad/0"]
+        assert caplog.text.count("is mirrored no further") == 1, "told once, however often it is tried"
+        sink.is_allowed = True
+        await_equal(table, tmp_path, "bad")
+        until(lambda: stops(table) == {} and running.tailer.progress.stopped == 0)
+        table.add("bad", 5)
+        await_equal(table, tmp_path, "bad")
+    assert "topic bad queue 0 is mirrored again" in caplog.text
 
 
 @pytest.mark.parametrize(

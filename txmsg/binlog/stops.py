@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.progress import Progress
-from txmsg.errors import MirrorDiverged
+from txmsg.errors import MirrorDiverged, PermissionDenied
 from txmsg.logs import EventLog
 
 _log = EventLog(__name__)
 
 _REASON_LENGTH_MAX = 2000
+AGAIN_S: Final = 60.0
+"""How long after a queue was stopped for want of a right it is tried again."""
 
 
 class Stops:
-    """The queues that one run does not mirror any further. The next start of the tailer looks at them again."""
+    """The queues that one run does not mirror any further. The next start of the tailer looks at them again.
+
+    Those that stopped for want of a right are tried again while it runs: nobody who gives a right restarts a tailer.
+    """
 
     def __init__(self, mirrors: Mirrors, progress: Progress) -> None:
         self._mirrors = mirrors
         self._progress = progress
-        self._ids: set[int] = set()
+        self._reasons: dict[int, str] = {}
+        self._again_at: dict[int, float] = {}
         progress.stopped = 0
 
     def __contains__(self, queue_id: int) -> bool:
-        return queue_id in self._ids
+        return queue_id in self._reasons
 
     def add(self, queue_id: int, topic: str, number: int, error: Exception) -> None:
         """Stops at a queue. From now on retention keeps what follows in the table, as what a group has not read."""
-        self._ids.add(queue_id)
-        self._progress.stopped = len(self._ids)
         reason = str(error) if str(error) else repr(error)
+        if isinstance(error, PermissionDenied):
+            self._again_at[queue_id] = time.monotonic() + AGAIN_S
+        if self._reasons.get(queue_id) == reason:
+            return
+        self._reasons[queue_id] = reason
+        self._progress.stopped = len(self._reasons)
         _log.error(
             "mirror.queue_stopped",
             "topic %(topic)s queue %(queue)d is mirrored no further, the others go on: %(error)s",
@@ -39,3 +52,19 @@ class Stops:
         # Where log and table are equal up to is known of one that has diverged; else the position noted last is right.
         offset = error.offset if isinstance(error, MirrorDiverged) else None
         self._mirrors.stop(queue_id, offset, reason[:_REASON_LENGTH_MAX])
+
+    def to_try(self) -> set[int]:
+        """The queues to try again now, each of which is named once: until it goes on, or stops again."""
+        now = time.monotonic()
+        due = {queue_id for queue_id, at in self._again_at.items() if at <= now}
+        for queue_id in due:
+            del self._again_at[queue_id]
+        return due
+
+    def remove(self, queue_id: int, topic: str, number: int) -> None:
+        """A queue goes on."""
+        del self._reasons[queue_id]
+        self._progress.stopped = len(self._reasons)
+        _log.info(
+            "mirror.queue_resumed", "topic %(topic)s queue %(queue)d is mirrored again", topic=topic, queue=number
+        )

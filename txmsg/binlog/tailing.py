@@ -191,6 +191,20 @@ class Tailing:
         self._dirty.discard(queue.id)
         self._stops.add(queue.id, queue.topic, queue.number, error)
 
+    def _try_again(self) -> None:
+        """Has queues that stopped for want of a right go on, by the table, as far as they have it now."""
+        due = self._stops.to_try()
+        if not due:
+            return
+        found = [queue for queue in table.queues(self._session, self._include, self._exclude) if queue.id in due]
+        self._open(found)
+        for in_table, queue in self._under_way(found):
+            self._refill(queue, in_table.end)
+        self.append()
+        for _, queue in self._under_way(found):
+            self._dirty.add(queue.id)
+            self._stops.remove(queue.id, queue.topic, queue.number)
+
     def _mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
         self._sink.mark_hole(topic, number, begin, end)
         self.progress.missing += end - begin
@@ -220,6 +234,7 @@ class Tailing:
         if not self._in_transaction:
             self._taken_end = max(self._taken_end, sent_end)
         reading.confirm(self._taken_end)
+        self._try_again()
         self._note_lag(reading, is_all=not messages)
         self._note_positions()
         self._note_slot()
