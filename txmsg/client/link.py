@@ -183,6 +183,7 @@ class Link:
                 error=failure.error[:ERROR_TEXT_SIZE_MAX],
                 delay_ms=-1 if failure.delay_s is None else round(failure.delay_s * 1000),
                 dead=failure.is_final,
+                rejected=failure.is_rejected,
             )
         )
         self._settled(hand, offset)

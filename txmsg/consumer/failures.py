@@ -42,11 +42,15 @@ class RetryAfter(Exception):
 
 
 class Failure(NamedTuple):
-    """A delivery that failed. delay_s: until the next one; None: the back-off decides. is_final: there is none."""
+    """A delivery that failed. delay_s: until the next one; None: the back-off decides. is_final: there is none.
+
+    is_rejected: the message is why, and not the handler or what it needs.
+    """
 
     error: str
     delay_s: float | None = None
     is_final: bool = False
+    is_rejected: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +95,14 @@ class Retry:
             case Skip():
                 return None
             case Reject():
-                return Failure(error, is_final=True)
+                return Failure(error, is_final=True, is_rejected=True)
             case RetryAfter():
                 return Failure(error, exc.delay_s, is_final=self._is_last(attempt))
         chosen = next((chosen for kind, chosen in self.by_type.items() if isinstance(exc, kind)), self)
         if chosen is Skip:
             return None
         if not isinstance(chosen, Retry):
-            return Failure(error, is_final=True)
+            return Failure(error, is_final=True, is_rejected=True)
         return Failure(error, chosen.delay_s(attempt, random.uniform(-1, 1)), is_final=chosen._is_last(attempt))
 
     def delay_s(self, attempt: int, chance: float = 0.0) -> float | None:

@@ -259,6 +259,7 @@ class NotifyApi:
                         refusal.error,
                         refusal.delay_ms / 1000 if refusal.delay_ms >= 0 else None,
                         refusal.dead,
+                        refusal.rejected,
                     )
                     for refusal in request.refusals
                 ],

@@ -273,14 +273,15 @@ class Group:
             if feed is not None:
                 touched[feed.queue_id] = feed
                 self._ack(client_id, feed, receipt, now, expired)
-        for receipt, error, delay_s, is_final in refusals:
+        for receipt, error, delay_s, is_final, is_rejected in refusals:
             feed = self._feed_of(receipt, expired)
             if feed is not None:
                 touched[feed.queue_id] = feed
                 _, token, _, offsets = receipt
                 done, late = feed.window.take_back(token, offsets)
                 retried, late = self.retries.take_back(feed.queue_id, token, late) if late else ([], [])
-                self._fail(client_id, token, {feed: done}, retried, Failure(error, delay_s, is_final), now)
+                failure = Failure(error, delay_s, is_final, is_rejected)
+                self._fail(client_id, token, {feed: done}, retried, failure, now)
                 if late:
                     expired.append(receipt._replace(offsets=late))
         return expired, list(touched.values())
@@ -388,8 +389,8 @@ class Group:
             self.retries.settled(retried, failure)
 
     def _pauses(self, client_id: str | None, token: int, count: int, failure: Failure, now: float) -> bool:
-        """Whether the group is paused after these failures. One that is final is of the message, not of the group."""
-        if client_id is not None and failure.is_final:
+        """Whether the group is paused after these failures. A rejection is of the message, not of the group."""
+        if client_id is not None and failure.is_rejected:
             if self.members.succeeded(client_id, now, count):
                 self.wake_all()
             return False

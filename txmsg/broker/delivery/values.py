@@ -42,12 +42,16 @@ class MessageBatch:
 
 
 class Refusal(NamedTuple):
-    """A negative acknowledgement. delay_s: when to redeliver; None: the back-off decides. is_final: never."""
+    """A negative acknowledgement. delay_s: when to redeliver; None: the back-off decides. is_final: never.
+
+    is_rejected: because of the message, not of the consumer.
+    """
 
     receipt: Receipt
     error: str
     delay_s: float | None = None
     is_final: bool = False
+    is_rejected: bool = False
 
 
 class Outlet(Protocol):

@@ -43,12 +43,13 @@ EXPIRED = "not acknowledged within its visibility timeout"
 class Failure:
     """Why a delivery failed. delay_s: when the consumer wants the next one; None: the back-off decides.
 
-    is_final: the consumer wants none.
+    is_final: the consumer wants none. is_rejected: because of the message, not of the consumer.
     """
 
     error: str
     delay_s: float | None = None
     is_final: bool = False
+    is_rejected: bool = False
 
     def next_s(self, backoff: Backoff, attempt: int) -> float | None:
         """Seconds from the failure of delivery `attempt` to the next one; None: now it is a dead letter."""

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, transaction
 
 from txmsg.checker.fence import Fence
 from txmsg.client.body import Key, MessagePlan
@@ -127,7 +127,7 @@ def _tell_committed(producer: Producer, half: Half, using: str) -> None:
     """After the commit: as Django says. PostgreSQL answers COMMIT of a transaction that has failed with a ROLLBACK."""
     try:
         is_there = rows.is_fence_written(using, half.transaction_id)
-    except DatabaseError as exc:
+    except Error as exc:
         is_there = False
         _log.warning(
             "transaction.fence_unreadable",

@@ -24,6 +24,7 @@ from txmsg.wire.headers import pack_headers
 HEADER: Final = "txmsg-tried"
 """The header of a copy that tells where it came from."""
 _ERROR_LENGTH_MAX: Final = 2000
+_LITTLE: Final = 1.25
 _DELAY_S_MAX: Final = 7 * 24 * 3600.0
 
 
@@ -80,13 +81,15 @@ def appends_of(group: str, failed: Sequence[Tried], backoff: Backoff, now_us: in
 
 
 def _level_of(backoff: Backoff, attempt: int, delay_s: float) -> int:
-    """The queue of this delay; for one that was asked for, of the next longer one, where it keeps nothing waiting."""
+    """The queue of this delay; for one that was asked for, of the next longer one, where it keeps nothing waiting.
+
+    One that is a little longer than a queue's, as by jitter, is of that queue: those behind it wait for that little.
+    """
     own = min(attempt, len(backoff.delays_s)) - 1
     if backoff.delays_s[own] == delay_s:
         return own
-    return min(
-        (level for level, each in enumerate(backoff.delays_s) if each >= delay_s), key=backoff.delays_s.__getitem__
-    )
+    fitting = [level for level, each in enumerate(backoff.delays_s) if each * _LITTLE >= delay_s]
+    return min(fitting, key=backoff.delays_s.__getitem__)
 
 
 def again_of(group: str, dead: Sequence[Tried], now_us: int) -> Append:

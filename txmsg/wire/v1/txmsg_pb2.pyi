@@ -139,16 +139,18 @@ class Receipt(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., token: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("receipt", "error", "delay_ms", "dead")
+    __slots__ = ("receipt", "error", "delay_ms", "dead", "rejected")
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     DEAD_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
     receipt: Receipt
     error: str
     delay_ms: int
     dead: bool
-    def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ..., dead: bool = ...) -> None: ...
+    rejected: bool
+    def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ..., dead: bool = ..., rejected: bool = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
     __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held", "line", "received", "call", "max_bytes")
