@@ -6,10 +6,13 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError
+import pytest
+from confluent_kafka import KafkaError, Producer
 
 from txmsg.metaq.access import LogQueue
+from txmsg.metaq.kafka import reader as reader_module
 from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.kafka_log import KafkaLog
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.positions import Positions
 from txmsg.metaq.kafka.probe import Probe
@@ -53,6 +56,9 @@ class Client:
     def incremental_assign(self, _: object) -> None:
         pass
 
+    def resume(self, _: object) -> None:
+        pass
+
     def consume(self, _: int, __: float) -> list[Told]:
         told, self._told = self._told, []
         return told
@@ -72,3 +78,27 @@ def test_records_that_come_together_with_the_end_behind_them_are_read() -> None:
     [fetched] = Reader(clients, positions, threading.Event()).fetch({T0: 5}, 1000, 1.0)
     [batch] = fetched.batches
     assert (batch.base_offset, batch.end_offset) == (5, 7)
+
+
+def test_a_queue_that_was_paused_is_read_after_a_seek(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock", "log_level": 0})
+    producer.list_topics("t", timeout=5.0)
+    [node] = producer.list_topics(timeout=5.0).brokers.values()
+    for number in range(400):
+        producer.produce("t", b"%06d" % number + b"x" * 1500, partition=0)
+    assert producer.flush(10.0) == 0
+    monkeypatch.setattr(reader_module, "_LANE_BYTES_MAX", 100_000)
+    log = KafkaLog(parse_address(f"kafka://{node.host}:{node.port}"), {}, timeout_s=5.0)
+
+    def read_from(offset: int) -> int:
+        [fetched] = log.fetch({T0: offset}, size_bytes_max=64 * 1024, wait_s=5.0)
+        [batch] = fetched.batches
+        assert batch.base_offset == offset
+        return batch.end_offset
+
+    try:
+        assert read_from(read_from(0)) > 0
+        for offset in (0, 300, 0, 100):
+            read_from(offset)
+    finally:
+        log.close()

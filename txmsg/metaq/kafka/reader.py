@@ -120,13 +120,14 @@ class Reader:
             if isinstance(place, OffsetOutOfRange):
                 errors[queue] = place
             else:
-                lane = _Lane(queue, new[queue], place, now)
-                partition = self._positions.partition_of(queue)
-                self._lanes[queue] = self._by_place[partition] = lane
-                lanes.append((partition, lane))
+                lanes.append((self._positions.partition_of(queue), _Lane(queue, new[queue], place, now)))
         if lanes:
+            starts = [partition.at(lane.at) for partition, lane in lanes]
             with self._clients.translated("reading a topic"):
-                self._consumer.incremental_assign([partition.at(lane.at) for partition, lane in lanes])
+                self._consumer.incremental_assign(starts)
+                self._consumer.resume(starts)  # the client keeps a partition paused that was dropped so
+            for partition, lane in lanes:
+                self._lanes[lane.queue] = self._by_place[partition] = lane
         return bool(lanes), errors
 
     def _drop(self, queues: Sequence[LogQueue]) -> None:
