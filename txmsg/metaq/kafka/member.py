@@ -138,9 +138,9 @@ class KafkaMember:
         if not offsets:
             return
         membership.commit(self._offsets.commits_of(offsets))
-        self._done.update(
-            (queue, at.offset) for queue, at in offsets.items() if queue.topic.startswith((RETRIES, DEAD_LETTERS))
-        )
+        # Others may read these topics, too. Dead letters are dealt with by who joins for no topics: redrive and purge.
+        ours = {RETRIES + self.group} if self._topics else {RETRIES + self.group, DEAD_LETTERS + self.group}
+        self._done.update((queue, at.offset) for queue, at in offsets.items() if queue.topic in ours)
 
     def _trim(self) -> None:
         """Deletes retries that had their turn, and dead letters that were dealt with: Kafka keeps them for ever."""
