@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from click.testing import CliRunner
 from tests.binlog.tailers import Table, await_equal, logged, tailing
 from tests.integration.cli_harness import said
 from tests.waiting import until
+from txmsg.binlog.database import connect
+from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.rows import Batch
 from txmsg.cli.main import main
 from txmsg.errors import CorruptLog, InvalidName, PermissionDenied
@@ -92,6 +95,17 @@ def test_a_queue_whose_table_has_changed_stops_alone(
     assert next_offset == {"deleted_and_made_again": 0, "set_back": 2, "deleted_by_hand": 5}[broken_by.__name__], (
         "retention would drop what is not mirrored"
     )
+
+
+def test_positions_in_topics_that_were_deleted_from_the_log_are_forgotten(table: Table) -> None:
+    table.topic("bad", 2)
+    with closing(connect(table.url)) as session:
+        mirrors = Mirrors(session, "m")
+        mirrors.settle(None, None)
+        ids = [table.id_of("bad"), table.id_of("bad", 1), table.id_of("t")]
+        mirrors.write(dict.fromkeys(ids, 3), log="kafka://h:1", generation=1)
+        mirrors.forget(["bad"])
+        assert list(mirrors.positions()) == [table.id_of("t")]
 
 
 def test_after_a_fork_a_queue_that_had_stopped_goes_on_with_all_that_has_come_meanwhile(

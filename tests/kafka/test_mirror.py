@@ -361,6 +361,8 @@ def test_a_topic_that_differs_from_the_table_is_left_alone_until_fork_has_it_cre
 
     forked = json_of("tailer", "fork", "--storage", url, "--metaq", where, "--yes")
     assert forked["deleted_topics"] == ["trade"]
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select from txmsg.mirror_queue").fetchall() == []
     tailer.start()
     load.write(10)
     require_equal(url, where, load.count)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from tests.mirror.rows import Stored, written
+from txmsg.binlog.comparing import Compared, compare
 from txmsg.binlog.config import TailerConfig
+from txmsg.binlog.mirrors import Mirrors, Position
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
-from txmsg.binlog.sink import Mark, content_crc
-from txmsg.errors import CorruptLog, MisuseError
-from txmsg.message import QueueNumber
+from txmsg.binlog.sink import Mark, OffsetRange, Tail, content_crc
+from txmsg.binlog.table import TableQueue
+from txmsg.errors import CorruptLog, InvalidMessage, MisuseError
+from txmsg.message import QueueId, QueueNumber
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.location import parse_address
+from txmsg.metaq.kafka.probe import Bounds, Partition
 from txmsg.metaq.kafka.record import OFFSET, Record
-from txmsg.metaq.kafka.transactions import Note
-from txmsg.mirror.kafka_sink import _mark_of, _note_of, _noted, _records
+from txmsg.metaq.kafka.transactions import Note, Part, TransactionalWriter
+from txmsg.mirror.kafka_sink import KafkaSink, _mark_of, _note_of, _noted, _records
 from txmsg.verifier.kafka_walk import headers_of, offset_of, row_of
 from txmsg.wire.headers import pack_headers
 
@@ -126,3 +135,90 @@ def test_copies_are_settings_of_a_kafka_alone() -> None:
         TailerConfig(storage="postgresql://h/d", metaq="log", replication_factor=3)
     with pytest.raises(MisuseError, match="more than replication_factor"):
         TailerConfig(storage="postgresql://h/d", metaq="kafka://h:1", replication_factor=1, min_insync_replicas=2)
+
+
+# ---- where a queue ends of which nothing can be read
+
+
+def tail_of(bounds: Bounds, note: Note | None) -> Tail | Exception:
+    sink = object.__new__(KafkaSink)
+    sink.name = "kafka://h:1"
+    return sink._tail("trade", 0, bounds, None, note)
+
+
+def test_a_partition_that_holds_aborted_transactions_alone_is_empty() -> None:
+    assert tail_of(Bounds(0, 501), None) == Tail(OffsetRange(0, 0), None)
+    assert tail_of(Bounds(0, 501), Note(501, _note_of(7))) == Tail(OffsetRange(0, 7), None)
+
+
+def test_a_partition_whose_records_have_expired_ends_where_it_was_noted() -> None:
+    assert tail_of(Bounds(501, 501), Note(501, _note_of(7))) == Tail(OffsetRange(0, 7), None)
+    assert tail_of(Bounds(501, 501), None) == Tail(None, None)
+
+
+@dataclass
+class Expired:
+    """A sink that knows no more where its one queue ended, and the mirror, which has noted it for a log."""
+
+    name: str
+    log: str
+
+    def tails(self, _: object) -> list[Tail]:
+        return [Tail(None, None)]
+
+    def look(self) -> Expired:
+        return self
+
+    def positions(self) -> dict[int, Position]:
+        return {7: Position(40, None)}
+
+
+@pytest.mark.parametrize(("log", "end"), [("kafka://h:1/new.", 40), ("kafka://h:1/old.", 0)])
+def test_what_was_noted_of_another_log_says_nothing_of_this_one(
+    log: str, end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txmsg.binlog.comparing.table.marks_at", lambda *_: {})
+    known: Any = Expired("kafka://h:1/new.", log)
+    queue = TableQueue(QueueId(7), "trade", QueueNumber(0), 0, 50)
+    [compared] = compare(cast("Any", None), known, cast("Mirrors", known), [queue])
+    assert isinstance(compared, Compared)
+    assert (compared.in_log.end, compared.go_on.next_offset) == (end, end)
+
+
+# ---- writing, to librdkafka's own broker for tests
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    broker = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "x", "log_level": 0})
+    [node] = broker.list_topics(timeout=5).brokers.values()
+    yield f"{node.host}:{node.port}"
+    del broker
+
+
+def record_of(value: bytes) -> Record:
+    return Record(value, None, 1, [(OFFSET, b"0")])
+
+
+def read_from(servers: str, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"})
+    with closing(consumer):
+        consumer.assign([Partition(topic, 0).at(0)])
+        return [message.value() for message in consumer.consume(count, timeout=10)]
+
+
+def test_a_record_that_cannot_be_made_leaves_the_writer_as_it_was(servers: str) -> None:
+    client = Producer({"bootstrap.servers": servers, "log_level": 0})
+    for topic in ("good", "bad"):
+        client.list_topics(topic, timeout=5)  # which makes it
+
+    def bad() -> Iterator[Record]:
+        yield record_of(b"begun")
+        raise InvalidMessage("headers that cannot be read")
+
+    writer = TransactionalWriter(Clients(parse_address(f"kafka://{servers}"), {}, timeout_s=8.0), "mirror")
+    with closing(writer):
+        with pytest.raises(InvalidMessage, match="cannot be read"):
+            writer.write([Part(Partition("bad", 0), bad(), "1")])
+        writer.write([Part(Partition("good", 0), [record_of(b"taken")], "1")])
+    assert read_from(servers, "good", 1) == [b"taken"]

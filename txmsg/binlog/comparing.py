@@ -63,7 +63,7 @@ def compare(
     """Compares each queue at the log's end: by the message, for numbers alone mislead. In their order."""
     tails = dict(zip(queues, sink.tails([(queue.topic, queue.number) for queue in queues]), strict=True))
     if any(isinstance(tail, Tail) and tail.range is None for tail in tails.values()):
-        tails = _as_noted(tails, mirrors)
+        tails = _as_noted(tails, mirrors, sink.name)
     marks = {queue.id: tail.last for queue, tail in tails.items() if isinstance(tail, Tail) and tail.last is not None}
     table_marks = table.marks_at(session, {queue_id: mark.offset for queue_id, mark in marks.items()})
     for queue, tail in tails.items():
@@ -77,9 +77,12 @@ def compare(
         yield _looked_again(session, compared, tail.last) if compared.is_diverged else compared
 
 
-def _as_noted(tails: Mapping[TableQueue, Tail | Exception], mirrors: Mirrors) -> dict[TableQueue, Tail | Exception]:
-    """Where a log knows no more where a queue ended, it ended where the mirror noted it last."""
-    noted = mirrors.positions()
+def _as_noted(
+    tails: Mapping[TableQueue, Tail | Exception], mirrors: Mirrors, log: str
+) -> dict[TableQueue, Tail | Exception]:
+    """Where a log knows no more where a queue ended, it ended where the mirror noted it last: in this log only."""
+    mirror = mirrors.look()
+    noted = mirrors.positions() if mirror is not None and mirror.log == log else {}
 
     def settled(queue: TableQueue, tail: Tail | Exception) -> Tail | Exception:
         if isinstance(tail, Exception) or tail.range is not None:

@@ -115,6 +115,14 @@ class Mirrors:
         ).fetchall()
         return {queue_id: Position(next_offset, stopped) for queue_id, next_offset, stopped in rows}
 
+    def forget(self, topics: Sequence[str]) -> None:
+        """Forgets the positions in topics that were deleted from the log."""
+        self._session.execute(
+            "delete from txmsg.mirror_queue p using txmsg.queue q join txmsg.topic t on t.id = q.topic_id "
+            "where p.queue = q.id and p.mirror = %s and t.name = any(%s)",
+            (self.name, list(topics)),
+        )
+
     def stop(self, queue_id: int, next_offset: int | None, reason: str) -> None:
         """Notes that a queue is mirrored no further. next_offset: how far it is; None: as was noted before."""
         self._session.execute(

@@ -20,6 +20,7 @@ from rich.table import Table
 from txmsg.binlog.config import TailerConfig, check_mirror_name, check_patterns
 from txmsg.binlog.database import Session, connect, translated
 from txmsg.binlog.figures import dead, figures_of, unready
+from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.progress import Progress
 from txmsg.binlog.sink import Sink
 from txmsg.binlog.status import MirrorStatus, diverged, make
@@ -356,6 +357,7 @@ def fork(*, storage: str, metaq: str, kafka_config: Path | None, name: str, yes:
             if not yes:
                 click.confirm(f"{lost} {metaq}?", abort=True)
             if deleted:
+                Mirrors(session, name).forget(deleted)  # first: from then on retention keeps what they will need
                 delete_topics(where, kafka_config, deleted)
             else:
                 generation, groups = fork_log(Path(where), cuts)

@@ -113,8 +113,9 @@ class KafkaSink:
         where = self._where(topic, number)
         try:
             noted_end, noted = (0, None) if note is None else _noted(note, where)
-            if last is None:
-                return Tail(OffsetRange(0, noted_end), noted) if noted_end else Tail(None, None)
+            if last is None:  # all has expired; or, if nothing has, what is there was aborted
+                is_known = noted_end > 0 or bounds.low == 0
+                return Tail(OffsetRange(0, noted_end) if is_known else None, noted)
             mark = _mark_of(last, topic, number, where)
         except REFUSALS as exc:
             return exc

@@ -110,6 +110,9 @@ class TransactionalWriter:
                 )
         except KafkaException as exc:
             raise self._error(self._cause(kafka_error_of(exc))) from exc
+        except BaseException:  # of the records, which are made meanwhile: or the next transaction could not begin
+            self._abort()
+            raise
         self._commit()
 
     def await_partitions(self, wanted: Mapping[str, int]) -> None:
