@@ -32,7 +32,7 @@ from txmsg.errors import (
 )
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.metaq.server.users import UsersOfBrokers, UsersOfFile, snapshot_of
+from txmsg.metaq.server.users import DeniedCalls, UsersOfBrokers, UsersOfFile, snapshot_of
 from txmsg.settings.common import UserConfig
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.server import Server
@@ -132,10 +132,31 @@ def test_a_session_is_of_who_has_joined(call: Any) -> None:
     assert call("consumer", MetaQGroups.view, request).members
 
 
+def test_denied_calls_are_logged_once_a_minute_for_each_user(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    calls = DeniedCalls(lambda: now)
+    for user in ("eve", "eve", "bob"):
+        calls.add(user, "10.0.0.1", "send topic:orders")
+    now = 60.0
+    calls.add("eve", "10.0.0.1", "read topic:orders")
+    assert [record.getMessage() for record in caplog.records] == [
+        "user eve from 10.0.0.1 may not send topic:orders",
+        "user bob from 10.0.0.1 may not send topic:orders",
+        "user eve from 10.0.0.1 may not read topic:orders",
+    ]
+
+
+def test_a_call_that_is_denied_is_logged(call: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        with pytest.raises(PermissionDenied):
+            call("ops", MetaQ.flush, pb.FlushLogRequest())
+    assert "user ops from 127.0.0.1 may not send topic:*" in caplog.text
+
+
 def test_a_group_is_joined_with_the_right_on_its_topics_only(call: Any) -> None:
-    with pytest.raises(PermissionDenied, match="allow consumer receive topic:trades"):
+    with pytest.raises(PermissionDenied, match=r'"receive topic:trades" to the list of consumer below .*/access.toml'):
         call("consumer", MetaQGroups.join, join(b"t" * 16, "billing", "orders", "trades"))
-    with pytest.raises(PermissionDenied, match="allow stranger receive group:billing"):
+    with pytest.raises(PermissionDenied, match='add "receive group:billing" to the list of stranger'):
         call("stranger", MetaQGroups.join, join(b"t" * 16, "billing", "trades"))
 
 
@@ -164,7 +185,7 @@ def test_a_fetch_that_waits_ends_when_its_right_is_taken_away(place: tuple[str, 
         fetching = thread.submit(fetch)
         until(lambda: call("ops", MetaQ.describe, pb.DescribeLogRequest()).waiting == 1)
         replace(file, file_of({**RULES, "consumer": ["receive group:billing"]}))
-        with pytest.raises(PermissionDenied, match=r"allow consumer receive topic:orders.*may be done"):
+        with pytest.raises(PermissionDenied, match=r"topic:orders\" to the list of consumer .*may be done"):
             fetching.result(WAIT_S)
     replace(file, file_of(RULES))
     until(lambda: may_describe(call, "consumer", "orders"))

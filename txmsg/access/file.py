@@ -34,8 +34,8 @@ def entry_of(token: NewToken) -> str:
     return f"{token.id}:{token.secret_sha256.hex()}"
 
 
-def read_access(text: str, version: int) -> AccessSnapshot:
-    """The snapshot that a file describes. Raises MisuseError, which names the entry that is wrong."""
+def read_access(text: str, version: int, file: str = "") -> AccessSnapshot:
+    """The snapshot that a file of this name describes. Raises MisuseError, which names the entry that is wrong."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
@@ -56,7 +56,9 @@ def read_access(text: str, version: int) -> AccessSnapshot:
     if len(certificates) != len(set(certificates)):
         raise MisuseError("one certificate stands for two users: give each its own")
     rules = {subject: _texts(entries, subject) for subject, entries in _table(table.get("rules", {}), "rules").items()}
-    return AccessSnapshot(version=version, users=users, credentials=credentials, rules=Rules(rules_of(rules)))
+    return AccessSnapshot(
+        version=version, users=users, credentials=credentials, rules=Rules(rules_of(rules)), file=file
+    )
 
 
 def _user(name: str, entry: dict[str, Any]) -> tuple[User, dict[str, Credential]]:

@@ -114,10 +114,12 @@ class Guard:
         if certificate:
             return self._of_certificate(certificate, peer)
         self._refused(peer, "", "it gave none")
-        raise Unauthenticated(
-            "this server requires authentication: give token= or set TXMSG_TOKEN_FILE; `txmsg user create NAME` makes "
-            "a user and its token"
+        how = (
+            "`txmsg metaq token` makes a token, and its entry for the server's --access file"
+            if self.snapshot.file
+            else "`txmsg user create NAME` makes a user and its token"
         )
+        raise Unauthenticated(f"this server requires authentication: give token= or set TXMSG_TOKEN_FILE; {how}")
 
     def renewed(self, principal: Principal) -> Principal:
         """The same user as it is now. Raises Unauthenticated if its credential was revoked or has expired."""
@@ -141,7 +143,7 @@ class Guard:
         lacking = missing(principal.rights, method, request)
         if lacking is None:
             return None
-        return denied(principal.name, *lacking)
+        return denied(principal.name, *lacking, file=principal.file)
 
     def _of_token(self, token: str, peer: str) -> Principal:
         read = read_token(token)
@@ -162,10 +164,12 @@ class Guard:
         user = self.snapshot.certificates.get(certificate)
         if user is None:
             self._refused(peer, "", f"no user has the certificate {certificate!r}")
-            raise Unauthenticated(
-                "no user has this client certificate: create one with `txmsg user create NAME --certificate` and its "
-                "name, or give token="
+            how = (
+                "name it in the server's --access file, as `certificate` of a user"
+                if self.snapshot.file
+                else "create one with `txmsg user create NAME --certificate` and its name"
             )
+            raise Unauthenticated(f"no user has this client certificate: {how}, or give token=")
         return self._principal(user, CERTIFICATE + certificate)
 
     def _of_credential(self, credential: Credential) -> Principal:
@@ -175,7 +179,7 @@ class Guard:
         rights = self._rights.get(user.name)
         if rights is None:
             rights = self._rights[user.name] = self.snapshot.rules.rights_of(user.name, user.roles)
-        return Principal(user.name, user.roles, rights, credential, expires_at)
+        return Principal(user.name, user.roles, rights, credential, expires_at, self.snapshot.file)
 
     def _refused(self, peer: str, credential: str, why: str) -> None:
         self.on_refused(host_of(peer), why)

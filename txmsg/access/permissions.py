@@ -95,12 +95,16 @@ def allows(rights: Rights, right: Right, name: str) -> bool:
     return rights.decide(*resolved(right, name)).allowed
 
 
-def denied(user: str, right: Right, name: str) -> PermissionDenied:
-    """The error for a right that a user does not have: it names the command that gives it."""
+def denied(user: str, right: Right, name: str, *, file: str = "") -> PermissionDenied:
+    """The error for a right that a user does not have: it names the command that gives it, or the entry of the file."""
     resource = resource_text(right.kind, name or "*")
-    command = f"txmsg acl allow {user} {right.action} {shell_quoted(resource)}"
-    error = PermissionDenied(f"user {user} may not {right.action} {resource}: allow it with `{command}`")
-    error.what = f"{right.action} {resource}"
+    what = f"{right.action} {resource}"
+    if file:
+        how = f'add "{what}" to the list of {user} below [rules] in {file}, on the server'
+    else:
+        how = f"allow it with `txmsg acl allow {user} {right.action} {shell_quoted(resource)}`"
+    error = PermissionDenied(f"user {user} may not {what}: {how}")
+    error.what = what
     return error
 
 

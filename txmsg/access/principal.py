@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,126}")
 class Principal:
     """A user, its roles and rights, and until when its credential is valid (seconds since 1970).
 
-    credential: the public id of its token, or "certificate NAME".
+    credential: the public id of its token, or "certificate NAME". file: as `AccessSnapshot.file`.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Principal:
     rights: Rights = field(default=Rights(()), compare=False, repr=False)
     credential: str = field(default="", compare=False)
     expires_at: float = field(default=math.inf, compare=False)
+    file: str = field(default="", compare=False)
 
     @property
     def is_admin(self) -> bool:

@@ -41,6 +41,8 @@ class AccessSnapshot:
     credentials: Mapping[str, Credential] = field(default_factory=dict)
     """By the public id of the token."""
     rules: Rules = field(default_factory=Rules)
+    file: str = ""
+    """Where they are changed; "": by `txmsg user` and `txmsg acl`."""
     certificates: Mapping[str, User] = field(init=False, repr=False)
     """Users by the name in their certificate."""
 

@@ -76,7 +76,7 @@ def refusal(right: Right, name: str) -> PermissionDenied | None:
         return None
     calling = answering.get()
     assert calling is not None, "nobody is denied outside a call"
-    return denied(calling.principal.name, right, name)
+    return denied(calling.principal.name, right, name, file=calling.principal.file)
 
 
 def require(right: Right, name: str) -> None:

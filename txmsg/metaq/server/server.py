@@ -30,7 +30,7 @@ from txmsg.metaq.server.log_api import LogApi, Polls
 from txmsg.metaq.server.placement import Placer
 from txmsg.metaq.server.producers import REMEMBERED_S
 from txmsg.metaq.server.sessions import Sessions
-from txmsg.metaq.server.users import UsersOfBrokers, UsersOfFile, UserSource
+from txmsg.metaq.server.users import DeniedCalls, UsersOfBrokers, UsersOfFile, UserSource
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
@@ -269,11 +269,15 @@ async def _follow(follower: Follower, stop: asyncio.Event) -> None:
 
 def _users(config: MetaQConfig) -> UserSource | None:
     limits = config.user.limits()
+    users: UserSource
     if config.access is not None:
-        return UsersOfFile(config.access, limits)
-    if config.access_from:
-        return UsersOfBrokers(config.access_addresses(), limits, age_s_max=config.access_age_s)
-    return None
+        users = UsersOfFile(config.access, limits)
+    elif config.access_from:
+        users = UsersOfBrokers(config.access_addresses(), limits, age_s_max=config.access_age_s)
+    else:
+        return None
+    users.guard.on_denied = DeniedCalls().add
+    return users
 
 
 def _probes(parts: Parts, of_log: LogFigures) -> Probes:

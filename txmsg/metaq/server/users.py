@@ -29,6 +29,26 @@ _ANSWER_S: Final = 5.0
 _log = EventLog(__name__)
 
 
+class DeniedCalls:
+    """Logs calls that users had no right for: the first of each user in each minute, as a program may go on trying."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._minute = 0
+        self._users: set[str] = set()
+
+    def add(self, user: str, host: str, what: str) -> None:
+        """See `Guard.on_denied`."""
+        minute = int(self._monotonic() // 60)
+        if minute != self._minute:
+            self._minute, self._users = minute, set()
+        if user not in self._users:
+            self._users.add(user)
+            _log.warning(
+                "access.denied", "user %(user)s from %(host)s may not %(what)s", user=user, host=host, what=what
+            )
+
+
 class UserSource(Protocol):
     """What keeps a guard in step."""
 
@@ -77,7 +97,7 @@ class UsersOfFile:
         except (OSError, UnicodeDecodeError) as exc:
             raise MisuseError(f"--access {self._path} cannot be read: {exc}") from exc
         try:
-            snapshot = read_access(text, self.guard.snapshot.version + 1)
+            snapshot = read_access(text, self.guard.snapshot.version + 1, str(self._path))
         except TxmsgError as exc:
             raise MisuseError(f"--access {self._path} cannot be used: {exc}") from exc
         self._read = state
