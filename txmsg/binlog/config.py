@@ -113,7 +113,7 @@ class TailerConfig:
     log_level: str = log_level_setting()
     log_format: str = log_format_setting()
     refill_size_bytes: int = setting(
-        8 * 1024 * 1024,
+        4 * 1024 * 1024,
         "What is read from the table before it is appended.",
         least=1,
         live=True,

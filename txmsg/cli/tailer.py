@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import signal
 import sys
@@ -164,6 +165,7 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
 
     probes = Probes(figures=read, unready=lambda: unready(running), dead=lambda: dead(running))
     with serving_on_thread(made.http_listen, probes, made.tls.of_server(), made.http_token_file):
+        gc.freeze()  # what was loaded stays: no collection goes through it while many rows wait
         running.run()
 
 
