@@ -52,6 +52,7 @@ def test_the_environment_names_the_file_unless_one_is_given() -> None:
     [
         ("sasl.password secret", "line 1 of .* is not of the form NAME=VALUE"),
         ("\nx=1\nx=2", "line 3 of .* sets x a second time"),
+        *((f"{name}=1", f"sets {name}, which is a function") for name in ("stats_cb", "oauth_cb", "on_delivery")),
         *((f"{name}=1", f"sets {name}, which txmsg sets itself") for name in sorted(OURS)),
     ],
 )

@@ -45,6 +45,8 @@ OURS: Final = frozenset(
     }
 )
 """Properties on which rests what txmsg promises: it sets them itself."""
+_CALLBACK: Final = re.compile(r".*_cb\Z|on_(commit|delivery)\Z")
+"""Properties that are functions of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,8 @@ def read_properties(path: Path | None) -> dict[str, str]:
             raise MisuseError(f"{where} is not of the form NAME=VALUE, such as security.protocol=SASL_SSL")
         if name in OURS:
             raise MisuseError(f"{where} sets {name}, which txmsg sets itself: remove the line")
+        if _CALLBACK.match(name):
+            raise MisuseError(f"{where} sets {name}, which is a function of a program: remove the line")
         if name in found:
             raise MisuseError(f"{where} sets {name} a second time: remove one of both lines")
         found[name] = value
