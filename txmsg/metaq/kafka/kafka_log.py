@@ -132,6 +132,10 @@ class KafkaLog:
         """
         return self._kafka.positions.find(wanted)
 
+    def partition_begins(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
+        """The first offsets that their partitions keep. Queues without a partition are left out."""
+        return {queue: kept.low for queue, kept in self._kafka.positions.bounds(queues).items()}
+
     def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
         return self._kafka.positions.at_time(queues, max(0, at_us) // 1000)
 

@@ -170,7 +170,7 @@ def _begins(log: KafkaLog, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, in
         if not isinstance(place, OffsetOutOfRange):
             found[queue] = place
         elif offsets[queue] < place.begin:
-            found[queue] = offsets[queue]  # the partition's offset is never less than the queue's
+            found[queue] = max(0, log.partition_begins([queue])[queue] - 1)
         else:
             found[queue] = _kept(log, {queue: place.end})[queue] + offsets[queue] - place.end
     return found
