@@ -1,14 +1,22 @@
-"""What a member of a group in Kafka has deleted of what it has handled."""
+"""A member of a group in Kafka: what it deletes of what it has handled, and which errors it hears of."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
+from txmsg.errors import TxmsgError
 from txmsg.metaq.access import LogQueue
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.member import KafkaMember
+from txmsg.metaq.kafka.membership import Membership as Group
 from txmsg.metaq.kafka.progress import Stored
 
 
@@ -54,6 +62,55 @@ class Membership:
 
     def leave(self) -> None:
         pass
+
+
+class Consumer:
+    """A client that tells of errors."""
+
+    def __init__(self, *codes: int) -> None:
+        self._codes = list(codes)
+        self.has_told = threading.Event()
+
+    def subscribe(self, _: object, **__: object) -> None:
+        pass
+
+    def poll(self, _: float) -> Any:
+        if not self._codes:
+            self.has_told.set()
+            return None
+        error = KafkaError(self._codes.pop(0))
+        return SimpleNamespace(error=lambda: error)
+
+    def unsubscribe(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "raises"),
+    [
+        (KafkaError._AUTO_OFFSET_RESET, nullcontext()),
+        (KafkaError.OFFSET_OUT_OF_RANGE, nullcontext()),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, nullcontext()),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, pytest.raises(TxmsgError, match="being a member of group 'orders'")),
+    ],
+)
+def test_a_member_is_told_what_keeps_it_from_its_queues_only(code: int, raises: AbstractContextManager[Any]) -> None:
+    consumer = Consumer(code)
+
+    class Fake(Clients):
+        def consumer(self, *_: object, **__: object) -> Any:
+            return consumer
+
+    membership = Group(Fake(parse_address("kafka://localhost:1"), {}, timeout_s=1), "orders", ["trade"], "member")
+    try:
+        assert consumer.has_told.wait(10.0)
+        with raises:
+            assert membership.assigned() == set()
+    finally:
+        membership.leave()
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from txmsg.errors import BrokerUnavailable
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.access import LogQueue, Range
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.positions import Positions
+from txmsg.metaq.kafka.probe import Bounds, Partition
+from txmsg.metaq.kafka.record import OFFSET
 
 
 class Answer:
@@ -37,12 +41,24 @@ class Nodes:
         return {each: Answer(7 if self.asked > self._knows_after else None) for each in asked}
 
 
-def positions(nodes: Nodes, partitions: int) -> Positions:
+class Probed:
+    """Partitions whose records have these queue offsets, one at each place."""
+
+    def __init__(self, *offsets: int) -> None:
+        self._records = [Message(offset=at, headers=[(OFFSET, b"%d" % each)]) for at, each in enumerate(offsets)]
+
+    def first(self, starts: Mapping[Partition, int]) -> dict[Partition, Message]:
+        return {each: self._records[at] for each, at in starts.items()}  # each look is where a record may be
+
+    def last(self, bounds: Mapping[Partition, Bounds]) -> dict[Partition, Message]:
+        return {each: self._records[-1] for each in bounds}
+
+
+def positions(nodes: Any, partitions: int, *offsets: int) -> Positions:
     clients = Clients(parse_address("kafka://localhost:1"), {}, timeout_s=0.2)
     topics: Any = SimpleNamespace(partitions_of=lambda _: partitions)
-    admin: Any = nodes
-    probe: Any = None
-    return Positions(clients, admin, topics, probe)
+    probe: Any = Probed(*offsets)
+    return Positions(clients, nodes, topics, probe)
 
 
 QUEUE = LogQueue("t", 0)
@@ -61,3 +77,29 @@ def test_a_partition_that_is_not_there_is_left_out_at_once() -> None:
 def test_a_partition_that_no_node_knows_is_no_empty_one() -> None:
     with pytest.raises(BrokerUnavailable, match=r"has topic t, but for 0\.2 s its nodes do not know partition 0"):
         positions(Nodes(knows_after=1_000_000), 1).ends([QUEUE])
+
+
+class Filled:
+    """Nodes of partitions with the places 0 to 3."""
+
+    def list_offsets(self, asked: dict[TopicPartition, OffsetSpec], **_: object) -> dict[TopicPartition, Answer]:
+        return {each: Answer(0 if which is OffsetSpec.earliest() else 4) for each, which in asked.items()}
+
+
+def test_a_search_among_holes_looks_at_places_of_the_partition_only() -> None:
+    places = positions(Filled(), 1, 100, 200, 5000, 9000)
+    assert places.find({QUEUE: 8000}) == {QUEUE: 3}
+    assert places.find({QUEUE: 100}) == {QUEUE: 0}
+
+
+def test_what_was_forgotten_is_not_told_of_the_next_partition_of_that_name() -> None:
+    nodes = Nodes(knows_after=0)  # of an empty partition
+    places = positions(nodes, 1)
+    assert places.unknown({QUEUE: 7}) == {QUEUE}
+    places.note(QUEUE, 7, 7)
+    places._begins[QUEUE] = places._ends[QUEUE] = (7, 3)
+    assert places.ranges([QUEUE]) == {QUEUE: Range(3, 3)}
+    assert places.unknown({QUEUE: 7, LogQueue("t", 1): 7}) == {LogQueue("t", 1)}
+    places.forget(QUEUE)
+    assert places.ranges([QUEUE]) == {QUEUE: Range(7, 7)}
+    assert places.unknown({QUEUE: 7}) == {QUEUE}

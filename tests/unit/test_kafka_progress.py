@@ -33,6 +33,30 @@ class Places:
     def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:
         return {queue: place.offset // 2 for queue, place in committed.items()}
 
+    def unknown(self, _: Mapping[LogQueue, int]) -> set[LogQueue]:
+        return set()
+
+
+class Emptied:
+    """A mirror that retention has emptied: its last message was 999, and the next place of the partition is 2000."""
+
+    def __init__(self) -> None:
+        self.filled = Range(2000, 2000)
+        """Of an empty partition, its own."""
+
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+        return dict.fromkeys(queues, self.filled)
+
+    def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
+        return dict.fromkeys(wanted, 2000)
+
+    def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:
+        assert all(place.offset == 2000 for place in committed.values())
+        return dict.fromkeys(committed, self.filled.begin)
+
+    def unknown(self, wanted: Mapping[LogQueue, int]) -> set[LogQueue]:
+        return set(wanted) if self.filled.begin == self.filled.end else set()
+
 
 @pytest.fixture
 def offsets() -> GroupOffsets:
@@ -57,6 +81,17 @@ def test_what_another_program_has_stored_is_looked_up(offsets: GroupOffsets) -> 
         Partition("stock.t", 1): Commit(28, ""),
     }
     assert offsets.stored_of(by_others) == {T0: Stored(13), T1: Stored(14)}
+
+
+@pytest.mark.parametrize("seek", ["", "5f3a"])
+def test_a_member_of_an_emptied_partition_stores_no_offset_that_its_messages_will_not_have(seek: str) -> None:
+    places = Emptied()
+    admin: Any = None
+    offsets = GroupOffsets(Clients(parse_address("kafka://localhost:9092"), {}, timeout_s=1), admin, places)
+    commits = offsets.commits_of({T0: Stored(2000, seek)})
+    assert offsets.stored_of(commits) == {T0: Stored(2000, seek)}
+    places.filled = Range(1000, 1500)
+    assert offsets.stored_of(commits) == {T0: Stored(1000, seek)}
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ _STEPS_ON: Final = frozenset(
 )
 """A commit that meets a rebalance is repeated: the partitions are still the member's, or it hears that they are not."""
 _NOT_MEMBER: Final = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID})
+_OF_READING: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+"""Place 0 may have expired: this consumer reads nothing."""
 _NOT_THERE_YET: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
@@ -226,7 +228,7 @@ class Membership:
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal() or error.code() == KafkaError._MAX_POLL_EXCEEDED:
             self._lose(printable(error.str()))
-        elif error.code() not in _NOT_THERE_YET:
+        elif error.code() not in _NOT_THERE_YET | _OF_READING:
             self._trouble = self._clients.error(error, f"being a member of group {self._group!r}")
 
     # ---- what Kafka says, called while it is polled

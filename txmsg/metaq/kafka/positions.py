@@ -1,7 +1,8 @@
 """Offsets of queues and offsets of partitions, one by the other.
 
 Within a partition both rise. They differ by the markers of transactions, by records of aborted ones, and by what was
-deleted from the partition's middle; for records without a queue offset they are the same. So the place of a queue
+deleted from the partition's middle; for records without a queue offset they are the same. Neither is always the
+greater: a mirror may begin where its table does, with a high offset at place 0. So the place of a queue
 offset is found by looking at single records: from one that is known it is as far as the offsets differ, less what is
 not a message in between, and each look comes closer. After some looks the rest is bisected.
 """
@@ -127,7 +128,8 @@ class Positions:
     def forget(self, queue: LogQueue) -> None:
         """Forgets the places of a queue: what is there was deleted."""
         with self._lock:
-            self._runs.pop(queue, None)
+            for noted in (self._runs, self._begins, self._ends):
+                noted.pop(queue, None)
 
     def bounds(self, queues: Collection[LogQueue]) -> dict[LogQueue, Bounds]:
         """The bounds of partitions. Those that do not exist are left out."""
@@ -221,6 +223,14 @@ class Positions:
             found[queue] = Range(min(begins.get(queue, end), end), end)
         return found
 
+    def unknown(self, wanted: Mapping[LogQueue, int]) -> set[LogQueue]:
+        """Those of them that are empty, and may have this offset from their partition: see `ranges`."""
+        with self._lock:
+            asked = [queue for queue, offset in wanted.items() if self._noted(queue, offset) is None]
+            ends = {queue: self._ends.get(queue) for queue in asked}
+        found = self.bounds(asked) if asked else {}
+        return {queue for queue, (low, high) in found.items() if low == high and (ends[queue] or (-1, 0))[0] != high}
+
     def first(self, starts: Mapping[LogQueue, int]) -> dict[LogQueue, Message]:
         """Of each queue the first record from this partition offset on, if there is one."""
         found = self._probe.first({self.partition_of(queue): at for queue, at in starts.items()})
@@ -244,7 +254,7 @@ class Positions:
             if low == high or offset == end:
                 found[queue] = high
             elif begin <= offset < end:
-                searches[queue] = Search(offset, low, high, low + offset - begin if offset > begin else low)
+                searches[queue] = Search(offset, low, high, min(low + offset - begin, high - 1))
             else:
                 found[queue] = out_of_range(queue, offset, kept[queue])
         for queue, record in self._searched(searches).items():

@@ -91,6 +91,7 @@ class Probe:
                 self._consumer = self._clients.consumer(
                     "txmsg-probe",
                     enable_partition_eof=True,
+                    client_rack="",  # ends are the leaders': a copy nearby may not have what is there yet
                     fetch_wait_max_ms=_FETCH_WAIT_MS,
                     max_partition_fetch_bytes=_FETCH_BYTES,
                 )

@@ -2,6 +2,8 @@
 
 A group stores for each partition the offset of the next record, so that Kafka's tools show how far it is; beside it, as
 the commit's note, the same as an offset of the queue, and the id of the seek that was carried out last: "1200 5f3a".
+In an emptied partition offsets of the queue are not known: what is stored there has no such offset in its note, and is
+looked up by the record that came after it.
 
 Kafka lets nobody but the members of a group store offsets for it. So who seeks stores the wish in a second group, which
 never has members: GROUP%%asked. A wish is open until the group itself has stored its id. There also stands, without an
@@ -55,6 +57,10 @@ class Places(Protocol):
         """The queue offsets of these places."""
         ...
 
+    def unknown(self, wanted: Mapping[LogQueue, int]) -> set[LogQueue]:
+        """Those of them that are empty, and may have this offset from their partition."""
+        ...
+
 
 class GroupOffsets:
     """The offsets of all groups of one log. Threads may share it."""
@@ -85,8 +91,13 @@ class GroupOffsets:
     def commits_of(self, offsets: Mapping[LogQueue, Stored]) -> dict[Partition, Commit]:
         """What Kafka is to store."""
         places = self._places_of({queue: at.offset for queue, at in offsets.items()})
+        unknown = self._places.unknown(
+            {queue: at.offset for queue, at in offsets.items() if at.offset == places[queue]}
+        )
         return {
-            self.partition_of(queue): Commit(places[queue], f"{at.offset} {at.asked}".rstrip())
+            self.partition_of(queue): Commit(
+                places[queue], f"{'' if queue in unknown else at.offset} {at.asked}".rstrip()
+            )
             for queue, at in offsets.items()
         }
 
@@ -106,6 +117,7 @@ class GroupOffsets:
         """What Kafka has stored. A commit of another program has no note: the queue's offset is looked up."""
         stored: dict[LogQueue, Stored] = {}
         others: dict[LogQueue, TopicPartition] = {}
+        seeks: dict[LogQueue, str] = {}
         for partition, commit in commits.items():
             if (queue := self.queue_of(partition)) is not None:
                 offset, _, asked = commit.note.partition(" ")
@@ -113,7 +125,9 @@ class GroupOffsets:
                     stored[queue] = Stored(int(offset), asked)
                 else:
                     others[queue] = TopicPartition(*partition, commit.offset)
-        return stored | {queue: Stored(offset) for queue, offset in self._places.queue_offsets(others).items()}
+                    seeks[queue] = asked if not offset else ""
+        found = self._places.queue_offsets(others)
+        return stored | {queue: Stored(offset, seeks[queue]) for queue, offset in found.items()}
 
     def stored(self, group: str) -> dict[LogQueue, Stored]:
         """What a group has stored."""
