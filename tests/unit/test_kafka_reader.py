@@ -56,9 +56,6 @@ class Client:
     def incremental_assign(self, _: object) -> None:
         pass
 
-    def resume(self, _: object) -> None:
-        pass
-
     def consume(self, _: int, __: float) -> list[Told]:
         told, self._told = self._told, []
         return told

@@ -125,7 +125,6 @@ class Reader:
             starts = [partition.at(lane.at) for partition, lane in lanes]
             with self._clients.translated("reading a topic"):
                 self._consumer.incremental_assign(starts)
-                self._consumer.resume(starts)  # the client keeps a partition paused that was dropped so
             for partition, lane in lanes:
                 self._lanes[lane.queue] = self._by_place[partition] = lane
         return bool(lanes), errors
@@ -134,10 +133,13 @@ class Reader:
         if not queues:
             return
         partitions = [self._positions.partition_of(queue) for queue in queues]
+        paused = [partition.at(0) for partition in partitions if self._by_place[partition].is_paused]
         for queue, partition in zip(queues, partitions, strict=True):
             del self._lanes[queue]
             del self._by_place[partition]
         with self._clients.translated("reading a topic"):
+            if paused:
+                self._consumer.resume(paused)  # else it would be paused still when it is assigned again
             self._consumer.incremental_unassign([partition.at(0) for partition in partitions])
 
     # ---- what comes
