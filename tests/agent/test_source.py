@@ -340,6 +340,49 @@ def test_ids_of_a_file_are_never_given_to_other_lines(followed: Followed, way: s
     assert followed.lines() == ["one", "two", "six", "ten"]
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_is_written_after_a_kill_is_not_skipped_as_old(tmp_path: Path, is_there: bool) -> None:
+    followed = Followed(tmp_path, start="end")
+    if is_there:
+        followed.write("old")
+    followed.source.step()
+    followed.source.close()
+    followed.write("while it was away")
+    followed.restart(killed=True)
+    followed.step()
+    assert followed.lines() == ["while it was away"]
+    followed.source.close()
+    followed.log.close()
+
+
+@pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
+def test_an_empty_file_that_is_rotated_after_a_kill_is_read(followed: Followed, way: str) -> None:
+    followed.path.touch()
+    followed.source.step()
+    followed.source.close()
+    followed.write("one")
+    getattr(followed, way)()
+    followed.write("two")
+    followed.restart(killed=True)
+    followed.step()
+    assert followed.lines() == ["one", "two"]
+
+
+@pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
+def test_ids_of_a_file_that_was_empty_are_never_given_to_other_lines(followed: Followed, way: str) -> None:
+    followed.path.touch()
+    followed.step()
+    followed.write("one", "two")
+    followed.now += 0.1
+    followed.source.step()
+    assert followed.lines() == ["one", "two"]
+    getattr(followed, way)()
+    followed.write("six", "ten")
+    followed.restart(killed=True)
+    followed.step()
+    assert followed.lines() == ["one", "two", "six", "ten"]
+
+
 def test_what_is_read_while_the_log_is_away_waits_in_the_spool(followed: Followed) -> None:
     followed.write("before")
     followed.step()

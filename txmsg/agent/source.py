@@ -162,6 +162,9 @@ class Source:
             self._find(now)
         for lane in list(self.lanes.values()):
             lane.look(now)  # also while nothing is read: files that are open cannot be deleted
+        if self._is_first or not all(stream.is_saved for stream in self._streams()):
+            self._is_first = False
+            self._save()  # or, after a crash, what comes into them by then would be taken for old, or not be found
         if not self.config.paused:
             self._read(now)
         if self._changed and now >= self._save_at:
@@ -192,7 +195,7 @@ class Source:
         return _RECORDS_MAX if self._bucket is None else min(_RECORDS_MAX, self._bucket.room(now))
 
     def _hand_on(self, blocks: list[Block]) -> None:
-        if new := [block for block in blocks if not block.stream.is_saved]:
+        if new := [block for block in blocks if not (block.stream.is_saved and block.stream.head.size)]:
             for block in new:
                 block.stream.begin(block.data)
             self._save()  # or, after a crash, the same lines would get other ids, or other lines the same ones
@@ -234,7 +237,6 @@ class Source:
             is_part = any(path.with_name(base) in paths for base in bases_of(path.name))
             if path not in self.lanes and not is_part:
                 self._new_lane(path).look(now, at_end=self._is_first and self.config.start == "end")
-        self._is_first = False
         for path, lane in list(self.lanes.items()):
             if not lane.streams and path not in paths:
                 self.counts.truncations += lane.truncations

@@ -65,7 +65,7 @@ class Stream:
     grown_at: float = 0.0
     """When it was last seen to grow, by the source's clock."""
     is_saved: bool = False
-    """Whether its id is on disk: before that nothing of it is sent."""
+    """Whether its id is on disk. Before that, and before its head is, nothing of it is sent."""
 
     @classmethod
     def opened(cls, path: Path, name: Path, *, now: float) -> Stream:
