@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,11 +11,12 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.waiting import until
-from txmsg.errors import BrokerUnavailable, CorruptLog, LogBusy, MisuseError, Overloaded
+from txmsg.errors import BrokerUnavailable, CorruptLog, LogBusy, MisuseError, Overloaded, StorageError
 from txmsg.message import Message
 from txmsg.metaq import Acks, LogProducer, LogQueue, TopicSettings, open_log
 from txmsg.metaq.access import LogAccess
@@ -135,6 +137,46 @@ def test_a_put_larger_than_the_spool_is_taken_when_nothing_waits(tmp_path: Path)
     spool.put([_append(b"small")])
     assert len(_waiting(spool)) == 1
     spool.close()
+
+
+def test_a_disk_that_has_no_room_for_a_file_leaves_the_spool_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
+    large = _append(b"x" * (SIZE_BYTES_MIN // 8))
+    spool.put([large])  # the next one begins a file
+    open_file = os.open
+
+    def full(path: str | Path, *args: Any, **kwargs: Any) -> int:
+        if str(path).endswith(".spool"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return open_file(path, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        with pytest.raises(StorageError, match="No space left"):
+            spool.put([large])
+    foreign = os.open(tmp_path / "foreign", os.O_RDWR | os.O_CREAT)
+    spool.put([large])
+    assert os.fstat(foreign).st_size == 0
+    os.close(foreign)
+    assert _parts(_waiting(spool)) == _parts([large, large])
+    spool.close()
+
+
+def test_what_is_relayed_after_closing_is_written_nowhere(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.put([_append(b"sent")])
+    _, mark = spool.head(size_bytes_max=1, count_max=1)
+    spool.close()
+    foreign = [os.open(tmp_path / f"foreign{n}", os.O_RDWR | os.O_CREAT) for n in range(4)]
+    spool.done(mark)
+    assert [os.fstat(fd).st_size for fd in foreign] == [0] * 4
+    for fd in foreign:
+        os.close(fd)
+    again = Spool(tmp_path)
+    assert len(_waiting(again)) == 1
+    again.close()
 
 
 def test_a_spool_is_of_one_process(tmp_path: Path) -> None:

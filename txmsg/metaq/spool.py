@@ -68,8 +68,9 @@ class Spool:
             self._sizes = {int(path.stem): path.stat().st_size for path in sorted(directory.glob("*.spool"))}
             self._relayed = self._read_relayed()
             self._recover()
-            self._end = self._relayed
-            self._open(max(self._sizes, default=self._relayed.file))
+            last = max(self._sizes, default=self._relayed.file)
+            self._fd = self._open(last)
+            self._begin(last)
         except OSError as exc:
             raise self._unwritable(exc) from exc
         self._synced = self._end
@@ -141,16 +142,30 @@ class Spool:
         self._sizes[self._end.file] = self._end.at
 
     def _roll(self) -> None:
+        """Finishes the last file, on disk, and begins the next. Raises StorageError, and then nothing has changed."""
         self._sync(self._fd)
-        os.close(self._fd)
+        fd = self._open(self._end.file + 1)
+        self._fd, old = fd, self._fd
+        os.close(old)
         is_empty = self.is_empty
-        self._open(self._end.file + 1)
+        self._begin(self._end.file + 1)
         if is_empty:
             self._note(self._end)
 
-    def _open(self, file: int) -> None:
-        self._fd = os.open(self._path(file), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        sync_directory(self.directory)
+    def _open(self, file: int) -> int:
+        try:
+            fd = os.open(self._path(file), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                sync_directory(self.directory)
+            except OSError:
+                os.close(fd)
+                raise
+        except OSError as exc:
+            raise self._unwritable(exc) from exc
+        return fd
+
+    def _begin(self, file: int) -> None:
+        """Goes on at the end of the file that is open."""
         self._end = Mark(file, os.fstat(self._fd).st_size)
         self._sizes[file] = self._end.at
 
@@ -182,8 +197,10 @@ class Spool:
         return found[:whole], after
 
     def done(self, mark: Mark) -> None:
-        """Everything before this mark is in the log."""
+        """Everything before this mark is in the log. Once closed it does nothing: another process may use the files."""
         with self._lock:
+            if self._lock_fd < 0:
+                return
             is_file_done = mark.file < self._end.file and mark.at >= self._sizes[mark.file]
             self._note(Mark(mark.file + 1, 0) if is_file_done else mark)
             self._delete_relayed()
@@ -192,7 +209,10 @@ class Spool:
         """Not synced: after a power cut batches before it are appended once more, under their ids."""
         self._relayed = mark
         told = _RELAYED.pack(*mark)
-        os.pwrite(self._relayed_fd, told + _CRC.pack(crc32c(told)), 0)
+        try:
+            os.pwrite(self._relayed_fd, told + _CRC.pack(crc32c(told)), 0)
+        except OSError as exc:
+            raise self._unwritable(exc) from exc
 
     def _delete_relayed(self) -> None:
         for file in [file for file in self._sizes if file < self._relayed.file]:
@@ -293,7 +313,7 @@ class Spool:
                 os.close(self._fd)
                 os.close(self._relayed_fd)
                 os.close(self._lock_fd)
-                self._lock_fd = self._fd = -1
+                self._lock_fd = self._fd = self._relayed_fd = -1
 
     def _path(self, file: int) -> Path:
         return self.directory / f"{file:08}.spool"
