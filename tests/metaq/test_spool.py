@@ -164,6 +164,68 @@ def test_a_disk_that_has_no_room_for_a_file_leaves_the_spool_as_it_was(
     spool.close()
 
 
+def test_after_a_failed_sync_nothing_is_taken_until_it_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path)
+    spool.put([_append(b"kept")])
+
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", failing)
+        with pytest.raises(StorageError, match="cannot be synced"):
+            spool.put([_append(b"lost")])
+    with pytest.raises(StorageError, match="open it again"):  # though the disk says that all is well
+        spool.put([_append(b"refused")])
+    spool.close()
+    again = Spool(tmp_path)
+    again.put([_append(b"next")])
+    kept, following = _parts(_waiting(again))
+    assert b"kept" in kept[2]
+    assert b"next" in following[2]
+    again.close()
+
+
+def test_what_was_relayed_before_its_sync_failed_is_not_relayed_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path)
+    marks = []
+
+    def failing(_: int) -> None:
+        marks.append(spool.head(size_bytes_max=1, count_max=1)[1])
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", failing)
+        with pytest.raises(StorageError):
+            spool.put([_append(b"relayed meanwhile")])
+    spool.done(marks[0])
+    assert spool.is_empty
+    assert spool.waiting_size_bytes == 0
+    spool.close()
+
+
+def test_what_is_before_damage_goes_first(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.put([_append(b"whole")])
+    begin = spool.size_bytes
+    spool.put([_append(b"first of two"), _append(b"damaged")])
+    [file] = tmp_path.glob("*.spool")
+    data = bytearray(file.read_bytes())
+    data[-20] ^= 1
+    file.write_bytes(data)
+    [append], mark = spool.head(size_bytes_max=1_000_000, count_max=100)
+    assert b"whole" in _parts([append])[0][2]
+    assert mark.at == begin
+    spool.done(mark)
+    with pytest.raises(CorruptLog, match="is damaged"):
+        spool.head(size_bytes_max=1_000_000, count_max=100)
+    spool.close()
+
+
 def test_what_is_relayed_after_closing_is_written_nowhere(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.put([_append(b"sent")])

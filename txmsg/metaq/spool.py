@@ -62,12 +62,14 @@ class Spool:
         self._lock = threading.Lock()  # of what is below
         self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
         self._pid = os.getpid()
+        self._failed = ""  # why nothing is taken any more
         self._lock_fd = _locked(directory)
         try:
             self._relayed_fd = os.open(directory / "relayed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._sizes = {int(path.stem): path.stat().st_size for path in sorted(directory.glob("*.spool"))}
             self._relayed = self._read_relayed()
             self._recover()
+            self._end = self._relayed
             last = max(self._sizes, default=self._relayed.file)
             self._fd = self._open(last)
             self._begin(last)
@@ -96,7 +98,11 @@ class Spool:
     # ---- writing
 
     def put(self, appends: Sequence[Append]) -> None:
-        """Keeps batches for the log, all or none; on disk on return. Raises Overloaded when the spool is full."""
+        """Keeps batches for the log, all or none; on disk on return. Raises Overloaded when the spool is full.
+
+        Raises StorageError, and then none are kept; when syncing failed, no others are taken either, until it is opened
+        again.
+        """
         if os.getpid() != self._pid:
             raise MisuseError(
                 f"process {os.getpid()} was forked from the one that uses the spool {self.directory}, and must not "
@@ -105,6 +111,7 @@ class Spool:
         parts = list(_packed(appends))
         size = sum(map(len, parts))
         with self._lock:
+            self._check()
             if self.size_bytes + size > self.size_bytes_max:
                 self._make_room(size)
             elif self._end.at >= self._file_size_bytes_max:
@@ -114,12 +121,17 @@ class Spool:
         with self._sync_lock:
             if self._synced < mine:
                 with self._lock:
+                    self._check()
                     fd, end = os.dup(self._fd), self._end  # its own: the file may be closed meanwhile, being full
                 try:
                     self._sync(fd)
+                except StorageError:
+                    with self._lock:
+                        self._take_back()
+                    raise
                 finally:
                     os.close(fd)
-                self._synced = end
+                self._synced = max(self._synced, end)
 
     def _make_room(self, size: int) -> None:
         if not self.is_empty:
@@ -131,19 +143,25 @@ class Spool:
         self._delete_relayed()
 
     def _write(self, parts: Sequence[bytes], size: int) -> None:
-        """What a failure leaves there is beyond the end, and is overwritten."""
+        """What a full disk has let through is taken back."""
         try:
             written = os.pwrite(self._fd, b"".join(parts), self._end.at)
         except OSError as exc:
             raise self._unwritable(exc) from exc
         if written != size:
+            os.ftruncate(self._fd, self._end.at)
             raise self._unwritable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         self._end = Mark(self._end.file, self._end.at + size)
         self._sizes[self._end.file] = self._end.at
 
     def _roll(self) -> None:
         """Finishes the last file, on disk, and begins the next. Raises StorageError, and then nothing has changed."""
-        self._sync(self._fd)
+        try:
+            self._sync(self._fd)
+        except StorageError:
+            self._take_back()
+            raise
+        self._synced = max(self._synced, self._end)
         fd = self._open(self._end.file + 1)
         self._fd, old = fd, self._fd
         os.close(old)
@@ -173,27 +191,43 @@ class Spool:
         try:
             os.fdatasync(fd)
         except OSError as exc:  # what the disk has is not known any more: https://wiki.postgresql.org/wiki/Fsync_Errors
-            raise self._unwritable(exc) from exc
+            self._failed = f"the spool {self.directory} cannot be synced: {exc.strerror}; close it and open it again"
+            raise StorageError(self._failed) from exc
+
+    def _check(self) -> None:
+        if self._failed:
+            raise StorageError(self._failed)
+
+    def _take_back(self) -> None:
+        """Cuts off what is not known to be on disk, but for what is in the log by now: nothing is put after it."""
+        end = max(self._synced, self._relayed, Mark(self._end.file, 0))
+        if end < self._end:
+            os.ftruncate(self._fd, end.at)
+            self._end, self._sizes[end.file] = end, end.at
 
     # ---- reading
 
     def head(self, *, size_bytes_max: int, count_max: int) -> tuple[list[Append], Mark]:
         """The oldest batches that wait, and the mark after them, for `done`. Whole `put`s; at least one, if any waits.
 
-        Raises CorruptLog for what is damaged.
+        Raises CorruptLog for what is damaged, when everything before it is in the log.
         """
         with self._lock:
             mark, end = self._relayed, self._end
         found: list[Append] = []
         whole, after = 0, mark
         size = 0
-        for header, append, following in self._frames(mark, end):
-            if whole and (size + header.size_bytes > size_bytes_max or len(found) >= count_max):
-                break
-            size += header.size_bytes
-            found.append(append)
-            if not header.base_offset:
-                whole, after = len(found), following
+        try:
+            for header, append, following in self._frames(mark, end):
+                if whole and (size + header.size_bytes > size_bytes_max or len(found) >= count_max):
+                    break
+                size += header.size_bytes
+                found.append(append)
+                if not header.base_offset:
+                    whole, after = len(found), following
+        except CorruptLog:
+            if not whole:
+                raise
         return found[:whole], after
 
     def done(self, mark: Mark) -> None:
@@ -201,6 +235,7 @@ class Spool:
         with self._lock:
             if self._lock_fd < 0:
                 return
+            mark = min(mark, self._end)  # what was read may be taken back
             is_file_done = mark.file < self._end.file and mark.at >= self._sizes[mark.file]
             self._note(Mark(mark.file + 1, 0) if is_file_done else mark)
             self._delete_relayed()
