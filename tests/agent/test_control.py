@@ -11,6 +11,8 @@ from txmsg.agent.control import Change, Control, applied, change_settings, witho
 from txmsg.errors import MisuseError, StorageError
 from txmsg.message import Message
 from txmsg.metaq import LogProducer, open_log
+from txmsg.metaq.format.frame import hole
+from txmsg.metaq.store.log import Append
 
 _FILE = SourceConfig(paths=("/a",), topic="t", lines_per_s=7.0)
 
@@ -76,3 +78,25 @@ def test_an_agent_reads_changes_once_and_keeps_them(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("{}")
     with open_log(tmp_path / "log") as log, pytest.raises(StorageError, match="delete it"):
         Control(log, "settings", tmp_path / "kept", lambda: None)
+
+
+def test_changes_behind_a_hole_are_read(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log", append=True) as log:
+        control = Control(log, "settings", tmp_path / "kept", lambda: None)
+        change_settings(log, "settings", [Change("*", "*", "paused", True)])
+        log.append([Append("settings", 0, hole(1000, 1))])
+        change_settings(log, "settings", [Change("*", "*", "paused", False)])
+        control.look()
+        assert control.changes == [Change("*", "*", "paused", False)]
+
+
+def test_an_answer_without_anything_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_log(tmp_path / "log", append=True) as log:
+        change_settings(log, "settings", [Change("*", "*", "paused", True)])
+        control = Control(log, "settings", tmp_path / "kept", lambda: None)
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "fetch", lambda _: [])
+            control.look()
+        assert control.changes == []
+        control.look()
+        assert control.changes == [Change("*", "*", "paused", True)]

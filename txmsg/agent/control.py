@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from txmsg.agent.config import SourceConfig
-from txmsg.errors import MisuseError, OffsetOutOfRange, StorageError, TxmsgError, shown
+from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError, TxmsgError, shown
 from txmsg.logs import EventLog
 from txmsg.message import Message
 from txmsg.metaq.access import LogAccess, LogQueue
@@ -131,10 +131,15 @@ class Control:
         before = list(self.changes)
         begin = self._offset
         while self._offset < kept.end:
-            [found] = self._log.fetch({self._queue: self._offset})
+            answer = self._log.fetch({self._queue: self._offset})
+            if not answer:
+                break  # the log is being opened, or away: the next look asks again
+            [found] = answer
+            if isinstance(found.error, OffsetsMissing):
+                self._offset = found.error.end
+                continue
             if isinstance(found.error, OffsetOutOfRange):
-                self._offset = kept.end
-                break
+                break  # it was deleted meanwhile: the next look begins where the queue does then
             if found.error is not None:
                 raise found.error
             for batch in found.batches:
