@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,7 @@ from txmsg.binlog.mirrors import Mirrors, Position
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
 from txmsg.binlog.sink import Mark, OffsetRange, Tail, content_crc
 from txmsg.binlog.table import TableQueue
-from txmsg.errors import CorruptLog, InvalidMessage, MisuseError
+from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, MisuseError, UnknownTopic
 from txmsg.message import QueueId, QueueNumber
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
@@ -222,3 +223,21 @@ def test_a_record_that_cannot_be_made_leaves_the_writer_as_it_was(servers: str) 
             writer.write([Part(Partition("bad", 0), bad(), "1")])
         writer.write([Part(Partition("good", 0), [record_of(b"taken")], "1")])
     assert read_from(servers, "good", 1) == [b"taken"]
+
+
+def test_a_producer_makes_no_topic_unasked(servers: str) -> None:
+    producer = Clients(parse_address(f"kafka://{servers}"), {}, timeout_s=8.0).producer()
+    for _ in range(2):  # the first look would make it
+        assert producer.list_topics("deleted", timeout=5).topics["deleted"].error is not None
+
+
+def test_a_topic_that_is_deleted_while_its_end_is_looked_for_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def deleted(*_: object) -> None:
+        raise UnknownTopic("topic trade is not there")
+
+    sink = object.__new__(KafkaSink)
+    monkeypatch.setattr(sink, "_topics", SimpleNamespace(all=deleted), raising=False)
+    with pytest.raises(BrokerUnavailable, match="topic trade is not there"):
+        sink.tails([("trade", 0)])

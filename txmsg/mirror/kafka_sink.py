@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from txmsg.binlog.rows import Batch, Row
 from txmsg.binlog.sink import REFUSALS, Mark, OffsetRange, Tail, content_crc
-from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, ProtocolError, shown
+from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, ProtocolError, UnknownTopic, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogQueue
 from txmsg.metaq.kafka.clients import Clients
@@ -81,6 +81,12 @@ class KafkaSink:
     # ---- where queues end
 
     def tails(self, queues: Sequence[tuple[str, int]]) -> list[Tail | Exception]:
+        try:
+            return self._tails(queues)
+        except UnknownTopic as exc:  # deleted meanwhile: whoever looks again finds none
+            raise BrokerUnavailable(str(exc)) from exc
+
+    def _tails(self, queues: Sequence[tuple[str, int]]) -> list[Tail | Exception]:
         self._counts = self._topics.all()
         places = [self._place(topic, number) for topic, number in queues]
         there = {

@@ -107,7 +107,8 @@ class Appender:
                 self._topics.ensure_of_group(name, queue + 1, is_retry=batch.topic.startswith(RETRIES))
             else:
                 self._topics.ensure(name, queue + 1)
-            self._partitions[name] = self._topics.partitions_of(name)
+            seen = self._topics.partitions_of(name)
+            self._partitions[name] = max(queue + 1, seen)  # a node may not have heard yet of what was made
 
     def _made(self) -> Producer:
         with self._lock:

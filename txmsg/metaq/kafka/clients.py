@@ -31,6 +31,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 """What the user's file may say otherwise."""
 _PRODUCER: Final[Mapping[str, Any]] = {
     "acks": "all",
+    "allow.auto.create.topics": False,  # else a topic that was deleted comes back, set as no one asked
     "enable.idempotence": True,
 }
 _CONSUMER: Final[Mapping[str, Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,7 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from txmsg.errors import MisuseError, TopicExists, UnknownTopic
+from txmsg.errors import BrokerUnavailable, MisuseError, TopicExists, UnknownTopic
 from txmsg.message import BODY_SIZE_BYTES_CEILING
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.kafka.clients import Clients
@@ -28,6 +29,7 @@ RECORD_SIZE_BYTES_MAX: Final = BODY_SIZE_BYTES_CEILING + 1024 * 1024
 """Of a record, and of what a producer sends at once if it is one record."""
 PARTITIONS_AT_ONCE_MAX: Final = 2_000
 """Kafka refuses 5,000 and more."""
+_LOOK_S: Final = 0.05
 _RETENTION: Final = "retention.ms"
 _COMPRESSION: Final = "compression.type"
 
@@ -91,10 +93,22 @@ class Topics:
                 with self._clients.translated(f"creating topic {name}"):
                     self._admin.create_topics([new], request_timeout=self._clients.timeout_s)[name].result()
             except TopicExists:  # created by another process this moment
-                found = self.partitions_of(name)
+                found = self._heard_of(name)
         while found < partitions:
             found = min(partitions, found + PARTITIONS_AT_ONCE_MAX)
             self._raise_partitions(name, found)
+
+    def _heard_of(self, name: str) -> int:
+        """How many partitions a topic has that is there, as soon as the node that is asked knows it."""
+        deadline = time.monotonic() + self._clients.timeout_s
+        while not (found := self.partitions_of(name)):
+            if time.monotonic() > deadline:
+                raise BrokerUnavailable(
+                    f"topic {name} of {self._clients.address} is there, but for {self._clients.timeout_s:g} s its "
+                    "nodes have not heard of it, or it is being deleted: look with kafka-topics.sh"
+                )
+            time.sleep(_LOOK_S)
+        return found
 
     def _raise_partitions(self, name: str, partitions: int) -> None:
         try:

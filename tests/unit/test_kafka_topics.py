@@ -1,0 +1,79 @@
+"""Topics of Kafka, whose nodes hear of them one by one; and what its errors are to us."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from txmsg.errors import BrokerUnavailable, InvalidMessage, TxmsgError
+from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.kafka.appender import Appender, ColumnsFor
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.errors import error_of
+from txmsg.metaq.kafka.location import parse_address
+from txmsg.metaq.kafka.topics import Topics
+
+
+def answer(found: object) -> Future[object]:
+    future: Future[object] = Future()
+    if isinstance(found, int):
+        future.set_exception(KafkaException(KafkaError(found)))
+    else:
+        future.set_result(found)
+    return future
+
+
+class Deaf:
+    """An administrator of a topic with four partitions that another process has made: it is known after `looks`."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    def describe_topics(self, _: object, request_timeout: float) -> dict[str, Future[object]]:
+        self._looks -= 1
+        is_known = self._looks < 0
+        return {"t": answer(SimpleNamespace(partitions=[0] * 4) if is_known else KafkaError.UNKNOWN_TOPIC_OR_PART)}
+
+    def create_topics(self, _: object, request_timeout: float) -> dict[str, Future[object]]:
+        return {"t": answer(KafkaError.TOPIC_ALREADY_EXISTS)}
+
+
+def topics_of(admin: Any, timeout_s: float = 5.0) -> Topics:
+    return Topics(Clients(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=timeout_s), admin)
+
+
+def test_a_topic_that_another_process_has_just_made_is_waited_for() -> None:
+    topics_of(Deaf(3)).ensure("t", 4)  # `Deaf` cannot add partitions
+
+
+def test_a_topic_of_which_nodes_never_hear_is_not_waited_for_without_end() -> None:
+    with pytest.raises(BrokerUnavailable, match=r"topic t .* have not heard of it"):
+        topics_of(Deaf(10**9), timeout_s=0.1).ensure("t", 4)
+
+
+def test_a_queue_that_was_just_made_is_not_made_again_because_a_node_has_not_heard_of_it() -> None:
+    made: list[int] = []
+    topics: Any = SimpleNamespace(ensure=lambda _, count: made.append(count), partitions_of=lambda _: 0)
+    appender = Appender(Clients(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1.0), topics)
+    for _ in range(2):
+        appender._require("t", ColumnsFor("t", 2, Columns([b""], [0])))
+    assert made == [3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (InvalidMessage, ["INVALID_RECORD", "INVALID_TIMESTAMP"]),
+        (BrokerUnavailable, ["OFFSET_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR", "NOT_CONTROLLER", "FENCED_LEADER_EPOCH"]),
+        (BrokerUnavailable, ["UNKNOWN_LEADER_EPOCH", "UNSTABLE_OFFSET_COMMIT", "CONCURRENT_TRANSACTIONS"]),
+    ],
+)
+def test_what_passes_by_itself_and_what_is_wrong_with_one_message_are_told_apart(
+    kind: type[TxmsgError], names: list[str]
+) -> None:
+    for name in names:
+        assert type(error_of(KafkaError(getattr(KafkaError, name)), "appending")) is kind
