@@ -6,7 +6,12 @@ from pathlib import Path
 
 from tests.metaq.servers import MetaQProcess
 from tests.waiting import until
+from txmsg.metaq.copy.beginning import begin_copy
+from txmsg.metaq.copy.copier import whole_frames
+from txmsg.metaq.copy.source import read_piece, tail_of
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of, log_file
+from txmsg.metaq.store.log import Log
+from txmsg.metaq.store.role import CopyOf
 
 
 class CopyProcess(MetaQProcess):
@@ -45,3 +50,20 @@ def until_copied(leader: Path, copy: Path) -> None:
     """Waits for the copy to have as much, while nothing is appended; then both have the same bytes."""
     until(lambda: (copy / "log.json").exists() and end_of(copy) == end_of(leader))
     assert frames_of(copy) == frames_of(leader)
+
+
+def begun_copy(root: Path, leader: Log) -> Log:
+    """A copy that has nothing yet, without a server: see `take_rest`."""
+    begin_copy(root, CopyOf("leader:7720", bytes(16), is_begun=True), leader.identity, 0, {})
+    return Log(root, follows=True)
+
+
+def take_rest(copy: Log, leader: Log) -> None:
+    """Copies what is there, as a copier does."""
+    while True:
+        tail = tail_of(copy.root, copy.synced)
+        piece = read_piece(leader.root, tail, leader.synced, 4 * 1024 * 1024)
+        if not piece.data:
+            return
+        headers, size_bytes, _ = whole_frames(piece.data, tail.position, copy.identity.log_id)
+        copy.take_frames(piece.first, piece.data[:size_bytes], headers)

@@ -273,6 +273,21 @@ def test_no_file_is_deleted_while_something_in_it_waits(tmp_path: Path, monkeypa
     bench.log.close()
 
 
+def test_files_are_deleted_also_while_something_always_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, monkeypatch, LogConfig(file_size_bytes_max=4096, retention_size_bytes=8192))
+    bench.log._mover = bench.mover
+    for number in range(300):
+        bench.send(f"{number:0100}", 10_000_000)
+        bench.run(5_000_000)
+    bench.log.delete_old()
+    assert bench.log.size().size_bytes < 20_000
+    bench.reopen()
+    bench.run(10_000_000)
+    assert bench.there()[-1] == f"{299:0100}"
+    assert len(set(bench.there())) == len(bench.there())
+    bench.log.close()
+
+
 def test_a_queue_that_is_not_read_any_more_gets_nothing(bench: Bench) -> None:
     bench.send("x", 5, queue=3)
     bench.log.set_topic("t", TopicSettings(write_queues=2, read_queues=2))

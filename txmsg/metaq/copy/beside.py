@@ -5,7 +5,7 @@ A copy asks about once a second, so what it has of these is that much older than
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -77,8 +77,12 @@ class Beside:
         self._groups: dict[str, bytes] = {}
         self._own = {LogQueue(*queue) for queue in queues_in_doubt(log.root)}
 
-    def take(self, told: pb.LogStateReply) -> list[pb.GroupLog]:
-        """Writes what has changed. Returns the logs of groups, which are copied like any log."""
+    def take(self, told: pb.LogStateReply, copy_log: Callable[[pb.GroupLog], bool]) -> None:
+        """Writes what has changed.
+
+        copy_log: copies the log of a group, and says whether it has what was told. Offsets come after it, or a message
+        that failed could be behind the offset of its group, and not yet among the retries.
+        """
         known = read_topics(self._log.root)
         for topic in told.topics:
             settings = settings_of(topic.settings)
@@ -93,10 +97,10 @@ class Beside:
             self._log.forget_group(gone)
         for group in told.groups:
             content = group.SerializeToString(deterministic=True)
-            if self._groups.get(group.group) != content:
+            are_copied = [copy_log(log) for log in group.logs]
+            if all(are_copied) and self._groups.get(group.group) != content:
                 _write_group(self._log.root, group)
                 self._groups[group.group] = content
-        return [log for group in told.groups for log in group.logs]
 
 
 def _write_group(root: Path, told: pb.StoredLogGroup) -> None:

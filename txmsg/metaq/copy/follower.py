@@ -219,12 +219,14 @@ class Follower:
 def take_beside(server: Server, log: LocalLog, beside: Beside, *, name: str) -> None:
     """Takes what the leader has beside its frames, and copies the logs of groups."""
     state = server.channel.call(MetaQCopies.state, pb.LogStateRequest(), timeout_s=_ANSWER_S)
-    for told in beside.take(state):
-        _copy_group_log(server, log.root, told, name)
+    beside.take(state, lambda told: _copy_group_log(server, log.root, told, name))
 
 
-def _copy_group_log(server: Server, root: Path, told: pb.GroupLog, name: str) -> None:
-    """Nobody waits for these, and they are small: one that is not the leader's is copied again from its begin."""
+def _copy_group_log(server: Server, root: Path, told: pb.GroupLog, name: str) -> bool:
+    """Nobody waits for these, and they are small: one that is not the leader's is copied again from its begin.
+
+    False: the next call does that.
+    """
     path = GroupLogs(root).root_of(told.topic)
     assert path is not None
     if not (path / "log.json").exists() or identity_of(path, create=False).log_id != told.log_id:
@@ -236,8 +238,11 @@ def _copy_group_log(server: Server, root: Path, told: pb.GroupLog, name: str) ->
                 before = copier.tail.position
                 copier.run_once()
                 if copier.tail.position == before:
-                    return  # the rest of a frame is being written
+                    break  # the rest of a frame is being written
     except BeginAgain as again:
         begin_copy(path, None, again.identity, again.position, again.ends)
     except CopyDiverged:
         begin_copy(path, None, Identity(told.log_id), 0, {})
+    else:
+        return True
+    return False

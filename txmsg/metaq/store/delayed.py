@@ -144,6 +144,8 @@ class Mover:
         self._turn: Turn = (-1, -1)
         self._taken = 0
         self._first = 0
+        self._moved = 0
+        """Entries since `_first` was looked for."""
 
     def kept_from(self) -> int | None:
         """The position from which on the log is needed for what waits; None: nothing does. For any thread."""
@@ -163,8 +165,9 @@ class Mover:
             if not has_more or self._has_late:  # in the order of time, but for those that came after their time
                 while self._heap and self._heap[0][0] <= now_us:
                     grown |= self._move(now_us)
-        if not self._heap and not self._has_later:
-            self._first = self._taken
+        if not self._has_later and self._moved >= len(self._heap):  # so seldom that it costs little per message
+            self._first = min((offset for _, offset in self._heap), default=self._taken)
+            self._moved = 0
         times = [self._heap[0][0]] if self._heap else []
         if self._has_later:
             times.append(self._window_end_us - _MARGIN_US)
@@ -303,6 +306,7 @@ class Mover:
                 heappush(self._heap, undone)
             raise
         self._turn = turn
+        self._moved += len(turns)
         return {(batch.topic, batch.queue) for batch in batches}
 
     def _is_there(self, move: _Move) -> bool:

@@ -503,8 +503,7 @@ class Log:
                 if header.kind is not Kind.PAD:
                     at = header.position - headers[0].position
                     replay(header, self._queues, lambda at=at, header=header: frames[at : at + header.size_bytes])  # type: ignore[misc]
-            self._write_cells(writer.end)
-            self._require_usable()
+            self._write_cells(writer.end)  # what has no room is said by the next call: these frames are on disk
 
     def promote(self) -> int:
         """Has a copy be a log of its own from the next time that it is opened on. Returns its generation."""
@@ -593,7 +592,8 @@ class Log:
                 keep_s=self._keep_s,
                 now=self._clock(),
                 note=self._note_begin,
-                kept_from=self._mover.kept_from(),
+                # A copy's mover moves nothing: what waits is its leader's to keep.
+                kept_from=None if self.follows else self._mover.kept_from(),
             )
         self._deleted_files += len(deleted)
         return deleted

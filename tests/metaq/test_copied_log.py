@@ -1,0 +1,85 @@
+"""What a copy does with what its leader has, without a server between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.metaq.copies import begun_copy, take_rest
+from tests.metaq.logs import batch, bodies, read_all
+from txmsg.errors import StorageError
+from txmsg.metaq.access import LogQueue
+from txmsg.metaq.copy.beside import Beside, state_of
+from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.group.files import offset_in, queue_file
+from txmsg.metaq.local import LocalLog
+from txmsg.metaq.store.delayed import Mover
+from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.metaq.store.reader import LogReader
+
+T = LogQueue("t", 0)
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[Log]:
+    with Log(tmp_path / "leader", LogConfig(file_size_bytes_max=4096)) as log:
+        yield log
+
+
+@pytest.fixture
+def copy(tmp_path: Path, leader: Log) -> Iterator[Log]:
+    with begun_copy(tmp_path / "copy", leader) as log:
+        yield log
+
+
+def test_a_copy_deletes_also_after_a_delayed_message(
+    tmp_path: Path, leader: Log, copy: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txmsg.metaq.store.moving.Moving.wake", lambda _: None)
+    leader._mover = mover = Mover(leader.root, leader._move, leader._queue_that_takes)
+    leader.append([Append("t", 0, encode(Columns([b"delayed"], [1])), due_at_us=1)])
+    mover.run_once(2)
+    for _ in range(100):
+        leader.append([Append("t", 0, encode(Columns([b"x" * 300], [1])))])
+    mover.run_once(2)
+    take_rest(copy, leader)
+    assert leader.delete_old(size_bytes_max=8192)
+    copy.delete_old(size_bytes_max=leader.size().size_bytes)
+    assert copy.size() == leader.size()
+
+
+def test_a_copy_goes_on_by_itself_after_its_disk_was_full(
+    leader: Log, copy: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    leader.append([batch("t", 0, 0, 3)])
+    with monkeypatch.context() as patched:
+        patched.setattr(copy._queues, "write", full)
+        take_rest(copy, leader)  # the frames are on disk: only their cells are not
+        leader.append([batch("t", 0, 3, 3)])
+        with pytest.raises(StorageError, match="No space left"):
+            take_rest(copy, leader)
+    take_rest(copy, leader)
+    assert read_all(LogReader(copy.root).queue("t", 0)) == bodies("t", 0, 0, 6)
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_offsets_of_a_group_come_after_its_retries(tmp_path: Path, *, is_copied: bool) -> None:
+    with LocalLog(tmp_path / "leader", append=True) as leader:
+        leader.append([batch("t", 0, 0, 5)])
+        member = leader.join("g", ["t"])
+        member.take([T])
+        leader.append([batch("%RETRY%g", 0, 0, 1)])
+        member.leave({T: 3})
+        told = state_of(leader)
+        begun_copy(tmp_path / "copy", leader.writer).close()
+    path = queue_file(tmp_path / "copy" / "groups" / "g", T)
+    with LocalLog(tmp_path / "copy", append=True, follows=True) as copy:
+        at_copying: list[int | None] = []
+        Beside(copy).take(told, lambda _: bool(at_copying.append(offset_in(path))) or is_copied)
+    assert at_copying == [None]
+    assert offset_in(path) == (3 if is_copied else None)
