@@ -9,7 +9,7 @@ import pytest
 
 from tests.metaq.copies import begun_copy, take_rest
 from tests.metaq.logs import batch, bodies, read_all
-from txmsg.errors import StorageError
+from txmsg.errors import CorruptLog, NotLeader, StorageError
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.copy.beside import Beside, state_of
 from txmsg.metaq.format.frame import Columns, encode
@@ -18,6 +18,8 @@ from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.delayed import Mover
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.role import CopyOf, write_copy
+from txmsg.metaq.store.topics import Flush, TopicSettings
 
 T = LogQueue("t", 0)
 
@@ -79,7 +81,65 @@ def test_offsets_of_a_group_come_after_its_retries(tmp_path: Path, *, is_copied:
         begun_copy(tmp_path / "copy", leader.writer).close()
     path = queue_file(tmp_path / "copy" / "groups" / "g", T)
     with LocalLog(tmp_path / "copy", append=True, follows=True) as copy:
-        at_copying: list[int | None] = []
-        Beside(copy).take(told, lambda _: bool(at_copying.append(offset_in(path))) or is_copied)
-    assert at_copying == [None]
+
+        def copy_log(_: object) -> bool:
+            assert offset_in(path) is None
+            return is_copied
+
+        Beside(copy).take(told, copy_log)
+    assert told.groups[0].logs
     assert offset_in(path) == (3 if is_copied else None)
+
+
+def test_a_log_is_fenced_by_one_copy_only(tmp_path: Path, leader: Log, copy: Log) -> None:
+    with pytest.raises(NotLeader, match="is itself a copy of the log at leader:7720"):
+        copy.fence(2, b"one")
+    end = leader.fence(2, b"one")
+    leader.close()
+    with Log(tmp_path / "leader") as again:
+        assert again.fence(2, b"one") == end
+        with pytest.raises(NotLeader, match="another copy was promoted, or is being, as generation 2"):
+            again.fence(2, b"two")
+
+
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_what_does_not_lead_takes_no_changes_beside_its_frames(tmp_path: Path, *, is_fenced: bool) -> None:
+    with LocalLog(tmp_path, append=True) as log:
+        log.append([batch("t", 0, 0, 3)])
+        log.join("g", ["t"]).leave({})
+        if is_fenced:
+            log.writer.fence(2, b"one")
+            _require_refused(log)
+    with LocalLog(tmp_path, append=True, follows=True) as log:  # its new leader has not answered yet
+        _require_refused(log)
+
+
+def _require_refused(log: LocalLog) -> None:
+    with pytest.raises(NotLeader):
+        log.join("g", ["t"])
+    with pytest.raises(NotLeader):
+        log.seek("g", {T: 0})
+    with pytest.raises(NotLeader):
+        log.delete_group("g")
+    with pytest.raises(NotLeader):
+        log.set_topic("t", TopicSettings(retention_s=77))
+    assert log.groups() == ["g"]
+
+
+def test_a_former_leader_that_lost_its_power_can_follow(tmp_path: Path) -> None:
+    """Cells of its timed topics were ahead of its disk; those of a copy never are."""
+    with Log(tmp_path) as log:
+        log.set_topic("t", TopicSettings(flush=Flush.TIMED))
+        log.append([batch("t", 0, 0, 3)])
+        end = log.append([batch("t", 0, 3, 3)])[0]
+        log.flush()
+    (tmp_path / "checkpoint").unlink()
+    [path] = (tmp_path / "commitlog").iterdir()
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 100)
+    write_copy(tmp_path, CopyOf("leader:7720", bytes(16), is_begun=True))
+    with pytest.raises(CorruptLog, match="it had been on disk"):
+        Log(tmp_path, follows=True)
+    (tmp_path / "copy.json").unlink()
+    with Log(tmp_path, follows=True) as log:
+        assert log.next_offset("t", 0) == end

@@ -20,7 +20,7 @@ from tests.metrics.scraping import scrape
 from tests.ports import own_port
 from tests.waiting import until
 from txmsg.administration.log_contents import log_state
-from txmsg.errors import BrokerUnavailable, CopyDiverged, MisuseError, NotLeader, OutcomeUnknown
+from txmsg.errors import BrokerUnavailable, CopyDiverged, MisuseError, NotLeader, OutcomeUnknown, StorageError
 from txmsg.message import Message
 from txmsg.metaq.access import LogQueue, Range
 from txmsg.metaq.acks import Acks
@@ -35,7 +35,7 @@ from txmsg.metaq.server.server import serve
 from txmsg.metaq.store.ahead import AHEAD_MAX
 from txmsg.metaq.store.log import Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
-from txmsg.metaq.store.role import copy_of, fence_of
+from txmsg.metaq.store.role import copy_of, fence_of, write_copy
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.runtime.start import Start
 from txmsg.settings.live import Given
@@ -390,6 +390,42 @@ def test_a_producer_that_has_seen_the_promoted_copy_refuses_the_former_leader(tm
         log._generation = 2
         with pytest.raises(NotLeader, match="generation 1, and its producer has appended to 2"):
             log.append([batch("t", 0, 1, 1)])
+
+
+def test_a_copy_that_cannot_be_promoted_does_not_stop_its_leader(tmp_path: Path) -> None:
+    with served(leading(tmp_path)) as address, served(following(tmp_path, address)), RemoteLog(address) as leader:
+        leader.append([batch("t", 0, 0, 5)])
+        until_copied(tmp_path / "leader", tmp_path / "copy")
+    with Log(tmp_path / "leader", LogConfig(file_size_bytes_max=1000)) as log:
+        for offset in range(5, 105, 10):
+            log.append([batch("t", 0, offset, 10)])
+        assert log.delete_old(size_bytes_max=2000)
+    copy = copy_of(tmp_path / "copy")
+    assert copy is not None
+    with served(leading(tmp_path)) as address, RemoteLog(address) as leader:
+        write_copy(tmp_path / "copy", replace(copy, leader=address))
+        with pytest.raises(CopyDiverged, match=r"lacks what its leader .* its leader goes on"):
+            promote(tmp_path / "copy")
+        assert leader.append([batch("t", 0, 105, 1)]) == [105]
+
+
+def test_a_promotion_that_ends_early_says_that_its_leader_is_stopped_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("the disk is full")
+
+    with served(leading(tmp_path)) as address, RemoteLog(address) as leader:
+        with served(following(tmp_path, address)):
+            leader.append([batch("t", 0, 0, 5)])
+            until_copied(tmp_path / "leader", tmp_path / "copy")
+        with monkeypatch.context() as patched:
+            patched.setattr("txmsg.metaq.copy.promotion.take_beside", full)
+            with pytest.raises(StorageError, match="disk is full; its leader may take no appends now: promote the cop"):
+                promote(tmp_path / "copy")
+        with pytest.raises(NotLeader):
+            leader.append([batch("t", 0, 5, 1)])
+        assert promote(tmp_path / "copy").is_complete
 
 
 def test_a_log_that_leads_is_not_promoted(tmp_path: Path) -> None:

@@ -172,8 +172,15 @@ class LocalLog:
         return self._log.settings_of(topic)
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
-        require_no_copy(self.root)
+        self._require_leader()
         self._writer.set_topic(topic, settings)
+
+    def _require_leader(self) -> None:
+        """Its writer knows also that it is to follow a log which has not answered yet."""
+        if self._log is None:
+            require_no_copy(self.root)
+        else:
+            self._log.require_leader()
 
     @property
     def _writer(self) -> Log:
@@ -214,7 +221,7 @@ class LocalLog:
         strategy: str = "averaged",
         zone: str = "",
     ) -> LocalMember:
-        require_no_copy(self.root)
+        self._require_leader()
         return self._groups.join(group, topics, start=start, strategy=strategy, zone=zone)
 
     def groups(self) -> list[str]:
@@ -224,11 +231,11 @@ class LocalLog:
         return self._groups.group(group)
 
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
-        require_no_copy(self.root)
+        self._require_leader()
         self._groups.seek(group, offsets)
 
     def delete_group(self, group: str) -> None:
-        require_no_copy(self.root)
+        self._require_leader()
         self._groups.delete_group(group)
 
     def forget_group(self, group: str) -> None:

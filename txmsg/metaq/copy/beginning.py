@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -33,7 +34,8 @@ def begin_copy(root: Path, copy: CopyOf | None, identity: Identity, begin: int, 
             (root / name).unlink(missing_ok=True)
         sync_directory(root)
         for name in _DIRECTORIES:
-            shutil.rmtree(root / name, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                shutil.rmtree(root / name)
         commit_log = root / "commitlog"
         for first in files_of(commit_log, ".log"):
             log_file(commit_log, first).unlink()

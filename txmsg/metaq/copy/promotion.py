@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
+from txmsg.errors import (
+    BrokerUnavailable,
+    CopyDiverged,
+    CorruptLog,
+    MisuseError,
+    NotLeader,
+    OutcomeUnknown,
+    StorageError,
+)
 from txmsg.metaq.copy.beside import Beside
-from txmsg.metaq.copy.copier import Copier
+from txmsg.metaq.copy.copier import BeginAgain, Copier
 from txmsg.metaq.copy.follower import take_beside
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.calls import Server
@@ -18,6 +26,10 @@ from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQCopies
 
 _ANSWER_S: Final = 10.0
+_MAY_BE_STOPPED: Final = (
+    "its leader may take no appends now: promote the copy again, which goes on from here, or, to have the leader go "
+    "on, stop it, run `txmsg metaq promote` on its directory, and serve it again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +65,31 @@ def promote(root: Path, *, leader_is_lost: bool = False) -> Promoted:
 def _take_rest(log: LocalLog, leader: str, copy_id: bytes) -> None:
     identity = log.writer.identity
     server = Server(leader)
+    state = "its leader goes on"
     try:
-        fence = pb.FenceLogRequest(log_id=identity.log_id, generation=identity.generation + 1)
+        copier = Copier(server, log.writer, copy_id=copy_id, name="promotion")
+        copier.run_once()  # what keeps the copy from following is said before the leader is stopped
+        state = _MAY_BE_STOPPED
+        fence = pb.FenceLogRequest(log_id=identity.log_id, generation=identity.generation + 1, copy_id=copy_id)
         end = server.ask(
             lambda timeout_s, _: server.channel.call(MetaQCopies.fence, fence, timeout_s=timeout_s), timeout_s=_ANSWER_S
         ).end
-        copier = Copier(server, log.writer, copy_id=copy_id, name="promotion")
         while copier.tail.position < end:
             copier.run_once()
         take_beside(server, log, Beside(log), name="promotion")
     except (BrokerUnavailable, OutcomeUnknown) as exc:
         raise BrokerUnavailable(
             f"the leader {leader} gave no answer, and the copy was not promoted ({exc}): try again; if the leader is "
-            "lost, give --leader-is-lost, and what is only there is lost, too"
+            f"lost, give --leader-is-lost, and what is only there is lost, too; {state}"
         ) from exc
+    except BeginAgain as exc:
+        raise CopyDiverged(
+            f"the copy {log.root} was not promoted: it lacks what its leader {leader} has deleted ({exc}): run "
+            f"`txmsg metaq follow`, which begins it again, and promote it then; {state}"
+        ) from exc
+    except NotLeader:  # who was asked does not lead: it says which one does
+        raise
+    except (CopyDiverged, CorruptLog, StorageError) as exc:
+        raise type(exc)(f"the copy {log.root} was not promoted: {exc}; {state}") from exc
     finally:
         server.close()

@@ -149,7 +149,7 @@ class CopyApi:
         identity = self._writer.identity
         if request.log_id != identity.log_id:
             raise MisuseError(f"the log here is {identity.log_id}, not {request.log_id}: it was not fenced")
-        end = await self._read(partial(self._writer.fence, request.generation))
+        end = await self._read(partial(self._writer.fence, request.generation, request.copy_id))
         self.wake()
         _log.warning(
             "log.fenced",

@@ -37,7 +37,7 @@ from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.recovery import recover, replay
 from txmsg.metaq.store.refill import refill
 from txmsg.metaq.store.retention import delete_old_files
-from txmsg.metaq.store.role import fence_of, forget_copy, not_leader, require_no_copy, write_fence
+from txmsg.metaq.store.role import Fence, fence_of, forget_copy, not_leader, require_no_copy, write_fence
 from txmsg.metaq.store.state import Checkpoint, Identity, QueueKey, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.store.topics import Flush, Permission, TopicSettings, read_topics, write_topics
 from txmsg.metrics.counts import Histogram
@@ -247,7 +247,7 @@ class Log:
         """
         self._write_lock.require()
         with self._lock:
-            self._require_leader()
+            self.require_leader()
             self._require_usable()
             self._require_open_for(appends)
             if any(append.due_at_us is not None for append in appends):
@@ -293,7 +293,7 @@ class Log:
         self._write_lock.require()
         appends = [Append(*batch) for batch in batches]
         with self._lock:
-            self._require_leader()
+            self.require_leader()
             self._require_usable()
             _, foreseen, _ = packed(appends, self._queues, self._writer, self.identity)
             bases = [cell.base_offset for _, cell, _ in foreseen]
@@ -362,11 +362,14 @@ class Log:
         except OSError as exc:
             self._unseen = exc
 
-    def _require_leader(self) -> None:
+    def require_leader(self) -> None:
+        """Raises NotLeader for a log that takes no changes: what stands beside its frames, too."""
         if self.follows:
             raise not_leader(self.root, "it is a copy")
         if self._fenced is not None:
-            raise not_leader(self.root, f"a copy of it was promoted, and goes on as generation {self._fenced}")
+            raise not_leader(
+                self.root, f"a copy of it was promoted, and goes on as generation {self._fenced.generation}"
+            )
 
     def _require_usable(self) -> None:
         if self._writer.failed is not None:
@@ -392,7 +395,7 @@ class Log:
         """
         self._write_lock.require()
         with self._lock:
-            self._require_leader()
+            self.require_leader()
             self._begin_generation(self.identity.generation + 1)
             identity = self.identity
         for topic, queue, offset in cuts:
@@ -413,7 +416,7 @@ class Log:
         """
         self._write_lock.require()
         with self._sync_lock, self._lock:
-            self._require_leader()
+            self.require_leader()
             self._settle()
             end = self._queues.of(topic, queue)
             begin, payloads = self._queues.reader.queue(topic, queue).cut_at(offset)
@@ -442,7 +445,7 @@ class Log:
         """
         self._write_lock.require()
         with self._sync_lock, self._lock:
-            self._require_leader()
+            self.require_leader()
             self._settle()
             return refill(self._queues.reader, topic, queue, base_offset, payload)
 
@@ -459,22 +462,31 @@ class Log:
         with self._lock:
             return frozenset(queue for queue in self._own if queue[0] != DELAYED)
 
-    def fence(self, generation: int) -> int:
+    def fence(self, generation: int, copy_id: bytes) -> int:
         """Takes no appends from now on, also when it is opened again: a copy goes on under this generation.
 
-        Returns where it ends; everything before is on disk. Raises MisuseError for a generation that is not later.
+        Returns where it ends; everything before is on disk. Raises MisuseError for a generation that is not later,
+        NotLeader for a copy, and when another copy asked before.
         """
         self._write_lock.require()
         with self._sync_lock, self._lock:
+            if self._fenced is not None and generation <= self._fenced.generation and copy_id != self._fenced.copy_id:
+                raise not_leader(
+                    self.root,
+                    f"another copy was promoted, or is being, as generation {self._fenced.generation}: if it was not, "
+                    "have this log lead again, with `txmsg metaq promote` on its directory while it is stopped",
+                )
+            if self.follows:
+                raise not_leader(self.root, "it was not fenced, as it is itself a copy")
             if generation <= self.identity.generation:
                 raise MisuseError(
                     f"generation {generation} of the log {self.root} is not after its own, {self.identity.generation}: "
                     "it was not fenced"
                 )
-            if not self.follows:
-                self._settle()
-            write_fence(self.root, generation)
-            self._fenced = generation
+            self._settle()
+            fence = Fence(generation, copy_id)
+            write_fence(self.root, fence)
+            self._fenced = fence
             return self._writer.synced
 
     def take_frames(self, first: int, frames: memoryview, headers: Sequence[Header]) -> None:
@@ -510,7 +522,7 @@ class Log:
         assert self.follows
         self._write_lock.require()
         with self._lock:
-            self._begin_generation(max(self.identity.generation, self._fenced or 0) + 1)
+            self._begin_generation(max(self.identity.generation, self._fenced.generation if self._fenced else 0) + 1)
             forget_copy(self.root)
             return self.identity.generation
 

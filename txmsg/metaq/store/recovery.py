@@ -12,6 +12,7 @@ from txmsg.metaq.store.cells import Cell, Cells, queue_directory
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of, log_file, sync_directory
 from txmsg.metaq.store.frames import DamagedFrame, frames, torn_end
 from txmsg.metaq.store.queues import Queues, mark_end
+from txmsg.metaq.store.role import copy_of
 from txmsg.metaq.store.state import Checkpoint, QueueKey, checkpoint_of
 
 _CELLS_HELD_MAX = 65_536
@@ -28,7 +29,13 @@ def recover(
     Returns the position where the log goes on; all before it is on disk. Raises CorruptLog for damage before that, and
     has changed no frame then.
     """
-    return _Recovery(root, log_id, queues, (lambda _: True) if follows else is_synchronous, follows=follows).run()
+    if copy_of(root) is not None:  # not of a former leader that is to follow: its cells were ahead of its disk
+        is_synchronous = _of_any_topic
+    return _Recovery(root, log_id, queues, is_synchronous, follows=follows).run()
+
+
+def _of_any_topic(_: str) -> bool:
+    return True
 
 
 def replay(header: Header, queues: Queues, frame: Callable[[], memoryview]) -> None:

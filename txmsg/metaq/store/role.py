@@ -71,10 +71,19 @@ def not_leader(root: Path, why: str) -> NotLeader:
     )
 
 
-def fence_of(root: Path) -> int | None:
-    """The generation by which this log was superseded, if it was."""
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """By which generation a log was superseded, and the id of the copy that goes on under it."""
+
+    generation: int
+    copy_id: bytes
+
+
+def fence_of(root: Path) -> Fence | None:
+    """What this log was superseded by, if it was."""
     try:
-        return int(read_checked(root / _FENCE)["generation"])
+        found = read_checked(root / _FENCE)
+        return Fence(int(found["generation"]), bytes.fromhex(found["copy"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as exc:
@@ -84,9 +93,9 @@ def fence_of(root: Path) -> int | None:
         ) from exc
 
 
-def write_fence(root: Path, generation: int) -> None:
+def write_fence(root: Path, fence: Fence) -> None:
     """Notes that a later generation was begun elsewhere. On disk on return."""
-    write_checked(root / _FENCE, {"generation": generation})
+    write_checked(root / _FENCE, {"generation": fence.generation, "copy": fence.copy_id.hex()})
 
 
 def forget_fence(root: Path) -> None:

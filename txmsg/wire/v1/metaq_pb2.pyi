@@ -546,12 +546,14 @@ class LogStateReply(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[StoredLogTopic, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[StoredLogGroup, _Mapping]]] = ..., own: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ...) -> None: ...
 
 class FenceLogRequest(_message.Message):
-    __slots__ = ("log_id", "generation")
+    __slots__ = ("log_id", "generation", "copy_id")
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    COPY_ID_FIELD_NUMBER: _ClassVar[int]
     log_id: int
     generation: int
-    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+    copy_id: bytes
+    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ..., copy_id: _Optional[bytes] = ...) -> None: ...
 
 class FenceLogReply(_message.Message):
     __slots__ = ("end",)
