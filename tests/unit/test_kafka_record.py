@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NoReturn
 
+import confluent_kafka
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME
 from hypothesis import given
 from hypothesis import strategies as st
 
+import txmsg.metaq.kafka.batch
 from txmsg.errors import CorruptLog
-from txmsg.message import ReceivedMessage, new_transaction_id_bytes
+from txmsg.message import Message, ReceivedMessage, new_transaction_id_bytes
+from txmsg.metaq import LogProducer
 from txmsg.metaq.format.frame import Columns, Compression, encode, unpacked
 from txmsg.metaq.kafka.batch import RecordBatch
 from txmsg.metaq.kafka.record import Record, queue_offset, received, records_of
+from txmsg.metaq.store.log import Append
+from txmsg.metaq.store.topics import TopicSettings
 from txmsg.wire.headers import pack_headers, unpack_headers
 from txmsg.wire.tags import parse_tags
 
@@ -24,10 +30,10 @@ _US = st.integers(0, 2**52)
 _NAMES = st.sampled_from(["txmsg-id", "txmsg-offset", "txmsg-header.txmsg-id", "txmsg-tried", "plain"])
 
 
-def read(record: Record | dict[str, Any], *, offset: int = 0) -> Message:
+def read(record: Record | dict[str, Any], *, offset: int = 0) -> confluent_kafka.Message:
     """The record as Kafka gives it back from this offset of a partition."""
     found = record._asdict() if isinstance(record, Record) else record
-    return Message(
+    return confluent_kafka.Message(
         topic="t",
         partition=3,
         offset=offset,
@@ -118,6 +124,36 @@ def test_columns_are_those_of_the_messages(
     ]
     assert [(row["born_at"], row["stored_at"]) for row in rows] == [(each.born_at, each.stored_at) for each in expected]
     assert len(batch.to_arrow(parse_tags("paid"))) == sum(each.tag == "paid" for each in expected)
+
+
+class Kept:
+    """Takes what a producer appends."""
+
+    def __init__(self) -> None:
+        self.appends: list[Append] = []
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        self.appends += appends
+        return [0] * len(appends)
+
+    def settings_of(self, _: str) -> TopicSettings:
+        return TopicSettings()
+
+
+@pytest.mark.parametrize("offset", [None, 41])
+@pytest.mark.parametrize("more", [{}, {"key": "k", "tag": "paid"}, {"key": "k", "ordering_key": "buyer"}])
+def test_what_a_producer_or_a_mirror_writes_is_read_at_once(
+    monkeypatch: pytest.MonkeyPatch, offset: int | None, more: dict[str, Any]
+) -> None:
+    def one_by_one(_: object) -> NoReturn:
+        pytest.fail("each record was made a message, which takes three times as long")
+
+    monkeypatch.setattr(txmsg.metaq.kafka.batch, "_columns_of", one_by_one)
+    kept = Kept()
+    LogProducer(kept, queues=1).send_many([Message("t", b"%d" % number, **more) for number in range(5)])
+    [append] = kept.appends
+    records = [read(record) for record in records_of(unpacked(append.payload), offset)]
+    assert RecordBatch.of("t", 3, records, 1).to_arrow()["body"].to_pylist() == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_without_a_queue_offset_the_partition_has_the_say() -> None:
