@@ -1,0 +1,158 @@
+"""The verifier finds every kind of difference in a Kafka. Its own client writes the records, not the mirror."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.conftest import PostgresServer
+from tests.kafka_server import Kafka, create_topic
+from tests.mirror.rows import Stored, make_queues, store, written
+from txmsg.verifier.compare import verify
+from txmsg.wire.headers import unpack_headers
+
+pytestmark = pytest.mark.long
+
+COUNT = 40
+ROWS = [written("trade", queue, offset) for queue in (0, 1) for offset in range(COUNT)]
+ANSWER_S_MAX = 30.0
+
+Headers = list[tuple[str, str | bytes | None]]
+
+
+@pytest.fixture(scope="module")
+def table(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
+    """A database that holds ROWS, and a topic without messages."""
+    name = f"verified_kafka_{os.getpid()}"
+    url = postgres.create_database(name, template=notify_template)
+    make_queues(url, "trade", 2)
+    make_queues(url, "idle", 1)
+    store(url, ROWS)
+    yield url
+    postgres.drop_database(name)
+
+
+class Topics:
+    """Of a prefix, with a partition of trade that the table does not have. Kafka keeps old records there."""
+
+    def __init__(self, kafka: Kafka, prefix: str) -> None:
+        self.address = f"{kafka.address}/{prefix}"
+        self._prefix = prefix
+        for topic, partitions in (("trade", 3), ("idle", 1)):
+            create_topic(kafka, f"{prefix}{topic}", partitions, retention_ms="-1")
+        self._producer = Producer(
+            {"bootstrap.servers": kafka.servers, "transactional.id": f"{prefix}test", "log_level": 0}
+        )
+        self._producer.init_transactions(ANSWER_S_MAX)
+
+    def write(self, rows: list[Stored], *, is_committed: bool = True) -> None:
+        self._producer.begin_transaction()
+        for row in rows:
+            self._produce(row.topic, row.queue, row.body, row.ordering_key or row.key, row.stored_at_us, headers(row))
+        assert self._producer.flush(ANSWER_S_MAX) == 0
+        if is_committed:
+            self._producer.commit_transaction(ANSWER_S_MAX)
+        else:
+            self._producer.abort_transaction(ANSWER_S_MAX)
+
+    def write_foreign(self) -> None:
+        self._producer.begin_transaction()
+        self._produce("trade", 1, b"of another program", None, ROWS[0].stored_at_us, [])
+        self._producer.commit_transaction(ANSWER_S_MAX)
+
+    def _produce(  # noqa: PLR0917 - as the client has them
+        self,
+        topic: str,
+        queue: int,
+        body: bytes,
+        key: str | None,
+        at_us: int,
+        headers: Headers,
+    ) -> None:
+        self._producer.produce(self._prefix + topic, body, key, queue, timestamp=at_us // 1000, headers=headers)
+
+
+def headers(row: Stored) -> Headers:
+    """As docs/how-to/kafka.md has them."""
+    found = {
+        "txmsg-offset": str(row.offset),
+        "txmsg-id": f"{UUID(bytes=row.id_bytes)}.{row.n}",
+        "txmsg-times": f"{row.born_at_us} {row.stored_at_us}",
+    }
+    if row.tag is not None:
+        found["txmsg-tag"] = row.tag
+    if row.ordering_key is not None:
+        found["txmsg-key"] = row.key or ""
+    return [*found.items(), *unpack_headers(row.headers or b"").items()]
+
+
+@pytest.fixture
+def topics(kafka: Kafka, kafka_prefix: str) -> Topics:
+    return Topics(kafka, kafka_prefix)
+
+
+def test_records_as_they_are_documented_are_equal_and_what_was_aborted_does_not_count(
+    table: str, topics: Topics
+) -> None:
+    topics.write(ROWS[:30])
+    topics.write(ROWS[:10], is_committed=False)
+    topics.write(ROWS[30:])
+    report = verify(table, topics.address)
+    assert report.is_equal, report.differences
+    assert (report.messages, report.queues, report.in_holes) == (2 * COUNT, 3, 0)
+
+
+def _without(*places: int) -> list[Stored]:
+    return [row for place, row in enumerate(ROWS) if place not in places]
+
+
+PLACES: dict[str, tuple[list[Stored], dict[str, int], str]] = {
+    "doubled at once": (
+        [*ROWS[:31], *ROWS[30:]],
+        {"doubled": 1},
+        "doubled: topic trade queue 0 offset 30: again, or late, at offset 31 of the partition",
+    ),
+    "swapped": (
+        [*ROWS[:20], ROWS[21], ROWS[20], *ROWS[22:]],
+        {"doubled": 1, "missing": 1},
+        "missing: topic trade queue 0 offset 20",
+    ),
+    "missing in the middle": (_without(30, 31), {"missing": 2}, "missing: topic trade queue 0 offsets 30 to 31"),
+    "missing at the end": (_without(38, 39), {"missing": 2}, "missing: topic trade queue 0 offsets 38 to 39"),
+    "extra at the end": (
+        [*ROWS, written("trade", 1, COUNT), written("trade", 1, COUNT + 1)],
+        {"extra": 2},
+        "extra: topic trade queue 1 offsets 40 to 41",
+    ),
+    "extra in a queue that is not there": (
+        [*ROWS, written("trade", 2, 0)],
+        {"extra": 1},
+        "extra: topic trade queue 2 offset 0: the database has no such queue",
+    ),
+    "another body": (
+        [*ROWS[:10], ROWS[10]._replace(body=b"altered"), *ROWS[11:]],
+        {"different": 1},
+        "different: topic trade queue 0 offset 10: body is ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_record_that_is_not_as_the_table_has_it_is_found(table: str, topics: Topics, name: str) -> None:
+    rows, kinds, first = PLACES[name]
+    topics.write(rows)
+    report = verify(table, topics.address)
+    assert dict(report.differing) == kinds
+    assert str(report.differences[0]).startswith(first)
+
+
+def test_what_was_aborted_is_missing_and_what_others_wrote_is_foreign(table: str, topics: Topics) -> None:
+    topics.write(ROWS[:-5])
+    topics.write(ROWS[-5:], is_committed=False)
+    topics.write_foreign()
+    report = verify(table, topics.address)
+    assert dict(report.differing) == {"foreign": 1, "missing": 5}
