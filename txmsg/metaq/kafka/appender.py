@@ -87,7 +87,8 @@ class Appender:
         deadline = time.monotonic() + self._clients.timeout_s + _SLACK_S
         while any(delivery.left for delivery in deliveries):
             with self._polling:
-                producer.poll(_POLL_S)
+                if any(delivery.left for delivery in deliveries):  # not reported while another call polled
+                    producer.poll(_POLL_S)
             if time.monotonic() > deadline:
                 raise OutcomeUnknown(
                     f"Kafka's client has not reported what became of messages to {self._clients.address}"
