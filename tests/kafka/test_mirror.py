@@ -23,9 +23,10 @@ from txmsg.binlog.rows import Batch, Row
 from txmsg.binlog.sink import Mark
 from txmsg.errors import LogBusy
 from txmsg.message import QueueNumber
+from txmsg.metaq.kafka.names import MIRROR
 from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.transactions import Part
-from txmsg.mirror.kafka_sink import WRITER, KafkaSink
+from txmsg.mirror.kafka_sink import KafkaSink
 from txmsg.verifier.compare import Report, verify
 
 pytestmark = pytest.mark.long
@@ -228,7 +229,7 @@ def delete_records(kafka: Kafka, name: str) -> None:
 def forget_notes(kafka: Kafka, prefix: str) -> None:
     """As Kafka does after `offsets.retention.minutes`."""
     client = admin(kafka)
-    for future in client.delete_consumer_groups([f"{prefix}{WRITER}"]).values():
+    for future in client.delete_consumer_groups([f"{prefix}{MIRROR}"]).values():
         future.result(ANSWER_S_MAX)
 
 

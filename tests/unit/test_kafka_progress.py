@@ -12,7 +12,8 @@ from txmsg.errors import OffsetOutOfRange
 from txmsg.metaq.access import LogQueue, Range
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
-from txmsg.metaq.kafka.membership import Commit, Partition
+from txmsg.metaq.kafka.membership import Commit
+from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.progress import GroupOffsets, Stored, sought_in
 
 T0, T1 = LogQueue("t", 0), LogQueue("t", 1)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from txmsg.errors import MisuseError
 from txmsg.message import Message
 from txmsg.metaq import LogAccess, LogProducer, open_log
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.groups import KafkaGroups
+from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
 
 
@@ -38,3 +44,27 @@ def test_a_delayed_message_is_refused(log: LogAccess, monkeypatch: pytest.Monkey
 def test_settings_that_kafka_does_not_have_are_refused(log: LogAccess, settings: TopicSettings, way_out: str) -> None:
     with pytest.raises(MisuseError, match=way_out):
         log.set_topic("trade", settings)
+
+
+def test_the_group_of_a_mirror_is_no_group_of_consumers(log: LogAccess) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: log.join("txmsg-mirror", ["trade"]),
+        lambda: log.seek("txmsg-mirror", {}),
+        lambda: log.delete_group("txmsg-mirror"),
+    ]
+    for call in calls:
+        with pytest.raises(MisuseError, match="where a mirror notes how far it is: choose another name"):
+            call()
+
+
+def test_the_group_of_a_mirror_is_not_listed() -> None:
+    listed = SimpleNamespace(
+        errors=[],
+        valid=[SimpleNamespace(group_id=f"shop.{name}") for name in ("txmsg-mirror", "audit", "audit%%asked")],
+    )
+    future: Future[object] = Future()
+    future.set_result(listed)
+    clients = Clients(parse_address("kafka://127.0.0.1:9/shop."), {}, timeout_s=1)
+    admin: Any = SimpleNamespace(list_consumer_groups=lambda **_: future)
+    nothing: Any = None
+    assert KafkaGroups(clients, admin, nothing, nothing).groups() == ["audit"]

@@ -18,7 +18,7 @@ from txmsg.message import ReceivedMessage
 from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogQueue
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address, properties_file, read_properties
-from txmsg.metaq.kafka.names import kafka_name
+from txmsg.metaq.kafka.names import MIRROR, kafka_name
 from txmsg.metaq.kafka.positions import Positions
 from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
 from txmsg.metaq.kafka.record import OFFSET, ReadRecord, Record, received, records_of
@@ -31,8 +31,6 @@ from txmsg.wire.headers import pack_headers
 if TYPE_CHECKING:
     from txmsg.tracing import Tracing
 
-WRITER: Final = "txmsg-mirror"
-"""Of the mirror in each prefix: its transactions, and the group in which it notes how far it is."""
 _TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 0.05
 
@@ -67,7 +65,7 @@ class KafkaSink:
         """How many partitions topics of Kafka have, as was looked last."""
         self._wanted: dict[str, int] = {}
         """How many they need for the queues that were asked for."""
-        self._writer = TransactionalWriter(self._clients, f"{address.prefix}{WRITER}")
+        self._writer = TransactionalWriter(self._clients, f"{address.prefix}{MIRROR}")
 
     @property
     def generation(self) -> int:

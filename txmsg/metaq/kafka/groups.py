@@ -19,8 +19,9 @@ from txmsg.metaq.access import DEAD_LETTERS, RETRIES, GroupState, LogAccess, Log
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.member import KafkaMember
-from txmsg.metaq.kafka.membership import Membership, Partition
-from txmsg.metaq.kafka.names import kafka_name
+from txmsg.metaq.kafka.membership import Membership
+from txmsg.metaq.kafka.names import MIRROR, kafka_name
+from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.progress import ASKED, GroupOffsets, sought_in
 from txmsg.runtime.start import Start, check_group_start
 
@@ -57,6 +58,7 @@ class KafkaGroups:
         zone: str = "",
     ) -> KafkaMember:
         check_name("topic", RETRIES + check_name("consumer group", group))
+        self._refuse_mirror(group)
         for topic in topics:
             kafka_name(check_name("topic", topic), self._prefix)
         if strategy != "averaged":
@@ -99,7 +101,13 @@ class KafkaGroups:
             raise self._clients.error(error, "listing the groups")
         names = {group.group_id.removesuffix(ASKED) for group in found.valid or ()}
         ours = (name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix))
-        return sorted(name for name in ours if is_name(name))
+        return sorted(name for name in ours if is_name(name) and name != MIRROR)
+
+    def _refuse_mirror(self, group: str) -> None:
+        if group == MIRROR:
+            raise MisuseError(
+                f"group {group} of {self._clients.address} is where a mirror notes how far it is: choose another name"
+            )
 
     def group(self, group: str) -> GroupState:
         members, owners = self._members_of(check_name("consumer group", group))
@@ -142,10 +150,12 @@ class KafkaGroups:
         )
 
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
+        self._refuse_mirror(group)
         self.group(group)
         self._offsets.ask(group, offsets)
 
     def delete_group(self, group: str) -> None:
+        self._refuse_mirror(group)
         state = self.group(group)
         if state.members:
             raise MisuseError(

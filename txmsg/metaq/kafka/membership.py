@@ -19,6 +19,7 @@ from txmsg.errors import BrokerUnavailable, MembershipLost, TxmsgError, printabl
 from txmsg.logs import EventLog
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
+from txmsg.metaq.kafka.probe import Partition
 
 _log = EventLog(__name__)
 T = TypeVar("T")
@@ -41,13 +42,6 @@ _NOT_MEMBER: Final = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_
 _OF_READING: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 """Place 0 may have expired: this consumer reads nothing."""
 _NOT_THERE_YET: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-
-
-class Partition(NamedTuple):
-    """A partition of a topic of Kafka."""
-
-    topic: str
-    number: int
 
 
 class Commit(NamedTuple):

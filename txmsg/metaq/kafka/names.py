@@ -19,6 +19,8 @@ SUFFIXES: Final = {RETRIES: ".txmsg-retry", DEAD_LETTERS: ".txmsg-dlq"}
 _PERCENT: Final = ".txmsg-at."
 _LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+\Z")
 _SIZE_MAX: Final = 249
+MIRROR: Final = "txmsg-mirror"
+"""Of the mirror in each prefix: its transactions, and the group in which it notes how far it is."""
 INTERNAL: Final = "__"
 """What the names of Kafka's own topics begin with."""
 

@@ -23,8 +23,9 @@ from txmsg.errors import OffsetOutOfRange, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.metaq.access import LogQueue, Range
 from txmsg.metaq.kafka.clients import Clients
-from txmsg.metaq.kafka.membership import Commit, Partition, commits_of
+from txmsg.metaq.kafka.membership import Commit, commits_of
 from txmsg.metaq.kafka.names import kafka_name, topic_of
+from txmsg.metaq.kafka.probe import Partition
 
 _log = EventLog(__name__)
 
