@@ -117,6 +117,9 @@ def wild(descriptor: Any) -> SearchStrategy[Any]:
         return of_type if field.type == FieldDescriptor.TYPE_BOOL else _FIELDS.get(field.name, of_type)
 
     def values_of(field: FieldDescriptor) -> SearchStrategy[Any]:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            key, value = (value_of(each) for each in field.message_type.fields)
+            return st.dictionaries(key, value, max_size=4)
         return st.lists(value_of(field), max_size=4) if field.is_repeated else value_of(field)
 
     fields = {field.name: values_of(field) for field in descriptor.fields}

@@ -21,6 +21,7 @@ from txmsg.broker.audit import OTHERS, REFUSALS_MAX, AuditUpkeep
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.audit import AuditFilter, AuditLog, record
 from txmsg.broker.store.connect import Pool, open_pool, session
+from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import (
@@ -187,20 +188,26 @@ def test_every_method_of_a_log_that_changes_something_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    requests: dict[str, Message] = {
-        "MetaQ/SetTopic": metaq_pb2.SetLogTopicRequest(
-            topic="t", settings=metaq_pb2.LogTopicSettings(flush="sync", compression="none", retention_s=60)
-        ),
-        "MetaQGroups/SeekGroup": metaq_pb2.SeekLogGroupRequest(group="g"),
-        "MetaQGroups/DeleteGroup": metaq_pb2.DeleteLogGroupRequest(group="g"),
-    }
-    assert set(requests) == OF_LOGS
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address:
+        with open_log(address) as log:
+            fence = metaq_pb2.FenceLogRequest(log_id=log.identity().log_id, generation=2, copy_id=bytes(16))
+        requests: dict[str, tuple[Message, str]] = {
+            "MetaQ/SetTopic": (
+                metaq_pb2.SetLogTopicRequest(
+                    topic="t", settings=metaq_pb2.LogTopicSettings(flush="sync", compression="none", retention_s=60)
+                ),
+                "t",
+            ),
+            "MetaQGroups/SeekGroup": (metaq_pb2.SeekLogGroupRequest(group="g"), "g"),
+            "MetaQGroups/DeleteGroup": (metaq_pb2.DeleteLogGroupRequest(group="g"), "g"),
+            "MetaQCopies/Fence": (fence, str(tmp_path)),  # the last one: a log that is fenced changes nothing more
+        }
+        assert set(requests) == OF_LOGS
         session = bytes(16)
         join = metaq_pb2.JoinGroupRequest(group="g", topics=["t"], session=session, session_ms=60_000)
         call(address, "MetaQGroups/Join", join)
         call(address, "MetaQGroups/Leave", metaq_pb2.MemberRequest(session=session, call=1))
-        for method, request in requests.items():
+        for method, (request, target) in requests.items():
             caplog.clear()
             call(address, method, request)
             (told,) = [
@@ -210,7 +217,7 @@ def test_every_method_of_a_log_that_changes_something_is_logged(
             ]
             assert told["who"] == "anyone"
             assert told["address"].startswith("127.0.0.1:")
-            assert told["target"] == ("t" if method == "MetaQ/SetTopic" else "g")
+            assert told["target"] == target
 
 
 @pytest.mark.parametrize(

@@ -227,11 +227,12 @@ def test_an_inbox_without_its_table_says_so_and_nothing_counts_as_handled(
 
     with consumer:
         producer.send(Message("inbox", b"x"))
-        said = last_errors(notify_url, "inbox", count=1)[b"x"].splitlines()[0]
+        said = last_errors(notify_url, "inbox", count=1)[b"x"].splitlines()
     engine.dispose()
-    kind, _, words = said.partition(": ")
+    kind, _, words = said[0].partition(": ")
     assert kind == "StorageError"
-    assert is_documented(StorageError(words)), said
+    # A text that is long, as of a long path, is cut in the first line, and whole in the last.
+    assert is_documented(StorageError(words)) or is_documented(StorageError(said[-1])), said
 
 
 # ---- receipts

@@ -334,14 +334,19 @@ def test_a_row_that_rises_hides_the_one_that_it_passes(look: Look, shown: Shown)
     window = look(bulletin=shown.page.bulletin())
     window.wait("() => document.querySelectorAll('.provinces .row').length > 10")
     rows = window.page.locator(".provinces .row")
-    first, second = rows.nth(0), rows.nth(1)
-    second.evaluate("(row, first) => { row.style.transform = first.style.transform; }", first.element_handle())
-    on_top = """row => {
-        const { x, y, height } = row.getBoundingClientRect();
-        return row.contains(document.elementFromPoint(x + 40, y + height / 2));
-    }"""
-    assert first.evaluate(on_top)
-    assert not second.evaluate(on_top)
+    # In one step: the page may draw its rows anew at any moment.
+    is_first_on_top, is_second_on_top = rows.evaluate_all(
+        """([first, second]) => {
+            second.style.transition = "none";
+            second.style.transform = first.style.transform;
+            return [first, second].map((row) => {
+                const { x, y, height } = row.getBoundingClientRect();
+                return row.contains(document.elementFromPoint(x + 40, y + height / 2));
+            });
+        }"""
+    )
+    assert (is_first_on_top, is_second_on_top) == (True, False)
+    first = rows.nth(0)
     assert first.evaluate("row => getComputedStyle(row).backgroundColor").startswith("rgb(")
 
 
