@@ -126,7 +126,9 @@ class KafkaNode:
             "log.cleaner.threads": 1,
             "num.network.threads": 2,
             "num.io.threads": 4,
+            # Messages of tests are of any time: none is refused, and none deleted at the look of each five minutes.
             "log.message.timestamp.after.max.ms": 2**63 - 1,
+            "log.retention.ms": -1,
         }
         lines = [f"{name}={value}" for name, value in settings.items()]
         (self.directory / "server.properties").write_text("\n".join(lines))

@@ -40,8 +40,14 @@ _UNKNOWN: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._NOENT,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
+"""What a node says that does not have a partition, or not yet, or no more."""
 _LOOK_AGAIN_S: Final = 0.1
 
 
@@ -155,7 +161,7 @@ class Positions:
         while left:
             answered, unknown = self._asked(left, which)
             found |= answered
-            # A node that has just come back may not know yet what it has.
+            # A node that has just come back may not know yet what it has, and a new partition has no leader at first.
             counts = {topic: self._topics.partitions_of(topic) for topic in {each.topic for each in unknown}}
             left = {each for each in unknown if each.number < counts[each.topic]}
             if left and time.monotonic() > deadline:
