@@ -146,10 +146,14 @@ def test_denied_calls_are_logged_once_a_minute_for_each_user(caplog: pytest.LogC
     ]
 
 
-def test_a_call_that_is_denied_is_logged(call: Any, caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(2):
-        with pytest.raises(PermissionDenied):
-            call("ops", MetaQ.flush, pb.FlushLogRequest())
+def test_a_call_that_is_denied_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "access.toml"
+    replace(file, file_of(RULES))
+    config = MetaQConfig(data_dir=tmp_path / "log", listen="127.0.0.1:0", access=file)
+    with served(config) as address, BlockingChannel(address, token=TOKENS["ops"].text, tls=False) as channel:
+        for _ in range(2):
+            with pytest.raises(PermissionDenied):
+                channel.call(MetaQ.flush, pb.FlushLogRequest(), timeout_s=WAIT_S)
     assert "user ops from 127.0.0.1 may not send topic:*" in caplog.text
 
 

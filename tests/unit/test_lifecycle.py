@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import FrameType
 
 import pytest
@@ -14,6 +15,15 @@ import pytest
 from tests.waiting import until_async
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import MisuseError, Unauthenticated
+
+
+@pytest.fixture(autouse=True)
+def default_signals() -> Iterator[None]:
+    """Other tests of the process may have left handlers of their own."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL), signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGTERM, before[0])
+    signal.signal(signal.SIGINT, before[1])
 
 
 class Waiting(AsyncLifecycle):
