@@ -16,6 +16,7 @@ TEST_PROCESSES ?= $$($(BIN)/python -c 'import os; print(2 * os.cpu_count() + 4)'
 DURATION ?= 60
 MESSAGES ?= 1000000
 RUNS ?= 3
+KILLS ?= 50
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
 # Tests, demos and benchmarks start hundreds of processes: told to write no bytecode, each would compile all its imports.
@@ -38,7 +39,7 @@ $(ALL): installed = txmsg[all]
 $(ALL): size = 1.1 GB, with Spark and a Java
 $(ALL): stamps = $(BROKER) $(ALL)
 $(STAMP): installed = txmsg[dev]
-$(STAMP): size = 1.7 GB, with Spark, a Java, and all that tests need
+$(STAMP): size = 2.0 GB, with Spark, a Java, and all that tests need
 $(STAMP): stamps = $(BROKER) $(ALL) $(STAMP)
 
 # The first interpreter that is new enough and can make environments; a shim that runs nothing is passed over.
@@ -82,11 +83,11 @@ fuzz: $(STAMP) ## Fuzz all parsers and servers, each target for DURATION=60 seco
 model: $(STAMP) ## Compare random histories of two brokers with the model for about DURATION=60 seconds (SEED=n, PLANT=all)
 	$(BIN)/python -m tests.model --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)")
 
-chaos: $(STAMP) ## Run three brokers under faults for DURATION=60 seconds; prints a verdict (SEED=n, PLANT=lost|threads|stale|copies|again|dup|reorder|phantom|gap|late)
-	$(BIN)/python -m tests.chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)") $(CHAOS_ARGS)
+chaos: $(STAMP) ## Run three brokers under faults for DURATION=60 seconds; prints a verdict (SEED=n, PLANT=lost|threads|stale|copies|again|dup|reorder|phantom|gap|late|relay|overtake AWAY=seconds without brokers)
+	$(BIN)/python -m tests.chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)") $(if $(AWAY),--away $(AWAY)) $(CHAOS_ARGS)
 
-mirror: $(STAMP) ## Mirror the demo and MESSAGES=1000000 by a tailer that is killed at random, RUNS=3 times; then compare (SEED=n INTO=directory|server|kafka)
-	$(BIN)/python -m tests.mirror --messages $(MESSAGES) --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(INTO),--into $(INTO) --kills 50)
+mirror: $(STAMP) ## Mirror the demo and MESSAGES=1000000 by a tailer that is killed at random, RUNS=3 times; then compare (SEED=n INTO=directory|server|kafka PLANT=unfenced|nameless|uncommitted|notes)
+	$(BIN)/python -m tests.mirror --messages $(MESSAGES) --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(INTO),--into $(INTO) --kills $(KILLS)) $(if $(PLANT),--plant $(PLANT))
 
 lint: docs ## Check style, format, types, the layers, the documentation, and that generated files are as generated
 	$(BIN)/ruff check .

@@ -2,11 +2,12 @@
 
 Target: LogConsumer from Kafka at 0.7 of confluent-kafka alone, which reads the same records into the same Arrow columns
 that it has (value, key, timestamp, offset and headers). Messages have 100 bytes and a key, in one queue; they are
-appended in calls of 1,000. What is read must be what was appended, or the exit status is 1.
+appended in calls of 1,000. Reading is timed from the first messages on, so that joining a group is no part of it. What
+is read must be what was appended, or the exit status is 1.
 
 Kafka is one node on this machine, of the tests (Java and Maven), or the one that --kafka names.
 
-    python -m benchmarks.kafka [--quick] [--json] [--kafka HOST:PORT]
+    python -m benchmarks.kafka [--quick] [--json] [--kafka HOST:PORT] [--only NAME ...]
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -37,17 +40,44 @@ from txmsg.metaq import (
     open_log,
     to_arrow,
 )
+from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.store.log import Append
 
 CALL_COUNT = 1000
-EMBEDDED = "fetch into Arrow, beside the embedded log"
-TOPIC = "bench"
-_QUEUE = LogQueue(TOPIC, 0)
+READ = "read"
+"""The topic that is read."""
+ALONE, EMBEDDED = "confluent-kafka alone", "the embedded log"
 _BODY = b"x" * 100
+_KEYS = [f"k{number}" for number in range(CALL_COUNT)]
 _WAIT_S = 60.0
+
+Work: TypeAlias = Iterator[int]
+"""Works step by step, each of so many messages. What comes before its first step is not timed, nor is that step."""
+Take: TypeAlias = Callable[[Sequence[LogBatch]], int]
+"""Makes what is wanted of the batches of a fetch; how many messages that were."""
 
 
 class Mismatch(Exception):
     """What was read is not what was appended."""
+
+
+class Row(NamedTuple):
+    """A kind of work on a log, what it is compared with in the same turn, and what that is called."""
+
+    name: str
+    work: Callable[[], Work]
+    reference: Callable[[], Work]
+    beside: str
+
+
+class Logs(NamedTuple):
+    """What is worked on in a turn: a log in Kafka, with what it puts before topics, and an embedded one."""
+
+    servers: str
+    prefix: str
+    kafka: LogAccess
+    embedded: LogAccess
 
 
 @contextmanager
@@ -63,11 +93,26 @@ def kafka(servers: str | None) -> Iterator[str]:
             yield running.servers
 
 
-def rate_of(work: Callable[[], int], expected: int) -> float:
-    """Messages per second of work that tells how many it had."""
+@contextmanager
+def fresh_logs(servers: str, directory: Path) -> Iterator[Logs]:
+    """Empty ones. Neither waits for a disk."""
+    prefix = f"bench-{uuid.uuid4().hex}-"
+    config = LogConfig(topic=TopicSettings(flush=Flush.TIMED))
+    with (
+        open_log(f"kafka://{servers}/{prefix}") as in_kafka,
+        open_log(directory, append=True, config=config) as embedded,
+    ):
+        yield Logs(servers, prefix, in_kafka, embedded)
+
+
+def rate_of(work: Callable[[], Work], expected: int) -> float:
+    """Messages per second."""
+    steps = work()
+    count = first = next(steps)
     began_at = time.perf_counter()
-    count = work()
-    rate = count / (time.perf_counter() - began_at)
+    for step in steps:
+        count += step
+    rate = (count - first) / (time.perf_counter() - began_at)
     if count != expected:
         raise Mismatch(f"{count} messages instead of {expected}")
     return rate
@@ -76,39 +121,89 @@ def rate_of(work: Callable[[], int], expected: int) -> float:
 # ---- appending
 
 
-def append(log: LogAccess, count: int) -> int:
+def append(log: LogAccess, count: int) -> Work:
+    """Batches that are encoded already."""
+    columns = Columns([_BODY] * CALL_COUNT, [time.time_ns() // 1000], bytes(16 * CALL_COUNT), keys=_KEYS)
+    batch = Append("appended", 0, encode(columns))
+    for _ in range(count // CALL_COUNT):
+        log.append([batch])
+        yield CALL_COUNT
+
+
+def send(log: LogAccess, count: int, *, topic: str = "sent") -> Work:
+    """By a LogProducer."""
     producer = LogProducer(log, queues=1)
-    messages = [Message(TOPIC, _BODY, key=f"k{number}") for number in range(CALL_COUNT)]
-    return sum(len(producer.send_many(messages)) for _ in range(count // CALL_COUNT))
+    messages = [Message(topic, _BODY, key=key) for key in _KEYS]
+    for _ in range(count // CALL_COUNT):
+        yield len(producer.send_many(messages))
 
 
-def produce(servers: str, topic: str, count: int) -> int:
-    """By Kafka's client alone, as safely."""
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
-    for number in range(count):
-        while True:
-            try:
-                producer.produce(topic, _BODY, f"k{number % CALL_COUNT}", 0)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    return count if producer.flush(_WAIT_S) == 0 else 0
+def produce(logs: Logs, count: int) -> Work:
+    """By Kafka's client alone, as safely, but without ids."""
+    producer = Producer({"bootstrap.servers": logs.servers, "enable.idempotence": True, "linger.ms": 5})
+    topic = f"{logs.prefix}sent"
+    for _ in range(count // CALL_COUNT):
+        for key in _KEYS:
+            while True:
+                try:
+                    producer.produce(topic, _BODY, key, 0)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        yield CALL_COUNT
+    if left := producer.flush(_WAIT_S):
+        raise Mismatch(f"{left} messages were not sent")
 
 
 # ---- reading
 
 
-def consume_alone(servers: str, topic: str, count: int, *, columns: bool) -> int:
+def counted(batches: Sequence[LogBatch]) -> int:
+    return sum(map(len, batches))
+
+
+def into_messages(batches: Sequence[LogBatch]) -> int:
+    return sum(1 for batch in batches for _ in batch.messages())
+
+
+def into_arrow(batches: Sequence[LogBatch]) -> int:
+    return int(to_arrow(batches).num_rows)
+
+
+def fetch(log: LogAccess, count: int, take: Take) -> Work:
+    queue = LogQueue(READ, 0)
+    found = offset = 0
+    while found < count:
+        for fetched in log.fetch({queue: offset}, wait_s=1.0):
+            offset = fetched.batches[-1].end_offset
+            found += (taken := take(fetched.batches))
+            yield taken
+
+
+def consume(log: LogAccess, count: int) -> Work:
+    """By a LogConsumer, into Arrow."""
+    found = 0
+    consumer = LogConsumer(log, f"bench-{uuid.uuid4().hex}")
+    consumer.subscribe(READ)
+    with consumer:
+        while found < count:
+            taken = sum(len(batch.to_arrow()) for batch in consumer.poll(_WAIT_S))
+            found += taken
+            yield taken
+
+
+def consume_alone(logs: Logs, count: int, *, columns: bool) -> Work:
     """By Kafka's client alone: bare messages, or Arrow columns."""
     consumer = Consumer(
         {
-            "bootstrap.servers": servers,
+            "bootstrap.servers": logs.servers,
             "group.id": "unused",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
+            "fetch.queue.backoff.ms": 10,  # as ours: with its default of a second it stands still in between
         }
     )
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(f"{logs.prefix}{READ}", 0, 0)])
     found = 0
     while found < count:
         records = consumer.consume(10_000, 1.0)
@@ -123,114 +218,77 @@ def consume_alone(servers: str, topic: str, count: int, *, columns: bool) -> int
                     "stored_at": pa.array([record.timestamp()[1] for record in records], pa.int64()),
                 }
             )
-            found += table.num_rows
-        else:
-            found += len(records)
+            assert table.num_rows == len(records)
+        found += len(records)
+        if records:
+            yield len(records)
     consumer.close()
-    return found
 
 
-def fetch(log: LogAccess, count: int, *, as_messages: bool) -> int:
-    found = offset = 0
-    while found < count:
-        for fetched in log.fetch({_QUEUE: offset}, wait_s=1.0):
-            for batch in fetched.batches:
-                offset = batch.end_offset
-                found += sum(1 for _ in batch.messages()) if as_messages else to_arrow([batch]).num_rows
-    return found
+# ---- comparing
 
 
-def consume(log: LogAccess, count: int) -> int:
-    """By a LogConsumer, into Arrow."""
-    found = 0
-    consumer = LogConsumer(log, f"bench-{uuid.uuid4().hex}")
-    consumer.subscribe(TOPIC)
-    with consumer:
-        while found < count:
-            found += sum(len(batch.to_arrow()) for batch in consumer.poll(5.0))
-    return found
+def rows(logs: Logs, count: int) -> Iterator[Row]:
+    """The kinds of work, on logs whose topic READ has so many messages."""
+    in_kafka, embedded = logs.kafka, logs.embedded
+    bare, columns = (partial(consume_alone, logs, count, columns=columns) for columns in (False, True))
+    yield Row("append", partial(append, in_kafka, count), partial(append, embedded, count), EMBEDDED)
+    yield Row("LogProducer", partial(send, in_kafka, count), partial(produce, logs, count), ALONE)
+    yield Row("LogProducer", partial(send, in_kafka, count), partial(send, embedded, count), EMBEDDED)
+    takes: list[tuple[str, Take, Callable[[], Work]]] = [
+        ("fetch", counted, bare),
+        ("fetch into messages", into_messages, columns),
+        ("fetch into Arrow", into_arrow, columns),
+    ]
+    for name, take, alone in takes:
+        work = partial(fetch, in_kafka, count, take)
+        yield Row(name, work, alone, ALONE)
+        yield Row(name, work, partial(fetch, embedded, count, take), EMBEDDED)
+    consuming = partial(consume, in_kafka, count)
+    yield Row("LogConsumer into Arrow", consuming, columns, ALONE)
+    yield Row("LogConsumer into Arrow", consuming, partial(consume, embedded, count), EMBEDDED)
 
 
-def compare(servers: str, count: int, turns: int, step: Callable[[], None]) -> dict[str, Compared]:
-    """All kinds of work, by turns."""
+def measure(row: Row, count: int, compared: dict[str, Compared]) -> None:
+    """Measures both once."""
+    name = f"{row.name}, beside {row.beside}"
+    by_turns(lambda: {name: rate_of(row.work, count)}, lambda: {name: rate_of(row.reference, count)}, compared)
+
+
+def compare(
+    servers: str, count: int, turns: int, only: tuple[str, ...], step: Callable[[], None]
+) -> dict[str, Compared]:
+    """All kinds of work, by turns; or those whose names begin so."""
     compared: dict[str, Compared] = {}
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as directory:
-        config = LogConfig(topic=TopicSettings(flush=Flush.TIMED))
         for turn in range(turns):
-            prefix = f"bench-{uuid.uuid4().hex}-"
-            with (
-                open_log(f"kafka://{servers}/{prefix}") as log,
-                open_log(Path(directory) / str(turn), append=True, config=config) as embedded,
-            ):
-                log.append([])
-                LogProducer(log, queues=1).send(Message("warm", _BODY))
-                LogProducer(log, queues=1).send(Message("alone", _BODY))
-                topic = f"{prefix}{TOPIC}"
-                by_turns(
-                    lambda log=log: {"append": rate_of(lambda: append(log, count), count)},  # type: ignore[misc]
-                    lambda prefix=prefix: {  # type: ignore[misc]
-                        "append": rate_of(lambda: produce(servers, f"{prefix}alone", count), count)
-                    },
-                    compared,
-                )
-                into = {
-                    "fetch into Arrow": lambda log=log: fetch(log, count, as_messages=False),
-                    "fetch into messages": lambda log=log: fetch(log, count, as_messages=True),
-                    "LogConsumer into Arrow": lambda log=log: consume(log, count),
-                }
-                for name, work in into.items():
-                    by_turns(
-                        lambda name=name, work=work: {name: rate_of(work, count)},  # type: ignore[misc]
-                        lambda name=name, topic=topic: {  # type: ignore[misc]
-                            name: rate_of(lambda: consume_alone(servers, topic, count, columns=True), count)
-                        },
-                        compared,
-                    )
-                by_turns(
-                    lambda log=log: {  # type: ignore[misc]
-                        "fetch, nothing made of it": rate_of(lambda: count_of(log, count), count)
-                    },
-                    lambda topic=topic: {  # type: ignore[misc]
-                        "fetch, nothing made of it": rate_of(
-                            lambda: consume_alone(servers, topic, count, columns=False), count
-                        )
-                    },
-                    compared,
-                )
-                append(embedded, count)
-                by_turns(
-                    lambda log=log: {EMBEDDED: rate_of(lambda: fetch(log, count, as_messages=False), count)},  # type: ignore[misc]
-                    lambda log=embedded: {EMBEDDED: rate_of(lambda: fetch(log, count, as_messages=False), count)},  # type: ignore[misc]
-                    compared,
-                )
+            with fresh_logs(servers, Path(directory) / str(turn)) as logs:
+                LogProducer(logs.kafka, queues=1).send(Message("sent", _BODY))  # Kafka's client alone makes no topic
+                for log in (logs.kafka, logs.embedded):
+                    for _ in send(log, count, topic=READ):
+                        pass
+                for row in rows(logs, count):
+                    if row.name.startswith(only):
+                        measure(row, count, compared)
             step()
     return compared
-
-
-def count_of(log: LogAccess, count: int) -> int:
-    found = offset = 0
-    while found < count:
-        for fetched in log.fetch({_QUEUE: offset}, wait_s=1.0):
-            for batch in fetched.batches:
-                offset = batch.end_offset
-                found += len(batch)
-    return found
 
 
 def main() -> int:
     """Measures, prints, and compares with what was appended."""
     parser = parser_of(__doc__, "few messages")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="a Kafka that runs")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="work whose names begin so")
     options = parser.parse_args()
     turns, count = (2, 100_000) if options.quick else (5, 500_000)
     try:
         with kafka(options.kafka) as servers, progress_of("kafka", turns) as step:
-            compared = compare(servers, count, turns, step)
+            compared = compare(servers, count, turns, tuple(options.only), step)
     except Mismatch as exc:
         print(exc, file=sys.stderr)
         return 1
     for name, each in compared.items():
-        print(f"{name:42}{each.rate:12,.0f}/s   beside {each.reference:12,.0f}/s   ratio {each.ratio:.2f}")
+        print(f"{name:50}{each.rate:12,.0f}/s   of {each.reference:12,.0f}/s   ratio {each.ratio:.2f}")
     if options.json:
         print(json.dumps({key: value for name, each in compared.items() for key, value in each.figures(name).items()}))
     return 0

@@ -1,8 +1,9 @@
 """What a log at an address does beside a log in a directory: appends, reads into Arrow, and how soon a wait ends.
 
 The server is a process of its own, the client one thread or several. The reference, by turns, is the same code on a
-directory: `open_log` makes both. Messages have 100 bytes, in batches of 100. A synchronous append is on disk when it
-returns. The messages that each log ends with must be those appended, and each is read once, or the exit status is 1.
+directory: `open_log` makes both. Each level of acknowledgements is measured beside "disk", at a server with a copy.
+Messages have 100 bytes, in batches of 100. A synchronous append is on disk when it returns. The messages that each log
+ends with must be those appended, and each is read once, or the exit status is 1.
 
     python -m benchmarks.metaq_over_wire [--quick] [--json]
 """
@@ -23,6 +24,7 @@ from statistics import median, quantiles
 from benchmarks.surroundings import metaq_process, parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.metaq.access import LogAccess, LogQueue
+from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import to_arrow
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.location import open_log
@@ -131,6 +133,60 @@ def waits_ms(writer: LogAccess, reader: LogAccess, times: int) -> list[float]:
     return found
 
 
+class Asking:
+    """Appends of one batch to a synchronous topic, by so many threads, that wait for this and no more."""
+
+    def __init__(self, log: LogAccess, acks: Acks, seconds: float, callers: int = 4) -> None:
+        self._log = log
+        self._acks = acks
+        self._seconds = seconds
+        self._callers = callers
+        self._messages = 0
+
+    def __call__(self) -> dict[str, float]:
+        began_at = time.perf_counter()
+        with ThreadPoolExecutor(self._callers) as pool:
+            calls = sum(pool.map(self._append_until, [began_at + self._seconds] * self._callers))
+        self._append(Acks.DISK)  # which is behind what nobody has waited for
+        messages = (calls + 1) * COUNT
+        self._messages += messages
+        return {"append": messages / (time.perf_counter() - began_at)}
+
+    def _append_until(self, until: float) -> int:
+        calls = 0
+        while time.perf_counter() < until:
+            self._append(self._acks)
+            calls += 1
+        return calls
+
+    def _append(self, acks: Acks) -> None:
+        self._log.append([Append(f"acks-{self._acks}", 0, PAYLOAD)], acks)
+
+    def check(self) -> None:
+        """Raises Mismatch."""
+        queue = LogQueue(f"acks-{self._acks}", 0)
+        held = self._log.ranges([queue])[queue].end
+        if held != self._messages:
+            raise Mismatch(f"acks {self._acks}: {held} messages are in the log, {self._messages} were appended")
+
+
+def levels(seconds: float, turns: int) -> dict[str, Compared]:
+    """What each level of acknowledgements costs, beside `disk`, at a server that requires a copy."""
+    found: dict[str, Compared] = {}
+    with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as place:
+        with metaq_process(Path(place) / "leader", "--copies-required", "1") as (address, _):
+            with metaq_process(Path(place) / "copy", leader=address), open_log(address) as log:
+                disk = Asking(log, Acks.DISK, seconds)
+                for acks in (Acks.NONE, Acks.MEMORY, Acks.COPIES):
+                    asking, compared = Asking(log, acks, seconds), dict[str, Compared]()
+                    for _ in range(turns):
+                        by_turns(asking, disk, compared)
+                    asking.check()
+                    found[f"append, acks {acks}, 4 callers of 1 batch"] = compared["append"]
+                disk.check()
+    return found
+
+
 @contextmanager
 def both() -> Iterator[tuple[LogAccess, LogAccess, LogAccess]]:
     """A log at an address, the same for a second client, and another one in a directory."""
@@ -147,7 +203,7 @@ def main() -> int:
     turns, seconds, times = (3, 0.3, 50) if options.quick else (7, 1.0, 300)
     compared: dict[str, Compared] = {}
     try:
-        with both() as (remote, second, local), progress_of("over the wire", len(CASES) + 2) as step:
+        with both() as (remote, second, local), progress_of("over the wire", len(CASES) + 3) as step:
             for case in CASES:
                 here, there = Appending(local, case, seconds), Appending(remote, case, seconds)
                 for _ in range(turns):
@@ -160,15 +216,19 @@ def main() -> int:
             step()
             waits = waits_ms(remote, second, times)
             step()
+            asked = levels(seconds, turns)
+            step()
     except Mismatch as exc:
         print(exc, file=sys.stderr)
         return 1
     for name, each in compared.items():
         print(f"{name:40}{each.rate:12,.0f}/s   directory {each.reference:12,.0f}/s   ratio {each.ratio:.3f}")
+    for name, each in asked.items():
+        print(f"{name:40}{each.rate:12,.0f}/s   acks disk {each.reference:12,.0f}/s   ratio {each.ratio:.3f}")
     p50, p99 = median(waits), quantiles(waits, n=100)[98]
     print(f"{'from a synchronous append to who waits':40}{p50:10.1f} ms p50 {p99:10.1f} ms p99")
     if options.json:
-        figures = {key: value for name, each in compared.items() for key, value in each.figures(name).items()}
+        figures = {key: value for name, each in (compared | asked).items() for key, value in each.figures(name).items()}
         print(json.dumps({**figures, "wait_p50_ms": round(p50, 2), "wait_p99_ms": round(p99, 2)}))
     return 0
 

@@ -34,6 +34,7 @@ BENCHMARKS = (
     "agent",
     "kafka",
     "tailer",
+    "tailer_kafka",
     "capacity",
     "peers",
     "spark_read",

@@ -94,10 +94,11 @@ def tailer_process(url: str, log: Path | str, *options: str) -> Iterator[psutil.
 
 
 @contextmanager
-def metaq_process(log: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """A server of the log in this directory, and its address. Afterwards it is stopped."""
-    command = ("metaq", "serve", "--data-dir", str(log), "--listen", "127.0.0.1:0")
-    with _command("listening on ", *command, *_QUIET) as child:
+def metaq_process(log: Path, *options: str, leader: str | None = None) -> Iterator[tuple[str, psutil.Process]]:
+    """A server of the log in this directory, or of a copy, and its address. Afterwards it is stopped."""
+    command = ("metaq", "serve") if leader is None else ("metaq", "follow", leader)
+    of = ("--data-dir", str(log), "--listen", "127.0.0.1:0", *options)
+    with _command("listening on ", *command, *of, *_QUIET) as child:
         yield child.address, psutil.Process(child.pid)
 
 

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Protocol
 
 import hypothesis
@@ -53,6 +53,7 @@ _CHILDREN_END_S_MAX = 60.0
 _RELOAD_S_MAX = 60.0
 _SHARED = {"spark", "kafka", "kafka_cluster"}
 """Fixtures that start a JVM, or several."""
+_RUN_DIR = "TXMSG_TESTS_RUN_DIR"
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 3 * 1024**3
 """More than the servers of all processes of a run take."""
@@ -134,6 +135,26 @@ def pytest_configure(config: pytest.Config) -> None:
         lines = missing(mariadb=config.getoption("--mariadb"), kafka=config.getoption("--kafka"))
         if lines:
             raise pytest.UsageError("\n".join(["--require-tools: some tests cannot run here", *lines]))
+    if is_main_process:
+        _make_run_dir(config)
+
+
+def _make_run_dir(config: pytest.Config) -> None:
+    """The directory of all servers of a run, in the machine's memory; on disk where there is none, or too little.
+
+    Made and removed by the main process: others are killed when Ctrl-C has not ended them within seconds.
+    """
+    in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _MEMORY_BYTES_MIN
+    directory = mkdtemp(prefix="txmsg-tests-", dir=_MEMORY if in_memory else None)
+    os.environ[_RUN_DIR] = directory
+    config.add_cleanup(lambda: _remove(Path(directory)))
+
+
+def _remove(directory: Path) -> None:
+    """Also while the servers of a process that was killed are ending, and write: without their files they end."""
+    deadline = time.monotonic() + _CHILDREN_END_S_MAX
+    while directory.exists() and time.monotonic() < deadline:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -193,13 +214,10 @@ def _is_helper(process: psutil.Process) -> bool:
 
 
 @pytest.fixture(scope="session")
-def memory_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory in the machine's memory; on disk where there is none, or too little."""
-    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _MEMORY_BYTES_MIN:
-        with TemporaryDirectory(prefix="txmsg-tests-", dir=_MEMORY) as directory:
-            yield Path(directory)
-    else:
-        yield tmp_path_factory.mktemp("servers")
+def memory_dir() -> Iterator[Path]:
+    """A directory of this process within that of the run, with a path that is short enough for sockets."""
+    with TemporaryDirectory(dir=os.environ[_RUN_DIR]) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="session")
@@ -216,7 +234,7 @@ def postgres(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Postg
             _set(server, fsync="off", **_SMALL_LOG)
             yield server
     elif chosen == "testcontainers":
-        from testcontainers.postgres import PostgresContainer
+        from testcontainers.community.postgres import PostgresContainer
 
         command = "postgres -c wal_level=logical -c max_connections=200"
         with PostgresContainer("postgres:18", driver=None).with_command(command) as container:
@@ -271,10 +289,8 @@ def kafka(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Kafka]:
     """A running Kafka, one node unless it is somebody else's; without one the test is skipped."""
     chosen: str = request.config.getoption("--kafka")
     if chosen == "testcontainers":
-        from testcontainers.kafka import KafkaContainer
-
-        with KafkaContainer(f"confluentinc/cp-kafka:{kafka_server.IMAGE}").with_kraft() as container:
-            yield ExternalKafka(container.get_bootstrap_server())
+        with kafka_server.kafka_in_container() as running:
+            yield running
     elif chosen != "maven":
         yield ExternalKafka(chosen)
     else:

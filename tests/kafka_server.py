@@ -12,7 +12,8 @@ import subprocess
 import sys
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -27,8 +28,8 @@ from tests.waiting import until
 
 VERSION: Final = "4.3.1"
 _NAME, _ARTIFACT = f"kafka-{VERSION}", f"org.apache.kafka:kafka_2.13:{VERSION}"
-IMAGE: Final = "8.2.0"
-"""Of Confluent, with that release of Kafka."""
+IMAGE: Final = "confluentinc/cp-kafka:8.2.0"
+"""What runs in a container."""
 HOW_TO_INSTALL = (
     "Kafka cannot be run: `apt-get install --no-install-recommends default-jre-headless maven` (Debian), or name one "
     "of yours with --kafka=HOST:PORT"
@@ -52,6 +53,27 @@ def is_installed() -> bool:
     return are_at_hand(_NAME)
 
 
+def _shared_settings(copies: int) -> dict[str, int | str]:
+    """What tests rely on, wherever a node runs."""
+    enough = min(2, copies)
+    return {
+        "auto.create.topics.enable": "true",  # as it is in Kafka: what asks for a topic must not create it
+        "default.replication.factor": copies,
+        "min.insync.replicas": enough,
+        "offsets.topic.replication.factor": copies,
+        "offsets.topic.num.partitions": 3,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": enough,
+        "transaction.state.log.num.partitions": 3,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": enough,
+        "group.initial.rebalance.delay.ms": 0,
+        # Messages of tests are of any time: none is refused, and none deleted at the look of each five minutes.
+        "log.message.timestamp.after.max.ms": 2**63 - 1,
+        "log.retention.ms": -1,
+    }
+
+
 class Kafka(Protocol):
     """A Kafka that tests use."""
 
@@ -72,6 +94,18 @@ class ExternalKafka:
     def __init__(self, servers: str) -> None:
         self.servers = servers
         self.address = f"kafka://{servers}"
+
+
+@contextmanager
+def kafka_in_container() -> Iterator[ExternalKafka]:
+    """A node that Docker runs."""
+    from testcontainers.community.kafka import KafkaContainer
+
+    container = KafkaContainer(IMAGE).with_kraft()
+    for name, value in _shared_settings(copies=1).items():
+        container.with_env(f"KAFKA_{name.upper().replace('.', '_')}", str(value))
+    with container:
+        yield ExternalKafka(container.get_bootstrap_server())
 
 
 class KafkaNode:
@@ -111,24 +145,11 @@ class KafkaNode:
             "super.users": "User:ANONYMOUS",
             "allow.everyone.if.no.acl.found": "true",
             "log.dirs": self.directory / "data",
-            "auto.create.topics.enable": "false",
-            "default.replication.factor": copies,
-            "min.insync.replicas": min(2, copies),
-            "offsets.topic.replication.factor": copies,
-            "offsets.topic.num.partitions": 3,
-            "transaction.state.log.replication.factor": copies,
-            "transaction.state.log.min.isr": min(2, copies),
-            "transaction.state.log.num.partitions": 3,
-            "share.coordinator.state.topic.replication.factor": copies,
-            "share.coordinator.state.topic.min.isr": min(2, copies),
-            "group.initial.rebalance.delay.ms": 0,
+            **_shared_settings(copies),
             "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
             "log.cleaner.threads": 1,
             "num.network.threads": 2,
             "num.io.threads": 4,
-            # Messages of tests are of any time: none is refused, and none deleted at the look of each five minutes.
-            "log.message.timestamp.after.max.ms": 2**63 - 1,
-            "log.retention.ms": -1,
         }
         lines = [f"{name}={value}" for name, value in settings.items()]
         (self.directory / "server.properties").write_text("\n".join(lines))

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -71,7 +70,8 @@ class PrivateMariaDB(MariaDBServer):
         directory.mkdir(exist_ok=True)
         self._data_dir = directory / "data"
         self._log = directory / "mariadbd.log"
-        self._socket_dir = tempfile.mkdtemp(prefix="txmsg-mariadb-", dir="/tmp")  # a socket's path must be short
+        self._socket_dir = str(directory / "run")
+        os.mkdir(self._socket_dir)
         self._socket = f"{self._socket_dir}/s"
         # A server that starts removes what it takes for leftovers of temporary tables: each has a directory of its own.
         self._env = os.environ | {"PATH": _PATH, "TMPDIR": self._socket_dir}

@@ -26,6 +26,7 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO
+from weakref import finalize
 
 _IMPORTED = ("click", "sqlalchemy.ext.asyncio", "txmsg.broker.server", "txmsg.client")
 _PID_S_MAX = 60.0
@@ -34,14 +35,19 @@ _LENGTH = struct.Struct("!I")
 
 
 class Prestarted:
-    """A process that was started here, with as much of the interface of subprocess.Popen as tests use."""
+    """A process that was started here, with as much of the interface of subprocess.Popen as tests use.
+
+    Threads may share it, as one that kills it does with one that waits until it is ready.
+    """
 
     def __init__(self, module: str, stdin: IO[bytes] | None, stdout: IO[bytes] | None, status_fd: int) -> None:
         self.stdin, self.stdout = stdin, stdout
         self.returncode: int | None = None
         self._module = module
         self._status_fd = status_fd
+        finalize(self, os.close, status_fd)  # not before: another thread may be waiting for what it tells
         self._told = b""
+        self._hearing = threading.Lock()
         deadline = time.monotonic() + _PID_S_MAX
         while b"\n" not in self._told:
             assert self._hear(deadline - time.monotonic()), f"no process for {module} within {_PID_S_MAX} s"
@@ -60,7 +66,6 @@ class Prestarted:
         while self.returncode is None:
             if self._told.endswith(b"\n"):
                 self.returncode = int(self._told)
-                os.close(self._status_fd)
                 break
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._hear(left_s):
@@ -84,9 +89,11 @@ class Prestarted:
         """Takes what the server says of this process; False if it says nothing in this time."""
         if not select.select([self._status_fd], [], [], timeout_s)[0]:
             return False
-        piece = os.read(self._status_fd, 100)
-        assert piece, "the server of prestarted processes has ended"
-        self._told += piece
+        with self._hearing:
+            if not self._told.endswith(b"\n"):  # else another thread has heard it
+                piece = os.read(self._status_fd, 100)
+                assert piece, "the server of prestarted processes has ended"
+                self._told += piece
         return True
 
 

@@ -10,7 +10,8 @@ import shutil
 from tests import kafka_server, mariadb_server, prometheus
 from tests.chaos import keeper
 from tests.page import chromium
-from txmsg.demo.trades.browser import find_browser
+from tests.rocketmq import gateway
+from txmsg.demo.browser import find_browser
 
 HOW_TO_INSTALL_LOGROTATE = "logrotate is not installed: `apt-get install logrotate` (Debian)"
 _HOW_TO_INSTALL_CC = "no C compiler is installed: `apt-get install gcc libc6-dev` (Debian)"
@@ -24,6 +25,8 @@ def missing(*, mariadb: str, kafka: str) -> list[str]:
         chromium.HOW_TO_INSTALL: find_browser() is not None,
         prometheus.HOW_TO_INSTALL: prometheus.is_installed(),
         HOW_TO_INSTALL_LOGROTATE: shutil.which("logrotate") is not None,
+        gateway.HOW_TO_INSTALL_JDK: gateway.has_jdk(),
+        gateway.HOW_TO_INSTALL_GO: gateway.has_go(),
         _HOW_TO_INSTALL_CC: keeper.compiler() is not None,
     }
     return [how_to_install for how_to_install, is_there in found.items() if not is_there]

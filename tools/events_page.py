@@ -43,8 +43,10 @@ AREAS = {
     "metrics": "Metrics",
     "mirror": "Tailers",
     "console": "The console for operators",
+    "outbox": "The outbox of producers",
     "page": "Live pages",
     "process": "Forked processes",
+    "rocketmq": "The gateway of RocketMQ's clients",
     "retention": "Messages dropped by retention",
     "segment": "Segments of the message table",
     "server": "Brokers and MetaQ servers",
@@ -55,6 +57,7 @@ AREAS = {
     "topic": "Topics",
     "tracing": "Traces",
     "transaction": "Transactions of producers",
+    "worker": "`txmsg worker`",
     "write": "Batches that a broker writes",
 }
 """What the names of events begin with."""

@@ -1,4 +1,4 @@
-"""Generates the modules of txmsg/wire, synchronous modules of asynchronous ones, the pages of names, events,
+"""Generates the modules of .proto files, synchronous modules of asynchronous ones, the pages of names, events,
 metrics, permissions and settings, and the files for Prometheus and Grafana.
 
 Or checks that the committed ones are as generated.
@@ -25,7 +25,7 @@ from settings_page import settings_page
 from sync_of_async import sync_modules
 
 ROOT = Path(__file__).resolve().parent.parent
-WIRE = Path("txmsg/wire")
+PACKAGE = Path("txmsg")
 REFERENCE = Path("docs/reference.md")
 EVENTS = Path("docs/events.md")
 ALERTS = Path("docs/alerts.md")
@@ -89,7 +89,7 @@ def pages() -> dict[Path, str]:
 
 def generate(directory: Path) -> dict[Path, str]:
     """The text of every generated module by its path below the root. `directory` is for the compiler."""
-    sources = sorted((ROOT / WIRE).rglob("*.proto"))
+    sources = sorted((ROOT / PACKAGE).rglob("*.proto"))
     described = directory / "described"
     outputs = [f"--python_out={directory}", f"--pyi_out={directory}", f"--descriptor_set_out={described}"]
     command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT}", "--include_source_info", *outputs]
@@ -100,7 +100,7 @@ def generate(directory: Path) -> dict[Path, str]:
 
 def committed() -> list[Path]:
     """The generated files that are in the tree."""
-    return [path.relative_to(ROOT) for path in (ROOT / WIRE).rglob("*.py*") if path.name.endswith(SUFFIXES)]
+    return [path.relative_to(ROOT) for path in (ROOT / PACKAGE).rglob("*.py*") if path.name.endswith(SUFFIXES)]
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ _NAMES = {
     Process.AGENT: "agent",
     Process.PAGE: "page server",
     Process.APPLICATION: "application, by `txmsg.metrics.ClientCollector`",
+    Process.WORKER: "worker of an application",
 }
 
 

@@ -14,6 +14,7 @@ MODULES = (
     "txmsg.encryption",
     "txmsg.logs",
     *("txmsg.checker.fence", "txmsg.embedded", "txmsg.spark", "txmsg.testing"),
+    *("txmsg.contrib.django", "txmsg.contrib.django.test"),
 )
 """What an application may import from; a name stands at the first module that has it in `__all__`."""
 
@@ -27,10 +28,11 @@ _TABLE = "| Name | Description |\n|---|---|\n"
 
 def reference() -> str:
     """The text of docs/reference.md: for each module functions, errors and small types, then a section per class."""
-    lines, seen = [_HEAD], set[str]()
+    lines, seen = [_HEAD], list[tuple[str, object]]()
     for module in map(import_module, MODULES):
-        names = [name for name in module.__all__ if name not in seen and not name.startswith("__")]
-        seen.update(names)
+        named = [(name, getattr(module, name)) for name in module.__all__ if not name.startswith("__")]
+        names = [name for name, value in named if not any(name == other and value is of for other, of in seen)]
+        seen += named
         rows = {
             name: [f"| `{shape}` | {summary} |\n" for shape, summary in _rows(module, name)] for name in sorted(names)
         }

@@ -14,14 +14,17 @@ from typing import Final
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _SOURCES: Final = (
+    "txmsg/connections/drivers_async.py",
     "txmsg/checker/fence/fence_async.py",
-    *(f"txmsg/client/{name}_async.py" for name in ("halves", "flow", "late", "inbox_handler")),
+    *(f"txmsg/client/connections/{name}_async.py" for name in ("rows", "transaction")),
+    *(f"txmsg/client/{name}_async.py" for name in ("halves", "flow", "late", "inbox_handler", "outbox/flow")),
 )
 _WORDS: Final = (
     (r"from sqlalchemy\.ext\.asyncio import AsyncSession\b", "from sqlalchemy.orm import Session"),
     (r"\basync (?=def|with|for)", ""),
     (r"\bawait ", ""),
     (r"\bAwaitable, ", ""),  # of an import
+    (r"\bAbstractAsync(?=[A-Z])", "Abstract"),
     (r"\bAwaitable\[(\w+(\[\w+\])?)\]", r"\1"),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\b__a(?=(enter|exit)__)", "__"),

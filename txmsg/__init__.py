@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from txmsg.checker.fence import AsyncFence, Fence, FenceCheckListener
+    from txmsg.app.application import Txmsg
+    from txmsg.app.dependencies import Depends
+    from txmsg.app.router import Router
+    from txmsg.checker.fence import AsyncFence, AsyncFenceStore, Fence, FenceCheckListener, FenceStore
     from txmsg.checker.listener import CheckMessageListener
     from txmsg.client.async_consumer import AsyncConsumer
     from txmsg.client.async_producer import AsyncProducer
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from txmsg.client.half import Half
     from txmsg.client.idempotent import idempotent
     from txmsg.client.inbox import purge_inbox
+    from txmsg.client.outbox.options import Outbox
     from txmsg.client.producer import Producer
     from txmsg.client.transactional import transactional_message
     from txmsg.client.undecided import held_by, held_by_async
@@ -56,21 +60,25 @@ if TYPE_CHECKING:
     from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
     from txmsg.runtime.start import Start
     from txmsg.tables import create_tables
+    from txmsg.typed.topic import Topic
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AsyncConsumer",
     "AsyncFence",
+    "AsyncFenceStore",
     "AsyncProducer",
     "BrokerUnavailable",
     "CheckMessageListener",
     "Consumer",
     "CopyDiverged",
     "CorruptLog",
+    "Depends",
     "DuplicateId",
     "Fence",
     "FenceCheckListener",
+    "FenceStore",
     "Half",
     "InvalidMessage",
     "InvalidName",
@@ -84,6 +92,7 @@ __all__ = [
     "NotLeader",
     "OffsetOutOfRange",
     "OffsetsMissing",
+    "Outbox",
     "OutcomeConflict",
     "OutcomeExpired",
     "OutcomeUnknown",
@@ -95,15 +104,18 @@ __all__ = [
     "Reject",
     "Retry",
     "RetryAfter",
+    "Router",
     "SchemaMismatch",
     "Skip",
     "Start",
     "StorageError",
+    "Topic",
     "TopicClosed",
     "TopicExists",
     "TransactionId",
     "TransactionRefused",
     "TransactionState",
+    "Txmsg",
     "TxmsgError",
     "Unauthenticated",
     "UnknownGroup",
@@ -119,7 +131,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "txmsg.checker.fence": ("AsyncFence", "Fence", "FenceCheckListener"),
+    "txmsg.app.application": ("Txmsg",),
+    "txmsg.app.dependencies": ("Depends",),
+    "txmsg.app.router": ("Router",),
+    "txmsg.checker.fence": ("AsyncFence", "AsyncFenceStore", "Fence", "FenceCheckListener", "FenceStore"),
     "txmsg.checker.listener": ("CheckMessageListener",),
     "txmsg.client.async_consumer": ("AsyncConsumer",),
     "txmsg.client.async_producer": ("AsyncProducer",),
@@ -128,6 +143,7 @@ _MODULES = {
     "txmsg.client.undecided": ("held_by", "held_by_async"),
     "txmsg.client.idempotent": ("idempotent",),
     "txmsg.client.inbox": ("purge_inbox",),
+    "txmsg.client.outbox.options": ("Outbox",),
     "txmsg.client.producer": ("Producer",),
     "txmsg.client.transactional": ("transactional_message",),
     "txmsg.consumer.failures": ("Reject", "Retry", "RetryAfter", "Skip"),
@@ -137,6 +153,7 @@ _MODULES = {
     ),
     "txmsg.runtime.start": ("Start",),
     "txmsg.tables": ("create_tables",),
+    "txmsg.typed.topic": ("Topic",),
 }
 _MODULE_OF = dict.fromkeys(__all__, "txmsg.errors") | {
     name: module for module, names in _MODULES.items() for name in names

@@ -162,6 +162,11 @@ def _text(value: object) -> str:
         return f"<{type(value).__name__}, whose __str__ raised>"
 
 
+def logger_of_application(module: str) -> logging.Logger:
+    """For a module of an application, which logs texts of its own and no events."""
+    return logging.getLogger(module)
+
+
 def log_to_stderr(level: str, form: str = "text") -> None:
     """Sets up logging for a process that is txmsg's own."""
     handler = logging.StreamHandler()

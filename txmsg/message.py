@@ -11,12 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, NamedTuple, NewType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NewType, cast
 from uuid import UUID
 
 import uuid_utils
 
 from txmsg.errors import InvalidMessage, InvalidName, MessageTooLarge, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    P_co = TypeVar("P_co", covariant=True, default=Any)
+else:  # the default is for type checkers: `ReceivedMessage` alone has a payload of any type
+    from typing import TypeVar
+
+    P_co = TypeVar("P_co", covariant=True)
 
 __all__ = [
     "BODY_SIZE_BYTES_CEILING",
@@ -303,7 +312,7 @@ class Message:
         object.__setattr__(self, "headers", MappingProxyType(headers) if headers else _NO_HEADERS)
 
 
-class ReceivedMessage(NamedTuple):
+class ReceivedMessage(NamedTuple, Generic[P_co]):
     """A message as a consumer gets it, or as a check listener is shown it (then queue and offset are None).
 
     attempt counts deliveries to this group from 1. To test a handler,
@@ -331,6 +340,8 @@ class ReceivedMessage(NamedTuple):
     generation: int = 0
     """Rises with each request to handle it again (`dead-letter redrive`, `group seek --again`): `idempotent` handles it
     once for each, and skips it when it comes under one lower than it was handled under."""
+    payload: P_co = cast(Any, None)
+    """The body as what its `Topic` says; None in handlers that subscribe by a topic's name, and in check listeners."""
 
     @property
     def id(self) -> MessageId:

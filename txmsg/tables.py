@@ -1,4 +1,4 @@
-"""The tables of txmsg in a business database: the fence's of producers, the inbox of consumers. Knows no statement.
+"""The tables of txmsg in a business database: fence, outbox and inbox. Knows no statement.
 
 They are made by `create_tables`, or by the application's own migrations: `metadata` has them all.
 """
@@ -11,16 +11,19 @@ from typing import Any, Final, overload
 from uuid import uuid4
 
 from sqlalchemy import (
+    BigInteger,
     CheckConstraint,
     Column,
     Connection,
     DateTime,
     Engine,
+    Index,
     Integer,
     MetaData,
     SmallInteger,
     String,
     Table,
+    Text,
     Uuid,
     func,
     insert,
@@ -34,9 +37,18 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from txmsg.connections.engines import AsyncConnect, AsyncConnectedBy, Connect, connected_by, is_function
 from txmsg.errors import MisuseError, shown
 
-__all__ = ["create_tables", "fence_identity_table", "fence_table", "inbox_table", "metadata"]
+__all__ = [
+    "create_tables",
+    "fence_identity_table",
+    "fence_table",
+    "inbox_table",
+    "metadata",
+    "outbox_table",
+    "outbox_turn_table",
+]
 
 DIALECTS: Final = ("postgresql", "mysql", "mariadb", "sqlite")
 _MYSQL: Final = ("mysql", "mariadb")
@@ -100,6 +112,42 @@ fence_identity_table = Table(
     mariadb_engine="InnoDB",
 )
 
+_SEQ: Final = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite counts only what is an INTEGER."""
+_ASCII: Final = Text().with_variant(mysql.LONGTEXT(charset="ascii", collation="ascii_bin"), *_MYSQL)
+"""Not bytes: aiomysql fails at each value of bytes."""
+
+outbox_table = Table(
+    "txmsg_outbox",
+    metadata,
+    Column("seq", _SEQ, primary_key=True),
+    Column("group_name", _exact(127), nullable=False),
+    Column("transaction_id", ID, nullable=False),
+    Column("ordering_key", _exact(1536), comment="In UTF-8, percent-encoded."),
+    Column("messages", _ASCII, nullable=False, comment="A SendRequest of txmsg.v1, in base64."),
+    Column("size_bytes", Integer, nullable=False),
+    Column("written_at", _UTC, server_default=Ago(literal(0, literal_execute=True)), nullable=False),
+    Column("refused", Text, comment="Why the brokers did not take it."),
+    Index("txmsg_outbox_key", "group_name", "ordering_key"),
+    comment="Messages of committed transactions that no broker took at the time.",
+    sqlite_autoincrement=True,  # or a number would be given again, and the relay of an earlier row delete a later one
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
+
+outbox_turn_table = Table(
+    "txmsg_outbox_turn",
+    metadata,
+    Column("group_name", _exact(127), primary_key=True),
+    Column("holder", ID, nullable=False),
+    Column("taken_at", _UTC, nullable=False),
+    Column("waiting", Integer, server_default="0", nullable=False, comment="Rows of the group, as it counted them."),
+    Column("refused", Integer, server_default="0", nullable=False, comment="Those of them that brokers refused."),
+    comment="Which process relays the outbox of a producer group.",
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
+
 inbox_table = Table(
     "txmsg_inbox",
     metadata,
@@ -128,16 +176,24 @@ _INSERT_IDENTITY: Final = {
 
 
 @overload
-def create_tables(bind: Engine | Connection) -> None: ...
+def create_tables(bind: Engine | Connection | Connect) -> None: ...
 @overload
-def create_tables(bind: AsyncEngine | AsyncConnection) -> Coroutine[Any, Any, None]: ...
-def create_tables(bind: Engine | Connection | AsyncEngine | AsyncConnection) -> Coroutine[Any, Any, None] | None:
-    """Creates the tables of txmsg in a business database, where they are absent: the fence's and the inbox.
+def create_tables(bind: AsyncEngine | AsyncConnection | AsyncConnect) -> Coroutine[Any, Any, None]: ...
+def create_tables(
+    bind: Engine | Connection | Connect | AsyncEngine | AsyncConnection | AsyncConnect,
+) -> Coroutine[Any, Any, None] | None:
+    """Creates the tables of txmsg in a business database, where they are absent: fence, outbox and inbox.
 
     bind: an Engine; or a Connection, in whose transaction they are made, as in a migration of Alembic:
-    `create_tables(op.get_bind())`; or the asynchronous kind of either, for which it is awaited. Idempotent; several
-    processes may call it at once. PostgreSQL, MySQL, MariaDB and SQLite; elsewhere MisuseError.
+    `create_tables(op.get_bind())`; or the asynchronous kind of either, for which it is awaited; or a function that
+    opens a connection, see `FenceCheckListener`. Idempotent; several processes may call it at once. PostgreSQL, MySQL,
+    MariaDB and SQLite; elsewhere MisuseError.
     """
+    if is_function(bind):
+        connected = connected_by(bind)
+        if isinstance(connected, AsyncConnectedBy):
+            return _create_by(connected)
+        bind = connected.engine()
     match bind:
         case AsyncEngine() | AsyncConnection():
             return _create_async(bind)
@@ -152,6 +208,10 @@ def create_tables(bind: Engine | Connection | AsyncEngine | AsyncConnection) -> 
                 "of the business database, or a connection of it"
             )
     return None
+
+
+async def _create_by(connected: AsyncConnectedBy) -> None:
+    await _create_async(await connected.engine())
 
 
 async def _create_async(bind: AsyncEngine | AsyncConnection) -> None:

@@ -1,4 +1,4 @@
-"""How far each queue was counted, in the database of the figures: no message twice, and none left out.
+"""How far each queue was counted by each query, in the database of the figures: no message twice, and none left out.
 
 Spark's checkpoint says so, too. But Spark does not wait until it is on disk: after a power cut it may be older
 than the figures, and a batch of the same number may have other messages. Here that is seen, and nothing is added.
@@ -19,15 +19,20 @@ Span = tuple[int, int]
 
 def create_table(connection: psycopg.Connection[Any]) -> None:
     """Makes the table when it is missing."""
-    connection.execute("create table if not exists figures_queue (queue int primary key, next_offset bigint not null)")
+    connection.execute(
+        "create table if not exists figures_queue "
+        "(query text, queue int, next_offset bigint not null, primary key (query, queue))"
+    )
 
 
-def advance(connection: psycopg.Connection[Any], spans: Mapping[int, Span]) -> None:
-    """Notes in the caller's transaction that these messages are counted in it.
+def advance(connection: psycopg.Connection[Any], query: str, spans: Mapping[int, Span]) -> None:
+    """Notes in the caller's transaction that these messages are counted in it by this query.
 
     Raises StorageError when they are not the ones that follow those counted before. A queue may begin anywhere.
     """
-    rows = connection.execute("select queue, next_offset from figures_queue where queue = any(%s)", (list(spans),))
+    rows = connection.execute(
+        "select queue, next_offset from figures_queue where query = %s and queue = any(%s)", (query, list(spans))
+    )
     for queue, next_offset in rows.fetchall():
         begin, _ = spans[queue]
         if begin != next_offset:
@@ -38,7 +43,7 @@ def advance(connection: psycopg.Connection[Any], spans: Mapping[int, Span]) -> N
             )
     with connection.cursor() as cursor:
         cursor.executemany(
-            "insert into figures_queue values (%s, %s) "
-            "on conflict (queue) do update set next_offset = excluded.next_offset",
-            [(queue, end) for queue, (_, end) in spans.items()],
+            "insert into figures_queue values (%s, %s, %s) "
+            "on conflict (query, queue) do update set next_offset = excluded.next_offset",
+            [(query, queue, end) for queue, (_, end) in spans.items()],
         )

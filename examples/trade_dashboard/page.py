@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from txmsg.page.board import Snapshot
 from txmsg.page.options import web_tls_options
 from txmsg.page.page import Page, Words
 from txmsg.page.server import PageConfig, serve
+from txmsg.runtime.signals import stop_on_signals
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_address
 
@@ -221,10 +221,7 @@ def main(
 
 
 async def _serve(config: PageConfig, tell: Callable[[str], None]) -> None:
-    stop = asyncio.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    await serve(config, PAGE, read, tell, stop)
+    await serve(config, PAGE, read, tell, stop_on_signals())
 
 
 if __name__ == "__main__":

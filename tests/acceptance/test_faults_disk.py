@@ -87,7 +87,7 @@ def test_a_full_disk_for_tables_is_named_and_left_behind_when_there_is_room(disk
         assert len(good.committed) <= stored(url) <= len(good.committed) + len(good.errors)
 
 
-@pytest.mark.takes_long
+@pytest.mark.long  # that nothing is lost by a crash of PostgreSQL, test_postgres_restart.py shows
 def test_a_full_disk_that_ends_postgres_loses_nothing_that_was_accepted(disk: Path, tmp_path: Path) -> None:
     """All of PostgreSQL lies on the disk: without room for its log it panics, as it must."""
     with EmbeddedPostgres(disk / "data") as server:

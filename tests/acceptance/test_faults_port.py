@@ -155,6 +155,7 @@ def test_a_request_that_swells_past_the_limit_is_refused_without_taking_the_memo
     assert good.errors == []
 
 
+@pytest.mark.long  # one that swells is refused above
 def test_requests_that_swell_side_by_side_are_cut_off_before_they_take_the_memory(broker: BrokerProcess) -> None:
     count, size_bytes = 16, 48 * 1024**2
     process = psutil.Process(broker.pid)
@@ -213,7 +214,7 @@ def test_a_client_that_reads_none_of_its_replies_waits_with_its_requests_and_is_
 # ---- connections
 
 
-@pytest.mark.takes_long
+@pytest.mark.long  # connections past a lower limit are closed below
 def test_thousands_of_half_open_connections_are_closed_and_harm_nobody(
     broker: BrokerProcess, request: pytest.FixtureRequest
 ) -> None:

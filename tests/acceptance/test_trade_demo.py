@@ -13,7 +13,7 @@ import pytest
 from tests.kafka_server import PrivateKafka
 from tests.spark.kafka_jars import kafka_jars
 from tests.waiting import until
-from txmsg.demo.trades.browser import find_browser
+from txmsg.demo.browser import find_browser
 from txmsg.demo.trades.load import Load, steps
 from txmsg.metaq import LogQueue, open_log
 

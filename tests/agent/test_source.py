@@ -64,13 +64,14 @@ class Followed:
                 old.rename(self.logs / f"app.log.{number + 1}")
         self.path.rename(self.logs / "app.log.1")
 
-    def copy_and_truncate(self) -> None:
-        """As logrotate with `copytruncate`."""
+    def copy_and_truncate(self, *, then_cut: bool = True) -> None:
+        """As logrotate with `copytruncate`. then_cut=False: half of it."""
         for number in range(8, 0, -1):
             if (old := self.logs / f"app.log.{number}").exists():
                 old.rename(self.logs / f"app.log.{number + 1}")
         shutil.copyfile(self.path, self.logs / "app.log.1")
-        os.truncate(self.path, 0)
+        if then_cut:
+            os.truncate(self.path, 0)
 
     def restart(self, *, killed: bool = False) -> None:
         """killed: what was not saved is forgotten."""
@@ -294,6 +295,31 @@ def test_a_truncated_file_that_begins_as_before_and_is_longer_begins_again(follo
     assert followed.lines() == [header, "one", header, "three", "four"]
 
 
+def test_a_copy_of_what_follows_a_truncation_is_not_read_beside_it(followed: Followed) -> None:
+    followed.write("one")
+    followed.step()
+    followed.copy_and_truncate()
+    followed.write("two", "three")
+    followed.copy_and_truncate(then_cut=False)
+    followed.step()
+    os.truncate(followed.path, 0)
+    followed.write("four")
+    followed.step()
+    assert followed.lines() == ["one", "two", "three", "four"]
+
+
+def test_a_copy_that_begins_as_what_follows_its_truncation_is_read(followed: Followed) -> None:
+    followed.write("one")
+    followed.step()
+    for _ in range(3):
+        followed.copy_and_truncate()
+        followed.write("started")
+        later_ns = followed.path.stat().st_mtime_ns + 1_000_000_000  # than what the file system tells apart
+        os.utime(followed.path, ns=(later_ns, later_ns))
+    followed.step()
+    assert followed.lines() == ["one", "started", "started", "started"]
+
+
 def test_files_that_begin_alike_are_different_to_receivers(followed: Followed) -> None:
     for _ in range(3):
         followed.write("# the same first line", "the same second line")
@@ -499,11 +525,44 @@ def test_rounds_follow_at_once_while_much_is_unread(tmp_path: Path) -> None:
     followed.log.close()
 
 
+def test_a_batch_size_holds_at_once_for_files_that_are_read_already(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, batch_size_bytes=4096, record_size_bytes_max=1024)
+    followed.write("first")
+    followed.step()
+    followed.source.use(replace(followed._config, batch_size_bytes=65_536))
+    followed.write(*("x" * 500 for _ in range(30)))
+    followed.source.step()
+    assert len(followed.messages()) == 31
+    followed.source.close()
+    followed.log.close()
+
+
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     followed = Followed(tmp_path, paths=(str(tmp_path / "logs" / "*"),))
     os.mkfifo(followed.logs / "pipe")
     followed.write("one")
     followed.step()
     assert followed.lines() == ["one"]
+    followed.source.close()
+    followed.log.close()
+
+
+def test_reading_in_a_copy_is_on_disk_before_more_is_sent(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, batch_size_bytes=4096, record_size_bytes_max=1024)
+    lines = [f"{number:09} {'x' * 100}" for number in range(200)]
+    followed.write(*lines)
+    followed.source.step()
+    assert 0 < len(followed.lines()) < 100
+    followed.copy_and_truncate()
+    followed.path.unlink()
+    for _ in range(3):
+        followed.source.step()
+    assert 0 < len(followed.lines()) < 200
+    followed.restart(killed=True)
+    followed.write("last")
+    followed.step()
+    for _ in range(10):
+        followed.step()
+    assert followed.lines() == [*lines, "last"]
     followed.source.close()
     followed.log.close()

@@ -29,14 +29,14 @@ def test_a_mirror_is_made_looked_at_and_dropped(table: Table, tmp_path: Path) ->
     table.add("t", 7)
     shown = json_of("tailer", "status", *storage)
     assert (shown["topics"], shown["exclude"], shown["log"]) == ("t*", "test", None)
-    assert (shown["behind_messages"], shown["slot_state"], shown["slot_is_read"]) == (7, "reserved", False)
+    assert (shown["waiting"], shown["slot_state"], shown["slot_is_read"]) == (7, "reserved", False)
     assert shown["behind_s"] > 0
     json_of("tailer", "create", *storage, "--exclude", "")
     emptied = json_of("tailer", "status", *storage)
     assert (emptied["topics"], emptied["exclude"]) == ("t*", None)
     with tailing(table.url, tmp_path):
         await_equal(table, tmp_path, "t")
-        until(lambda: json_of("tailer", "status", *storage)["behind_messages"] == 0)
+        until(lambda: json_of("tailer", "status", *storage)["waiting"] == 0)
         shown = json_of("tailer", "status", *storage)
         assert (shown["log"], shown["generation"], shown["slot_is_read"]) == (str(tmp_path), 1, True)
         assert shown["queues"][0] == {"topic": "t", "queue": 0, "next_offset": 7, "end": 7, "stopped": None}

@@ -15,15 +15,17 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.binlog.tailers import WITHIN_S, Running, Table, await_equal, logged, tailing
+from tests.integration.cli_harness import said
 from tests.metaq.servers import served
 from tests.waiting import until
 from txmsg.binlog import reading
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.rows import Batch
 from txmsg.binlog.tailer import State
-from txmsg.errors import OutcomeUnknown, StorageError, TxmsgError, Unauthenticated
+from txmsg.errors import NotLeader, OutcomeUnknown, StorageError, TxmsgError, Unauthenticated
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.reader import LogReader
 from txmsg.mirror import open_sink
 from txmsg.mirror.log_sink import LogSink
@@ -320,6 +322,64 @@ def test_a_log_at_an_address_is_mirrored_into_and_gone_on_with(table: Table, tmp
                 await_equal(table, tmp_path, "t")
                 table.add("t", 5)
                 await_equal(table, tmp_path, "t")
+
+
+def test_a_log_that_goes_on_elsewhere_under_a_later_generation_is_not_written(table: Table, tmp_path: Path) -> None:
+    left, promoted = tmp_path / "left", tmp_path / "promoted"
+    table.add("t", 5)
+    with tailing(table.url, left):
+        await_equal(table, left, "t")
+    shutil.copytree(left, promoted)
+    with Log(promoted) as log:
+        log.fork([])  # begins a generation, as a promotion does
+    table.add("t", 5)
+    with tailing(table.url, promoted):
+        await_equal(table, promoted, "t")
+
+    error = Running(table.url, left).failed()
+    assert isinstance(error, NotLeader)
+    assert f"the log {left} has generation 1" in str(error)
+    assert f"generation 2 of it at {promoted}" in str(error)
+    fork = ("tailer", "fork", "--storage", table.url, "--metaq", str(left), "--yes")
+    assert "has written to generation 2 of it" in said(*fork, status=1)
+    assert len(logged(left, "t")) == 5
+
+    with tailing(table.url, tmp_path / "another"):  # of the first generation, too
+        await_equal(table, tmp_path / "another", "t")
+    with tailing(table.url, promoted):
+        await_equal(table, promoted, "t")
+    said("tailer", "drop", "--storage", table.url, "--yes")
+    with tailing(table.url, left):
+        await_equal(table, left, "t")
+
+
+class Killed(BaseException):
+    """Passes through all of a tailer, as SIGKILL does."""
+
+
+class Killing(LogSink):
+    """A log whose tailer is killed when it has appended for the first time."""
+
+    def append(self, batches: Sequence[Batch]) -> None:
+        super().append(batches)
+        raise Killed
+
+
+def test_a_later_generation_is_noted_before_anything_is_appended_to_it(table: Table, tmp_path: Path) -> None:
+    left, promoted = tmp_path / "left", tmp_path / "promoted"
+    table.add("t", 5)
+    with tailing(table.url, left):
+        await_equal(table, left, "t")
+    shutil.copytree(left, promoted)
+    with Log(promoted) as log:
+        log.fork([])  # begins a generation, as a promotion does
+    table.drop_slot()
+    table.add("t", 5)
+    killed = Running(table.url, promoted, sink=lambda: Killing(open_log(promoted, append=True), str(promoted))).failed()
+    assert isinstance(killed, Killed)
+    assert len(logged(promoted, "t")) == 10
+    assert isinstance(Running(table.url, left).failed(), NotLeader)
+    assert len(logged(left, "t")) == 5
 
 
 class Refusing(LogSink):

@@ -2,6 +2,7 @@
 
     make chaos DURATION=300 SEED=7     # a verdict on I1 to I6 and I8, with counts of what was done to the cluster
     make chaos PLANT=lost              # a planted defect: the verdict has to name the invariant it breaks
+    make chaos AWAY=60                 # at the end no broker answers for so long, twice: calls with an outbox go on
 
 Three brokers deliver from one Notify database, whose servers (`servers.py`) are killed, replaced by their standby or
 by a backup, and have their clock stepped; a fourth has a second one, which is spared. Each broker reaches its

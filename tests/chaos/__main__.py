@@ -49,6 +49,13 @@ _ROWS = {
     "producer": "producers killed",
     "consumer": "consumers killed",
 }
+_AWAY_ROWS = {
+    "kept": "transactions with an outbox",
+    "kept_while_away": "  while no broker answered",
+    "kept_ms_p50": "  their time in ms, p50",
+    "kept_ms_p99": "  p99",
+    "kept_ms_max": "  the longest",
+}
 
 
 @click.command(help=__doc__)
@@ -57,13 +64,20 @@ _ROWS = {
 @click.option("--rate", default=200.0, show_default=True, help="Sends and transactions per second.")
 @click.option(
     "--plant",
-    help="lost, threads, stale, dup, reorder, phantom, gap, late, or the name of one: a defect that must be found.",
+    help="lost, threads, stale, dup, reorder, phantom, gap, late, relay, overtake, or the name of one: must be found.",
 )
 @click.option(
     "--without",
     multiple=True,
     type=click.Choice([kind.name.lower() for kind in Kind]),
     help="A kind of fault that is left out. Can be repeated.",
+)
+@click.option(
+    "--away",
+    "away_s",
+    type=click.FloatRange(0, 3600),
+    default=0.0,
+    help="Seconds for which no broker answers at the end, twice: cut off, and dead. Some calls have an outbox then.",
 )
 @click.option("--plain-settings", is_flag=True, help="Leave the settings of the databases as they are.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, on the last line.")
@@ -74,6 +88,7 @@ def main(
     rate: float,
     plant: str | None,
     without: Sequence[str],
+    away_s: float,
     plain_settings: bool,
     as_json: bool,
 ) -> None:
@@ -92,6 +107,7 @@ def main(
             plant=planted,
             without={Kind[name.upper()] for name in without},
             is_hostile=not plain_settings,
+            away_s=away_s,
             on_progress=status.update,
         )
     if planted is None:
@@ -105,7 +121,7 @@ def main(
 
 def _print(result: Result, console: Console) -> None:
     table = Table(show_header=False, box=None)
-    for name, text in _ROWS.items():
+    for name, text in (_ROWS | (_AWAY_ROWS if result.counts["kept"] else {})).items():
         table.add_row(text, f"{result.counts[name]:,}")
     console.print(table)
     shown = ", ".join(f"{name} {value}" for name, value in result.settings.items())

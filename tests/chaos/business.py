@@ -20,7 +20,8 @@ from txmsg.tables import metadata
 GIVE_UP_S = 3.0
 
 _ENGINE_OPTIONS: Mapping[str, Any] = {
-    "pool_size": 20,
+    "pool_size": 15,
+    "max_overflow": 0,  # five processes share what a server takes: 100
     "pool_pre_ping": True,
     "connect_args": {"connect_timeout": 5, "tcp_user_timeout": 5000, "options": "-c statement_timeout=5000"},
 }

@@ -30,6 +30,8 @@ class Orders:
     """Of producers: operations."""
     threads: bool = False
     """Of producers: whether threads call, or coroutines."""
+    keeps: bool = False
+    """Of producers: whether some calls have an outbox."""
     plant: str = ""
 
     def as_argument(self) -> str:

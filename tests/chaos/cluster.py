@@ -61,6 +61,7 @@ class Cluster:
         business_url: str | None,
         plant: Plant | None,
         is_hostile: bool,
+        keeps: bool = False,
     ) -> None:
         self.directory = directory
         self.journals = directory / "journals"
@@ -75,7 +76,7 @@ class Cluster:
         self.business: Link
         self.network = Network()
         self.servers = Servers(directory, self.network)
-        self._seed, self._rate_per_s, self._plant = seed, rate_per_s, plant
+        self._seed, self._rate_per_s, self._plant, self._keeps = seed, rate_per_s, plant, keeps
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -193,6 +194,7 @@ class Cluster:
                 seed=self._seed,
                 rate_per_s=self._rate_per_s / PRODUCERS,
                 threads=number == 1 or (number == 2 and self._seed % 2 == 0),
+                keeps=self._keeps,
                 plant=self._plant.name if self._plant else "",
             )
             return told.as_argument()

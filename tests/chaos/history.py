@@ -49,6 +49,8 @@ class Way(enum.Enum):
     FENCED = "fenced"
     CLASSIC = "classic"
     """With a check listener of its own."""
+    KEPT = "kept"
+    """With a fence, and an outbox for when no broker answers."""
 
 
 @dataclass(slots=True)
@@ -87,13 +89,21 @@ class Sending:
     """Plain: acknowledged."""
     returned_at: float | None = None
     """The call came back without an error."""
+    ended: float | None = None
+    """The call came back, whether well or not."""
     failed: str = ""
     """The code of the error that it raised instead."""
     told: list[Told] = field(default_factory=list)
 
     def ordered_at(self) -> float | None:
         """When its place among the messages of its ordering key was certain: a half, or a plain send, was on disk."""
-        return self.stored_at if self.way is Way.PLAIN else self.half_at
+        match self.way:
+            case Way.PLAIN:
+                return self.stored_at
+            case Way.KEPT:  # perhaps in the outbox: what is called after it comes behind it
+                return self.returned_at
+            case _:
+                return self.half_at
 
     def acknowledged_at(self) -> float | None:
         """When somebody knew that it is in its queue; None: nobody did."""
@@ -298,10 +308,12 @@ class Recorder:
                 self._sending(values[0]).stored_at = at
                 self.acknowledged.append(at)
             case "returned":
-                self._sending(values[0]).returned_at = at
+                sending = self._sending(values[0])
+                sending.returned_at = sending.ended = at
                 self.acknowledged.append(at)
             case "failed":
-                self._sending(values[0]).failed = values[1]
+                sending = self._sending(values[0])
+                sending.failed, sending.ended = values[1], at
             case "tell":
                 self._sending(values[0]).told.append(Told(values[1], at))
             case "told":

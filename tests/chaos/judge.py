@@ -9,6 +9,7 @@
   I6  no outcome turned: both never stand, and what the other one is told is refused
   I8  nothing is left over or passed over: undecided, parked, scheduled, waiting, retrying
   due no handler gets a message before it is due
+  out no call that has an outbox is refused because brokers are away
 
 A copy may come back when its outcome is forgotten; brokers here remember longer than anything is on its way. What a
 crash, a promotion or a restore may take away, `losses.py` says.
@@ -67,6 +68,7 @@ def judge(record: Record) -> list[Violation]:
         ("I6", _outcomes_are_final),
         ("I8", _nothing_is_left_over),
         ("due", _not_before_it_is_due),
+        ("out", _kept_when_brokers_are_away),
     )
     return [Violation(invariant, text) for invariant, rule in rules for text in rule(record)]
 
@@ -99,7 +101,7 @@ def _delivered_if_and_only_if_committed(record: Record) -> Iterator[str]:
                 yield f"{serial} committed, but messages {sorted(lacks)} are lost"
         elif numbers and not (_was_told_commit(sending) and losses.may_differ(sending)):
             yield f"{serial} did not commit, but messages {sorted(numbers)} are in the log: phantoms"
-        elif sending.way is Way.FENCED and sending.returned_at is not None:
+        elif sending.way in {Way.FENCED, Way.KEPT} and sending.returned_at is not None:
             yield f"{serial} returned without an error, but its local transaction did not commit"
     bodies = {row.body for row in record.rows}
     for body in {each.body for each in record.handlings} - bodies:
@@ -401,6 +403,12 @@ def _ahead_s(record: Record, since: float, until: float) -> float:
     offsets = [offset for at, offset in record.clock if since < at <= until]
     offsets += [offset for at, offset in record.clock if at <= since][-1:]
     return max([0.0, *offsets])
+
+
+def _kept_when_brokers_are_away(record: Record) -> Iterator[str]:
+    for serial, sending in record.sendings.items():
+        if sending.way is Way.KEPT and sending.failed in SURE_FAILURES:
+            yield f"{serial} was refused with {sending.failed}, and has an outbox"
 
 
 def _at(row: Row) -> str:

@@ -5,12 +5,14 @@ Most are those of tests/model, where each is told as the mistake that a person c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from unittest.mock import patch
+from uuid import UUID
 
 import psycopg
+from sqlalchemy import Connection
 
 from tests.model import plant as model
 from tests.model.model import Defect
@@ -18,9 +20,13 @@ from txmsg.broker.delivery.keys import Keys
 from txmsg.broker.delivery.window import Progress, Window
 from txmsg.broker.store import batch
 from txmsg.broker.store.rows import Generations
+from txmsg.client import AsyncProducer
 from txmsg.client.batch import Entry
+from txmsg.client.outbox import rows
+from txmsg.client.outbox.gate import Gate
 from txmsg.client.sender import Lane
 from txmsg.client.thread_lane import Failed
+from txmsg.message import TransactionId, TransactionState, new_transaction_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class Plant:
     of_model: model.Plant
     statements: tuple[str, ...] = ()
     """Run beside it, once."""
+    needs_away: bool = False
+    """Whether only a run in which no broker answers for some time shows it."""
 
     @property
     def name(self) -> str:
@@ -103,6 +111,28 @@ def _threads_take_silence_for_stored() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _outbox_is_not_looked_at() -> Iterator[None]:
+    """A call whose key waits in the outbox overtakes it. Each call tries: few would do so before all is relayed."""
+    with patch.object(rows, "has_key", lambda *_: False), patch.object(Gate, "may_try", lambda *_: True):
+        yield
+
+
+@contextmanager
+def _relayed_under_another_id() -> Iterator[None]:
+    """The fence row is of another transaction than the halves; so nobody who asks is told that they are committed."""
+
+    def finish(connection: Connection, fence_id: UUID, relayed: Mapping[int, TransactionId]) -> bool:
+        return original(connection, fence_id, {seq: new_transaction_id() for seq in relayed})
+
+    original = rows.finish
+    with (
+        patch.object(rows, "finish", finish),
+        patch.object(AsyncProducer, "end_soon", lambda self, half, _: self._end_soon(half, TransactionState.UNKNOWN)),
+    ):
+        yield
+
+
 def _of_model(name: str) -> model.Plant:
     return next(plant for plant in model.PLANTS if plant.name == name)
 
@@ -164,6 +194,18 @@ PLANTS = (
     Plant("gap", frozenset({"I4"}), _of_model("offsets are counted over all queues of a batch")),
     Plant("late", frozenset({"I6"}), _of_model("a rollback after the commit is answered OK")),
     Plant("late", frozenset({"I6"}), _of_model("a rollback is not remembered")),
+    Plant(
+        "relay",
+        frozenset({"I1"}),
+        model.Plant("the outbox is relayed under another id", Defect.LOST, code=_relayed_under_another_id),
+        needs_away=True,
+    ),
+    Plant(
+        "overtake",
+        frozenset({"I5"}),
+        model.Plant("the outbox is not looked at", Defect.REORDERED, code=_outbox_is_not_looked_at),
+        needs_away=True,
+    ),
 )
 """One or more for each kind; the first is what its kind means when one is asked for."""
 

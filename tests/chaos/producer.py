@@ -16,7 +16,7 @@ from itertools import count
 from sqlalchemy.exc import SQLAlchemyError
 
 from tests.chaos.client import Orders, orders, quiet_event
-from tests.chaos.history import STORY_TOPIC, TOPICS, Sent, Way
+from tests.chaos.history import DURABILITY, STORY_TOPIC, TOPICS, Sent, Way
 from tests.chaos.journal import Journal
 from tests.chaos.plant import planted
 from tests.chaos.senders import DISTURBED, Coroutines, Local, Refused, Senders, Threads
@@ -25,6 +25,8 @@ from txmsg import Half, Message, TransactionState, TxmsgError
 CALLERS = 16
 RARE, DELAYED, STORIES = 0.1, 0.1, 0.1
 """Shares: of messages with the tag, of operations that are delayed, and that are stories."""
+KEPT_TOPICS = tuple(topic for topic in TOPICS if DURABILITY[topic] == "sync")
+"""What is kept is stored at a moment that no producer is told: of these it does not matter to what may be lost."""
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
 
 
@@ -35,6 +37,7 @@ class Caller:
         self._name, self._journal, self._senders, self._serials = told.name, journal, senders, serials
         self._rng = random.Random(f"{told.seed} {told.name} {number}")
         self._pause_s = CALLERS / told.rate_per_s
+        self._keeps = told.keeps
 
     async def run(self, quiet: asyncio.Event) -> None:
         """Calls until it is told to be quiet."""
@@ -43,14 +46,15 @@ class Caller:
             (Way.FENCED, 2, self._fenced),
             (Way.FENCED, 1, self._late),
             (Way.CLASSIC, 3, self._classically),
+            (Way.KEPT, 6 if self._keeps else 0, self._keep),
         ]
         while not quiet.is_set():
             way, _, act = self._rng.choices(ways, [weight for _, weight, _ in ways])[0]
             if self._rng.random() < STORIES:
-                await self._tell_story()
+                await (self._tell_kept_story() if way is Way.KEPT else self._tell_story())
             else:
                 serial = self._serial()
-                await self._note(way, serial, self._messages(serial), act)
+                await self._note(way, serial, self._messages(serial, KEPT_TOPICS if way is Way.KEPT else TOPICS), act)
             try:
                 async with asyncio.timeout(self._rng.uniform(0, 2 * self._pause_s)):
                     await quiet.wait()
@@ -82,12 +86,12 @@ class Caller:
         else:
             self._journal.write("returned", serial)
 
-    def _messages(self, serial: str) -> list[Message]:
+    def _messages(self, serial: str, topics: Sequence[str]) -> list[Message]:
         how_many = self._rng.choices((1, 2, 3), (6, 2, 1))[0]
         delay = timedelta(seconds=self._rng.uniform(0.2, 4)) if self._rng.random() < DELAYED else None
         return [
             Message(
-                self._rng.choice(TOPICS),
+                self._rng.choice(topics),
                 f"{serial}/{n}".encode(),
                 key=f"{serial} Müller",
                 tag="rare" if self._rng.random() < RARE else "common",
@@ -106,6 +110,17 @@ class Caller:
 
     async def _late(self, serial: str, messages: Sequence[Message]) -> None:
         await self._senders.sell_late(serial, messages, self._local())
+
+    async def _keep(self, serial: str, messages: Sequence[Message]) -> None:
+        await self._senders.keep(serial, messages, Local(0.0, is_refused=self._rng.random() < 0.1))
+
+    async def _tell_kept_story(self) -> None:
+        """Several calls of one ordering key, each begun when the one before has returned, with or without a broker."""
+        key = f"{self._serial()} kept"
+        for _ in range(self._rng.randint(3, 6)):
+            serial = self._serial()
+            message = Message(STORY_TOPIC, f"{serial}/0".encode(), tag="common", ordering_key=key)
+            await self._note(Way.KEPT, serial, [message], self._keep)
 
     async def _plain(self, serial: str, messages: Sequence[Message]) -> None:
         await self._senders.send(messages)

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from tests.chaos import keeper, tables
@@ -18,12 +19,14 @@ from tests.chaos.faults import Faults
 from tests.chaos.history import Record, Recorder, Way
 from tests.chaos.journal import Journal, Journals
 from tests.chaos.judge import Violation, judge
-from tests.chaos.plan import Done, Kind, Moment, faults, missing
+from tests.chaos.plan import Cut, Done, Kind, Moment, faults, missing
 from tests.chaos.plant import Plant
 
 PATIENCE_S, PATIENCE_WITH_PLANT_S = 45.0, 6.0
 """How long nothing may get nearer to its end, after all has healed."""
 _STEP_S = 0.5
+_BACK_S = 3.0
+_AWAY_OF_PLANT_S = 5.0
 _AFTER_FAULT_S = 10.0
 """A pause in sending or delivery that ends so long after a fault is counted as its."""
 
@@ -61,9 +64,15 @@ def play(
     business_url: str | None = None,
     without: Collection[Kind] = (),
     is_hostile: bool = True,
+    away_s: float = 0.0,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Runs it all in a directory of its own, which stays only if something is wrong and no defect was planted."""
+    """Runs it all in a directory of its own, which stays only if something is wrong and no defect was planted.
+
+    away_s: at the end of the load no broker answers for so long, twice: cut off, and dead. Some calls have an outbox.
+    """
+    if plant is not None and plant.needs_away:
+        away_s = away_s or _AWAY_OF_PLANT_S
     without = {*without, *(() if keeper.compiler() else (Kind.CLOCK,))}
     result = Result(seed, duration_s, without=without)
     directory = Path(tempfile.mkdtemp(prefix="txmsg-chaos-"))
@@ -77,11 +86,13 @@ def play(
             business_url=business_url,
             plant=plant,
             is_hostile=is_hostile,
+            keeps=away_s > 0,
         )
         on_progress("starting all processes")
         with cluster:
             result.settings = cluster.settings
-            _play(cluster, result, PATIENCE_WITH_PLANT_S if plant else PATIENCE_S, on_progress)
+            patience_s = PATIENCE_WITH_PLANT_S if plant else PATIENCE_S
+            _play(cluster, result, patience_s, on_progress, away_s=away_s)
         is_over = result.clean or plant is not None
     except KeyboardInterrupt:
         is_over = True
@@ -113,10 +124,15 @@ class _Look:
         self._on_progress(what)
 
 
-def _play(cluster: Cluster, result: Result, patience_s: float, on_progress: Callable[[str], None]) -> None:
+def _play(
+    cluster: Cluster, result: Result, patience_s: float, on_progress: Callable[[str], None], *, away_s: float
+) -> None:
     look = _Look(cluster, on_progress)
     disturbed = _disturb(cluster, result, look)
     done, began = disturbed.done, disturbed.began
+    aways = _be_away(cluster, away_s, look) if away_s else []
+    for process in cluster.processes():
+        process.check()
     left = _settle(cluster, patience_s, look)
     record = look.recorder.record
     record.crashes, record.losses = cluster.servers.crashes, cluster.servers.losses
@@ -130,6 +146,10 @@ def _play(cluster: Cluster, result: Result, patience_s: float, on_progress: Call
         _keep(record, result.violations, cluster.directory)
     result.missing = missing(done, began, result.duration_s, without=result.without)
     result.counts = _counts(look.recorder, done, left=left)
+    if away_s:
+        result.counts += _kept_counts(record, aways)
+        if not result.counts["kept_while_away"]:
+            result.missing = [*result.missing, "no message was kept while all brokers were away"]
     result.waits_s = _waits(look.recorder, done, began + result.duration_s)
 
 
@@ -144,9 +164,37 @@ def _disturb(cluster: Cluster, result: Result, look: _Look) -> Faults:
             look(_line(look.recorder, disturbed.done, left_s))
             time.sleep(min(_STEP_S, left_s))
     journal.close()
-    for process in cluster.processes():
-        process.check()
     return disturbed
+
+
+def _be_away(cluster: Cluster, away_s: float, look: _Look) -> list[tuple[float, float]]:
+    """No broker answers, while the load goes on: first by the network, then since all are dead. From when to when."""
+    aways: list[tuple[float, float]] = []
+
+    def wait(what: str, for_s: float) -> None:
+        end = time.monotonic() + for_s
+        while (left_s := end - time.monotonic()) > 0:
+            look(f"{left_s:4.0f} s left: {what}; {len(look.recorder.record.sendings):,} sends")
+            time.sleep(min(_STEP_S, left_s))
+
+    began = time.monotonic()
+    for broker in cluster.brokers:
+        broker.clients.cut(Cut.LOST)
+    wait("all brokers are cut off", away_s)
+    aways.append((began, time.monotonic()))
+    for broker in cluster.brokers:
+        broker.clients.heal()
+    wait("they are back", _BACK_S)
+    began = time.monotonic()
+    for broker in cluster.brokers:
+        broker.process.check()
+        broker.process.kill()
+    wait("all brokers are dead", away_s)
+    aways.append((began, time.monotonic()))
+    for broker in cluster.brokers:
+        broker.process.start()
+    wait("they are back", _BACK_S)
+    return aways
 
 
 def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
@@ -159,6 +207,9 @@ def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
         assert time.monotonic() < deadline, f"these do not come to an end: {names - look.recorder.quiet}"
         time.sleep(_STEP_S)
         look("healed; the last sends are under way")
+    tables.wait_until_relayed(
+        cluster.business_url, patience_s=patience_s, on_step=lambda left: look(f"healed; {left} transactions are kept")
+    )
     left = tables.wait_until_quiet(
         (cluster.notify_url, cluster.other_url),
         patience_s=patience_s,
@@ -211,6 +262,18 @@ def _counts(recorder: Recorder, done: Sequence[Done], *, left: int) -> Counter[s
         counts["clock_step"] += each.fault.clock_step_s != 0
         if each.moment is not Moment.ANY:
             counts[f"pause_in_{each.moment.name.lower()}"] += 1
+    return counts
+
+
+def _kept_counts(record: Record, aways: Sequence[tuple[float, float]]) -> Counter[str]:
+    kept = [each for each in record.sendings.values() if each.way is Way.KEPT]
+    away = [each for each in kept if any(begun <= each.begun and (each.ended or inf) <= end for begun, end in aways)]
+    waits_s = sorted(each.ended - each.begun for each in away if each.ended is not None)
+    counts = Counter(kept=len(kept), kept_while_away=sum(each.returned_at is not None for each in away))
+    if waits_s:
+        counts["kept_ms_p50"] = round(1000 * waits_s[len(waits_s) // 2])
+        counts["kept_ms_p99"] = round(1000 * waits_s[len(waits_s) * 99 // 100])
+        counts["kept_ms_max"] = round(1000 * waits_s[-1])
     return counts
 
 

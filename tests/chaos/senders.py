@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,14 +24,16 @@ from txmsg import (
     FenceCheckListener,
     Half,
     Message,
+    Outbox,
     Producer,
     TransactionState,
     TxmsgError,
     transactional_message,
 )
 
-FENCED_GROUP, CLASSIC_GROUP = "fenced", "classic"
+CLASSIC_GROUP = "classic"
 DISTURBED = (TxmsgError, SQLAlchemyError, OSError)
+OUTBOX = Outbox(wait_s=0.5)
 _TIMEOUT_S = 8
 _RESTART_S = 0.5
 
@@ -62,6 +65,10 @@ class Senders(Protocol):
         """By `producer.transaction(session)`."""
         ...
 
+    async def keep(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        """By the decorator, with an outbox."""
+        ...
+
     async def send(self, messages: Sequence[Message]) -> None: ...
     async def half(self, messages: Sequence[Message]) -> Half: ...
     async def end(self, half: Half, state: TransactionState) -> None: ...
@@ -80,14 +87,14 @@ class Coroutines:
 
     async def start(self) -> None:
         fence, attempts = FenceCheckListener(self._engine), business.AsyncAttemptListener(self._engine)
-        self._fenced = await _retried(lambda: self._enter(FENCED_GROUP, fence))
+        self._fenced = await _retried(lambda: self._enter(_fenced_group(self._brokers()), fence))
         self._classic = await _retried(lambda: self._enter(CLASSIC_GROUP, attempts))
 
-        @transactional_message(self._fenced, session=self._sessions, message=lambda serial, messages, local: messages)
         async def sell(session: AsyncSession, serial: str, messages: Sequence[Message], local: Local) -> None:
             await self._local(session, serial, local)
 
-        self._sell = sell
+        decorated = partial(transactional_message, self._fenced, session=self._sessions, message=_as_given)
+        self._sell, self._keep = decorated()(sell), decorated(when_away=OUTBOX)(sell)
 
     async def _enter(self, group: str, listener: Any) -> AsyncProducer:
         producer = AsyncProducer(self._brokers(), group=group, check_listener=listener, timeout_s=_TIMEOUT_S)
@@ -95,6 +102,9 @@ class Coroutines:
 
     async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
         await self._sell(serial, messages, local)
+
+    async def keep(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        await self._keep(serial, messages, local)
 
     async def sell_late(self, serial: str, messages: Sequence[Message], local: Local) -> None:
         async with self._sessions() as session, self._fenced.transaction(session) as tx:
@@ -138,14 +148,14 @@ class Threads:
 
     async def start(self) -> None:
         fence, attempts = FenceCheckListener(self._engine), business.AttemptListener(self._engine)
-        self._fenced = await _retried(lambda: self._on_thread(self._enter, FENCED_GROUP, fence))
+        self._fenced = await _retried(lambda: self._on_thread(self._enter, _fenced_group(self._brokers()), fence))
         self._classic = await _retried(lambda: self._on_thread(self._enter, CLASSIC_GROUP, attempts))
 
-        @transactional_message(self._fenced, session=self._sessions, message=lambda serial, messages, local: messages)
         def sell(session: Session, serial: str, messages: Sequence[Message], local: Local) -> None:
             self._local(session, serial, local)
 
-        self._sell = sell
+        decorated = partial(transactional_message, self._fenced, session=self._sessions, message=_as_given)
+        self._sell, self._keep = decorated()(sell), decorated(when_away=OUTBOX)(sell)
 
     def _enter(self, group: str, listener: Any) -> Producer:
         producer = Producer(self._brokers(), group=group, check_listener=listener, timeout_s=_TIMEOUT_S)
@@ -157,6 +167,9 @@ class Threads:
 
     async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
         await self._on_thread(self._sell, serial, messages, local)
+
+    async def keep(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        await self._on_thread(self._keep, serial, messages, local)
 
     async def sell_late(self, serial: str, messages: Sequence[Message], local: Local) -> None:
         def sell_late() -> None:
@@ -195,6 +208,15 @@ class Threads:
                 return business.finish_attempt(connection, serial, state)
 
         return await self._on_thread(finish)
+
+
+def _fenced_group(shards: Sequence[Sequence[str]]) -> str:
+    """Any producer of a group relays its outbox, so all of them must choose among the same databases."""
+    return f"fenced-{len(shards)}"
+
+
+def _as_given(serial: str, messages: Sequence[Message], local: Local) -> Sequence[Message]:
+    return messages
 
 
 async def _retried(start: Callable[[], Awaitable[R]]) -> R:

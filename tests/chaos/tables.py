@@ -74,6 +74,21 @@ def wait_until_quiet(urls: Sequence[str], *, patience_s: float, on_step: Callabl
             time.sleep(_STEP_S)
 
 
+def wait_until_relayed(url: str, *, patience_s: float, on_step: Callable[[int], None]) -> None:
+    """Until the outbox is empty, or for patience_s has not become smaller: then its messages are missing."""
+    least, deadline = None, time.monotonic() + patience_s
+    with _connection(url) as connection:
+        while True:
+            row = connection.execute("select count(*) from txmsg_outbox").fetchone()
+            left = row[0] if row is not None else 0
+            on_step(left)
+            if least is None or left < least:
+                least, deadline = left, time.monotonic() + patience_s
+            if left == 0 or time.monotonic() > deadline:
+                return
+            time.sleep(_STEP_S)
+
+
 def _left(connection: psycopg.Connection[Any]) -> int:
     groups, topics = map(list, zip(*_SUBSCRIPTIONS, strict=True))
     row = connection.execute(_LEFT.encode(), {"groups": groups, "topics": topics}).fetchone()

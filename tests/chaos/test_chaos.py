@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.chaos.plan import Kind
 from tests.chaos.plant import chosen
 from tests.chaos.run import play
 
@@ -11,7 +12,7 @@ DURATION_S = 12.0
 SEED = 3
 
 
-@pytest.mark.takes_long
+@pytest.mark.long  # each fault by itself has quick tests in tests/acceptance
 @pytest.mark.timeout(600)  # of a machine that is busy with the rest of the suite; it takes about 25 s
 def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
     result = play(seed=SEED, duration_s=DURATION_S, rate_per_s=100, business_url=database_url)
@@ -20,6 +21,24 @@ def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
     assert result.counts["committed"] > 20
     assert result.counts["redeliveries"] > 0
     assert result.counts["left"] == 0
+
+
+@pytest.mark.long  # tests/unit/test_outbox.py has each step
+@pytest.mark.timeout(600)
+def test_calls_with_an_outbox_go_on_while_all_brokers_are_away(database_url: str) -> None:
+    result = play(seed=SEED, duration_s=2, rate_per_s=100, business_url=database_url, away_s=8, without=set(Kind))
+    assert list(result.violations[:5]) == [], f"{len(result.violations)} in all; journals and logs: {result.kept}"
+    assert result.counts["kept_while_away"] > 50
+    assert result.counts["left"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["relay", "overtake"])
+def test_a_defect_of_the_outbox_is_found_and_named(database_url: str, kind: str) -> None:
+    plant = chosen(kind)
+    result = play(seed=SEED, duration_s=2, rate_per_s=100, business_url=database_url, plant=plant, without=set(Kind))
+    assert plant.invariants & {each.invariant for each in result.violations}, result.violations
 
 
 @pytest.mark.long  # what the judge says of each defect, test_judge.py shows on histories written by hand

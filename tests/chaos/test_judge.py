@@ -142,6 +142,19 @@ def _split_story(record: Record) -> None:
     _show_in_place(record)
 
 
+def _refuse_kept(record: Record) -> None:
+    record.sendings["p.9"] = Sending("p.9", Way.KEPT, [Sent("trade")], begun=15, failed="broker_unavailable")
+
+
+def _overtake_kept(record: Record) -> None:
+    """They had outboxes, and the second one was called when the first one had returned."""
+    for serial, begun in ((CREATED, 1), (PAID, 3)):
+        sent = record.sendings[serial].messages
+        record.sendings[serial] = Sending(serial, Way.KEPT, sent, begun=begun, returned_at=begun + 1)
+        record.committed.add(serial)
+    _swap_story(record)
+
+
 WRONG: dict[str, tuple[set[str], Callable[[Record], object]]] = {
     "a committed message is lost": ({"I1"}, lambda r: _drop(r, 1)),
     "a phantom": ({"I1"}, lambda r: r.committed.discard(FENCED)),
@@ -167,6 +180,8 @@ WRONG: dict[str, tuple[set[str], Callable[[Record], object]]] = {
     "an older segment behind": ({"I4"}, lambda r: store(r, r.rows[0]._replace(segment=2), *_trade(r)[1:])),
     "delivered from elsewhere": ({"I4"}, lambda r: setattr(r.handlings[0], "place", ("trade", 0, 3))),
     "paid before created in the log": ({"I5"}, _swap_story),
+    "a kept one is overtaken": ({"I5"}, _overtake_kept),
+    "refused with an outbox": ({"out"}, _refuse_kept),
     "a key in two queues": ({"I5"}, _split_story),
     "another key than was sent": (
         {"I5"},

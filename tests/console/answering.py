@@ -36,6 +36,7 @@ _VALUES: dict[str, Any] = {
     "headers": pack_headers({HOSTILE: HOSTILE}),
     "before": json.dumps({HOSTILE: HOSTILE}),
     "after": json.dumps({HOSTILE: [HOSTILE]}),
+    "schema": json.dumps({HOSTILE: HOSTILE}),
     "permission": 6,
     "redriven": 0,  # what goes on until nothing is left
     "purged": 0,

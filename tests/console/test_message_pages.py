@@ -14,8 +14,11 @@ from tests.integration.cli_harness import json_of, store_half
 from tests.integration.client_harness import collecting
 from tests.integration.test_dead_letter_command import bury, processed
 from tests.waiting import until
+from txmsg.administration.schemas import SchemaAdministration
+from txmsg.cli.connections import asker
 from txmsg.client import Producer
 from txmsg.message import Message
+from txmsg.typed.topic import Topic
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e{{ 7*7 }}"
 
@@ -57,6 +60,11 @@ def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, 
     text = page(client, "/topics/page.one")
     assert "No group reads it yet." in text
     assert "takes messages" in text.split('id="segment-1"')[1]
+    assert "Schemas" not in text
+    SchemaAdministration(asker(shown.broker.address)).register(Topic("page.one", str, version=3))
+    text = page(client, "/topics/page.one")
+    assert "text/plain" in text.split('id="schema-3"')[1]
+    assert escape('"type": "string"') in text
     asked = dialog(client, "/topics/page.one/alter")
     assert "The number of queues can only grow" in asked
     settings = {"queues": "4", "write_queues": "2", "read_queues": "2", "ordered_queues": "2", "send_rate_max": ""}

@@ -42,7 +42,7 @@ def test_a_mirror_is_shown_with_how_far_it_is_behind_and_why_a_queue_has_stopped
     )
     text = page(client, "/mirrors")
     found = facts(text)
-    assert (found["Behind"], found["Queues"], found["Log"]) == ("8", "2", "/logs/copy")
+    assert (found["Waiting"], found["Queues"], found["Log"]) == ("8", "2", "/logs/copy")
     assert found["For"].startswith("1 min 3")
     assert found["Topics"] == "mirror* without other"
     assert "queues stopped: 1" in text

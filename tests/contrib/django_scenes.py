@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from unittest.mock import patch
 
 import django
 
@@ -12,8 +13,10 @@ django.setup()
 
 from django.db import DatabaseError, connection, transaction  # noqa: E402
 from shop.models import Order  # type: ignore[import-not-found]  # noqa: E402
+from shop.refunds import refund  # type: ignore[import-not-found]  # noqa: E402
 from shop.services import place  # type: ignore[import-not-found]  # noqa: E402
 
+from txmsg import Producer  # noqa: E402
 from txmsg.contrib.django import producer, transactional_message  # noqa: E402
 
 
@@ -37,6 +40,29 @@ def place_though_something_failed(number: int) -> None:
 def place_and_die(number: int) -> None:
     Order.objects.create(number=number)
     os._exit(9)
+
+
+@transactional_message(topic="order.placed", ordering_key=lambda number: "all", when_away="outbox")
+def keep(number: int) -> None:
+    Order.objects.create(number=number)
+
+
+def while_no_broker_answers() -> None:
+    keep(number=31)
+    with transaction.atomic():
+        keep(number=32)
+        with contextlib.suppress(LookupError), transaction.atomic():
+            keep(number=33)
+            raise LookupError
+    with transaction.atomic():
+        keep(number=34)
+        transaction.set_rollback(True)
+    refund(number=31)
+    with transaction.atomic():
+        keep(number=35)
+        producer()._outbox.gate.note_answer()  # as if a broker had just answered
+        with patch.object(Producer, "_half", side_effect=AssertionError("it would come before 35")):
+            keep(number=36)
 
 
 def all_kinds() -> None:

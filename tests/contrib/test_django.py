@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import signal
 import subprocess
 import sys
@@ -81,6 +82,24 @@ def test_a_process_that_dies_leaves_neither_or_both(shop: Shop, scene: str, noti
     assert keys_of(notify_url) == ([22] if scene == "die_after_the_commit" else [])
 
 
+@pytest.mark.parametrize("database_of_shop", SERVERS_LONG, indirect=True)
+def test_while_no_broker_answers_messages_are_kept_and_relayed_later(
+    shop: Shop, broker: BrokerProcess, notify_url: str
+) -> None:
+    broker.kill()
+    assert played(shop, "while_no_broker_answers") == [32, 35, 36]
+    broker.start()
+    relayed = shop.manage("txmsg_outbox", "--relay")
+    assert relayed.splitlines() == ["transactions relayed: 5", "nothing waits"]
+    until(lambda: half_count(notify_url) == 0)
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        bodies = connection.execute(
+            "select m.body from txmsg.message m join txmsg.queue q on q.id = m.queue "
+            "join txmsg.topic t on t.id = q.topic_id order by t.name, m.queue_offset"
+        ).fetchall()
+    assert [json.loads(body)["number"] for (body,) in bodies] == [31, 32, 35, 36, 31]
+
+
 class serving:  # noqa: N801 - it reads as what it does
     """A process of the project that answers check-backs, as every one that has started the producer does."""
 
@@ -121,6 +140,7 @@ def test_a_worker_handles_until_it_is_told_to_end(shop: Shop, notify_url: str) -
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
 def test_wrong_uses_are_named(shop: Shop) -> None:
     assert "no handler is of group 'mailr': there are mailer" in shop.manage("txmsg_worker", "mailr", ends_with=1)
+    assert shop.manage("makemigrations", "--check") == "No changes detected\n"
     assert "at least 600 s are needed" in shop.manage("txmsg_purge", "--older-than-days", "0", ends_with=1)
     assert "deleted: 0 rows of the fence, 0 of the inbox" in shop.manage("txmsg_purge")
     code = """

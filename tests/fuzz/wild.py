@@ -38,6 +38,7 @@ _NAMES = ["x" * 127, "x" * 128, "y" * 70_000, "", " ", "-x", "a b", "a\n", "\0",
 _TAGS = ["", "*", "a", "a || b", "a||", "||", "|| |", "a | b", "* || a", "\0", "z" * 127, "q" * 99_999, "a||" * 30_000]
 _ODD = ["\u2028", "\ufeff", "%s%d%n", "'; drop table txmsg.message; --", "{}", "k" * 512, "k" * 513, "ü" * 257]
 _NOW_US = 1_790_000_000_000_000
+_SOON_US = now_us() + 10**9
 _LAST_US = 253_402_300_799_000_000
 
 _UINT32 = st.sampled_from([0, 1, 2, 3, 999, 1000, 32_767, 32_768, 2**31 - 1, 2**31, 2**32 - 1])
@@ -154,7 +155,7 @@ def _columns(draw: DrawFn, ids: Sequence[bytes]) -> pb.MessageColumns:
         headers=column(_mostly(st.just(pack_headers({"a": "b"})), _HEADERS)),
         born_at_us=column(_FIELDS["born_at_us"], absent=False),
         ordering_key=column(_mostly(st.sampled_from(["", "", "o", "p"]), _TEXT)),
-        deliver_at_us=column(st.sampled_from([0, 0, 0, 1, -1, now_us() + 10**9, 2**62])),
+        deliver_at_us=column(st.sampled_from([0, 0, 0, 1, -1, _SOON_US, 2**62])),
     )
 
 

@@ -290,13 +290,17 @@ def test_an_outcome_is_refused_where_another_stands_or_none_is_known(producer: P
     unknown = Half(new_transaction_id().bytes, committed.shard)
     refused(
         OutcomeConflict,
-        f"{rolled_back.transaction_id} already has the other outcome",
+        f"{rolled_back.transaction_id} already has the other outcome, which is final: it is rolled back",
         producer.end,
         rolled_back,
         COMMIT,
     )
     refused(
-        OutcomeConflict, f"{committed.transaction_id} already has the other outcome", producer.end, committed, ROLLBACK
+        OutcomeConflict,
+        f"{committed.transaction_id} already has the other outcome, which is final: it is committed",
+        producer.end,
+        committed,
+        ROLLBACK,
     )
     refused(OutcomeExpired, f"{unknown.transaction_id} is not known", producer.end, unknown, COMMIT)
     refused(OutcomeExpired, f"{unknown.transaction_id} is not known", producer.end, unknown, ROLLBACK)

@@ -389,7 +389,7 @@ async def test_purging_takes_an_async_engine_or_a_connection_of_it(engine: Engin
 
 def test_purging_refuses_anything_else(engine: Engine) -> None:
     with pytest.raises(MisuseError, match=r"of type sessionmaker: give the Engine"):
-        purge_inbox(sessionmaker(engine))  # type: ignore[call-overload]
+        purge_inbox(sessionmaker(engine))  # type: ignore[arg-type]
 
 
 def test_an_inbox_without_a_group_says_so(engine: Engine) -> None:

@@ -27,13 +27,22 @@ from txmsg.runtime.backoff import Backoff
 
 
 class Clock:
-    """A clock that the test moves."""
+    """A clock that the test moves, at once or when it has been looked at so often."""
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self._later = (0, self.now)
 
     def __call__(self) -> float:
+        looks, later = self._later
+        if looks == 1:
+            self.now = later
+        self._later = (looks - 1, later)
         return self.now
+
+    def move(self, to: float, *, after: int) -> None:
+        """Moves so that the look after so many more is the first to see it."""
+        self._later = (after + 1, to)
 
 
 def written(notify: Notify) -> int:
@@ -164,6 +173,27 @@ async def test_the_probe_of_a_member_that_went_away_does_not_keep_the_others_wai
         assert await delivery.settle("g", "other", [next_probe.receipt], []) == []
         await read_all(delivery)
         assert len(await take(delivery, 10, "other")) > 1
+
+
+async def test_a_member_gets_its_probe_between_whichever_two_looks_at_the_clock_that_becomes_due(
+    notify_url: str,
+) -> None:
+    clock = Clock()
+    settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 2}
+    async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
+        await notify.add(100)
+        await take(delivery, 1)
+        await read_all(delivery)
+        await refuse(delivery, await take(delivery, 2))
+        pause = delivery._state.groups["g"].members.pause
+        for looks in range(20):
+            await read_all(delivery)
+            due_at = pause.opens_at(clock.now)
+            clock.now = due_at - 0.001
+            clock.move(due_at, after=looks)
+            [probe] = each_of(await delivery.receive("g", "c", T, 10, 30, 60))
+            await refuse(delivery, [probe])
+        assert pause.is_on
 
 
 async def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: str) -> None:

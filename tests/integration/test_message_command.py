@@ -186,7 +186,7 @@ def test_a_half_is_traced_from_its_storing_to_its_queue_and_its_mirrors(
         [{"mirror": "m", "log": "/logs", "is_mirrored": is_there}] for is_there in (True, False)
     ]
     shown = said("message", "trace", transaction_id, "--broker", broker.address)
-    tail = f"txmsg metaq tail /logs order.placed --queue {first['queue']} --from 0 --limit 1"
+    tail = f"txmsg metaq tail order.placed --log /logs --queue {first['queue']} --from 0 --limit 1"
     for each in (
         "no group reads its queue yet",
         f"mirror m: mirrored; `{tail}` prints it",

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
-from confluent_kafka import TopicPartition
+from contextlib import closing
 
-from tests.kafka_server import Kafka, create_topic
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.kafka_server import Kafka, PrivateKafka, admin, create_topic
+from txmsg.metaq import LogConsumer, LogQueue, open_log
 from txmsg.metaq.format.frame import Columns
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.names import kafka_name
 from txmsg.metaq.kafka.record import received, records_of
+from txmsg.mirror.kafka_sink import KafkaSink
+from txmsg.verifier.kafka_walk import KafkaTopics
+from txmsg.verifier.mirror import Queue
 
 pytestmark = pytest.mark.long
 
@@ -31,3 +37,37 @@ def test_what_is_produced_is_consumed(kafka: Kafka, kafka_prefix: str) -> None:
         (b"a", 10, 5000),
         (b"b", 11, 5000),
     ]
+
+
+def topics_of(kafka: Kafka, prefix: str) -> set[str]:
+    found = admin(kafka).list_topics(timeout=30).topics
+    return {name.removeprefix(prefix) for name in found if name.startswith(prefix)}
+
+
+def test_whoever_asks_for_a_topic_does_not_create_it(private_kafka: PrivateKafka, kafka_prefix: str) -> None:
+    others = Consumer(
+        {"bootstrap.servers": private_kafka.servers, "group.id": "x", "allow.auto.create.topics": True, "log_level": 0}
+    )
+    others.list_topics(f"{kafka_prefix}asked-by-others", timeout=30)
+    others.close()
+    assert topics_of(private_kafka, kafka_prefix) == {"asked-by-others"}, "this Kafka creates none anyway"
+
+    where, absent = f"{private_kafka.address}/{kafka_prefix}", LogQueue("absent", 0)
+    with open_log(where) as log:
+        assert log.queues_of("absent") == []
+        log.ranges([absent])
+        log.offsets_at([absent], 0)
+        log.settings_of("absent")
+        log.fetch({absent: 0}, wait_s=0.5)
+        assert log.find("absent", "key") == []
+    consumer = LogConsumer(where, "g")
+    consumer.subscribe("absent")
+    with consumer:
+        assert consumer.poll(1.0) == []
+    with closing(KafkaSink(where)) as sink:
+        sink.tails([("absent", 0)])
+        assert list(sink.marks("absent", absent.queue, 0, 1)) == []
+    with KafkaTopics(where, None) as topics:
+        topics.ends([Queue("absent", 0)])
+        topics.messages(Queue("absent", 0))
+    assert "absent" not in topics_of(private_kafka, kafka_prefix)

@@ -50,20 +50,20 @@ def where(kafka: Kafka, kafka_prefix: str) -> str:
 
 
 def test_commands_show_a_log_in_kafka(where: str) -> None:
-    found = json.loads(run("metaq", "topics", where, "--json").output)
+    found = json.loads(run("metaq", "topics", "--log", where, "--json").output)
     [row] = found["queues"]
     assert (row["topic"], row["queue"], row["begin"], row["end"], found["size_bytes"]) == ("trade", 0, 0, 3, None)
-    assert json.loads(run("metaq", "status", where, "--json").output)["topics"] == 1
-    lines = run("metaq", "tail", where, "trade", "--from", "1", "--json").output.splitlines()
+    assert json.loads(run("metaq", "status", "--log", where, "--json").output)["topics"] == 1
+    lines = run("metaq", "tail", "trade", "--log", where, "--from", "1", "--json").output.splitlines()
     messages = [json.loads(line) for line in lines]
     assert [(message["offset"], message["body"]) for message in messages] == [(1, "1"), (2, "2")]
-    by_key = run("metaq", "find", where, "trade", "--key", "k2", "--json")
+    by_key = run("metaq", "find", "trade", "--log", where, "--key", "k2", "--json")
     assert json.loads(by_key.output)["messages"] == [messages[1]]
-    by_id = run("metaq", "find", where, "trade", "--id", messages[0]["id"], "--json")
+    by_id = run("metaq", "find", "trade", "--log", where, "--id", messages[0]["id"], "--json")
     assert json.loads(by_id.output)["messages"] == [messages[0]]
-    told = json.loads(run("metaq", "set", where, "trade", "--retention", "2h", "--json").output)
+    told = json.loads(run("metaq", "set", "trade", "--log", where, "--retention", "2h", "--json").output)
     assert told["retention_s"] == 7200
-    assert run("metaq", "tail", where, "none").exit_code == 1
+    assert run("metaq", "tail", "none", "--log", where).exit_code == 1
 
 
 def test_a_group_is_shown_and_moved(kafka: Kafka, kafka_prefix: str, where: str) -> None:
@@ -86,10 +86,10 @@ def test_what_needs_files_is_refused_with_kafkas_tool(command: Sequence[str]) ->
 
 
 def test_settings_that_kafka_has_otherwise_are_refused(where: str) -> None:
-    done = run("metaq", "set", where, "trade", "--write-queues", "2")
+    done = run("metaq", "set", "trade", "--log", where, "--write-queues", "2")
     assert done.exit_code == 1
     assert "kafka-acls.sh" in done.output
-    assert "min.insync.replicas" in run("metaq", "set", where, "trade", "--flush", "sync").output
+    assert "min.insync.replicas" in run("metaq", "set", "trade", "--log", where, "--flush", "sync").output
 
 
 # ---- what cannot be used
@@ -110,7 +110,7 @@ def test_a_host_that_is_unknown_is_named() -> None:
 
 
 def test_an_address_without_a_port_is_refused() -> None:
-    done = run("metaq", "topics", "kafka://broker-1")
+    done = run("metaq", "topics", "--log", "kafka://broker-1")
     assert done.exit_code == 1
     assert "'broker-1' is not of the form HOST:PORT" in done.output
 
@@ -127,7 +127,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
 def test_a_property_that_is_unknown_is_named(tmp_path: Path, where: str) -> None:
     file = tmp_path / "kafka.properties"
     file.write_text("securty.protocol=SASL_SSL\n")
-    done = run("metaq", "topics", where, "--kafka-config", str(file))
+    done = run("metaq", "topics", "--log", where, "--kafka-config", str(file))
     assert done.exit_code == 1
     assert "securty.protocol" in done.output
 
@@ -165,7 +165,7 @@ def denied(private_kafka: PrivateKafka, where: str) -> Iterator[str]:
 
 def test_a_password_opens_a_log(private_kafka: PrivateKafka, where: str, tmp_path: Path) -> None:
     address = f"{private_kafka.sasl_address}/{where.rpartition('/')[2]}"
-    done = run("metaq", "topics", address, "--kafka-config", str(sasl(tmp_path, PASSWORD)), "--json")
+    done = run("metaq", "topics", "--log", address, "--kafka-config", str(sasl(tmp_path, PASSWORD)), "--json")
     assert [row["topic"] for row in json.loads(done.output)["queues"]] == ["trade"]
     with open_log(address, kafka_config=sasl(tmp_path, "wrong"), timeout_s=5) as log:
         with pytest.raises(Unauthenticated) as refused:

@@ -8,79 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.logs import fill
 from tests.kafka_server import Kafka
-from tests.metaq.consumer_process import Member, Note
-from tests.metaq.test_consumer_processes import judge, without_what_was_cut
+from tests.metaq.consumer_groups import Group, judge, without_what_was_cut
 from tests.waiting import until
-from txmsg.metaq.access import LogAccess
 from txmsg.metaq.location import open_log
 
 pytestmark = pytest.mark.long
-
-QUEUES = range(4)
-
-
-class Group:
-    """The members that a test starts, and what Kafka says of them."""
-
-    def __init__(self, where: str, log: LogAccess, directory: Path) -> None:
-        self._where = where
-        self._log = log
-        self._directory = directory
-        self.members: list[Member] = []
-
-    def start(self) -> Member:
-        member = Member(self._where, "g", self._directory / f"journal-{len(self.members)}")
-        self.members.append(member)
-        member.launch()
-        return member
-
-    def append(self, count: int) -> None:
-        for queue in QUEUES:
-            fill(self._log, "t", queue, count)
-
-    def owned(self) -> dict[int, set[int]]:
-        """The queues by the process that owns them."""
-        found: dict[int, set[int]] = {}
-        for queue in self._log.group("g").queues:
-            if queue.owner is not None:
-                found.setdefault(int(queue.owner.split("-")[-2]), set()).add(queue.queue.queue)
-        return found
-
-    def is_shared_out(self, *members: Member) -> bool:
-        if "g" not in self._log.groups():
-            return False
-        owned = self.owned()
-        return owned.keys() == {member.pid for member in members} and all(
-            len(queues) == len(QUEUES) // len(members) for queues in owned.values()
-        )
-
-    def stored(self) -> dict[int, int]:
-        return {queue.queue.queue: queue.offset or 0 for queue in self._log.group("g").queues}
-
-    def ends(self) -> dict[int, int]:
-        return {queue.queue.queue: queue.kept.end for queue in self._log.group("g").queues}
-
-    def is_done(self) -> bool:
-        return self.stored() == self.ends()
-
-    def notes(self) -> list[Note]:
-        """Of all members, in the order of time."""
-        return sorted(note for member in self.members for note in member.notes())
 
 
 @pytest.fixture
 def group(kafka: Kafka, kafka_prefix: str, tmp_path: Path) -> Iterator[Group]:
     where = f"{kafka.address}/{kafka_prefix}"
     with open_log(where) as log:
-        group = Group(where, log, tmp_path)
+        group = Group(where, log, tmp_path, queues=4)
         try:
             group.append(5)
             yield group
         finally:
-            for member in group.members:
-                member.kill()
+            group.kill()
 
 
 def test_queues_of_a_killed_member_are_taken_over_and_nothing_is_skipped(group: Group) -> None:

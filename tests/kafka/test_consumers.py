@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from tests.kafka.logs import fill
 from tests.kafka_server import Kafka, admin
 from tests.metaq.consumers import WAIT_S, Seen, stored
+from tests.metaq.logs import append
 from tests.waiting import until, until_async
 from txmsg.errors import MisuseError, UnknownGroup
 from txmsg.metaq import AsyncLogConsumer, LogAccess, LogConsumer, open_log
 from txmsg.metaq.access import LogQueue
+from txmsg.metaq.consumer.fetcher import Missing
 from txmsg.runtime.start import Start
 
 pytestmark = pytest.mark.long
@@ -36,14 +37,14 @@ def log(where: str) -> Iterator[LogAccess]:
 
 
 async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(log: LogAccess, where: str) -> None:
-    fill(log, "t", 0, 300)
-    fill(log, "t", 1, 5)
+    append(log, "t", 0, 300)
+    append(log, "t", 1, 5)
     for later in (0, 7):
         seen = Seen()
         consumer = AsyncLogConsumer(where, "g")
         consumer.subscribe("t")(seen)
         if later:
-            fill(log, "t", 0, later)
+            append(log, "t", 0, later)
         expected = {0: list(range(300, 307))} if later else {0: list(range(300)), 1: list(range(5))}
         async with consumer:
             await until_async(lambda: seen.offsets == expected)  # noqa: B023
@@ -53,8 +54,8 @@ async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(log: L
 
 async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handled(log: LogAccess, where: str) -> None:
     for _ in range(2):
-        fill(log, "t", 0, 4, tags=["a", "b", "", "c"])
-        fill(log, "t", 1, 9)
+        append(log, "t", 0, 4, tags=["a", "b", "", "c"])
+        append(log, "t", 1, 9)
     seen = Seen()
     consumer = AsyncLogConsumer(where, "g")
     consumer.subscribe("t", "a || c")(seen)
@@ -67,32 +68,32 @@ async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handle
 async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_runs(
     log: LogAccess, where: str, start: Start
 ) -> None:
-    fill(log, "t", 0, 2)
+    append(log, "t", 0, 2)
     seen = Seen()
     consumer = AsyncLogConsumer(where, "g", start=start)
     consumer.subscribe("t")(seen)
     consumer.subscribe("later")(seen)
     async with consumer:
         await until_async(consumer.queues)
-        fill(log, "t", 0, 1)
-        fill(log, "t", 5, 2)
-        fill(log, "later", 7, 1)
+        append(log, "t", 0, 1)
+        append(log, "t", 5, 2)
+        append(log, "later", 7, 1)
         old = [0, 1] if start == Start.earliest() else []
         await until_async(lambda: seen.offsets == {0: [*old, 2], 5: [0, 1], 7: [0]})
 
 
 async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes_on(log: LogAccess, where: str) -> None:
-    fill(log, "t", 0, 2)
+    append(log, "t", 0, 2)
     seen = {name: Seen() for name in ("passing", "named")}
     for broadcast, name in ((True, "passing"), ("host-1", "named")):
         consumer = AsyncLogConsumer(where, "g", broadcast=broadcast)
         consumer.subscribe("t")(seen[name])
         async with consumer:
             await until_async(consumer.queues)
-            end = fill(log, "t", 0, 1)
+            end = append(log, "t", 0, 1)
             await until_async(lambda: seen[name].offsets == {0: [end - 1]})  # noqa: B023
     assert list(stored(log, "g%host-1").values()) == [4]
-    fill(log, "t", 0, 1)
+    append(log, "t", 0, 1)
     again = AsyncLogConsumer(where, "g", broadcast="host-1")
     again.subscribe("t")(seen["named"])
     async with again:
@@ -101,8 +102,8 @@ async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes
 
 
 async def test_what_is_polled_and_not_committed_comes_again(log: LogAccess, where: str) -> None:
-    fill(log, "t", 0, 5)
-    fill(log, "t", 1, 4)
+    append(log, "t", 0, 5)
+    append(log, "t", 1, 4)
     for is_committed, ends in ((False, [5, 4]), (True, [5, 4])):
         consumer = AsyncLogConsumer(where, "g")
         consumer.subscribe("t")
@@ -122,7 +123,7 @@ async def test_what_is_polled_and_not_committed_comes_again(log: LogAccess, wher
 def test_a_sync_consumer_polls_seeks_and_stops_at_once(log: LogAccess, where: str) -> None:
     for queue in (0, 1):
         for second in (1, 2):
-            fill(log, "t", queue, 3, at_us=1_000_000 * second)
+            append(log, "t", queue, 3, at_us=1_000_000 * second)
     consumer = LogConsumer(where, "g")
     consumer.subscribe("t")
 
@@ -156,9 +157,9 @@ def test_a_sync_consumer_polls_seeks_and_stops_at_once(log: LogAccess, where: st
 
 @pytest.mark.parametrize(("missing", "first", "missed"), [("earliest", 2, 2), ("latest", 3, 3)])
 async def test_what_kafka_has_deleted_is_counted_and_gone_past_as_it_was_told(  # noqa: PLR0917
-    kafka: Kafka, kafka_prefix: str, log: LogAccess, where: str, missing: str, first: int, missed: int
+    kafka: Kafka, kafka_prefix: str, log: LogAccess, where: str, missing: Missing, first: int, missed: int
 ) -> None:
-    fill(log, "t", 0, 3)
+    append(log, "t", 0, 3)
     member = log.join("g", ["t"])
     until(lambda: member.view().queues)
     assert member.take([T0]) == {T0: 0}
@@ -167,18 +168,18 @@ async def test_what_kafka_has_deleted_is_counted_and_gone_past_as_it_was_told(  
     [deleted] = client.delete_records([TopicPartition(f"{kafka_prefix}t", 0, 2)]).values()
     deleted.result(WAIT_S)
     seen = Seen()
-    consumer = AsyncLogConsumer(where, "g", missing=missing)  # type: ignore[arg-type]
+    consumer = AsyncLogConsumer(where, "g", missing=missing)
     consumer.subscribe("t")(seen)
     async with consumer:
         await until_async(lambda: consumer.missed_count == missed)
-        fill(log, "t", 0, 1)
+        append(log, "t", 0, 1)
         await until_async(lambda: seen.offsets.get(0, [])[-1:] == [3])
         assert seen.offsets == {0: list(range(first, 4))}
 
 
 async def test_a_seek_moves_a_member_that_runs_and_a_group_that_has_none(log: LogAccess, where: str) -> None:
-    fill(log, "t", 0, 4)
-    fill(log, "t", 1, 1)
+    append(log, "t", 0, 4)
+    append(log, "t", 1, 1)
     seen = Seen()
     consumer = AsyncLogConsumer(where, "g")
     consumer._balance_s = 0.05
@@ -203,7 +204,7 @@ async def test_a_seek_moves_a_member_that_runs_and_a_group_that_has_none(log: Lo
 async def test_a_group_that_another_program_has_moved_goes_on_there(
     kafka: Kafka, kafka_prefix: str, log: LogAccess, where: str
 ) -> None:
-    fill(log, "t", 0, 4)
+    append(log, "t", 0, 4)
     client = admin(kafka)
     name = f"{kafka_prefix}g"
     moved = ConsumerGroupTopicPartitions(name, [TopicPartition(f"{kafka_prefix}t", 0, 3)])
@@ -217,14 +218,14 @@ async def test_a_group_that_another_program_has_moved_goes_on_there(
 
 
 def test_a_deleted_group_is_forgotten_with_its_retries(log: LogAccess, kafka: Kafka, kafka_prefix: str) -> None:
-    fill(log, "t", 0, 4)
+    append(log, "t", 0, 4)
     member = log.join("g", ["t"], start=Start.latest())
     until(lambda: member.view().queues)
     assert member.take([T0]) == {T0: 4}
     with pytest.raises(MisuseError, match="group g has 1 members, such as"):
         log.delete_group("g")
     member.leave({T0: 3})
-    fill(log, "%RETRY%g", 0, 1)
+    append(log, "%RETRY%g", 0, 1)
     log.delete_group("g")
     with pytest.raises(UnknownGroup, match="group g is unknown to kafka://"):
         log.group("g")

@@ -17,8 +17,8 @@ from txmsg.errors import (
     UnknownGroup,
 )
 from txmsg.message import Message, new_transaction_id_bytes, now_us
-from txmsg.metaq import LogAccess, LogProducer, LogQueue, open_log, to_arrow
-from txmsg.metaq.access import Fetched, Range
+from txmsg.metaq import Acks, LogAccess, LogProducer, LogQueue, open_log, to_arrow
+from txmsg.metaq.access import Fetched, GroupState, Range
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.kafka.record import records_of
 from txmsg.metaq.store.log import Append
@@ -145,7 +145,7 @@ def test_offsets_of_a_mirror_are_those_of_its_queues(kafka: Kafka, kafka_prefix:
     expected = [(offset, b"%d" % offset) for offset in range(100, 152)]
     assert read(log, queue, 100) == expected
     for offset in (151, 103, 145, 100, 106, 107, 144):
-        with open_log(str(log.address)) as other:  # type: ignore[attr-defined]  # which has seen nothing yet
+        with open_log(f"{kafka.address}/{kafka_prefix}") as other:  # which has seen nothing yet
             assert read(other, queue, offset, 152) == expected[offset - 100 :]
     assert log.fetch({queue: 152}) == []
     for offset in (99, 153):
@@ -292,3 +292,34 @@ def test_groups_of_kafka_are_seen_moved_and_deleted(kafka: Kafka, kafka_prefix: 
     assert log.queues_of(f"%DLQ%{group}") == []
     with pytest.raises(UnknownGroup, match=group):
         log.delete_group(group)
+
+
+def test_a_group_whose_topics_are_all_gone_is_shown_and_deleted(
+    kafka: Kafka, kafka_prefix: str, log: LogAccess
+) -> None:
+    name = f"{kafka_prefix}gone"
+    create_topic(kafka, name)
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": f"{kafka_prefix}mail", "log_level": 0})
+    consumer.commit(offsets=[TopicPartition(name, 0, 7)], asynchronous=False)
+    consumer.close()
+    client = admin(kafka)  # kept until the answer is there
+    client.delete_topics([name])[name].result(30)
+    until(lambda: log.queues_of("gone") == [])
+    assert log.group("mail") == GroupState("mail", (), ())
+    log.delete_group("mail")
+    assert log.groups() == []
+    with pytest.raises(UnknownGroup):
+        log.group("mail")
+
+
+def test_what_a_sender_waits_for_is_what_kafka_gives_or_is_refused(
+    kafka: Kafka, kafka_prefix: str, log: LogAccess
+) -> None:
+    for acks in (Acks.NONE, Acks.MEMORY):
+        assert LogProducer(log, queues=1, acks=acks).send(Message(f"t-{acks}", b"x")).offset == 0
+    with pytest.raises(MisuseError, match=r"acks=disk .* before it syncs to disk"):
+        LogProducer(log, acks=Acks.DISK).send(Message("t", b"x"))
+    create_topic(kafka, f"{kafka_prefix}t", min_insync_replicas="1")
+    with pytest.raises(MisuseError, match=r"1 copy is enough: set its min.insync.replicas to 2"):
+        LogProducer(log, queues=1, acks=Acks.COPIES).send(Message("t", b"x"))
+    assert log.ranges([LogQueue("t", 0)])[LogQueue("t", 0)] == Range(0, 0)

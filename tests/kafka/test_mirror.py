@@ -15,24 +15,21 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from tests.integration.cli_harness import json_of, said
 from tests.kafka_server import Kafka, PrivateKafka, admin, create_topic
+from tests.mirror.checks import WAIT_S_MAX, kill_at_any_moment, require_equal
 from tests.mirror.load import Load
-from tests.mirror.rows import make_queues, store, written
+from tests.mirror.rows import lose_messages, make_queues, store, written
 from tests.mirror.tailer_process import TailerProcess
 from tests.waiting import until
-from txmsg.binlog.rows import Batch, Row
-from txmsg.binlog.sink import Mark
-from txmsg.errors import LogBusy
 from txmsg.message import QueueNumber
 from txmsg.metaq.kafka.names import MIRROR
 from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.transactions import Part
 from txmsg.mirror.kafka_sink import KafkaSink
-from txmsg.verifier.compare import Report, verify
+from txmsg.verifier.compare import verify
 
 pytestmark = pytest.mark.long
 
 QUEUES = 3
-WAIT_S_MAX = 60.0
 ANSWER_S_MAX = 30.0
 
 NewTailer = Callable[..., TailerProcess]
@@ -72,14 +69,6 @@ def tailer(new_tailer: NewTailer) -> TailerProcess:
     return new_tailer()
 
 
-def require_equal(url: str, where: str, messages: int) -> Report:
-    """All messages are in Kafka as they are in the table, once the mirror has had time."""
-    report = verify(url, where, wait_s=WAIT_S_MAX)
-    assert report.is_equal, "\n".join(map(str, report.differences))
-    assert report.messages == messages
-    return report
-
-
 def end_sessions(url: str) -> None:
     """Ends the sessions of tailers, as the server does by itself when one stood still for a minute."""
     with psycopg.connect(url, autocommit=True) as connection:
@@ -107,18 +96,7 @@ def stops_of(url: str) -> dict[tuple[str, int], str]:
 def test_killed_at_any_moment_under_load_it_mirrors_all(
     url: str, where: str, load: Load, tailer: TailerProcess
 ) -> None:
-    rng = random.Random(load.count)
-    with load.going_on():
-        for round_number in range(3):
-            tailer.start()
-            seen = load.count
-            until(lambda: load.count > seen + rng.randrange(300))  # noqa: B023 - called at once
-            tailer.kill()
-            if round_number % 2:
-                tailer.launch()
-                until(lambda: rng.random() < 0.1)
-                tailer.kill()  # twice in a row: before it has begun, or soon after
-        tailer.start()
+    kill_at_any_moment(tailer, load)
     require_equal(url, where, load.count)
     tailer.stop()
 
@@ -145,70 +123,6 @@ def test_a_tailer_that_was_paused_while_another_went_on_writes_nothing_and_stand
         tailer.start()
     require_equal(url, where, load.count)
     tailer.stop()
-
-
-def batch_of(offsets: range, queue: int = 0) -> Batch:
-    rows = [Row(offset.to_bytes(16), 0, b"", b"", b"", b"%d" % offset, 0, 0, b"") for offset in offsets]
-    return Batch("trade", QueueNumber(queue), offsets.start, rows)
-
-
-def marks_of(sink: KafkaSink, queue: int = 0) -> list[int]:
-    return [mark.offset for mark in sink.marks("trade", QueueNumber(queue), 0, 10**9)]
-
-
-def test_what_a_fenced_writer_had_begun_is_not_read_and_it_cannot_end_it(
-    where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with ExitStack() as stack:
-        zombie = stack.enter_context(closing(KafkaSink(where)))
-        zombie.tails([("trade", 0)])
-        zombie.append([batch_of(range(3))])
-        sent = zombie._writer._producer.flush  # between what is sent, and its commit, it is paused
-
-        def pause(timeout_s: float) -> int:
-            left: int = sent(timeout_s)
-            other = stack.enter_context(closing(KafkaSink(where)))
-            [tail] = other.tails([("trade", 0)])
-            assert not isinstance(tail, Exception)
-            assert tail.range is not None
-            assert tail.range.end == 3
-            other.append([batch_of(range(3, 6))])
-            return left
-
-        monkeypatch.setattr(zombie._writer, "_producer", _Stubbed(zombie._writer._producer, flush=pause))
-        with pytest.raises(LogBusy, match="fenced"):
-            zombie.append([batch_of(range(3, 9))])
-        reader = stack.enter_context(closing(KafkaSink(where)))
-        assert marks_of(reader) == list(range(6))
-
-
-class _Stubbed:
-    """An object of which one method is another one."""
-
-    def __init__(self, whole: object, **methods: object) -> None:
-        self._whole = whole
-        self.__dict__ |= methods
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._whole, name)
-
-
-def test_a_transaction_that_nobody_committed_leaves_the_queue_as_it_was(where: str) -> None:
-    with closing(KafkaSink(where)) as sink:
-        sink.append([batch_of(range(4)), batch_of(range(7), queue=1)])
-    with closing(KafkaSink(where)) as sink:
-        producer = sink._writer._producer
-        producer.begin_transaction()
-        sink._writer._produce(sink._part(batch_of(range(4, 300))))
-        assert producer.flush(ANSWER_S_MAX) == 0
-        sink._writer._notes.close()  # as killed: nothing is aborted
-    with closing(KafkaSink(where)) as sink:
-        tails = sink.tails([("trade", 0), ("trade", 1), ("trade", 2), ("paid", 0)])
-        assert [getattr(tail, "range", tail) for tail in tails] == [(0, 4), (0, 7), (0, 0), (0, 0)]
-        assert isinstance(mark := getattr(tails[0], "last", None), Mark)
-        assert (mark.offset, mark.transaction_id) == (3, (3).to_bytes(16))
-        sink.append([batch_of(range(4, 5))])
-        assert marks_of(sink) == list(range(5))
 
 
 # ---- whatever happens to the topics
@@ -255,7 +169,8 @@ def test_when_kafka_has_deleted_what_was_read_the_mirror_goes_on_where_it_was(
     tailer.stop()
     with closing(KafkaSink(where)) as sink:
         for queue, end in ends.items():
-            assert marks_of(sink, queue) == list(range(end, load.ends[queue]))
+            marks = sink.marks("trade", QueueNumber(queue), 0, 10**9)
+            assert [mark.offset for mark in marks] == list(range(end, load.ends[queue]))
 
 
 def test_topics_get_the_copies_that_are_asked_for_and_partitions_when_queues_are_added(
@@ -324,10 +239,7 @@ def test_offsets_that_the_table_lost_before_they_were_mirrored_are_a_gap(
     load.write(40)
     lost = {queue: end - mirrored[queue] for queue, end in load.ends.items()}
     said("tailer", "drop", "--storage", url, "--yes")  # else retention would wait for the mirror, and the slot have all
-    with psycopg.connect(url) as connection:
-        connection.execute("select txmsg.rotate(1)")
-        connection.execute("update txmsg.segment set dropping = true where id = 1")
-        connection.execute("delete from txmsg.message")
+    lose_messages(url)
     before = load.count
     tailer.start()  # once with nothing to write behind the gap
     tailer.stop()

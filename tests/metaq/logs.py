@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from txmsg.errors import OffsetsMissing
-from txmsg.metaq.access import Fetched
+from txmsg.metaq.access import Fetched, LogAccess, LogQueue
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.store.log import Append, Log
@@ -37,6 +37,15 @@ def fill(log: Log, topic: str, queue: int, counts: Sequence[int]) -> int:
         log.append([batch(topic, queue, offset, count)])
         offset += count
     return offset
+
+
+def append(log: LogAccess, topic: str, queue: int, count: int, *, at_us: int = 1, tags: list[str] | None = None) -> int:
+    """Appends a batch at the queue's end, wherever the log is; returns the offset after it."""
+    at = LogQueue(topic, queue)
+    offset = log.ranges([at])[at].end
+    columns = Columns(bodies(topic, queue, offset, count), [at_us], tags=tags or [])
+    assert log.append([Append(topic, queue, encode(columns))]) == [offset]
+    return offset + count
 
 
 def read_all(queue: QueueReader) -> list[bytes]:

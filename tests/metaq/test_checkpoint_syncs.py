@@ -29,7 +29,7 @@ def test_a_checkpoint_syncs_directories_of_new_files_only_and_before_it_is_noted
         done.append("noted")
 
     monkeypatch.setattr(queues, "sync_directory", synced)
-    monkeypatch.setattr("txmsg.metaq.store.log.write_checkpoint", noted)
+    monkeypatch.setattr("txmsg.metaq.store.upkeep.write_checkpoint", noted)
     root = tmp_path / "log"
     with Log(root) as log:
         log.append([Append("t", 0, encode(Columns([b"x"], [1])))])

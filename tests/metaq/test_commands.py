@@ -58,14 +58,23 @@ def test_check_says_what_is_damaged_and_repair_mends_it(root: Path) -> None:
 
 
 def test_topics_lists_queues_ranges_and_settings(root: Path) -> None:
-    rows = json.loads(run("topics", root, "--json").stdout)["queues"]
+    rows = json.loads(run("topics", "--log", root, "--json").stdout)["queues"]
     assert [(row["topic"], row["queue"], row["begin"], row["end"], row["flush"]) for row in rows] == [
         ("trade", 0, 0, 5, "sync"),
         ("trade", 1, 0, 2, "sync"),
         ("user", 0, 0, 7, "sync"),
     ]
     assert rows[2]["holes"] == [[0, 7]]
-    assert "trade" in run("topics", root).stdout
+    assert "trade" in run("topics", "--log", root).stdout
+
+
+def test_the_environment_names_the_log_of_commands_that_need_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXMSG_LOG", str(root))
+    assert [each["offset"] for each in lines(run("tail", "trade", "--queue", 1, "--json"))] == [0, 1]
+    monkeypatch.delenv("TXMSG_LOG")
+    refused = run("tail", "trade")
+    assert refused.exit_code == 2
+    assert "Missing option '--log' (env var: 'TXMSG_LOG')" in refused.stderr
 
 
 def test_dump_prints_frames_and_where_one_is_damaged(root: Path) -> None:
@@ -81,22 +90,24 @@ def test_dump_prints_frames_and_where_one_is_damaged(root: Path) -> None:
 
 
 def test_tail_prints_messages_from_where_it_is_asked(root: Path) -> None:
-    offsets = {(each["queue"], each["offset"]) for each in lines(run("tail", root, "trade", "--json"))}
+    offsets = {(each["queue"], each["offset"]) for each in lines(run("tail", "trade", "--log", root, "--json"))}
     assert offsets == {(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1)}
-    assert [each["offset"] for each in lines(run("tail", root, "trade", "--queue", 0, "--from", 3, "--json"))] == [3, 4]
-    assert [each["key"] for each in lines(run("tail", root, "trade", "--tag", "paid", "--json"))] == ["k"]
-    assert [each["body"] for each in lines(run("tail", root, "trade", "--key", "k", "--json"))] == ["one"]
-    late = run("tail", root, "trade", "--queue", 1, "--from", "1970-01-01T00:00:02Z")
+    assert [
+        each["offset"] for each in lines(run("tail", "trade", "--log", root, "--queue", 0, "--from", 3, "--json"))
+    ] == [3, 4]
+    assert [each["key"] for each in lines(run("tail", "trade", "--log", root, "--tag", "paid", "--json"))] == ["k"]
+    assert [each["body"] for each in lines(run("tail", "trade", "--log", root, "--key", "k", "--json"))] == ["one"]
+    late = run("tail", "trade", "--log", root, "--queue", 1, "--from", "1970-01-01T00:00:02Z")
     assert late.stdout.splitlines() == ["1:1 1970-01-01T00:00:03+00:00 tag=new two\\n"]
-    assert run("tail", root, "trade", "--from", "latest").stdout == ""
-    assert run("tail", root, "trade", "--limit", 2).stdout.count("\n") == 2
-    holes = run("tail", root, "user")
+    assert run("tail", "trade", "--log", root, "--from", "latest").stdout == ""
+    assert run("tail", "trade", "--log", root, "--limit", 2).stdout.count("\n") == 2
+    holes = run("tail", "user", "--log", root)
     assert (holes.exit_code, holes.stdout) == (0, "")
     assert "offsets 0 to 6 of topic user queue 0 are missing" in holes.stderr
 
 
 def test_a_topic_that_is_not_there_is_named_with_those_that_are(root: Path) -> None:
-    result = run("tail", root, "trad")
+    result = run("tail", "trad", "--log", root)
     assert result.exit_code == 1
     assert "topic 'trad' is not in this log: its topics are trade, user" in result.stderr
 

@@ -9,14 +9,15 @@ import pytest
 
 from tests.metaq.copies import begun_copy, take_rest
 from tests.metaq.logs import batch, bodies, read_all
-from txmsg.errors import CorruptLog, NotLeader, StorageError
+from txmsg.errors import CorruptLog, NotLeader, OffsetOutOfRange, OffsetsMissing, StorageError
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.copy.beside import Beside, state_of
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group.files import offset_in, queue_file
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.store.delayed import Mover
+from txmsg.metaq.store.ahead import AHEAD_MAX, leave_in_doubt
 from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.metaq.store.mover import Mover
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.role import CopyOf, write_copy
 from txmsg.metaq.store.topics import Flush, TopicSettings
@@ -40,7 +41,7 @@ def test_a_copy_deletes_also_after_a_delayed_message(
     tmp_path: Path, leader: Log, copy: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("txmsg.metaq.store.moving.Moving.wake", lambda _: None)
-    leader._mover = mover = Mover(leader.root, leader._move, leader._queue_that_takes)
+    leader._mover = mover = Mover(leader.root, leader._append_own, leader.flush, leader._queue_that_is_read)
     leader.append([Append("t", 0, encode(Columns([b"delayed"], [1])), due_at_us=1)])
     mover.run_once(2)
     for _ in range(100):
@@ -143,3 +144,27 @@ def test_a_former_leader_that_lost_its_power_can_follow(tmp_path: Path) -> None:
     (tmp_path / "copy.json").unlink()
     with Log(tmp_path, follows=True) as log:
         assert log.next_offset("t", 0) == end
+
+
+def test_a_position_that_a_lost_leader_gave_goes_on_behind_what_is_passed_over(tmp_path: Path) -> None:
+    """A reader has seen what its copy never got: it is told so, and gets what is appended next."""
+    queue, mirrored = LogQueue("t", 0), LogQueue("m", 0)
+    with Log(tmp_path / "leader") as leader, begun_copy(tmp_path / "copy", leader) as copy:
+        for base in (0, 5):
+            leader.append([batch("t", 0, base, 5), batch("m", 0, base, 5)._replace(is_mirrored=True)])
+            if not base:
+                take_rest(copy, leader)
+                leave_in_doubt(copy.root, leader.own_queues)
+        copy.promote()
+    with LocalLog(tmp_path / "copy", append=True) as log:
+        [lost] = log.fetch({queue: 10})
+        assert isinstance(lost.error, OffsetsMissing)
+        assert (lost.error.begin, lost.error.end) == (5, 5 + AHEAD_MAX)
+        log.append([batch("t", 0, lost.error.end, 1)])
+        assert log.fetch({queue: lost.error.end})[0].batches[0].base_offset == 5 + AHEAD_MAX
+        [ahead] = log.fetch({mirrored: 10})
+        assert isinstance(ahead.error, OffsetOutOfRange)
+        assert not isinstance(ahead.error, OffsetsMissing)
+        assert (ahead.error.begin, ahead.error.end) == (0, 5)
+        log.append([batch("m", 0, 5, 6)._replace(is_mirrored=True)])  # the tailer mirrors what is missing
+        assert log.fetch({mirrored: 10})[0].batches[0].base_offset == 10

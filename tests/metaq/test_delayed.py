@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from errno import EMFILE
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,14 +19,17 @@ from tests.waiting import until
 from txmsg.errors import InvalidMessage, InvalidName, MisuseError, StorageError
 from txmsg.message import Message, ReceivedMessage, now_us
 from txmsg.metaq.access import LogAccess, LogQueue
+from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer, Place
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.ahead import AHEAD_MAX, leave_in_doubt
-from txmsg.metaq.store.delayed import DELAYED, Batch, Entry, Mover
+from txmsg.metaq.store.delayed import DELAYED, NOTES, Batch, Entry, Note, delayed_from
 from txmsg.metaq.store.log import Append, Log, LogConfig
-from txmsg.metaq.store.reader import LogReader
+from txmsg.metaq.store.mover import Mover
+from txmsg.metaq.store.reader import LogReader, QueueReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
 
 HOUR_US = 3_600_000_000
@@ -55,7 +59,7 @@ class Bench:
 
     def open(self) -> None:
         self.log = Log(self.root, self.config, clock=self.clock)
-        self.mover = Mover(self.root, self.log._move, self.log._queue_that_takes)
+        self.mover = Mover(self.root, self.log._append_own, self.log.flush, self.log._queue_that_is_read)
 
     def reopen(self) -> None:
         self.log.close()
@@ -118,6 +122,19 @@ def test_what_comes_after_its_time_is_moved_at_once(bench: Bench) -> None:
     assert (bench.run(40), bench.there()) == (None, ["first", "very late", "late", "later"])
 
 
+def test_what_waits_is_not_lost_where_the_clock_was_set_back(bench: Bench) -> None:
+    bench.send("moved", 100)
+    bench.run(100)
+    bench.clock.us -= 60
+    bench.send("waits", 70)
+    bench.send("due before the last move", 30)
+    bench.send("late", -5)
+    bench.run()
+    bench.reopen()
+    assert (bench.run(), bench.there()) == (110, ["moved", "late", "due before the last move"])
+    assert (bench.run(70), bench.there()[3:]) == (None, ["waits"])
+
+
 def test_a_log_that_is_opened_again_goes_on_where_it_was(bench: Bench) -> None:
     for each in range(20):
         bench.send(f"{each}", 10 * (each + 1))
@@ -150,6 +167,32 @@ def test_one_append_moves_what_is_due_in_several_topics(bench: Bench) -> None:
     assert grown == {("t0", 0), ("t1", 1), ("t2", 2)}
     assert [bench.there(f"t{each}", each) for each in range(3)] == [["0"], ["1"], ["2"]]
     assert LogReader(bench.root).queue(DELAYED, 1).range() == (0, 1), "one note"
+
+
+def test_what_is_due_is_read_in_few_reads_and_noted_after_a_few_hundred(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a mover that is far behind, and killed again and again, gets on."""
+    after_us = random.Random(5).sample(range(1, 5000), 1000)
+    payload = encode(Columns([b"x"], [bench.clock.us]))
+    bench.log.append([Append("t", 0, payload, due_at_us=bench.clock.us + each) for each in after_us])
+    bench.run()
+    fetched: list[int] = []
+    fetch = QueueReader.fetch
+
+    def counted(reader: QueueReader, offset: int, **bounds: Any) -> list[FrameBatch]:
+        fetched.append(offset)
+        return fetch(reader, offset, **bounds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QueueReader, "fetch", counted)
+        bench.run(5000)
+    assert len(bench.there()) == 1000
+    notes = [Note.unpack(message.body) for message in messages_of(bench.root, DELAYED, NOTES)]
+    assert [len(note.moves) for note in notes] == [250] * 4
+    moved = [after_us[move.entry] for note in notes for move in note.moves]
+    assert moved == sorted(after_us)
+    assert len(fetched) < 50
 
 
 @pytest.mark.parametrize("compression", list(Compression))
@@ -213,6 +256,33 @@ def test_what_a_cut_took_of_a_move_is_moved_behind_the_offsets_that_are_passed_o
         bench.reopen()
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_what_was_moved_by_a_note_that_is_lost_comes_again_and_what_waits_comes(bench: Bench, lost: int) -> None:
+    """A repair has taken out the last notes, or all of them."""
+    for each in range(3):
+        bench.send(f"{each}", each + 1)
+    for _ in range(2):
+        bench.run(1)
+    assert bench.there() == ["0", "1"]
+    notes = LogReader(bench.root).queue(DELAYED, NOTES).fetch(0)
+    bench.log.close()
+    [file] = (bench.root / "commitlog").iterdir()
+    data = bytearray(file.read_bytes())
+    for note in notes[-lost:]:
+        data[note.header.position + 20] ^= 1
+    file.write_bytes(data)
+    repair(bench.root)
+    bench.open()
+    again = ["0", "1"][-lost:]
+    assert [f"{each.number}" for each in delayed_from(LogReader(bench.root), 0, 9, size_bytes=999)[0].first] == [
+        *again,
+        "2",
+    ]
+    assert (bench.run(), bench.there()) == (3, ["0", "1", *again])
+    bench.reopen()
+    assert (bench.run(1), bench.there()) == (None, ["0", "1", *again, "2"])
+
+
 def frames_of(root: Path) -> list:  # type: ignore[type-arg]
     reader = LogReader(root)
     found = [
@@ -246,6 +316,26 @@ def test_a_full_disk_delays_what_is_due_and_loses_nothing(bench: Bench, monkeypa
             with pytest.raises(StorageError):
                 bench.run(5)
     assert (bench.run(), bench.there()) == (None, ["a", "b"])
+
+
+def test_what_was_moved_but_could_not_be_synced_is_not_moved_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the process has no file descriptor left: the log is in order, and a later sync does it."""
+    for after_us in (5, 6, 7):
+        bench.send(f"{after_us}", after_us)
+
+    def no_descriptor(_: int) -> int:
+        raise OSError(EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("txmsg.metaq.store.commit_log.os.dup", no_descriptor)
+        with pytest.raises(OSError, match="Too many open files"):
+            bench.run(6)
+    bench.send("late", -5)
+    assert (bench.run(), bench.there()) == (7, ["5", "6", "late"])
+    bench.reopen()
+    assert (bench.run(1), bench.there()) == (None, ["5", "6", "late", "7"])
 
 
 # ---- what is kept
@@ -333,7 +423,7 @@ def test_a_producer_sends_delayed_messages(log: LogAccess) -> None:
     places = producer.send_many(
         [Message("t", b"delayed", deliver_after=soon), Message("t", b"now"), Message("t", b"past", deliver_at=past)]
     )
-    assert places == [Place("t", 0, -1), Place("t", 0, 0), Place("t", 0, 1)]
+    assert places == [Place("t", 0, -1, 0), Place("t", 0, 0), Place("t", 0, 1)]
     [fetched] = log.fetch({T: 2}, wait_s=60)
     [message] = fetched.batches[0].messages()
     assert (message.body, message.offset) == (b"delayed", 2)
@@ -374,18 +464,21 @@ def test_each_message_comes_once_and_not_before_its_time_whatever_is_killed(tmp_
     """A server is killed again and again while messages are sent, and come due."""
     rng = random.Random(5)
     due: dict[str, int] = {}
-    with MetaQProcess(tmp_path / "log", log=tmp_path / "server.log") as server, open_log(server.address) as access:
+    with (
+        MetaQProcess(tmp_path / "log", log=tmp_path / "server.log") as server,
+        open_log(server.address, timeout_s=60) as access,
+        ThreadPoolExecutor(1) as threads,
+    ):
         producer = LogProducer(access, queues=2)
-        killer = threading.Thread(target=kill_often, args=(server, 6, rng))
-        killer.start()
-        while killer.is_alive():
+        killing = threads.submit(kill_often, server, 6, rng)
+        while not killing.done():
             messages = []
             for _ in range(10):
                 at = datetime.now(UTC) + timedelta(milliseconds=rng.randint(0, 2000))
                 due[f"{len(due)}"] = int(at.timestamp() * 1e6)
                 messages.append(Message("t", b"%d" % (len(due) - 1), deliver_at=at))
             producer.send_many(messages)
-        killer.join()
+        killing.result()
         found: list[ReceivedMessage] = []
 
         def all_there() -> bool:

@@ -11,18 +11,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.metaq.logs import batch, bodies, fill, read_all, readable
+from tests.metaq.logs import batch, bodies, fill, read_all, read_around, readable
 from tests.waiting import until
 from txmsg.errors import OffsetOutOfRange, StorageError
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.fsck.check import check
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.commit_log import files_of
 from txmsg.metaq.store.log import Append, Log, LogConfig
@@ -234,7 +235,7 @@ def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, monkeyp
 def test_a_flusher_that_ends_stops_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Log(tmp_path, LogConfig(flush_s=0.01, topic=TopicSettings(flush=Flush.TIMED))) as log:
         fill(log, "t", 0, [1])
-        monkeypatch.setattr(log, "flush", lambda: 1 / 0)
+        monkeypatch.setattr(log._end, "sync", lambda _: 1 / 0)
 
         def stopped() -> bool:
             try:
@@ -244,6 +245,28 @@ def test_a_flusher_that_ends_stops_the_log(tmp_path: Path, monkeypatch: pytest.M
             return False
 
         until(stopped)
+
+
+def test_a_write_that_is_cut_in_its_middle_is_gone_on_with_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut: list[int] = []
+
+    def short(fd: int, parts: Sequence[bytes]) -> int:
+        if not cut:
+            cut.append(os.write(fd, b"".join(parts)[:-5]))
+            return cut[0]
+        return writev(fd, parts)
+
+    writev = os.writev
+    with Log(tmp_path) as log:
+        monkeypatch.setattr("txmsg.metaq.store.commit_log._PARTS_MAX", 2)
+        monkeypatch.setattr(os, "writev", short)
+        log.append([batch("t", 0, 0, 3), batch("t", 1, 0, 3), batch("t", 2, 0, 3)])
+        assert cut
+        assert check(tmp_path).report.problems == []
+        for queue in range(3):
+            assert len(read_around(log.reader.queue("t", queue))) == 3
 
 
 WRITER = """

@@ -121,7 +121,7 @@ def test_the_command_finds_by_id_and_by_key(tmp_path: Path) -> None:
         access.append([Append("t", 0, encode(columns))])
 
     def find(*words: str) -> tuple[int, str]:
-        result = CliRunner().invoke(main, ["metaq", "find", str(tmp_path), "t", *words])
+        result = CliRunner().invoke(main, ["metaq", "find", "t", "--log", str(tmp_path), *words])
         return result.exit_code, result.output
 
     code, output = find("--id", message_id(EARLY, 0), "--json")

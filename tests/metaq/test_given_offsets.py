@@ -82,7 +82,7 @@ class Machine:
     def _open(self, root: Path) -> None:
         self.root = root
         self.log = Log(root, CONFIG)
-        if "timed" not in self.log._topics:
+        if self.log.settings_of("timed") != TIMED:
             for topic in ("timed", "mirrored"):
                 self.log.set_topic(topic, TIMED)
         self.access = LocalLog(root)

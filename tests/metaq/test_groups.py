@@ -315,3 +315,19 @@ def test_files_of_retries_go_when_all_in_them_have_had_their_turn(tmp_path: Path
     member.store({later: 1})
     logs.append(root, [Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
     assert access.ranges([RETRY, later]) == {RETRY: Range(6, 8), later: Range(1, 1)}
+
+
+def test_a_queue_whose_offset_could_not_be_written_can_be_taken_again(
+    local: LogAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    member = local.join("g", ["t"])
+    member.take([A])
+    member.leave({A: 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnedQueue, "store", full)
+        with pytest.raises(StorageError, match="No space left on device"):
+            local.seek("g", {A: 3})
+    assert local.join("g", ["t"]).take([A]) == {A: 3}

@@ -145,10 +145,10 @@ def test_the_index_of_a_file_that_is_deleted_while_it_is_made_is_no_damage_and_d
             deleted.extend(log.delete_old(size_bytes_max=CommitLogReader(root / "commitlog").end() - 1))
         write_keys(root, log_id, first, parts)
 
+    monkeypatch.setattr(KeyIndexer, "wake", lambda _: None)  # only when it is called here
     with Log(tmp_path, replace(SMALL, retention_size_bytes=None)) as log:
         log.index_keys()
         monkeypatch.setattr("txmsg.metaq.store.keys.write_keys", write_late)
-        monkeypatch.setattr(KeyIndexer, "wake", lambda _: None)  # only when it is called here
         for _ in range(10):
             log.append([batch("t", 0, KEYS)])
         log.index_keys()

@@ -87,7 +87,9 @@ def test_a_read_only_topic_takes_nothing_but_what_is_mirrored(where: tuple[str, 
     _, log = where
     send(log, 1)
     log.set_topic("t", TopicSettings(permission=Permission.READ))
-    with pytest.raises(MisuseError, match=r"topic t has permission r: nothing was appended.*txmsg metaq set LOG t"):
+    with pytest.raises(
+        MisuseError, match=r"topic t has permission r: nothing was appended.*txmsg metaq set t --log LOG"
+    ):
         log.append([batch("u", 0, 0, 1), batch("t", 0, 1, 1)])
     assert log.queues_of("u") == []
     assert log.append([batch("t", 5, 0, 1)._replace(is_mirrored=True)]) == [0]
@@ -122,21 +124,21 @@ def test_the_command_shrinks_a_topic_only_when_groups_have_read_the_rest(tmp_pat
         member = log.join("g", ["t"])
         offsets = member.take(member.view().queues)
         member.leave(dict.fromkeys(offsets, 1) | {LogQueue("t", 3): 0})
-    shown = json.loads(metaq("set", tmp_path, "t", "--write-queues", 2, "--json").stdout)
+    shown = json.loads(metaq("set", "t", "--log", tmp_path, "--write-queues", 2, "--json").stdout)
     assert (shown["write_queues"], shown["read_queues"], shown["permission"]) == (2, None, "rw")
     assert [row["access"] for row in rows(tmp_path)] == ["rw", "rw", "r", "r"]
-    refused = metaq("set", tmp_path, "t", "--read-queues", 2)
+    refused = metaq("set", "t", "--log", tmp_path, "--read-queues", 2)
     assert (refused.exit_code, rows(tmp_path)[3]["access"]) == (1, "r")
     assert "group g has not read the last 1 messages of topic t queue 3" in refused.stderr
     with open_log(tmp_path) as log:
         log.seek("g", {LogQueue("t", 3): 1})
-    assert metaq("set", tmp_path, "t", "--read-queues", 2).exit_code == 0
+    assert metaq("set", "t", "--log", tmp_path, "--read-queues", 2).exit_code == 0
     assert [row["access"] for row in rows(tmp_path)] == ["rw", "rw", "-", "-"]
-    assert metaq("set", tmp_path, "t", "--read-queues", 3, "--permission", "w").exit_code == 0
+    assert metaq("set", "t", "--log", tmp_path, "--read-queues", 3, "--permission", "w").exit_code == 0
     assert [row["access"] for row in rows(tmp_path)] == ["w", "w", "-", "-"]
-    assert metaq("set", tmp_path, "t", "--write-queues", 0).exit_code == 2
+    assert metaq("set", "t", "--log", tmp_path, "--write-queues", 0).exit_code == 2
 
 
 def rows(root: Path) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(metaq("topics", root, "--json").stdout)["queues"]
+    found: list[dict[str, object]] = json.loads(metaq("topics", "--log", root, "--json").stdout)["queues"]
     return found

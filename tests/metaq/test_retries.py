@@ -200,6 +200,7 @@ messages = st.builds(
     stored_at_us=st.integers(0, 2**60),
     ordering_key=st.none() | st.text("o", min_size=1, max_size=2),
     generation=st.just(0),
+    payload=st.none(),
 )
 NOW_US = 10**15
 

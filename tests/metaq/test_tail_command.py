@@ -69,13 +69,16 @@ def places(result: Result) -> list[tuple[int, int]]:
 
 
 def test_tail_begins_where_it_is_asked_and_says_what_is_missing(where: str) -> None:
-    assert sorted(places(run("tail", where, "trade", "--json"))) == [(0, n) for n in range(5)] + [(1, 0), (1, 1)]
-    assert places(run("tail", where, "trade", "--queue", 0, "--from", 3, "--json")) == [(0, 3), (0, 4)]
-    assert places(run("tail", where, "trade", "--from", "1970-01-01T00:00:02Z", "--json")) == [(1, 1)]
-    missing = run("tail", where, "user", "--from", 0, "--json")
+    assert sorted(places(run("tail", "trade", "--log", where, "--json"))) == [(0, n) for n in range(5)] + [
+        (1, 0),
+        (1, 1),
+    ]
+    assert places(run("tail", "trade", "--log", where, "--queue", 0, "--from", 3, "--json")) == [(0, 3), (0, 4)]
+    assert places(run("tail", "trade", "--log", where, "--from", "1970-01-01T00:00:02Z", "--json")) == [(1, 1)]
+    missing = run("tail", "user", "--log", where, "--from", 0, "--json")
     assert places(missing) == [(0, 7)]
     assert "offsets 0 to 6 of topic user queue 0 are missing" in missing.stderr
-    past = run("tail", where, "trade", "--queue", 1, "--from", 9)
+    past = run("tail", "trade", "--log", where, "--queue", 1, "--from", 9)
     assert past.stdout == ""
     assert "offset 9 of topic trade queue 1 is not kept: there are 0 to 1" in past.stderr
 
@@ -83,7 +86,7 @@ def test_tail_begins_where_it_is_asked_and_says_what_is_missing(where: str) -> N
 def test_following_from_an_offset_prints_what_is_there_what_comes_and_queues_that_come_later(
     where: str, log: LogAccess
 ) -> None:
-    following = beside("tail", where, "trade", "--from", 0, "--follow", "--limit", 10, "--json")
+    following = beside("tail", "trade", "--log", where, "--from", 0, "--follow", "--limit", 10, "--json")
     log.append([batch("trade", 1, 2, 1)])
     log.append([batch("trade", 2, 0, 2)])
     found = places(following.result(_WAIT_S))
@@ -94,9 +97,9 @@ def test_following_from_an_offset_prints_what_is_there_what_comes_and_queues_tha
 def test_following_begins_at_the_latest_message_also_of_a_topic_that_is_not_there_yet(
     where: str, log: LogAccess
 ) -> None:
-    following = beside("tail", where, "trade", "--follow", "--limit", 1, "--json")
+    following = beside("tail", "trade", "--log", where, "--follow", "--limit", 1, "--json")
     assert append_until(following, log, "trade", 5) >= (0, 5)
-    following = beside("tail", where, "late", "--follow", "--limit", 1, "--json")
+    following = beside("tail", "late", "--log", where, "--follow", "--limit", 1, "--json")
     assert append_until(following, log, "late", 0)[0] == 0
 
 
@@ -113,10 +116,10 @@ def append_until(following: Future[Result], log: LogAccess, topic: str, offset: 
 
 def test_a_topic_or_a_queue_that_is_not_there_is_named_with_those_that_are(where: str) -> None:
     for words in (("trad",), ("trad", "--queue", 0)):
-        result = run("tail", where, *words)
+        result = run("tail", *words, "--log", where)
         assert result.exit_code == 1
         assert "topic 'trad' is not in this log: its topics are trade, user" in result.stderr
-    result = run("tail", where, "trade", "--queue", 3)
+    result = run("tail", "trade", "--log", where, "--queue", 3)
     assert result.exit_code == 1
     assert "topic 'trade' has no such queue: its queues are 0, 1" in result.stderr
 
@@ -126,15 +129,15 @@ def test_the_small_logs_of_a_group_are_printed_too(where: str, log: LogAccess) -
     log.append([Append(DEAD_LETTERS + "g", 0, encode(Columns([b"dead"], [1])))])
     log.append([Append(RETRIES + "g", 2, encode(Columns([b"late"], [1])))])
     for topic, place in ((DEAD_LETTERS + "g", (0, 0)), (RETRIES + "g", (2, 0))):
-        assert places(run("tail", where, topic, "--json")) == [place]
+        assert places(run("tail", topic, "--log", where, "--json")) == [place]
         assert topic not in log.topics()
 
 
 def test_status_says_how_a_log_does(where: str, log: LogAccess) -> None:
-    [told] = lines(run("status", where, "--json"))
+    [told] = lines(run("status", "--log", where, "--json"))
     assert (told["topics"], told["queues"], told["generation"]) == (2, 3, 1)
     assert told["log_id"] == log.identity().log_id
-    assert str(told["log_id"]) in run("status", where).stdout
+    assert str(told["log_id"]) in run("status", "--log", where).stdout
 
 
 def test_status_fails_when_a_server_takes_no_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,16 +150,19 @@ def test_status_fails_when_a_server_takes_no_appends(tmp_path: Path, monkeypatch
             patch.setattr(os, "writev", full)
             with pytest.raises(StorageError, match="nothing was appended"):
                 log.append([batch("t", 0, 1, 1)])
-        result = run("status", address, "--json")
+        result = run("status", "--log", address, "--json")
         assert (result.exit_code, "No space left" in json.loads(result.stdout)["failure"]) == (1, True)
         log.append([batch("t", 0, 1, 1)])
-        assert run("status", address).exit_code == 0
+        assert run("status", "--log", address).exit_code == 0
 
 
 def test_topics_are_listed_with_what_is_kept_and_what_they_ask_for(where: str, tmp_path: Path) -> None:
-    assert run("set", where, "trade", "--flush", "timed", "--compression", "zstd", "--retention", "7d").exit_code == 0
-    assert run("set", where, "trade", "--compression", "lz4").exit_code == 0
-    rows = lines(run("topics", where, "--json"))[0]["queues"]
+    assert (
+        run("set", "trade", "--log", where, "--flush", "timed", "--compression", "zstd", "--retention", "7d").exit_code
+        == 0
+    )
+    assert run("set", "trade", "--log", where, "--compression", "lz4").exit_code == 0
+    rows = lines(run("topics", "--log", where, "--json"))[0]["queues"]
     told = [tuple(row[name] for name in ("topic", "queue", "begin", "end", "flush", "compression")) for row in rows]
     assert told == [
         ("trade", 0, 0, 5, "timed", "lz4"),
@@ -164,7 +170,7 @@ def test_topics_are_listed_with_what_is_kept_and_what_they_ask_for(where: str, t
         ("user", 0, 0, 8, "sync", "none"),
     ]
     assert [row["retention_s"] for row in rows] == [604_800.0, 604_800.0, None]
-    assert "7d" in run("topics", where).stdout
-    assert "as the log" in run("set", where, "trade", "--retention", "log").stdout
-    assert "no log" in run("set", tmp_path / "none", "trade", "--flush", "timed").stderr
+    assert "7d" in run("topics", "--log", where).stdout
+    assert "as the log" in run("set", "trade", "--log", where, "--retention", "log").stdout
+    assert "no log" in run("set", "trade", "--log", tmp_path / "none", "--flush", "timed").stderr
     assert not (tmp_path / "none").exists()

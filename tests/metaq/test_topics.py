@@ -51,7 +51,8 @@ def test_messages_are_appended_and_read_as_they_were_and_compressed_as_their_top
     with Log(tmp_path) as log:
         log.set_topic("packed", PACKED)
         producer = LogProducer(log)
-        assert producer.send_many(messages, queue=3) == [("packed", 3, 0), ("plain", 3, 0), ("packed", 3, 1)]
+        places = producer.send_many(messages, queue=3)
+        assert places == [Place("packed", 3, 0), Place("plain", 3, 0), Place("packed", 3, 1)]
         assert producer.send(messages[0], queue=3) == Place("packed", 3, 2)
         packed = log.reader.queue("packed", 3).fetch(0)
         [plain] = log.reader.queue("plain", 3).fetch(0)
@@ -80,7 +81,7 @@ def test_messages_of_one_call_are_all_refused_when_one_is(tmp_path: Path) -> Non
 def test_many_messages_become_frames_of_bounded_size(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(topic=TopicSettings(flush=Flush.TIMED))) as log:
         places = LogProducer(log).send_many([Message("large", bytes(5 * 1024 * 1024))] * 7)
-        assert places == [("large", 0, offset) for offset in range(7)]
+        assert places == [Place("large", 0, offset) for offset in range(7)]
         assert [len(each) for each in log.reader.queue("large", 0).fetch(0, size_bytes_max=2**30)] == [3, 3, 1]
 
 

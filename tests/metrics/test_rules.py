@@ -65,6 +65,12 @@ FIRES = {
         "0+10x60",
     ),
     "TxmsgLogGroupBehind": (f"txmsg_log_group_lag_seconds{{{_PAIR}}}", "301x60", "299x60"),
+    "TxmsgAgentHeld": ("txmsg_agent_held", "1x60", "0x60"),
+    "TxmsgAgentSpoolFills": ("txmsg_agent_spool_used_ratio", "0.51x60", "0.5x60"),
+    "TxmsgAgentBehind": ("txmsg_agent_paused 0x60;txmsg_agent_unread_bytes", "268435457x60", "268435456x60"),
+    "TxmsgAgentLostLines": ("txmsg_agent_lost_bytes_total", "0+1x60", "5x60"),
+    "TxmsgOutboxWaits": ("txmsg_client_outbox_oldest_seconds", "301x60", "300x60"),
+    "TxmsgOutboxRefused": ("txmsg_client_outbox_refused_rows", "1x60", "0x60"),
     "TxmsgCertificateExpires": ("txmsg_tls_certificate_remaining_seconds", "1209599x60", "1209600x60"),
     "TxmsgPageStale": ("txmsg_page_figures_age_seconds", "61x60", "60x60"),
 }

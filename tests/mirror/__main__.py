@@ -27,6 +27,7 @@ from tests.broker_process import BrokerProcess
 from tests.kafka_server import PrivateKafka
 from tests.metaq.servers import MetaQProcess
 from tests.mirror.killing import Killed
+from tests.mirror.plant import PLANTS
 from tests.mirror.tailer_process import TailerProcess
 from txmsg.broker import migrate
 from txmsg.client import AsyncProducer
@@ -37,10 +38,14 @@ from txmsg.message import Message
 from txmsg.verifier.compare import verify
 
 WAIT_S_MAX = 1800.0
+PLANT_WAIT_S_MAX = 30.0
+"""With a planted defect, which may stop queues for ever."""
 DEMO = Plan(users=60, crashes=4, slow_ms=50, down="social_import")
 TOPICS = ("trade.created", "trade.paid", "trade.shipped")
 STREAMS = 8
 BATCH_MAX = 400
+KILL_S = 2.5
+"""From one kill to the next, about."""
 TRANSACTION_TIMEOUT_MS = 3000
 """Of Kafka: then it aborts what a tailer that stands still has begun."""
 
@@ -87,8 +92,10 @@ def messages_of(rng: random.Random, count: int) -> list[Message]:
     ]
 
 
-async def send_all(address: str, count: int, rng: random.Random, told: Callable[[int], None]) -> None:
-    """Sends so many messages in batches of all sizes, some streams side by side."""
+async def send_all(
+    address: str, count: int, rng: random.Random, told: Callable[[int], None], *, within_s: float
+) -> None:
+    """Sends so many messages in batches of all sizes, some streams side by side, spread over this time."""
     left = count
     prepared = messages_of(rng, 20_000)
 
@@ -100,6 +107,7 @@ async def send_all(address: str, count: int, rng: random.Random, told: Callable[
             start = rng.randrange(len(prepared) - size)
             await producer.send_many(prepared[start : start + size])
             told(size)
+            await asyncio.sleep(size * STREAMS * within_s / count)
 
     async with AsyncProducer(address, group="load", timeout_s=60) as producer, asyncio.TaskGroup() as streams:
         for _ in range(STREAMS):
@@ -126,8 +134,10 @@ class Bar:
         self._progress.advance(self._task, steps)
 
 
-def run(directory: Path, *, messages: int, seed: int, into: str, kills_min: int, bar: Bar) -> Outcome:
-    """One run in an empty directory. into: a directory, a server, or kafka."""
+def run(
+    directory: Path, *, messages: int, seed: int, into: str, kills_min: int, plant: str | None, bar: Bar
+) -> Outcome:
+    """One run in an empty directory. into: a directory, a server, or kafka. plant: a defect of the tailers."""
     log: Path | str = directory / "metaq"
     with_server = into == "server"
     options: tuple[str, ...] = ()
@@ -149,8 +159,10 @@ def run(directory: Path, *, messages: int, seed: int, into: str, kills_min: int,
             metaq.stop()
             where = metaq.address
             stack.callback(metaq.kill)
-        tailer = stack.enter_context(TailerProcess(storage, where, *options, said=directory / "tailer.said"))
-        other = stack.enter_context(TailerProcess(storage, where, *options, said=directory / "other.said"))
+        tailer, other = (
+            stack.enter_context(TailerProcess(storage, where, *options, said=directory / name, plant=plant))
+            for name in ("tailer.said", "other.said")
+        )
         outlive = partial(outlived, storage, tailer, other) if into == "kafka" else None
         with ExitStack() as killers:
             killed = killers.enter_context(Killed(tailer, tailer.launch, seed, outlive=outlive, kills_min=kills_min))
@@ -158,13 +170,16 @@ def run(directory: Path, *, messages: int, seed: int, into: str, kills_min: int,
                 killed_server = killers.enter_context(Killed(metaq, metaq.start, seed + 1))
             demo = supervisor.run(DEMO, directory, bar)
             began_at = time.perf_counter()
-            sent_s = load(storage, messages, seed, directory / "broker.log", bar)
+            # Kills prove something only as long as there is something to mirror.
+            within_s = kills_min * KILL_S
+            sent_s = load(storage, messages, seed, directory / "broker.log", bar, within_s=within_s)
         if with_server:
             metaq.start()
         tailer.start()
         bar.phase("comparing", 1)
         compared_at = time.perf_counter()
-        report = verify(storage, log, wait_s=WAIT_S_MAX, progress=lambda done, _: bar.progress(done, ""))
+        wait_s = WAIT_S_MAX if plant is None else PLANT_WAIT_S_MAX
+        report = verify(storage, log, wait_s=wait_s, progress=lambda done, _: bar.progress(done, ""))
         ended_at = time.perf_counter()
         tailer.stop()
     return Outcome(
@@ -205,14 +220,14 @@ def outlived(storage: str, tailer: TailerProcess, other: TailerProcess, rng: ran
     other.kill()
 
 
-def load(storage: str, messages: int, seed: int, broker_log: Path, bar: Bar) -> float:
-    """Sends so many messages through a broker; how long it took."""
+def load(storage: str, messages: int, seed: int, broker_log: Path, bar: Bar, *, within_s: float) -> float:
+    """Sends so many messages through a broker, spread over this time at least; how long it took."""
     bar.phase("sending", messages)
     broker = BrokerProcess(storage, "--log-level", "warning", log=broker_log)
     broker.start()
     try:
         began_at = time.perf_counter()
-        asyncio.run(send_all(broker.address, messages, random.Random(seed), bar.advance))
+        asyncio.run(send_all(broker.address, messages, random.Random(seed), bar.advance, within_s=within_s))
         return time.perf_counter() - began_at
     finally:
         broker.stop()
@@ -229,15 +244,30 @@ def load(storage: str, messages: int, seed: int, broker_log: Path, bar: Bar) -> 
     show_default=True,
     help="Mirror to a directory, to a MetaQ server, which is killed, too, or to a Kafka; then tailers are paused, too.",
 )
-@click.option("--kills", default=0, show_default=True, help="Kill the tailer so often at least.")
+@click.option(
+    "--kills", default=0, show_default=True, help="Kill the tailer so often at least; messages are sent all the time."
+)
+@click.option("--plant", type=click.Choice(list(PLANTS)), help="A defect that must be found; of the mirror into Kafka.")
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
-def main(*, messages: int, runs: int, seed: int | None, into: str, kills: int, as_json: bool) -> None:
+def main(
+    *, messages: int, runs: int, seed: int | None, into: str, kills: int, plant: str | None, as_json: bool
+) -> None:
+    if plant is not None and into != "kafka":
+        raise click.BadParameter("it is a defect of the mirror into Kafka: add --into kafka", param_hint="--plant")
     seed = secrets.randbelow(10**9) if seed is None else seed
     console = Console(stderr=as_json, highlight=False)
     outcomes = []
     for number in range(runs):
         with tempfile.TemporaryDirectory(prefix="txmsg-mirror-") as directory, bar_on(console) as bar:
-            outcome = run(Path(directory), messages=messages, seed=seed + number, into=into, kills_min=kills, bar=bar)
+            outcome = run(
+                Path(directory),
+                messages=messages,
+                seed=seed + number,
+                into=into,
+                kills_min=kills,
+                plant=plant,
+                bar=bar,
+            )
         outcomes.append(outcome)
         console.print(told(outcome))
         for difference in outcome.differences:

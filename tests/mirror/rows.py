@@ -95,6 +95,14 @@ def store(url: str, messages: Iterable[Stored], *, segment: int = 1) -> None:
                 )
 
 
+def lose_messages(url: str) -> None:
+    """As retention does with segment 1 once its time is over: its messages are gone, and segment 2 is written."""
+    with psycopg.connect(url) as connection:
+        connection.execute("select txmsg.rotate(1)")
+        connection.execute("update txmsg.segment set dropping = true where id = 1")
+        connection.execute("delete from txmsg.message")
+
+
 def _moment(us: int) -> str:
     return datetime_of_us(us).isoformat()
 

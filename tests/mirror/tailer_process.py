@@ -21,9 +21,13 @@ class TailerProcess(Restartable):
 
     ready = "{"
 
-    def __init__(self, storage: str, log: Path | str, *options: str, said: Path) -> None:
+    def __init__(self, storage: str, log: Path | str, *options: str, said: Path, plant: str | None = None) -> None:
+        """plant: a defect of tests.mirror.plant that it has."""
         super().__init__("the tailer", said)
         self._command = ["tailer", "run", "--storage", storage, "--metaq", str(log), "--json", *options]
+        if plant is not None:
+            self.module = "tests.mirror.plant"
+            self._command.insert(0, plant)
         self._states: list[str] = []
         self._changed = threading.Condition()
 

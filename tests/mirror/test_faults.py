@@ -13,8 +13,9 @@ import pytest
 
 from tests.integration.cli_harness import json_of, said
 from tests.metaq.servers import MetaQProcess
+from tests.mirror.checks import WAIT_S_MAX, kill_at_any_moment, require_equal
 from tests.mirror.load import Load
-from tests.mirror.rows import make_queues, payload_of, store, written
+from tests.mirror.rows import lose_messages, make_queues, payload_of, store, written
 from tests.mirror.tailer_process import TailerProcess
 from tests.small_disk import fill, read_only, small_disk
 from tests.waiting import until
@@ -25,10 +26,9 @@ from txmsg.metaq.format.frame import hole
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
 from txmsg.metaq.store.reader import LogReader
-from txmsg.verifier.compare import Report, verify
+from txmsg.verifier.compare import verify
 
 QUEUES = 3
-WAIT_S_MAX = 60.0
 MIB = 1024 * 1024
 
 NewTailer = Callable[..., TailerProcess]
@@ -68,27 +68,8 @@ def tailer(new_tailer: NewTailer) -> TailerProcess:
     return new_tailer()
 
 
-def require_equal(url: str, log: Path, messages: int) -> Report:
-    """All messages are in the log, as they are in the table, once the mirror has had time."""
-    report = verify(url, log, wait_s=WAIT_S_MAX)
-    assert report.is_equal, "\n".join(map(str, report.differences))
-    assert report.messages == messages
-    return report
-
-
 def test_killed_at_any_moment_under_load_it_mirrors_all(url: str, log: Path, load: Load, tailer: TailerProcess) -> None:
-    rng = random.Random(load.count)
-    with load.going_on():
-        for round_number in range(3):
-            tailer.start()
-            seen = load.count
-            until(lambda: load.count > seen + rng.randrange(300))  # noqa: B023 - called at once
-            tailer.kill()
-            if round_number % 2:
-                tailer.launch()
-                until(lambda: rng.random() < 0.1)
-                tailer.kill()  # twice in a row: before it has begun, or soon after
-        tailer.start()
+    kill_at_any_moment(tailer, load)
     require_equal(url, log, load.count)
     tailer.stop()
 
@@ -180,10 +161,7 @@ def test_what_retention_dropped_while_the_tailer_was_away_is_a_counted_hole(
     load.write(40)
     lost = {queue: end - mirrored[queue] for queue, end in load.ends.items()}
     said("tailer", "drop", "--storage", url, "--yes")  # else retention would wait for the mirror, and the slot have all
-    with psycopg.connect(url) as connection:
-        connection.execute("select txmsg.rotate(1)")
-        connection.execute("update txmsg.segment set dropping = true where id = 1")
-        connection.execute("delete from txmsg.message")
+    lose_messages(url)
     before = load.count
     load.write(20, segment=2)
     tailer.start()

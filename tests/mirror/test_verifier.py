@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tests.conftest import PostgresServer
 from tests.integration.cli_harness import json_of, said
-from tests.mirror.rows import Stored, append, make_queues, store, written
+from tests.mirror.rows import Stored, append, lose_messages, make_queues, store, written
 from txmsg.cli.main import main
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.format.frame import Compression
@@ -198,20 +198,12 @@ def test_bytes_that_are_not_as_they_were_written_are_found(table: str, tmp_path:
     assert found_by(verify(table, tmp_path)) == kinds
 
 
-def _retained(url: str) -> None:
-    """Segment 1 is dropped; the queues go on in segment 2, where queue 0 has its offsets from COUNT on."""
-    with psycopg.connect(url) as connection:
-        connection.execute("select txmsg.rotate(1)")
-        connection.execute("update txmsg.segment set dropping = true where id = 1")
-        connection.execute("delete from txmsg.message")
-
-
 def test_holes_that_retention_made_are_counted_and_an_unmarked_one_is_found(notify_url: str, tmp_path: Path) -> None:
     make_queues(notify_url, "trade", 1)
     first = [written("trade", 0, offset) for offset in range(COUNT)]
     later = [written("trade", 0, offset) for offset in range(COUNT, COUNT + 10)]
     store(notify_url, first)
-    _retained(notify_url)
+    lose_messages(notify_url)
     store(notify_url, later, segment=2)
     append(tmp_path / "whole", [*first, *later])
     append(tmp_path / "hole", [*first[:14], *later])

@@ -21,7 +21,7 @@ FIND_S_MAX = 240.0
 """`make model` wants it within a minute; here the machine may be busy with the rest of the suite."""
 
 
-@pytest.mark.takes_long
+@pytest.mark.long  # that a history is played and judged, test_a_planted_defect_is_found shows each time
 @pytest.mark.timeout(0)  # as long as asked for; every wait inside has an end
 async def test_random_histories_are_as_promised(
     postgres: PostgresServer, notify_template: str, request: pytest.FixtureRequest

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,17 +17,12 @@ from tests.broker_process import BrokerProcess
 from tests.runbooks.machine import Machine
 from tests.runbooks.notify import DATABASE, create_notify
 from tests.runbooks.page import Page
+from tests.runbooks.systemctl import systemctl_in
 from txmsg.broker import migrate
 
 BROKERS = 2
 NEXT_VERSION, NEXT_REVISION = "99.0.0", "9999"
 _INSTALLED = "installed"
-_SYSTEMCTL = """#!/bin/sh
-echo "$1" > asked
-read answer < answered
-echo "$answer"
-test "$answer" = done
-"""
 
 
 class BrokerMachine:
@@ -41,11 +34,6 @@ class BrokerMachine:
         directory.mkdir()
         (directory / f"{_INSTALLED}-{txmsg.__version__}").symlink_to(NOW.path)
         (directory / _INSTALLED).symlink_to(f"{_INSTALLED}-{txmsg.__version__}")
-        systemctl = directory / "systemctl"
-        systemctl.write_text(_SYSTEMCTL)
-        systemctl.chmod(0o755)
-        for name in ("asked", "answered"):
-            os.mkfifo(directory / name)
         self._storage = storage
         self._broker = self._installed(None)
         self.address = self._broker.address
@@ -58,23 +46,14 @@ class BrokerMachine:
     @contextmanager
     def running(self) -> Iterator[None]:
         self._start()
-        thread = threading.Thread(target=self._serve, name=f"systemctl of {self.address}")
-        thread.start()
         try:
-            yield
+            with systemctl_in(self.directory, self._act):
+                yield
         finally:
-            (self.directory / "asked").write_text("power off\n")
-            thread.join()
             self._broker.kill()
 
-    def _serve(self) -> None:
-        while (asked := (self.directory / "asked").read_text().strip()) != "power off":
-            try:
-                self._start() if asked == "start" else self._stop()
-                answer = "done"
-            except Exception as exc:  # noqa: BLE001 - a thread's root: the run-book fails with it
-                answer = f"{type(exc).__name__}: {str(exc)!r}"
-            (self.directory / "answered").write_text(f"{answer}\n")
+    def _act(self, asked: str) -> None:
+        self._start() if asked.startswith("start ") else self._stop()
 
     def _start(self) -> None:
         self._broker = self._installed(self.address)

@@ -1,4 +1,4 @@
-"""The Spark job of the trade dashboard: what it counts, what it sets aside, and that nothing counts twice."""
+"""The Spark jobs of the trade dashboard: what they count, what they set aside, and that nothing counts twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from examples.trade_dashboard import figures, job
+from examples.trade_dashboard import closing, figures, job
 from tests.postgres_proxy import CUT_AFTER, FORWARD, PostgresProxy, Request, Verdict
 from tests.waiting import until
 from txmsg.message import Message
@@ -77,6 +77,41 @@ def test_trades_count_whatever_comes_between_them(spark: SparkSession, tmp_path:
         *("no JSON", "event is missing", "longer than 8192 bytes, as no trade is"),
         "amount_cents '1' is no whole number from 0 to 10000000000000",
     ]
+
+
+def test_the_job_that_closes_minutes_agrees_with_the_figures_whatever_comes_late(
+    spark: SparkSession, tmp_path: Path, database_url: str
+) -> None:
+    """Both write into one database."""
+    minute_us = (time.time_ns() // 60_000_000_000 - 60) * 60_000_000
+
+    def at(seconds: int, event: str, cents: int) -> Message:
+        return trade(event, cents, at_us=minute_us + seconds * 1_000_000)
+
+    parts = (
+        [at(5, "created", 100), at(5, "paid", 100), at(50, "paid", 50)],
+        [at(59, "paid", 1), at(70, "paid", 8), Message("trade.order", b"{}")],
+        [at(30, "paid", 20), at(31, "refunded", 4), at(75, "shipped", 3)],
+    )
+    with Log(tmp_path / "log") as log:
+        queries = [
+            each.start(spark, metaq=str(log.root), results=database_url, checkpoint=str(tmp_path / each.QUERY))
+            for each in (job, closing)
+        ]
+        for part in parts:
+            LogProducer(log, queues=1).send_many(part)
+            for query in queries:
+                query.processAllAvailable()
+        for query in queries:
+            query.stop()
+    with psycopg.connect(database_url) as connection:
+        [told] = connection.execute(
+            "select published_cents, corrections, orders, paid, turnover_cents from minute_report"
+        ).fetchall()
+        still_open = connection.execute("select paid, turnover_cents from minute_open").fetchall()
+    assert told == (151, 1, 1, 4, 167)
+    assert still_open == [(1, 8)]
+    assert read(database_url).total.turnover_cents == 167 + 8
 
 
 def test_a_job_killed_between_its_commit_and_sparks_mark_counts_nothing_twice(

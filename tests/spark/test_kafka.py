@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.kafka.twins import STORED_AT_US, Twins
 from tests.kafka_server import Kafka
-from tests.spark.twins import STORED_AT_US, Twins
 from txmsg.errors import BrokerUnavailable, MisuseError, OffsetOutOfRange, UnknownTopic
 from txmsg.metaq import LogQueue
 from txmsg.spark import read_log, stream_log

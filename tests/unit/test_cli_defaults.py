@@ -37,7 +37,7 @@ def test_the_file_has_options_of_one_command_and_of_all(file: Path, monkeypatch:
     assert "no answer from a broker at localhost:1" in said("topic", "list")
     assert "no answer from a broker at localhost:2" in said("topic", "list", "--broker", "localhost:2")
     assert "0 is not in the range 1<=x<=10000" in said("group", "list")
-    assert "-1 is not in the range" in said("metaq", "tail", "/nowhere", "t")
+    assert "-1 is not in the range" in said("metaq", "tail", "t", "--log", "/nowhere")
     monkeypatch.setenv("TXMSG_GROUP_LIST_LIMIT", "-5")
     assert "-5 is not in the range" in said("group", "list"), "a variable goes before the file"
 

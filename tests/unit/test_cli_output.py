@@ -15,7 +15,7 @@ from rich.table import Table
 
 from txmsg.cli.options import WIDE, table_options
 from txmsg.cli.output import first_line, json_text, print_rows, print_table, seconds
-from txmsg.cli.up import with_name
+from txmsg.runtime.child import with_name
 
 
 def test_a_table_shows_keys_and_errors_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

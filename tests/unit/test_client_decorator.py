@@ -108,9 +108,9 @@ def test_def_and_async_def_need_their_own_producer() -> None:
 
 def test_the_session_must_fit_the_function() -> None:
     with pytest.raises(MisuseError, match="must be an async_sessionmaker"):
-        transactional_message(own_async, topic="t", session=sessions)(with_async_session)  # type: ignore[type-var,arg-type]
+        transactional_message(own_async, topic="t", session=sessions)(with_async_session)  # type: ignore[arg-type]
     with pytest.raises(MisuseError, match="must be a sessionmaker"):
-        transactional_message(own, topic="t", session=async_sessions)(with_session)  # type: ignore[type-var,arg-type]
+        transactional_message(own, topic="t", session=async_sessions)(with_session)  # type: ignore[arg-type]
     with Session() as one, pytest.raises(MisuseError, match="is one session"):
         transactional_message(own, topic="t", session=one)(with_session)  # type: ignore[call-overload]
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.waiting import until_async
 from txmsg.client.channel import Brokers
-from txmsg.client.link import FAILURES_MAX, PAUSE_S_MAX, RENEWALS, Bounds, Hand, Link, Polling
+from txmsg.client.held import Hand
+from txmsg.client.link import FAILURES_MAX, PAUSE_S_MAX, RENEWALS, Bounds, Link, Polling
 from txmsg.consumer.failures import Failure
 from txmsg.errors import OutcomeUnknown, ProtocolError, Unauthenticated
 from txmsg.message import ReceivedMessage
@@ -390,3 +391,22 @@ async def test_what_cannot_be_read_is_not_said_to_be_missing() -> None:
     await link.flush(1.0)
     before, after, last = (line for line, *_ in broker.lines)
     assert before != after == last
+
+
+async def test_a_paused_link_asks_for_nothing_returns_what_is_on_its_way_and_goes_on_when_resumed() -> None:
+    broker = Broker()
+    broker.poll_gate.clear()
+    asked: asyncio.Queue[int] = asyncio.Queue()
+    broker.asked = asked.put_nowait
+    link = new_link(broker)
+    running = asyncio.create_task(link.run())
+    await asked.get()
+    link.pause()
+    await until_async(lambda: len(broker.lines) == 2)  # the poll, and what tells the broker that it came to nothing
+    assert broker.lines[1] == (broker.lines[0][0], 0, 0)
+    assert asked.empty()
+    link.resume()
+    await asked.get()
+    link.stop()
+    broker.poll_gate.set()
+    await asyncio.wait_for(running, 10)

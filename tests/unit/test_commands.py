@@ -89,12 +89,20 @@ def test_every_example_gives_only_options_that_there_are() -> None:
                 assert asked <= options_of(command).keys(), f"{path}: {line}"
 
 
-@pytest.mark.parametrize("command", [["metaq", "topics", "log"], ["group", "list", "--log", "log"]])
+@pytest.mark.parametrize("command", [["metaq", "topics", "--log", "log"], ["group", "list", "--log", "log"]])
 def test_a_command_names_the_extra_that_it_lacks(command: list[str]) -> None:
     program = f"import sys; sys.modules['google_crc32c'] = None; from txmsg.cli.main import main; main({command})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     told = "this needs more than is installed (google_crc32c): run `pip install 'txmsg[metaq]'`"
     assert (done.returncode, done.stderr) == (1, f"Error: {told}\n")
+
+
+def test_a_log_is_an_option_of_every_command_that_opens_one() -> None:
+    named = {path for path, command in COMMANDS.items() for each in command.params if each.human_readable_name == "LOG"}
+    assert named == set()
+    assert {path for path in COMMANDS if path.startswith("txmsg metaq ") and "--log" in options_of(COMMANDS[path])} == {
+        f"txmsg metaq {name}" for name in ("delayed", "export", "find", "recall", "set", "status", "tail", "topics")
+    }
 
 
 def test_options_of_one_name_are_of_one_kind_everywhere() -> None:

@@ -48,6 +48,13 @@ def test_the_policy_decides_by_exception_and_delivery(exc: Exception, attempt: i
     assert RETRY.failure_of(exc, attempt, "why") == expected
 
 
+def test_a_policy_for_a_type_tells_derived_types_apart() -> None:
+    retry = Retry(by_type={LookupError: Retry(delays_s=[7], by_type={KeyError: Reject, TooMany: Skip})})
+    assert retry.failure_of(IndexError(), 1, "why") == Failure("why", 7)
+    assert retry.failure_of(KeyError(), 1, "why") == Failure("why", is_final=True, is_rejected=True)
+    assert retry.failure_of(TooMany(), 1, "why") == Failure("why")  # not of a type that is looked up there
+
+
 def test_without_a_policy_the_group_decides() -> None:
     assert Retry().failure_of(ValueError(), 17, "why") == Failure("why")
 
@@ -73,7 +80,7 @@ def test_jitter_changes_a_delay_by_its_part_and_no_more() -> None:
         lambda: Retry(by_type={ValueError: 3}),  # type: ignore[dict-item]
         lambda: RetryAfter(-1),
         lambda: RetryAfter(8 * 24 * 3600),
-        lambda: Consumer(group="g").subscribe("t", retry=3),  # type: ignore[arg-type]
+        lambda: Consumer(group="g").subscribe("t", retry=3),  # type: ignore[call-overload]
     ],
 )
 def test_what_is_wrong_is_said_at_once(wrong: object) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
-from confluent_kafka import Message
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message
 
+from txmsg.errors import MisuseError
+from txmsg.metaq.access import ColumnsFor
 from txmsg.metaq.format.frame import Columns
-from txmsg.metaq.kafka.appender import Appender, ColumnsFor
+from txmsg.metaq.kafka.appender import Appender
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
+from txmsg.metaq.kafka.topics import Topics
 
 
 class Producer:
@@ -46,3 +52,47 @@ def test_a_call_whose_records_were_reported_to_another_does_not_poll_for_more() 
     appender._polling = polling
     assert appender.append([ColumnsFor("t", 0, Columns([b"x", b"y"], [5000]))]) == [[0, 1]]
     assert producer.poll_count == 0
+
+
+class Admin:
+    """Says what topics are set to; of a topic that was just created, only when it is asked again."""
+
+    def __init__(self, copies_in_sync: str) -> None:
+        self._copies_in_sync = copies_in_sync
+        self.asked = 0
+
+    def describe_configs(self, resources: list[Any], **_: object) -> Any:
+        self.asked += 1
+        answer: Future[Any] = Future()
+        if self.asked == 1:
+            answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        else:
+            answer.set_result({"min.insync.replicas": SimpleNamespace(value=self._copies_in_sync)})
+        return dict.fromkeys(resources, answer)
+
+
+def appender_of(admin: Any) -> Appender:
+    class Reporting(Producer):
+        def produce(self, *_: object, on_delivery: Callable[[None, Message], None], **__: object) -> None:
+            on_delivery(None, Message(offset=7))
+
+    class Fake(Clients):
+        def producer(self, **_: object) -> Any:
+            return Reporting()
+
+    clients = Fake(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=60)
+    made = Appender(clients, Topics(clients, admin))
+    made._partitions["t"] = 1
+    return made
+
+
+def test_copies_are_promised_where_a_topic_requires_two_which_is_asked_once() -> None:
+    admin, batch = Admin("2"), ColumnsFor("t", 0, Columns([b"x"], [5000]))
+    appender = appender_of(admin)
+    for _ in range(2):
+        assert appender.append([batch], in_copies=True) == [[7]]
+    assert admin.asked == 2, "once, and again, as the topic was new"
+    other = appender_of(Admin("1"))
+    assert other.append([batch]) == [[7]]
+    with pytest.raises(MisuseError, match=r"acks=copies .* topic t .* 1 copy is enough: set its min.insync.replicas"):
+        other.append([batch], in_copies=True)

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 from tests.mirror.rows import Stored, written
 from txmsg.binlog.comparing import Compared, compare
 from txmsg.binlog.config import TailerConfig
-from txmsg.binlog.mirrors import Mirrors, Position
+from txmsg.binlog.mirrors import Position
 from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
 from txmsg.binlog.sink import Mark, OffsetRange, Tail, content_crc
 from txmsg.binlog.table import TableQueue
@@ -161,8 +161,7 @@ def test_a_partition_whose_records_have_expired_ends_where_it_was_noted() -> Non
 class Expired:
     """A sink that knows no more where its one queue ended, and the mirror, which has noted it for a log."""
 
-    name: str
-    log: str
+    log_id: int
 
     def tails(self, _: object) -> list[Tail]:
         return [Tail(None, None)]
@@ -174,14 +173,14 @@ class Expired:
         return {7: Position(40, None)}
 
 
-@pytest.mark.parametrize(("log", "end"), [("kafka://h:1/new.", 40), ("kafka://h:1/old.", 0)])
+@pytest.mark.parametrize(("noted", "end"), [(1, 40), (2, 0)])
 def test_what_was_noted_of_another_log_says_nothing_of_this_one(
-    log: str, end: int, monkeypatch: pytest.MonkeyPatch
+    noted: int, end: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("txmsg.binlog.comparing.table.marks_at", lambda *_: {})
-    known: Any = Expired("kafka://h:1/new.", log)
+    mirrors: Any = Expired(log_id=noted)
     queue = TableQueue(QueueId(7), "trade", QueueNumber(0), 0, 50)
-    [compared] = compare(cast("Any", None), known, cast("Mirrors", known), [queue])
+    [compared] = compare(cast("Any", None), cast("Any", Expired(log_id=1)), mirrors, [queue])
     assert isinstance(compared, Compared)
     assert (compared.in_log.end, compared.go_on.next_offset) == (end, end)
 

@@ -47,7 +47,7 @@ class Probed:
     def __init__(self, *offsets: int) -> None:
         self._records = [Message(offset=at, headers=[(OFFSET, b"%d" % each)]) for at, each in enumerate(offsets)]
 
-    def first(self, starts: Mapping[Partition, int]) -> dict[Partition, Message]:
+    def first(self, starts: Mapping[Partition, int], _: Mapping[Partition, int] | None) -> dict[Partition, Message]:
         return {each: self._records[at] for each, at in starts.items()}  # each look is where a record may be
 
     def last(self, bounds: Mapping[Partition, Bounds]) -> dict[Partition, Message]:

@@ -61,8 +61,10 @@ class Emptied:
 
 @pytest.fixture
 def offsets() -> GroupOffsets:
-    admin: Any = None  # nothing is asked of it
-    return GroupOffsets(Clients(parse_address("kafka://localhost:9092/shop."), {}, timeout_s=1), admin, Places())
+    unused: Any = None  # nothing is asked of Kafka
+    return GroupOffsets(
+        Clients(parse_address("kafka://localhost:9092/shop."), {}, timeout_s=1), unused, unused, Places()
+    )
 
 
 @pytest.mark.parametrize(("offset", "place"), [(10, 20), (13, 26), (20, 40), (3, 20), (99, 40)])
@@ -87,8 +89,9 @@ def test_what_another_program_has_stored_is_looked_up(offsets: GroupOffsets) -> 
 @pytest.mark.parametrize("seek", ["", "5f3a"])
 def test_a_member_of_an_emptied_partition_stores_no_offset_that_its_messages_will_not_have(seek: str) -> None:
     places = Emptied()
-    admin: Any = None
-    offsets = GroupOffsets(Clients(parse_address("kafka://localhost:9092"), {}, timeout_s=1), admin, places)
+    unused: Any = None
+    clients = Clients(parse_address("kafka://localhost:9092"), {}, timeout_s=1)
+    offsets = GroupOffsets(clients, unused, unused, places)
     commits = offsets.commits_of({T0: Stored(2000, seek)})
     assert offsets.stored_of(commits) == {T0: Stored(2000, seek)}
     places.filled = Range(1000, 1500)

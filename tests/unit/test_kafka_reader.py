@@ -52,9 +52,16 @@ class Client:
 
     def __init__(self, told: list[Told]) -> None:
         self._told = told
+        self.is_closed = False
 
     def incremental_assign(self, _: object) -> None:
         pass
+
+    def poll(self, _: float) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def consume(self, _: int, __: float) -> list[Told]:
         told, self._told = self._told, []
@@ -75,6 +82,31 @@ def test_records_that_come_together_with_the_end_behind_them_are_read() -> None:
     [fetched] = Reader(clients, positions, threading.Event()).fetch({T0: 5}, 1000, 1.0)
     [batch] = fetched.batches
     assert (batch.base_offset, batch.end_offset) == (5, 7)
+
+
+def test_a_client_that_gives_nothing_though_more_is_there_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled, other = Client([Told(5, is_end=True)]), Client([Told(5), Told(6)])
+    made = iter([stalled, other])
+
+    class Fake(Clients):
+        def consumer(self, *_: object, **__: object) -> Any:
+            return next(made)
+
+    clients = Fake(parse_address("kafka://localhost:9092"), {}, timeout_s=1)
+    nothing: Any = None
+    positions = Positions(clients, nothing, nothing, Probe(clients))
+    positions.note(T0, 5, 5)
+    end = 5
+    monkeypatch.setattr(positions, "ends", lambda queues: dict.fromkeys(queues, end))
+    monkeypatch.setattr(reader_module, "_STALL_S", 0.0)
+    reader = Reader(clients, positions, threading.Event())
+    assert reader.fetch({T0: 5}, 1000, 0.01) == []
+    assert not stalled.is_closed  # it has given all there is
+    end = 7
+    assert reader.fetch({T0: 5}, 1000, 0.01) == []
+    assert stalled.is_closed
+    [fetched] = reader.fetch({T0: 5}, 1000, 1.0)
+    assert fetched.batches[0].end_offset == 7
 
 
 def test_a_queue_that_was_paused_is_read_after_a_seek(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -89,6 +90,14 @@ def test_a_signal_ends_it_and_a_wait_that_is_too_short_says_so(start_teller: Sta
     assert first.wait(30) == -signal.SIGKILL
     first.kill()  # nothing: it has ended
     end(second, 0)
+
+
+def test_threads_that_wait_for_one_process_are_all_told(start_teller: StartTeller) -> None:
+    process = start_teller()
+    with ThreadPoolExecutor(16) as threads:
+        told = [threads.submit(process.wait, 30) for _ in range(16)]
+        process.kill()
+        assert [each.result() for each in told] == [-signal.SIGKILL] * 16
 
 
 def test_the_end_of_its_input_is_seen_though_others_were_started_since(start_teller: StartTeller) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from txmsg.errors import MisuseError
 from txmsg.tables import create_tables, metadata
 
-ALL = {"txmsg_fence", "txmsg_fence_identity", "txmsg_inbox"}
+ALL = {"txmsg_fence", "txmsg_fence_identity", "txmsg_inbox", "txmsg_outbox", "txmsg_outbox_turn"}
 
 
 def tables_of(engine: Engine) -> set[str]:

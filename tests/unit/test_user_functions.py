@@ -45,6 +45,18 @@ async def test_the_text_of_an_exception_shows_the_users_frames_and_none_of_the_c
     assert frames[0].endswith("# the user's own line")
 
 
+class Handler:
+    """An object that is called as a coroutine function is, such as that of `idempotent`."""
+
+    async def __call__(self, argument: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("convert", [None, str.upper])
+def test_an_object_that_is_called_as_a_coroutine_runs_on_the_loop(convert: Callable[[Any], Any] | None) -> None:
+    assert UserFunction("a handler", Handler(), "message", convert=convert).is_coroutine
+
+
 def test_a_library_is_one_line_behind_the_users_own() -> None:
     text = text_of(raised(lambda: json.loads("{")))
     _, at, raised_in = text.splitlines()[:3]

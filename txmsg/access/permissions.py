@@ -190,6 +190,9 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Topics/Show": (_topic(Action.DESCRIBE, "name"),),
     "Topics/Alter": (_topic(Action.ADMINISTER, "name"),),
     "Topics/Delete": (_topic(Action.ADMINISTER, "name"),),
+    # Schemas of topics: who sends to a topic says what it sends.
+    "Schemas/List": (_topic(Action.DESCRIBE, "topic", found=True),),
+    "Schemas/Register": (_topic(Action.SEND, "topic"),),
     # Groups.
     "Groups/List": (_group(Action.DESCRIBE, found=True),),
     "Groups/Show": (_group(Action.DESCRIBE, "group"),),
@@ -257,6 +260,8 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "MetaQ/Ranges": (_topic(Action.DESCRIBE, "queues[].topic"),),
     "MetaQ/OffsetsAt": (_topic(Action.DESCRIBE, "queues[].topic"),),
     "MetaQ/Find": (_topic(Action.READ, "topic"),),
+    "MetaQ/Delayed": (_topic(Action.DESCRIBE, found=True),),
+    "MetaQ/Recall": (_topic(Action.SEND, "topic"),),
     "MetaQ/Fetch": (_topic(Action.RECEIVE, "wanted[].topic"),),
     "MetaQ/Append": (_topic(Action.SEND, "head.batches[].topic"),),
     "MetaQ/Flush": (_topic(Action.SEND, found=True),),

@@ -72,25 +72,18 @@ def log_state(access: LogAccess) -> LogState:
     """The state of a log."""
     topics = access.topics()
     topic_count, queue_count = len(topics), sum(map(len, topics.values()))
-    if isinstance(access, LocalLog):
-        identity, files = access.identity(), CommitLogReader(access.root / "commitlog")
-        copy = copy_of(access.root)
-        return LogState(
-            topics=topic_count,
-            queues=queue_count,
-            log_id=identity.log_id,
-            generation=identity.generation,
-            size_bytes=files.end() - files.begin(),
-            follows=copy.leader if copy else None,
-        )
     if not isinstance(access, RemoteLog):
-        identity = access.identity()
+        identity, size_bytes, copy = access.identity(), None, None
+        if isinstance(access, LocalLog):
+            files, copy = CommitLogReader(access.root / "commitlog"), copy_of(access.root)
+            size_bytes = files.end() - files.begin()
         return LogState(
             topics=topic_count,
             queues=queue_count,
             log_id=identity.log_id,
             generation=identity.generation,
-            size_bytes=None,
+            size_bytes=size_bytes,
+            follows=copy.leader if copy else None,
         )
     told = access.describe()
     return LogState(

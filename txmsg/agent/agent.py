@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any, Final
 from txmsg.agent.config import AgentFile, SourceConfig
 from txmsg.agent.control import Control, applied
 from txmsg.agent.source import Source
-from txmsg.errors import LogBusy, StorageError
+from txmsg.errors import StorageError
 from txmsg.logs import EventLog
 from txmsg.metaq.access import LogAccess
-from txmsg.metaq.store.lock import make_private
+from txmsg.metaq.store.lock import lock_private
 from txmsg.settings.catalogue import settings_of
 
 _log = EventLog(__name__)
@@ -38,7 +37,7 @@ class Agent:
         self._stopped: SimpleQueue[None] = SimpleQueue()  # which a signal handler may use at any moment
         state_dir = file.agent.state_dir
         with ExitStack() as opened:
-            opened.callback(os.close, _locked(state_dir))
+            opened.callback(os.close, lock_private(state_dir, what="state_dir", user="agent"))
             _tell_of_left_spools(state_dir, file.sources)
             for name, config in file.sources.items():
                 self.sources[name] = Source(
@@ -83,10 +82,7 @@ class Agent:
     def use(self, file: AgentFile) -> None:
         """From now on the live settings of these sources hold. Says what needs a restart."""
         same_level = replace(file.agent, log_level=self.file.agent.log_level)
-        sources = {name: _not_live(config) for name, config in file.sources.items()}
-        if same_level != self.file.agent or sources != {
-            name: _not_live(config) for name, config in self.file.sources.items()
-        }:
+        if same_level != self.file.agent or _not_live(file.sources) != _not_live(self.file.sources):
             _log.warning(
                 "agent.needs_restart",
                 "the agent's file has changed where only a restart takes it: restart this process; its live settings "
@@ -126,9 +122,10 @@ class Agent:
         }
 
 
-def _not_live(config: SourceConfig) -> dict[str, object]:
+def _not_live(sources: Mapping[str, SourceConfig]) -> dict[str, dict[str, object]]:
     """What only a restart changes."""
-    return {each.name: getattr(config, each.name) for each in settings_of(SourceConfig) if not each.live}
+    names = [each.name for each in settings_of(SourceConfig) if not each.live]
+    return {source: {name: getattr(config, name) for name in names} for source, config in sources.items()}
 
 
 def _tell_of_left_spools(state_dir: Path, sources: Collection[str]) -> None:
@@ -160,20 +157,6 @@ def _status_of(source: Source) -> dict[str, Any]:
         "held": source.failure,
         "log": source.log_failure,
     }
-
-
-def _locked(directory: Path) -> int:
-    try:
-        make_private(directory)
-        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as exc:
-        raise StorageError(f"state_dir {directory} cannot be made: {exc.strerror}; name another directory") from exc
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        os.close(fd)
-        raise LogBusy(f"state_dir {directory} is used by another agent: give each a directory of its own") from exc
-    return fd
 
 
 def read_status(state_dir: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from txmsg.agent.records import Cutter
 from txmsg.errors import MisuseError, TxmsgError, shown
 from txmsg.message import NAME_SIZE_MAX, QUEUES_MAX, check_name
 from txmsg.metaq.spool import SIZE_BYTES_MAX, SIZE_BYTES_MIN
-from txmsg.settings.catalogue import COUNT_MAX, Kind, Setting, check_settings, required, setting, settings_of
+from txmsg.settings.catalogue import COUNT_MAX, REQUIRED, Kind, Setting, check_settings, required, setting, settings_of
 from txmsg.settings.common import (
     TlsConfig,
     http_listen_setting,
@@ -118,6 +118,10 @@ class SourceConfig:
         )
 
 
+LIVE: Final = {each.name: each for each in settings_of(SourceConfig, "source") if each.live}
+"""What of a source can be changed at run time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """How an agent runs."""
@@ -195,7 +199,7 @@ def _made(config: type[T], scope: str, table: Mapping[str, object], place: str) 
             raise MisuseError(f"{place}: {shown(key)} is not a setting: {hint}")
         values[key] = _value(known[key], given, place)
     for name, each in known.items():
-        if name not in values and each.shown_default().startswith("none; it must"):
+        if name not in values and each.default is REQUIRED:
             raise MisuseError(f"{place}: {name} is missing: {each.meaning}")
     try:
         return config(**values)

@@ -15,21 +15,18 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
-from txmsg.agent.config import SourceConfig
+from txmsg.agent.config import LIVE, SourceConfig
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError, TxmsgError, shown
 from txmsg.logs import EventLog
 from txmsg.message import Message
 from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.store.state import read_checked, write_checked
-from txmsg.settings.catalogue import settings_of
 
 _log = EventLog(__name__)
 
 _LOOK_S: Final = 2.0
 _CHANGES_MAX: Final = 1000
-LIVE: Final = {each.name: each for each in settings_of(SourceConfig, "source") if each.live}
-"""What can be changed at run time."""
 
 
 @dataclass(frozen=True, slots=True)

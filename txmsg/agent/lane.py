@@ -38,13 +38,13 @@ class Block(NamedTuple):
         self.stream.advance(self.data[: self.records.size_bytes])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reading:
     """How the files of a source are read."""
 
     cutter: Cutter
     block_size_bytes: int
-    """Larger than the longest record."""
+    """Larger than the longest record. May change between two reads."""
     rest_s: float
     """After so long what may go on is a record."""
     closed_s: float
@@ -94,8 +94,8 @@ class Lane:
         self._lose(stream, "deleted")
         self._missed_since_ns = stream.mtime_ns
 
-    def look(self, now: float, *, at_end: bool = False) -> None:
-        """Looks what has become of the path. at_end: a first file begins at its end."""
+    def look(self, now: float, *, at_end: bool = False, is_cut: bool = False) -> None:
+        """Looks what has become of the path. at_end: a first file begins at its end. is_cut: it was truncated."""
         current = self.streams[-1] if self.streams and not self.streams[-1].is_moved else None
         try:
             stat = os.stat(self.path)
@@ -108,7 +108,7 @@ class Lane:
         elif self.streams and self.streams[-1].is_file(stat):
             self.streams[-1].is_moved = False  # it may have got its name again
             return
-        self._add_missed(now)
+        self._add_missed(now, is_cut=is_cut)
         if self._knows((stat.st_dev, stat.st_ino)):
             return
         try:
@@ -137,10 +137,11 @@ class Lane:
             )
         self._unreadable = exc.strerror or ""
 
-    def _add_missed(self, now: float) -> bool:
+    def _add_missed(self, now: float, *, is_cut: bool = False) -> bool:
         """Files that had the path while nobody looked: renamed or copied, and written to since the last known one was.
 
-        Whether there are any. They come before the file that has the path now, if that is known already.
+        Whether there are any. They come before the file that has the path now, if that is known already. is_cut: that
+        is not known, but was truncated, not renamed.
         """
         since_ns, self._missed_since_ns = self._missed_since_ns, None
         at_path = self.streams[-1] if self.streams and not self.streams[-1].is_moved else None
@@ -148,6 +149,7 @@ class Lane:
             since_ns = self.streams[-1].mtime_ns
         if since_ns is None:
             return False
+        copied = _head_and_mtime(self.path) if at_path is not None or is_cut else None
         found: list[Stream] = []
         for path in rotated_files(self.path):
             try:
@@ -155,8 +157,9 @@ class Lane:
             except OSError:
                 continue
             stream.is_moved = True
-            # A copy of what is still at the path is about to be truncated there: `_copy_of` finds it then.
-            is_copy = at_path is not None and at_path.size > 0 and head_of(stream.fd) == head_of(at_path.fd)
+            # A copy of what is still at the path is about to be truncated there: `_copy_of` finds it then. It is
+            # younger: one that is older and begins alike is a copy of what was truncated before.
+            is_copy = copied is not None and head_of(stream.fd) == copied[0] and stream.mtime_ns >= copied[1]
             if stream.mtime_ns < since_ns or is_copy or self._knows((stream.device, stream.inode)):
                 stream.close()
             else:
@@ -177,7 +180,7 @@ class Lane:
         else:
             stream.move_to(fd)
         if was_at_path:
-            self.look(now)
+            self.look(now, is_cut=True)
 
     def _copy_of(self, stream: Stream) -> int | None:
         """The file that has what this one had. One of which nothing was read may be any: `_add_missed` finds it."""
@@ -221,7 +224,7 @@ class Lane:
                     if self._add_missed(now):
                         return None
                 if has_changed or stream.unread_bytes:
-                    block = self._cut(stream, stream.read(self._reading.block_size_bytes), now, count_max)
+                    block = self._cut(stream, now, count_max)
                     if block is not None:
                         return block
             except Truncated:
@@ -235,8 +238,10 @@ class Lane:
                 self.streams.remove(stream)
         return None
 
-    def _cut(self, stream: Stream, data: bytes, now: float, count_max: int) -> Block | None:
-        is_all = len(data) < self._reading.block_size_bytes
+    def _cut(self, stream: Stream, now: float, count_max: int) -> Block | None:
+        size_bytes = self._reading.block_size_bytes
+        data = stream.read(size_bytes)
+        is_all = len(data) < size_bytes
         is_quiet = now - stream.grown_at >= self._reading.rest_s
         records = self._reading.cutter.cut(data, is_end=is_all and is_quiet).first(count_max)
         return Block(stream, stream.position, records, data) if records else None
@@ -251,6 +256,18 @@ class Lane:
     def close(self) -> None:
         for stream in self.streams:
             stream.close()
+
+
+def _head_and_mtime(path: Path) -> tuple[bytes, int] | None:
+    """The first bytes of a file, and when it was written to last. None of an empty one, or where there is none."""
+    fd = _opened(path)
+    if fd is None:
+        return None
+    try:
+        head = head_of(fd)
+        return (head, os.fstat(fd).st_mtime_ns) if head else None
+    finally:
+        os.close(fd)
 
 
 def _opened(path: Path) -> int | None:

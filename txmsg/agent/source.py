@@ -17,7 +17,7 @@ from typing import Final
 from google_crc32c import value as crc32c
 
 from txmsg.access.rate import TokenBucket
-from txmsg.agent.config import SourceConfig
+from txmsg.agent.config import LIVE, SourceConfig
 from txmsg.agent.lane import Block, FileId, Lane, Reading
 from txmsg.agent.names import bases_of
 from txmsg.agent.outlet import Outlet
@@ -82,6 +82,7 @@ class Source:
         self._positions = state_dir / f"{name}.positions"
         self._outlet = Outlet(log, Spool(state_dir / f"{name}.spool", size_bytes_max=config.spool_size_bytes_max))
         self._compression = Compression[config.compression.upper()]
+        self._reading = Reading(config.cutter(), self._block_size_bytes(), config.rest_s, config.closed_s)
         self._found: set[FileId] = set()
         self._find_at = self._save_at = clock()
         self._changed = False
@@ -115,13 +116,8 @@ class Source:
         """From now on the live settings of this one hold."""
         if config.lines_per_s != self.config.lines_per_s:
             self._bucket = TokenBucket(config.lines_per_s, self._clock()) if config.lines_per_s else None
-        self.config = replace(
-            self.config,
-            linger_s=config.linger_s,
-            batch_size_bytes=config.batch_size_bytes,
-            lines_per_s=config.lines_per_s,
-            paused=config.paused,
-        )
+        self.config = replace(self.config, **{name: getattr(config, name) for name in LIVE})
+        self._reading.block_size_bytes = self._block_size_bytes()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -262,15 +258,12 @@ class Source:
         return found
 
     def _new_lane(self, path: Path) -> Lane:
-        reading = Reading(
-            self.config.cutter(),
-            # The longest record, its line end and a byte more: then what has no end is too long, and is cut.
-            max(self.config.batch_size_bytes, self.config.record_size_bytes_max + 3),
-            self.config.rest_s,
-            self.config.closed_s,
-        )
-        lane = self.lanes[path] = Lane(path, reading, knows=self._knows, is_found=self._found.__contains__)
+        lane = self.lanes[path] = Lane(path, self._reading, knows=self._knows, is_found=self._found.__contains__)
         return lane
+
+    def _block_size_bytes(self) -> int:
+        """The longest record, its line end and a byte more at least: then what has no end is too long, and is cut."""
+        return max(self.config.batch_size_bytes, self.config.record_size_bytes_max + 3)
 
     def _knows(self, file: FileId) -> bool:
         return any((stream.device, stream.inode) == file for stream in self._streams())

@@ -139,8 +139,13 @@ class Stream:
                 self.head = Fingerprint.of(data)  # else it was truncated since: the next read finds that
 
     def move_to(self, fd: int) -> None:
-        """Goes on in a copy of the file."""
+        """Goes on in a copy of the file, which is to be on disk before more is sent.
+
+        Else, were the truncated file renamed or deleted before a crash, nothing would lead to the copy: it would be
+        read as a new file, from its beginning.
+        """
         self.close()
+        self.is_saved = False
         stat = os.fstat(fd)
         self.fd, self.device, self.inode = fd, stat.st_dev, stat.st_ino
         self.size, self.mtime_ns, self.is_moved = stat.st_size, stat.st_mtime_ns, True

@@ -9,7 +9,8 @@ database     the ordinary session, and what its errors mean
 slot, table, mirrors   statements: slot and publication; messages; how far the mirror is
 comparing    the log of queues with their table, before anything is written
 sink         what it needs of a log
-tailing      one run: compare, go on, refill, append, acknowledge
+under_way    queues: what was taken of each waits, is refilled from the table, and appended
+tailing      one run: compare, go on, acknowledge
 tailer       runs again and again, and stands by
 status       the state of a mirror; makes and drops it
 """

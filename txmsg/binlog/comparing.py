@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from txmsg.binlog import table
 from txmsg.binlog.database import Session
-from txmsg.binlog.mirrors import Mirrors
+from txmsg.binlog.mirrors import MirrorRow, Mirrors
 from txmsg.binlog.resume import GoOn, Verdict, first_difference, verdict
 from txmsg.binlog.sink import Mark, OffsetRange, Sink, Tail, content_crc
 from txmsg.binlog.table import TableQueue
-from txmsg.errors import MirrorDiverged
+from txmsg.errors import MirrorDiverged, NotLeader
 from txmsg.message import QueueNumber
 
 
@@ -57,13 +57,24 @@ class Divergence(NamedTuple):
         )
 
 
+def require_latest(sink: Sink, mirror: MirrorRow | None) -> None:
+    """Raises NotLeader for a log that goes on elsewhere, under a later generation than it has itself."""
+    if mirror is None or mirror.log_id != sink.log_id or (mirror.generation or 0) <= sink.generation:
+        return
+    raise NotLeader(
+        f"the log {sink.name} has generation {sink.generation}, and mirror {mirror.name} has written to generation "
+        f"{mirror.generation} of it at {mirror.log}, as after a copy was promoted: give --metaq the address of that "
+        "one. If it is gone, and this one is to go on, run `txmsg tailer drop`, and start the tailer again"
+    )
+
+
 def compare(
     session: Session, sink: Sink, mirrors: Mirrors, queues: Sequence[TableQueue]
 ) -> Iterator[Compared | Refused]:
     """Compares each queue at the log's end: by the message, for numbers alone mislead. In their order."""
     tails = dict(zip(queues, sink.tails([(queue.topic, queue.number) for queue in queues]), strict=True))
     if any(isinstance(tail, Tail) and tail.range is None for tail in tails.values()):
-        tails = _as_noted(tails, mirrors, sink.name)
+        tails = _as_noted(tails, mirrors, sink.log_id)
     marks = {queue.id: tail.last for queue, tail in tails.items() if isinstance(tail, Tail) and tail.last is not None}
     table_marks = table.marks_at(session, {queue_id: mark.offset for queue_id, mark in marks.items()})
     for queue, tail in tails.items():
@@ -78,11 +89,11 @@ def compare(
 
 
 def _as_noted(
-    tails: Mapping[TableQueue, Tail | Exception], mirrors: Mirrors, log: str
+    tails: Mapping[TableQueue, Tail | Exception], mirrors: Mirrors, log_id: int
 ) -> dict[TableQueue, Tail | Exception]:
     """Where a log knows no more where a queue ended, it ended where the mirror noted it last: in this log only."""
     mirror = mirrors.look()
-    noted = mirrors.positions() if mirror is not None and mirror.log == log else {}
+    noted = mirrors.positions() if mirror is not None and mirror.log_id == log_id else {}
 
     def settled(queue: TableQueue, tail: Tail | Exception) -> Tail | Exception:
         if isinstance(tail, Exception) or tail.range is not None:

@@ -21,6 +21,7 @@ class MirrorRow(NamedTuple):
     include: Sequence[str]
     exclude: Sequence[str]
     log: str | None
+    log_id: int | None
     generation: int | None
     created_at: datetime
     seen_at: datetime | None
@@ -44,7 +45,8 @@ class Mirrors:
         """The mirror, or None."""
         with self._session.cursor(row_factory=class_row(MirrorRow)) as cursor:
             return cursor.execute(
-                "select name, include, exclude, log, generation, created_at, seen_at from txmsg.mirror where name = %s",
+                "select name, include, exclude, log, log_id, generation, created_at, seen_at from txmsg.mirror "
+                "where name = %s",
                 (self.name,),
             ).fetchone()
 
@@ -134,11 +136,11 @@ class Mirrors:
             {"name": self.name, "queue": queue_id, "next_offset": next_offset, "reason": reason},
         )
 
-    def write(self, positions: Mapping[int, int], *, log: str, generation: int) -> None:
+    def write(self, positions: Mapping[int, int], *, log: str, log_id: int, generation: int) -> None:
         """Notes how far queues are on disk, that they go on, and that the tailer lives. One statement, to wait less."""
         self._session.execute(
-            "with seen as (update txmsg.mirror set seen_at = now(), log = %(log)s, generation = %(generation)s "
-            "where name = %(name)s) "
+            "with seen as (update txmsg.mirror set seen_at = now(), log = %(log)s, log_id = %(log_id)s, "
+            "generation = %(generation)s where name = %(name)s) "
             "insert into txmsg.mirror_queue as p (mirror, queue, next_offset) select %(name)s, w.queue, w.next_offset "
             "from unnest(%(queues)s::int[], %(offsets)s::bigint[]) w(queue, next_offset) "
             "where exists (select from txmsg.queue q where q.id = w.queue) order by 2 "
@@ -146,6 +148,7 @@ class Mirrors:
             "set next_offset = excluded.next_offset, stopped = null, updated_at = now()",
             {
                 "log": log,
+                "log_id": log_id,
                 "generation": generation,
                 "name": self.name,
                 "queues": list(positions),

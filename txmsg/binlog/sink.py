@@ -66,8 +66,13 @@ class Sink(Protocol):
         ...
 
     @property
+    def log_id(self) -> int:
+        """Tells it from other logs, wherever it is: a copy that was promoted has it, too."""
+        ...
+
+    @property
     def generation(self) -> int:
-        """Rises when the log goes on after it has diverged from the table: `txmsg tailer fork`."""
+        """Rises when the log goes on after it has diverged from the table, or when a copy of it was promoted."""
         ...
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import psycopg
 
 from txmsg.binlog import table
-from txmsg.binlog.comparing import Compared, Divergence, compare, divergence
+from txmsg.binlog.comparing import Compared, Divergence, compare, divergence, require_latest
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import MirrorRow, Mirrors, Position
 from txmsg.binlog.sink import Sink
@@ -92,13 +92,14 @@ def make(session: Session, name: str, topics: Sequence[str] | None, exclude: Seq
 def diverged(session: Session, sink: Sink, name: str) -> list[Divergence]:
     """The queues of which log and table hold different messages. The session is the mirror's one writer until it ends.
 
-    Raises MisuseError while a tailer works, or for an unknown mirror.
+    Raises MisuseError while a tailer works, or for an unknown mirror; NotLeader.
     """
     mirrors = Mirrors(session, name)
     mirror = mirrors.look()
     if mirror is None:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
     _become_writer(mirrors)
+    require_latest(sink, mirror)
     found = compare(session, sink, mirrors, table.queues(session, mirror.include, mirror.exclude))
     return [
         divergence(session, sink, compared)

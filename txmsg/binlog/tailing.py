@@ -1,21 +1,18 @@
 """One run of a mirror, from comparing log and table to the end of its connections. Does not try again: see tailer.py.
 
-What comes by replication and what is read from the table meet in `_Queue`: an offset below the next one is there
-already, the next one is taken, and one above it makes the tailer read what is between from the table. What goes wrong
-with one queue stops that queue (`_stop`) and no other.
+What comes by replication and what is read from the table meet in `under_way.Queue`: an offset below the next one is
+there already, the next one is taken, and one above it makes the tailer read what is between from the table.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
 
 import psycopg
 
 from txmsg.binlog import table
-from txmsg.binlog.comparing import Compared, Refused, compare, divergence
+from txmsg.binlog.comparing import Compared, Refused, compare, divergence, require_latest
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import Mirrors
@@ -24,14 +21,14 @@ from txmsg.binlog.progress import Progress
 from txmsg.binlog.reading import Reading
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.resume import Verdict
-from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row, check_relation, inserted_row
+from txmsg.binlog.rows import EPOCH_2000_US, check_relation, inserted_row
 from txmsg.binlog.sink import REFUSALS, Sink
 from txmsg.binlog.slot import Slots, end_holder, wal_end
 from txmsg.binlog.stops import Stops
 from txmsg.binlog.table import TableQueue
+from txmsg.binlog.under_way import Queue, UnderWay
 from txmsg.errors import MirrorDiverged
 from txmsg.logs import EventLog
-from txmsg.message import QueueId, QueueNumber
 
 _log = EventLog(__name__)
 
@@ -40,20 +37,6 @@ _INSERT = ord("I")
 _HOLDER_WAIT_S = 5.0
 _SLOT_S = 2.0
 """Between two looks at the slot, for metrics."""
-
-
-@dataclass(slots=True)
-class _Queue:
-    """A queue under way. rows: from offset `base` on, not appended yet; `next_offset` is the one after them."""
-
-    id: QueueId
-    topic: str
-    number: QueueNumber
-    base: int
-    next_offset: int
-    repeats_end: int
-    """What comes by replication before this offset may be there already; from here on each offset comes once."""
-    rows: list[Row] = field(default_factory=list)
 
 
 class Tailing:
@@ -73,14 +56,11 @@ class Tailing:
         self._session = session
         self._sink = sink
         self.progress = progress
-        self._on_progress = on_progress
         self._mirrors = Mirrors(session, config.mirror)
         self._slots = Slots(session, config.mirror)
-        self._queues: dict[int, _Queue] = {}
         self._unwanted: set[int] = set()
         self._stops = Stops(self._mirrors, progress)
-        self._filled: list[_Queue] = []
-        self._refilled_bytes = 0
+        self._under_way = UnderWay(session, sink, self._stops, progress, on_progress)
         self._reading: Reading | None = None
         self._relations: dict[int, Relation] = {}
         self._message_relation = -1
@@ -88,7 +68,6 @@ class Tailing:
         self._committed_at_us = 0
         self._taken_end = 0
         """Everything before this place is taken: appended, or among the rows that wait."""
-        self._dirty: set[int] = set()
         self._noted_at = self._looked_at = time.monotonic()
         self._slot_at = float("-inf")
         self._look: tuple[int, dict[int, int]] | None = None
@@ -99,10 +78,14 @@ class Tailing:
     # ---- starting
 
     def start(self) -> None:
-        """Makes what is missing, compares log and table, and begins to read. Raises StorageError."""
+        """Makes what is missing, compares log and table, and begins to read. Raises StorageError, NotLeader."""
+        known = self._mirrors.look()
+        require_latest(self._sink, known)
         config = self.config
         own = self._sink.own_topics
         self._include, self._exclude = self._mirrors.settle(config.topics, config.exclude, own=own)
+        if known is not None and known.log_id == self._sink.log_id:
+            self._write_positions({})  # before anything is appended: from here on to no log of an earlier generation
         for topic in self._mirrors.fitting(self._include, own):
             _log.warning(
                 "mirror.topic_reserved",
@@ -123,15 +106,15 @@ class Tailing:
         self._open(found)
         self._note_goal(found)
         for in_table in found:
-            queue, noted = self._queues.get(in_table.id), positions.get(in_table.id)
+            queue, noted = self._under_way.queues.get(in_table.id), positions.get(in_table.id)
             if queue is None:
                 continue
             # What a slot has seen since it was made comes from it, unless the log has lost what it once had, or the
             # queue was passed over.
             if is_new or noted is None or noted.stopped is not None or noted.next_offset > queue.base:
                 self._refill(queue, in_table.end)
-        self.append()
-        self._write_positions({queue.id: queue.next_offset for queue in self._queues.values()})
+        self._under_way.append()
+        self._write_positions({queue.id: queue.next_offset for queue in self._under_way.queues.values()})
         self._reading = Reading(self._started_stream())
         self._looked_at = time.monotonic() - self.config.compare_s
 
@@ -164,11 +147,11 @@ class Tailing:
             queue, next_offset = compared.queue, compared.go_on.next_offset
             try:
                 if compared.go_on.verdict is Verdict.HOLE:
-                    self._mark_hole(queue.topic, queue.number, compared.in_log.end, next_offset)
+                    self._under_way.mark_hole(queue.topic, queue.number, compared.in_log.end, next_offset)
             except REFUSALS as exc:
-                self._stop(queue, exc)
+                self._under_way.stop(queue, exc)
             else:
-                self._queues[queue.id] = _Queue(queue.id, queue.topic, queue.number, *(next_offset,) * 3)
+                self._under_way.begin(queue, next_offset)
 
     def _fitting(self, found: Sequence[TableQueue]) -> list[Compared]:
         """Compares these queues with the log. Stops at those that do not fit."""
@@ -181,15 +164,8 @@ class Tailing:
                     raise divergence(self._session, self._sink, compared).error(self._sink.name)
                 fitting.append(compared)
             except (MirrorDiverged, *REFUSALS) as exc:
-                self._stop(compared.queue, exc)
+                self._under_way.stop(compared.queue, exc)
         return fitting
-
-    def _stop(self, queue: TableQueue | _Queue, error: Exception) -> None:
-        """Mirrors a queue no further: what was taken of it and is not in the log is dropped."""
-        self._queues.pop(queue.id, None)
-        self._filled = [filled for filled in self._filled if filled.id != queue.id]
-        self._dirty.discard(queue.id)
-        self._stops.add(queue.id, queue.topic, queue.number, error)
 
     def _try_again(self) -> None:
         """Has queues that stopped for want of a right go on, by the table, as far as they have it now."""
@@ -198,26 +174,12 @@ class Tailing:
             return
         found = [queue for queue in table.queues(self._session, self._include, self._exclude) if queue.id in due]
         self._open(found)
-        for in_table, queue in self._under_way(found):
+        for in_table, queue in self._under_way.among(found):
             self._refill(queue, in_table.end)
-        self.append()
-        for _, queue in self._under_way(found):
-            self._dirty.add(queue.id)
+        self._under_way.append()
+        for _, queue in self._under_way.among(found):
+            self._under_way.dirty.add(queue.id)
             self._stops.remove(queue.id, queue.topic, queue.number)
-
-    def _mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
-        self._sink.mark_hole(topic, number, begin, end)
-        self.progress.missing += end - begin
-        _log.error(
-            "mirror.hole",
-            "topic %(topic)s queue %(queue)d: offsets %(first_offset)d to %(last_offset)d (%(messages)d messages) "
-            "were dropped from the table before they were mirrored: the log has a hole there",
-            topic=topic,
-            queue=number,
-            first_offset=begin,
-            last_offset=end - 1,
-            messages=end - begin,
-        )
 
     # ---- going on
 
@@ -230,7 +192,7 @@ class Tailing:
         assert reading is not None
         messages, sent_end = reading.take()
         self._take(messages)
-        self.append()
+        self._under_way.append()
         if not self._in_transaction:
             self._taken_end = max(self._taken_end, sent_end)
         reading.confirm(self._taken_end)
@@ -243,7 +205,7 @@ class Tailing:
             wait(reading.fileno(), self.config.position_s)
 
     def _take(self, messages: list[bytes]) -> None:
-        queues = self._queues
+        queues = self._under_way.queues
         for data in messages:
             if data[_BODY] != _INSERT:
                 self._take_other(data[_BODY:])
@@ -261,22 +223,22 @@ class Tailing:
             if offset != queue.next_offset and not self._leads_up_to(queue, offset):
                 continue
             if not queue.rows:
-                self._filled.append(queue)
+                self._under_way.filled.append(queue)
             queue.rows.append(row)
             queue.next_offset += 1
 
-    def _leads_up_to(self, queue: _Queue, offset: int) -> bool:
+    def _leads_up_to(self, queue: Queue, offset: int) -> bool:
         """Whether this offset comes next, once what is missing before it is read from the table."""
         if offset < queue.next_offset:
             if offset >= queue.repeats_end:  # it came before: the table was set back
-                self.append()
+                self._under_way.append()
                 of_topic = table.queues(self._session, [queue.topic], [])
                 self._fitting([in_table for in_table in of_topic if in_table.id == queue.id])
                 queue.repeats_end = queue.next_offset
             self.progress.repeated += 1
             return False
         self._refill(queue, offset)
-        return queue.next_offset == offset and queue.id in self._queues
+        return queue.next_offset == offset and queue.id in self._under_way.queues
 
     def _take_other(self, data: bytes) -> None:
         match decode(data):
@@ -312,13 +274,16 @@ class Tailing:
                 name=name,
             )
 
-    def _met(self, queue_id: int) -> _Queue | None:
+    def _refill(self, queue: Queue, end: int) -> None:
+        self._under_way.refill(queue, end, size_bytes_max=self.config.refill_size_bytes)
+
+    def _met(self, queue_id: int) -> Queue | None:
         """A queue that is new to this run, if it is to be mirrored."""
         found = table.queues(self._session, self._include, self._exclude)
         self._open(self._new_among(found))
         if queue_id in self._stops:
             return None
-        if queue_id not in self._queues:
+        if queue_id not in self._under_way.queues:
             self._unwanted.add(queue_id)
             if not table.is_there(self._session, queue_id):
                 _log.warning(
@@ -327,106 +292,9 @@ class Tailing:
                     queue_id=queue_id,
                 )
             return None
-        return self._queues[queue_id]
+        return self._under_way.queues[queue_id]
 
-    # ---- what is read from the table
-
-    def _refill(self, queue: _Queue, end: int) -> None:
-        """Takes what comes next of a queue, up to `end`, from the table; stops at it if that cannot be."""
-        try:
-            self._take_from_table(queue, end)
-        except (MirrorDiverged, *REFUSALS) as exc:
-            self._stop(queue, exc)
-
-    def _take_from_table(self, queue: _Queue, end: int) -> None:
-        if queue.next_offset < end:
-            _log.info(
-                "mirror.reading_table",
-                "topic %(topic)s queue %(queue)d: offsets %(first_offset)d to %(last_offset)d are read from the table",
-                topic=queue.topic,
-                queue=queue.number,
-                first_offset=queue.next_offset,
-                last_offset=end - 1,
-            )
-        waited = False
-        while queue.next_offset < end and queue.id in self._queues:
-            before = queue.next_offset
-            with closing(table.rows(self._session, queue.id, before, end)) as rows:
-                for offset, row in rows:
-                    if offset != queue.next_offset or queue.id not in self._queues:
-                        break
-                    self._take_refilled(queue, row)
-            if queue.next_offset == before and not self._is_gone(queue, end):
-                if not table.is_there(self._session, queue.id):
-                    _log.warning(
-                        "mirror.queue_deleted",
-                        "topic %(topic)s queue %(queue)d was deleted: mirrored no further",
-                        topic=queue.topic,
-                        queue=queue.number,
-                    )
-                    return
-                if waited:
-                    raise MirrorDiverged(
-                        f"topic {queue.topic} queue {queue.number}: the table has no message at offset "
-                        f"{queue.next_offset}, but one at {end - 1}: messages were deleted by hand; restore them and "
-                        "start the tailer again, or drop the topic",
-                        *(queue.topic, queue.number, queue.next_offset),
-                    )
-                table.await_commits(self._session, queue.id)
-                waited = True
-        queue.repeats_end = queue.next_offset
-
-    def _take_refilled(self, queue: _Queue, row: Row) -> None:
-        if not queue.rows:
-            self._filled.append(queue)
-        queue.rows.append(row)
-        queue.next_offset += 1
-        self.progress.refilled += 1
-        self._refilled_bytes += len(row.headers) + len(row.body) + 100
-        if self._refilled_bytes >= self.config.refill_size_bytes:
-            self.append()
-
-    def _is_gone(self, queue: _Queue, end: int) -> bool:
-        """Whether retention has dropped what comes next of a queue; then the log says so and goes on behind it."""
-        kept = min(table.first_kept(self._session, queue.id), end)
-        if kept <= queue.next_offset:
-            return False
-        self.append()
-        self._mark_hole(queue.topic, queue.number, queue.next_offset, kept)
-        queue.base = queue.next_offset = kept
-        return True
-
-    # ---- appending
-
-    def append(self) -> None:
-        """Everything taken is in the log, on disk; stops at queues whose rows it refuses.
-
-        Raises StorageError: what is not in the log then still waits.
-        """
-        filled = self._filled
-        if not filled:
-            return
-        try:
-            self._append(filled)
-        except REFUSALS:  # nothing was appended, and one of them is why
-            for queue in filled:
-                try:
-                    self._append([queue])
-                except REFUSALS as exc:
-                    self._stop(queue, exc)
-        self._filled = []
-        self._refilled_bytes = 0
-        self._on_progress(self.progress)
-
-    def _append(self, filled: Sequence[_Queue]) -> None:
-        begun_at = time.monotonic()
-        self._sink.append([Batch(queue.topic, queue.number, queue.base, queue.rows) for queue in filled])
-        self.progress.appends.observe(time.monotonic() - begun_at)
-        for queue in filled:
-            self.progress.messages += len(queue.rows)
-            queue.rows = []
-            queue.base = queue.next_offset
-            self._dirty.add(queue.id)
+    # ---- what is told
 
     def _note_lag(self, reading: Reading, *, is_all: bool) -> None:
         if is_all:
@@ -450,12 +318,13 @@ class Tailing:
         if now - self._noted_at < self.config.position_s:
             return
         is_due = now - self._noted_at >= 10 * self.config.position_s
-        if self._dirty or is_due:
-            self._write_positions({queue_id: self._queues[queue_id].base for queue_id in self._dirty})
+        if self._under_way.dirty or is_due:
+            self._write_positions(self._under_way.positions())
 
     def _write_positions(self, positions: Mapping[int, int]) -> None:
-        self._mirrors.write(positions, log=self._sink.name, generation=self._sink.generation)
-        self._dirty.clear()
+        sink = self._sink
+        self._mirrors.write(positions, log=sink.name, log_id=sink.log_id, generation=sink.generation)
+        self._under_way.dirty.clear()
         self._noted_at = time.monotonic()
 
     # ---- the table and the log compared
@@ -468,7 +337,7 @@ class Tailing:
                 self._look = None
                 for queue_id, end in ends.items():
                     self._require_complete(queue_id, end)
-                self.append()
+                self._under_way.append()
             return
         now = time.monotonic()
         if now - self._looked_at < self.config.compare_s:
@@ -477,23 +346,20 @@ class Tailing:
         found = table.queues(self._session, self._include, self._exclude)
         at = wal_end(self._session)
         self._open(self._new_among(found))
-        behind = [in_table for in_table, queue in self._under_way(found) if in_table.end < queue.next_offset]
+        behind = [in_table for in_table, queue in self._under_way.among(found) if in_table.end < queue.next_offset]
         self._fitting([in_table for in_table in behind if table.is_quiet(self._session, in_table.id)])
-        self._look = (at, {in_table.id: in_table.end for in_table, _ in self._under_way(found)})
+        self._look = (at, {in_table.id: in_table.end for in_table, _ in self._under_way.among(found)})
         self._note_goal(found)
 
-    def _under_way(self, found: Sequence[TableQueue]) -> list[tuple[TableQueue, _Queue]]:
-        return [(in_table, queue) for in_table in found if (queue := self._queues.get(in_table.id)) is not None]
-
     def _new_among(self, found: Sequence[TableQueue]) -> list[TableQueue]:
-        return [queue for queue in found if queue.id not in self._queues and queue.id not in self._stops]
+        return [queue for queue in found if queue.id not in self._under_way.queues and queue.id not in self._stops]
 
     def _note_goal(self, found: Sequence[TableQueue]) -> None:
-        left = sum(max(0, in_table.end - queue.next_offset) for in_table, queue in self._under_way(found))
+        left = sum(max(0, in_table.end - queue.next_offset) for in_table, queue in self._under_way.among(found))
         self.progress.goal = self.progress.messages + left
 
     def _require_complete(self, queue_id: int, end: int) -> None:
-        queue = self._queues.get(queue_id)
+        queue = self._under_way.queues.get(queue_id)
         if queue is not None and queue.next_offset < end:
             _log.warning(
                 "mirror.replication_missed",
@@ -512,6 +378,6 @@ class Tailing:
         if reading is None:
             return
         try:
-            self._write_positions({queue_id: self._queues[queue_id].base for queue_id in self._dirty})
+            self._write_positions(self._under_way.positions())
         finally:
             reading.close()

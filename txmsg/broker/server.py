@@ -25,6 +25,7 @@ from txmsg.broker.api.groups import GroupsApi
 from txmsg.broker.api.messages import MessagesApi
 from txmsg.broker.api.notify import NotifyApi
 from txmsg.broker.api.rules import RulesApi
+from txmsg.broker.api.schemas import SchemasApi
 from txmsg.broker.api.settings import SettingsApi
 from txmsg.broker.api.topics import TopicsApi
 from txmsg.broker.audit import AuditUpkeep
@@ -55,6 +56,7 @@ from txmsg.broker.store.messages import Messages
 from txmsg.broker.store.mirrors import Mirrors
 from txmsg.broker.store.retry_administration import RetryAdministration
 from txmsg.broker.store.scheduled import Scheduled
+from txmsg.broker.store.schemas import TopicSchemas
 from txmsg.broker.store.settings import NOTICE as SETTINGS_NOTICE
 from txmsg.broker.store.settings import SettingStore
 from txmsg.broker.store.topic_settings import TopicSettings
@@ -80,6 +82,7 @@ from txmsg.wire.v1 import (
     groups_rpc,
     messages_rpc,
     rules_rpc,
+    schemas_rpc,
     settings_rpc,
     topics_rpc,
     txmsg_rpc,
@@ -250,6 +253,7 @@ class Broker:
                 groups_rpc.Groups: GroupsApi(
                     groups, RetryAdministration(admin_pool), self.delivery, self.check_policies, clients
                 ),
+                schemas_rpc.Schemas: SchemasApi(TopicSchemas(admin_pool), self.topics.ensure),
                 settings_rpc.Settings: SettingsApi(self.settings),
                 topics_rpc.Topics: TopicsApi(TopicSettings(admin_pool), lambda: self.config.retention_s),
             },

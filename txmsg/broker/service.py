@@ -222,7 +222,7 @@ class NotifyService:
             )
             for transaction_id in torn
         }
-        problems |= _errors_of(await self.writer.write(batch, 40 * len(ends)), ends)
+        problems |= _errors_of(await self.writer.write(batch, 40 * len(ends)), ends, batch.commit)
         if unknown and self.on_unknown is not None:
             self.on_unknown()
         committed, rolled_back = len(batch.commit), len(batch.rollback)
@@ -251,7 +251,7 @@ class CheckResolver:
         """Makes these outcomes final. Raises the first problem after all others were written."""
         batch = Batch(commit=[known.bytes for known in commit], rollback=[known.bytes for known in rollback])
         batch.decided_by = dict.fromkeys(batch.ends(), DecidedBy.CHECK)
-        problems = _errors_of(await self.writer.write(batch, 40 * len(batch)), batch.ends())
+        problems = _errors_of(await self.writer.write(batch, 40 * len(batch)), batch.ends(), batch.commit)
         self.counts.committed_by_check += sum(transaction_id not in problems for transaction_id in batch.commit)
         self.counts.rolled_back_by_check += sum(transaction_id not in problems for transaction_id in batch.rollback)
         for error in problems.values():
@@ -337,25 +337,35 @@ def _incomplete(columns: Columns) -> dict[bytes, TxmsgError]:
     }
 
 
-def _errors_of(stored: Mapping[bytes, Problem], ids: Sequence[bytes]) -> dict[bytes, TxmsgError]:
-    """The writer's problems with these ids, as errors."""
+def _errors_of(
+    stored: Mapping[bytes, Problem], ids: Sequence[bytes], commit: Sequence[bytes] = ()
+) -> dict[bytes, TxmsgError]:
+    """The writer's problems with these ids, as errors. commit: those of them that were to be committed."""
     if not stored:
         return {}
+    to_commit = set(commit)
     problems = {transaction_id: stored[transaction_id] for transaction_id in ids if transaction_id in stored}
     return {
-        transaction_id: _error_of(problem, UUID(bytes=transaction_id)) if isinstance(problem, str) else problem
+        transaction_id: _error_of(
+            problem, UUID(bytes=transaction_id), "rolled back" if transaction_id in to_commit else "committed"
+        )
+        if isinstance(problem, str)
+        else problem
         for transaction_id, problem in problems.items()
     }
 
 
-def _error_of(kind: str, transaction_id: UUID) -> TxmsgError:
+def _error_of(kind: str, transaction_id: UUID, other_outcome: str) -> TxmsgError:
     match kind:
         case "other":
             return DuplicateId(f"id {transaction_id} was stored before with another content: use a new id")
         case "resolved":
             return OutcomeConflict(f"transaction {transaction_id} is decided already; this late copy was not stored")
         case "conflict":
-            return OutcomeConflict(f"transaction {transaction_id} already has the other outcome, which is final")
+            return OutcomeConflict(
+                f"transaction {transaction_id} already has the other outcome, which is final: it is {other_outcome}; "
+                f"`txmsg message trace {transaction_id}` shows since when, and by whom"
+            )
         case "expired":
             return OutcomeExpired(
                 f"transaction {transaction_id} is not known: it was never stored, or it was decided longer ago than "

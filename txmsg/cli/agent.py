@@ -13,8 +13,8 @@ from typing import Final
 import click
 
 from txmsg.agent.agent import Agent, read_status
-from txmsg.agent.config import AgentFile, read_agent_file
-from txmsg.agent.control import LIVE, Change, change_settings
+from txmsg.agent.config import LIVE, AgentFile, read_agent_file
+from txmsg.agent.control import Change, change_settings
 from txmsg.agent.figures import dead, figures_of
 from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT

@@ -74,13 +74,21 @@ kafka_config_option: Decorator = click.option(
 _log: Decorator = click.option(
     "--log",
     metavar="LOG",
+    required=True,
+    envvar="TXMSG_LOG",
+    show_envvar=True,
+    help="The log: its directory, the address of its server, or kafka://HOST:PORT.",
+)
+_log_instead: Decorator = click.option(
+    "--log",
+    metavar="LOG",
     help="A MetaQ log instead of a Notify database: its directory, the address of its server, or kafka://HOST:PORT.",
 )
 
 
-def log_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds LOG, --token-file and --kafka-config."""
-    return click.argument("log")(token_file_option(kafka_config_option(command)))
+def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --log, --token-file and --kafka-config."""
+    return _log(token_file_option(kafka_config_option(command)))
 
 
 class LogDirectory(click.Path):
@@ -133,4 +141,4 @@ def administered(command: Callable[..., Any]) -> Callable[..., Any]:
         with open_log(log) as access:
             return command(administration=LogAdministration(access), **others)
 
-    return broker_option(_log(kafka_config_option(with_administration)))
+    return broker_option(_log_instead(kafka_config_option(with_administration)))

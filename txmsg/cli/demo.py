@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import json
 import secrets
-import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
+from rich.table import Table
 
-from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.demo_play import play
+from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
 from txmsg.cli.options import Decorator
+from txmsg.demo.browser import has_browser
 from txmsg.demo.registration import GROUPS
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
-from txmsg.runtime.child import ChildFailed
 
 if TYPE_CHECKING:  # each demo needs packages that the other does not
+    from txmsg.demo.lottery import supervisor as lottery_demo
     from txmsg.demo.registration import supervisor as registration_demo
     from txmsg.demo.trades import supervisor as trades_demo
 
 _REGISTRATION_DATABASES: Final = ("users", *GROUPS, "notify", "attempts")
 _TRADES_DATABASES: Final = ("trades", "stock", "dashboard", "notify")
-_DATABASES: Final = list(dict.fromkeys((*_REGISTRATION_DATABASES, *_TRADES_DATABASES)))
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOTTERY_DATABASES: Final = ("activity", "tickets", "figures", "notify")
+_DATABASES: Final = list(dict.fromkeys((*_REGISTRATION_DATABASES, *_TRADES_DATABASES, *_LOTTERY_DATABASES)))
 
 _keep_option: Decorator = click.option(
     "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the databases in this directory."
@@ -83,9 +78,9 @@ def _kafka(_: click.Context, __: click.Parameter, where: str | None) -> str | No
     return str(address)
 
 
-@click.group()
+@click.group(cls=LazyGroup, path=("demo",), modules={"data-centres": "demo_data_centres"})
 def demo() -> None:
-    """Run an example with real processes on an embedded database."""
+    """Run an example with real processes."""
 
 
 @demo.command(
@@ -147,7 +142,7 @@ def registration(
         plan = Plan(users=users, crashes=crash, slow_ms=slow_ms, down=away, with_console=with_console, secure=secure)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
-    _play(
+    play(
         functools.partial(run, plan),
         functools.partial(_print_registration, users_waited=plan.compared),
         databases=_REGISTRATION_DATABASES,
@@ -274,7 +269,7 @@ def trades(
         )
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
-    _play(
+    play(
         functools.partial(run, plan),
         _print_trades,
         databases=_TRADES_DATABASES,
@@ -310,6 +305,90 @@ def _print_trades(console: Console, result: trades_demo.Result) -> None:
     console.print(facts)
 
 
+def _drawn(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and not has_browser():
+        raise click.BadParameter(
+            "drawing the page needs Chromium and the package playwright: install both, or leave --picture out."
+        )
+    return path
+
+
+@demo.command(
+    short_help="Enter users into a lottery in seconds, while processes are killed.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg demo lottery --users 5000 --seconds 10 --kill --picture lottery.png",
+)
+@click.option("--users", type=int, default=5000, show_default=True, help="Number of users, each of whom gets in.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="How long users keep coming, most of them at the beginning.",
+)
+@click.option("--kill", is_flag=True, help="Kill a process of the page, a printer and the broker once each (SIGKILL).")
+@click.option(
+    "--picture",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_drawn,
+    help="Draw the live page, as it is at the end, into this PNG.",
+)
+@_console_option
+@_keep_option
+@_json_option
+def lottery(
+    *,
+    users: int,
+    seconds: float,
+    kill: bool,
+    picture: Path | None,
+    with_console: bool,
+    keep: Path | None,
+    as_json: bool,
+) -> None:
+    """Have users enter a lottery all at once; tickets are printed at the printers' own pace, and then counted.
+
+    Printers are added and stopped meanwhile. Exit status 1 unless each user has exactly one ticket, and no other ticket
+    is there.
+    """
+    import txmsg.console.server  # noqa: F401 - what is not installed is told before anything starts
+    from txmsg.demo.lottery.supervisor import Plan, run
+
+    try:
+        plan = Plan(users=users, seconds=seconds, kill=kill, with_console=with_console, picture=picture)
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc
+    play(
+        functools.partial(run, plan),
+        _print_lottery,
+        databases=_LOTTERY_DATABASES,
+        title_width=22,
+        verdict="every user has exactly one ticket",
+        keep=keep,
+        as_json=as_json,
+    )
+
+
+def _print_lottery(console: Console, result: lottery_demo.Result) -> None:
+    facts = Table(title="What the lottery came to", title_justify="left", show_header=False)
+    facts.add_column()
+    facts.add_column(justify="right")
+    for name, value in (
+        ("users", f"{result.users:,}"),
+        ("tickets", f"{result.tickets:,}"),
+        ("tickets missing", result.missing),
+        ("tickets duplicated", result.duplicated),
+        ("tickets without an entry (phantom)", result.phantom),
+        ("response time, p50 and p99", f"{result.request_ms.p50} and {result.request_ms.p99} ms"),
+        ("waiting for a ticket, at most", f"{result.backlog_max:,}"),
+        ("users refused at first", f"{result.refused:,}"),
+        ("tries repeated", f"{result.repeated:,}"),
+        *([("killed", ", ".join(result.kills))] if result.kills else []),
+    ):
+        facts.add_row(name, str(value))
+    console.print(facts)
+
+
 @demo.command(
     short_help="Open psql on a database of a kept demo.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg demo connect /tmp/demo users",
@@ -320,137 +399,3 @@ def connect(directory: Path, database: str) -> None:
     """Open psql on a DATABASE that a demo kept with `--keep DIRECTORY`. Stops the server at the end."""
     with EmbeddedPostgres(directory / "postgres") as postgres:
         sys.exit(subprocess.run([binaries_dir() / "psql", postgres.url(database)], check=False).returncode)
-
-
-# ---- a demo that runs
-
-
-def _play(
-    run: Callable[[Path, Bars], Any],
-    show: Callable[[Console, Any], None],
-    *,
-    databases: Sequence[str],
-    title_width: int,
-    verdict: str,
-    keep: Path | None,
-    as_json: bool,
-) -> NoReturn:
-    """Runs a demo, shows its result, and exits. verdict: what is said of a good one."""
-    console = Console(stderr=as_json)  # stdout is for the JSON then
-    try:
-        with (
-            _directory(keep) as directory,
-            Interrupts() as interrupts,
-            Bars(console, interrupts, title_width=title_width) as bars,
-        ):
-            result = run(directory, bars)
-            interrupts.check()
-    except ChildFailed as exc:  # it names the process and the end of its log
-        raise click.ClickException(str(exc)) from exc
-    show(console, result)
-    for finding in result.findings:
-        console.print(finding, style="red", highlight=False)
-    told = verdict if result.clean else "NOT as it must be"
-    console.print(f"{told}; {result.seconds:.1f} s", style="green" if result.clean else "bold red")
-    if keep is not None:
-        console.print(
-            f"The databases are in {keep}; the server ends with the demo. To look into them:", highlight=False
-        )
-        for database in databases:
-            console.print(f"  txmsg demo connect {keep} {database}", highlight=False, soft_wrap=True)
-    if as_json:
-        values = dataclasses.asdict(result)
-        print(json.dumps({name: value for name, value in values.items() if name != "findings"}), flush=True)
-    sys.exit(0 if result.clean else 1)
-
-
-class Bars:
-    """The audience of the demo: one progress bar per phase, behind titles of at most so many characters."""
-
-    def __init__(self, console: Console, interrupts: Interrupts, *, title_width: int) -> None:
-        self._interrupts = interrupts
-        self._progress = Progress(
-            TextColumn(f"{{task.description:<{title_width}}}"),
-            BarColumn(bar_width=12),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
-            console=console,
-            expand=True,  # a narrow terminal cuts the note, not the numbers
-        )
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._finish()
-        self._progress.stop()
-
-    def phase(self, title: str, steps: int) -> None:
-        self._finish()
-        self._task = self._progress.add_task(title, total=steps, note="")
-
-    def progress(self, steps: int, note: str) -> None:
-        assert self._task is not None
-        self._interrupts.check()
-        self._progress.update(self._task, completed=steps, note=note)
-
-    def say(self, text: str) -> None:
-        self._progress.console.print(text, highlight=False)
-
-    def _finish(self) -> None:
-        if self._task is not None:
-            task = self._progress.tasks[self._task]
-            self._progress.update(self._task, completed=task.total)
-            self._progress.stop_task(self._task)
-
-
-@contextlib.contextmanager
-def _directory(keep: Path | None) -> Iterator[Path]:
-    """The empty directory that is to be kept, or one that is removed afterwards. Raises UsageError."""
-    if keep is not None:
-        try:
-            keep.mkdir(parents=True, exist_ok=True)
-        except OSError as exc:
-            raise click.UsageError(f"{keep} cannot be made ({exc}): name another directory") from exc
-        if any(keep.iterdir()):
-            raise click.UsageError(f"{keep} is not empty: name another directory, or empty it")
-        yield keep.resolve()
-        return
-    with tempfile.TemporaryDirectory(prefix="txmsg-demo-", ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
-
-
-class Interrupts:
-    """Ctrl-C, SIGTERM and a terminal that is closed end the demo in order, with all its processes.
-
-    Raised where the main thread is just then, KeyboardInterrupt may be lost (in a finalizer, in a callback of a
-    library). So it is remembered, and `check` raises it again.
-    """
-
-    def __init__(self) -> None:
-        self._interrupted = False
-
-    def __enter__(self) -> Self:
-        is_without_terminal = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as under nohup
-        heard = [signum for signum in _SIGNALS if signum != signal.SIGHUP or not is_without_terminal]
-        self._before = {signum: signal.signal(signum, self._interrupt) for signum in heard}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-
-    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
-        self._interrupted = True
-        raise KeyboardInterrupt
-
-    def check(self) -> None:
-        """Raises KeyboardInterrupt if there was one."""
-        if self._interrupted:
-            raise KeyboardInterrupt

@@ -42,7 +42,9 @@ def print_life(life: MessageLife) -> None:
     for mirror in life.mirrors:
         where = "not mirrored yet"
         if mirror.is_mirrored:
-            tail = f"txmsg metaq tail {mirror.log} {life.topic} --queue {life.queue} --from {life.offset} --limit 1"
+            tail = (
+                f"txmsg metaq tail {life.topic} --log {mirror.log} --queue {life.queue} --from {life.offset} --limit 1"
+            )
             where = f"mirrored; `{tail}` prints it"
         say(f" mirror {mirror.mirror}: {where}")
     for each in life.unknown:

@@ -41,19 +41,25 @@ COMMANDS: Final = {
     "health": "Ask whether a process of this machine is ready.",
     "message": "Find messages by key or id, see what became of them, take back what is not due.",
     "metaq": "Look at MetaQ logs, check and repair them, serve them to other machines.",
+    "outbox": "Look at messages that wait in a business database for a broker: list, relay, delete.",
+    "rocketmq": "Let RocketMQ's official clients send and receive: Java, Go, Node, Rust, Python.",
+    "schema": "Register schemas of topics, show and check them, and describe topics in AsyncAPI.",
     "tailer": "Mirror a Notify database into MetaQ: run, status, verify, fork.",
     "topic": "Create topics, look at them, change their settings, delete them.",
     "up": "Run a database, a broker, MetaQ and a tailer together, for development.",
     "user": "Create users of brokers with authentication, rotate and revoke their tokens.",
+    "worker": "Run an application in processes that are supervised.",
 }
 """Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""
 
 _AS_JSON: Final = "txmsg.as_json"
 _EXTRAS: Final = {
     "google_crc32c": "metaq",
+    "grpc": "rocketmq",
     "jinja2": "console",
     "numpy": "metaq",
     "prometheus_client": "broker",
+    "psutil": "worker",
     "pyarrow": "metaq",
 }
 """What brings a package that the command can do without."""

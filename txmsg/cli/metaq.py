@@ -13,7 +13,7 @@ from rich.table import Table
 from txmsg.access.file import entry_of
 from txmsg.access.tokens import new_token
 from txmsg.administration.log_contents import log_state, log_topics, require_read
-from txmsg.cli.connections import log_argument
+from txmsg.cli.connections import log_option
 from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
 from txmsg.cli.options import duration, json_option
 from txmsg.cli.output import print_facts, print_rows, print_table, say
@@ -35,29 +35,29 @@ _AS_THE_LOG = "log"
     path=("metaq",),
     modules={
         "check": "metaq_contents",
+        "delayed": "metaq_delayed",
         "dump": "metaq_contents",
+        "export": "metaq_export",
         "find": "metaq_find",
         "follow": "metaq_server",
         "promote": "metaq_server",
+        "recall": "metaq_delayed",
         "serve": "metaq_server",
         "tail": "metaq_contents",
     },
 )
 def metaq() -> None:
-    """Serve, inspect, check and repair logs."""
+    """Serve, inspect, export, check and repair logs."""
 
 
 @metaq.command(
     short_help="List the topics of a log.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq topics /var/lib/metaq\n  txmsg metaq topics metaq:7720 --json",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq topics --log /var/lib/metaq\n  txmsg metaq topics --log metaq:7720 --json",
 )
-@log_argument
+@log_option
 @json_option
 def topics(*, log: str, as_json: bool) -> None:
-    """List the topics of a log: queues, offsets kept, and options.
-
-    LOG is a directory, the address of a server, or kafka://HOST:PORT. Missing offsets are shown for directories only.
-    """
+    """List the topics of a log: queues, offsets kept, and options. Missing offsets are shown for directories only."""
     size_bytes: int | None = None
     with open_log(log) as access:
         rows = _rows(access)
@@ -133,12 +133,12 @@ class _Retention(click.ParamType):  # type: ignore[type-arg]
 @metaq.command(
     "set",
     short_help="Set topic options.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq set metaq:7720 trade --flush timed --compression zstd\n"
-    "  txmsg metaq set /var/lib/metaq trade --retention 7d\n"
-    "  txmsg metaq set metaq:7720 trade --write-queues 4 --read-queues 8\n\n"
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq set trade --log metaq:7720 --flush timed --compression zstd\n"
+    "  txmsg metaq set trade --log /var/lib/metaq --retention 7d\n"
+    "  txmsg metaq set trade --log metaq:7720 --write-queues 4 --read-queues 8\n\n"
     "A log has one writer: while a server or a tailer writes the directory, give the server's address.",
 )
-@log_argument
+@log_option
 @click.argument("topic")
 @click.option(
     "--flush",
@@ -223,15 +223,14 @@ def set_(
 
 @metaq.command(
     short_help="Show the state of a log, and whether it accepts appends.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq status metaq:7720\n  txmsg metaq status /var/lib/metaq --json",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq status --log metaq:7720\n  txmsg metaq status --log /var/lib/metaq --json",
 )
-@log_argument
+@log_option
 @json_option
 def status(*, log: str, as_json: bool) -> None:
     """Show the state of a log; of a server, also whether it accepts appends, and its load.
 
-    LOG is a directory, the address of a server, or kafka://HOST:PORT. Exit status 1 if the server accepts no
-    appends, for example because its disk is full.
+    Exit status 1 if the server accepts no appends, for example because its disk is full.
     """
     with open_log(log) as access:
         values = dataclasses.asdict(log_state(access))

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from txmsg.cli.connections import LogDirectory, log_argument, token_file_option
+from txmsg.cli.connections import LogDirectory, log_option, token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import START, json_option
 from txmsg.cli.output import json_text, moment, say, seconds
@@ -42,10 +42,10 @@ _PROBLEMS_SHOWN_MAX = 100
 
 @click.command(
     short_help="Print the messages of a topic, or follow it.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq tail /var/lib/metaq trade --follow --tag paid\n"
-    "  txmsg metaq tail metaq:7720 trade --queue 3 --from 1200 --json",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq tail trade --log /var/lib/metaq --follow --tag paid\n"
+    "  txmsg metaq tail trade --log metaq:7720 --queue 3 --from 1200 --json",
 )
-@log_argument
+@log_option
 @click.argument("topic")
 @click.option(
     "--from",
@@ -73,9 +73,9 @@ def tail(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Print messages of a topic. LOG is a directory, the address of a server, or kafka://HOST:PORT.
+    """Print messages of a topic. Does not affect groups.
 
-    Does not affect groups. Each queue is printed in order. Missing offsets are reported on stderr and skipped.
+    Each queue is printed in order. Missing offsets are reported on stderr and skipped.
     """
     if start is None:
         start = Start.latest() if follow else Start.earliest()

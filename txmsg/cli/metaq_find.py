@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from txmsg.cli.connections import log_argument
+from txmsg.cli.connections import log_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.metaq_contents import message_line, message_values
 from txmsg.cli.options import json_option
@@ -16,11 +16,11 @@ _FOUND_MAX = 1000
 
 @click.command(
     short_help="Find messages by id or key.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq find metaq:7720 trade --id 01976b2e-6a14-7c3e-9d57-0f5a3c2b1d4e.0\n"
-    "  txmsg metaq find /var/lib/metaq trade --key 42 --json\n\n"
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq find trade --log metaq:7720 --id 01976b2e-6a14-7c3e-9d57-0f5a3c2b1d4e.0\n"
+    "  txmsg metaq find trade --log /var/lib/metaq --key 42 --json\n\n"
     "Exit status 1 if there is none.",
 )
-@log_argument
+@log_option
 @click.argument("topic")
 @click.option("--id", "message_id", metavar="ID", help="Id of the message: UUID.NUMBER.")
 @click.option("--key", metavar="KEY", help="Key of the messages.")
@@ -33,7 +33,7 @@ _FOUND_MAX = 1000
 )
 @json_option
 def find(*, log: str, topic: str, message_id: str | None, key: str | None, limit: int, as_json: bool) -> None:
-    """Find messages of a topic that a log keeps. LOG is a directory, the address of a server, or kafka://HOST:PORT.
+    """Find messages of a topic that a log keeps.
 
     By key an index is used; in Kafka, which has none, the whole topic is read. By id the topic is
     read from a minute before the id was made on, until the message is found.

@@ -299,7 +299,7 @@ def _values(found: MirrorStatus) -> dict[str, object]:
         "generation": mirror.generation,
         "seen_at": mirror.seen_at,
         "stopped_queues": len(found.stopped),
-        "behind_messages": found.behind_messages,
+        "waiting": found.behind_messages,
         "behind_s": round(found.behind_s, 3),
         "behind_bytes": slot and slot.behind_bytes,
         "slot": slot and slot.name,
@@ -312,7 +312,7 @@ def _values(found: MirrorStatus) -> dict[str, object]:
 
 
 def _print_queues(found: MirrorStatus) -> None:
-    table = Table("Topic", "Queue", "Mirrored to", "Table to", "Behind", box=None)
+    table = Table("Topic", "Queue", "Mirrored to", "Table to", "Waiting", box=None)
     for state in found.queues:
         behind = max(0, state.end - state.next_offset)
         table.add_row(state.topic, *map(str, (state.queue, state.next_offset, state.end, behind)))

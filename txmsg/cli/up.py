@@ -18,7 +18,7 @@ from txmsg.cli.options import json_option, log_format_option
 from txmsg.cli.settings import config_option
 from txmsg.embedded import EmbeddedPostgres, default_data_dir
 from txmsg.errors import MisuseError
-from txmsg.runtime.child import Child, ChildFailed
+from txmsg.runtime.child import Child, ChildFailed, with_name
 from txmsg.runtime.signals import stopped_by_signals
 from txmsg.wire.address import check_reach, host_and_port
 
@@ -188,11 +188,6 @@ class _Parts:
         children = [self._children[name] for name in order if name in self._children]
         slow = [child.name for child in children if not child.stop(max(0.1, deadline - time.monotonic()))]
         return f"{', '.join(slow)} did not end within {STOP_S_MAX:g} s, and was killed" if slow else ""
-
-
-def with_name(name: str, line: str) -> str:
-    """A line of a part's log. One of JSON names its process itself, and is left as it is for programs."""
-    return line if line.startswith("{") else f"{name:8} {line}"
 
 
 def _print(facts: Mapping[str, str], *, as_json: bool) -> None:

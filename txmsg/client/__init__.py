@@ -10,6 +10,7 @@ from txmsg.client.consumer import Consumer
 from txmsg.client.half import Half
 from txmsg.client.idempotent import idempotent
 from txmsg.client.inbox import purge_inbox
+from txmsg.client.outbox.options import Outbox
 from txmsg.client.producer import Producer
 from txmsg.client.settings import Settings
 from txmsg.client.transactional import transactional_message
@@ -22,6 +23,7 @@ __all__ = [
     "BodyKeys",
     "Consumer",
     "Half",
+    "Outbox",
     "Producer",
     "Settings",
     "held_by",

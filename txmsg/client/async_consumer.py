@@ -17,15 +17,16 @@ from txmsg.client.channel import Brokers, knock
 from txmsg.client.counts import ConsumerCounts
 from txmsg.client.delivery import Delivery
 from txmsg.client.epochs import Epochs
+from txmsg.client.held import Hand
 from txmsg.client.hooks import ConsumerHooks
-from txmsg.client.link import OUT_SIZE_BYTES_MAX, Bounds, Hand, Link, Polling
+from txmsg.client.link import OUT_SIZE_BYTES_MAX, Bounds, Link, Polling
 from txmsg.client.links import Links
 from txmsg.client.options import shards_of
 from txmsg.client.steering import follow
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.lifecycle import AsyncLifecycle, check_count
 from txmsg.consumer.workers import Workers
-from txmsg.errors import InvalidMessage, shown
+from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.metrics.figures import Figures
@@ -39,6 +40,8 @@ from txmsg.settings.clients import (
 )
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
+from txmsg.wire.v1.groups_pb2 import AlterGroupRequest
+from txmsg.wire.v1.groups_rpc import Groups
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 _log = EventLog(__name__)
 
 WATCH_INTERVAL_S_MAX = 5.0
+_ALTER_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,7 @@ class AsyncConsumer(AsyncLifecycle):
         super()._begin()
         self._shards: list[_Shard] = []
         self._counts = ConsumerCounts()
+        self._is_paused = False
 
     def put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
@@ -166,7 +171,7 @@ class AsyncConsumer(AsyncLifecycle):
         take = partial(self._take, Epochs())
 
         def new_link(address: str) -> Link:
-            return Link(
+            link = Link(
                 brokers,
                 address,
                 polling,
@@ -174,6 +179,9 @@ class AsyncConsumer(AsyncLifecycle):
                 take,
                 counts=self._counts,
             )
+            if self._is_paused:
+                link.pause()
+            return link
 
         links = Links(brokers, new_link, group=self.group)
         presence = Presence(brokers, client_id=polling.client_id, consumer_group=self.group)
@@ -226,6 +234,48 @@ class AsyncConsumer(AsyncLifecycle):
             out_size_bytes_max=self._prefetch_bytes,
             visibility_timeout_s=self._visibility_timeout_s,
         )
+
+    def pause(self) -> None:
+        """Receives nothing more until `resume`. What is held is still handled. Returns at once; may be called anywhere.
+
+        Other members of the group go on; `stop_group` stops them all.
+        """
+        self._pause_or_resume(True)
+
+    def resume(self) -> None:
+        """The end of `pause`."""
+        self._pause_or_resume(False)
+
+    async def stop_group(self) -> None:
+        """Stops delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
+
+        What members hold is still handled. Brokers stop within two seconds. Its user must be allowed to administer the
+        group. Raises MisuseError before `start`, and the errors of a call.
+        """
+        await self._alter_group(stopped=True)
+
+    async def start_group(self) -> None:
+        """The end of `stop_group`, and of `txmsg group stop`."""
+        await self._alter_group(stopped=False)
+
+    async def _alter_group(self, *, stopped: bool) -> None:
+        if self._loop is None or self._closing is not None:
+            raise MisuseError(f"the consumer of group {self.group} does not run: start it first")
+        request = AlterGroupRequest(group=self.group, stopped=stopped)
+        calls = [shard.brokers.call(Groups.alter, request, timeout_s=_ALTER_TIMEOUT_S) for shard in self._shards]
+        await asyncio.gather(*calls)
+
+    def _pause_or_resume(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        if self._loop is not None and self._closing is None:
+            self._loop.call_soon_threadsafe(self._tell_links)
+
+    def _tell_links(self) -> None:
+        for shard in self._shards:
+            if self._is_paused:
+                shard.links.pause()
+            else:
+                shard.links.resume()
 
     # ---- work
 

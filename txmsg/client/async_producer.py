@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from txmsg.checker.fence import AsyncFence, FenceCheckListener
+from txmsg.checker.fence import AsyncFence, AsyncFenceStore, FenceCheckListener, FenceStore
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.attach import Presence
 from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
@@ -23,10 +23,13 @@ from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.hooks import ProducerHooks
 from txmsg.client.late_async import AsyncLateTransaction
 from txmsg.client.options import check_listener_of, shards_of
+from txmsg.client.outbox.relay import Relay
+from txmsg.client.outbox.state import OutboxState
+from txmsg.client.schemas import register_schemas
 from txmsg.client.sender import Sender
 from txmsg.client.shards import Shards, find_shards
 from txmsg.client.traced import sending, telling
-from txmsg.errors import MisuseError, OutcomeUnknown
+from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.forks import renew_in_children
 from txmsg.message import (
     Message,
@@ -41,6 +44,7 @@ from txmsg.message import (
 )
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
+from txmsg.typed.topic import Topic
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
 
@@ -49,6 +53,8 @@ if TYPE_CHECKING:
     from txmsg.tracing import Tracing
 
 TIMEOUT_S_MAX = 24 * 3600.0
+_RELAY_END_S = 5.0
+"""How long the relay, which leaves its turn in the business database, is waited for."""
 
 
 class AsyncProducer:
@@ -94,6 +100,7 @@ class AsyncProducer:
         self.group = check_name("producer group", group)
         self.check_listener = check_listener_of(check_listener)
         self._fence = _fence_of(self.check_listener)
+        self._uses_outbox = False
         self.timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
         self.hooks = hooks or ProducerHooks()
         self.tracing = tracing
@@ -111,6 +118,13 @@ class AsyncProducer:
         self._senders: Sequence[Sender] = ()
         self._counts = ProducerCounts()
         self._presences: list[asyncio.Task[None]] = []
+        self._outbox = OutboxState()
+        self._relaying: asyncio.Task[None] | None = None
+
+    def _reopen(self, brokers: str | Sequence[str | Sequence[str]]) -> None:
+        """Makes it what it was before its first use, at these brokers. For an application that starts again."""
+        self._addresses = shards_of(brokers)
+        self._renew()
 
     @property
     def fence(self) -> AsyncFence | None:
@@ -134,12 +148,12 @@ class AsyncProducer:
         if self._closed:
             return
         self._closed = True
+        if self._relaying is not None:  # first: it sends
+            await _cancelled(self._relaying, wait_s=_RELAY_END_S)
         if self._sender is not None:
             await self._sender.drain()
         for presence in self._presences:
-            presence.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await presence
+            await _cancelled(presence)
         await asyncio.gather(*(brokers.close() for brokers in self._brokers))
 
     async def __aenter__(self) -> Self:
@@ -164,7 +178,7 @@ class AsyncProducer:
         return self._sender
 
     async def _connect(self) -> None:
-        fence_id = b"" if self.fence is None else (await self.fence.fence_id()).bytes
+        fence_id = await _fence_id_of(self.fence, self.check_listener)
         if not self._brokers:
             self._brokers = [Brokers(addresses, **self._access) for addresses in self._addresses]
         if len(self._brokers) > 1:
@@ -186,11 +200,15 @@ class AsyncProducer:
             self._presences.append(asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
         self._senders = senders
         self._sender = Shards(senders, timeout_s=self.timeout_s) if len(senders) > 1 else senders[0]
+        if self._uses_outbox:
+            self._relay_outbox()
 
     def put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
         self._counts.put(figures)
         figures.add("txmsg_client_pending_items", sum(sender.pending_items() for sender in self._senders))
+        if self._uses_outbox:
+            self._outbox.put(figures)
 
     # ---- plain messages
 
@@ -233,6 +251,15 @@ class AsyncProducer:
         sender = self._sender_here() or await self._started()
         return recalled(message_id, await sender.recall(transaction_id.bytes, n))
 
+    async def register_schemas(self, *topics: Topic[Any]) -> None:
+        """Registers the schemas of these topics, if they are not: in each Notify database, one after the other.
+
+        Raises MisuseError, with the fields, for one that is not compatible with the latest version, BrokerUnavailable,
+        OutcomeUnknown, PermissionDenied.
+        """
+        await self._started()
+        await register_schemas(self._brokers, topics, timeout_s=self.timeout_s)
+
     # ---- transactions
 
     def transaction(self, session: AsyncSession) -> AsyncLateTransaction:
@@ -253,9 +280,17 @@ class AsyncProducer:
         return await self._half(messages, transaction_id, carry_context=transaction_id is None)
 
     async def _half(
-        self, messages: Sequence[Message], transaction_id: TransactionId | None, *, carry_context: bool
+        self,
+        messages: Sequence[Message],
+        transaction_id: TransactionId | None,
+        *,
+        carry_context: bool,
+        wait_s: float | None = None,
     ) -> Half:
-        """As `half`. carry_context: the messages carry the context of this call, if it is traced."""
+        """As `half`. carry_context: the messages carry the context of this call, if it is traced.
+
+        wait_s: after so long BrokerUnavailable is raised; what is stored later is rolled back. Without transaction_id.
+        """
         self.hooks.before_half()
         sender = self._sender_here() or await self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
@@ -266,12 +301,95 @@ class AsyncProducer:
                 id_bytes, trace.carried_by(messages) if trace is not None and carry_context else messages, waiter
             )
             sender.halves.offer(entry)
+            if wait_s is not None and isinstance(entry, FreshEntry):
+                await self._wait_for(entry, waiter, wait_s)
             shard = await waiter  # first: the entry may get another id on its way
             if trace is not None:
                 trace.stored(entry.transaction_id)
         half = Half(entry.transaction_id, shard, trace)
         self.hooks.after_half(half)
         return half
+
+    async def _wait_for(self, entry: FreshEntry, waiter: asyncio.Future[bytes], wait_s: float) -> None:
+        """Returns when the entry is answered. Raises BrokerUnavailable after wait_s."""
+        try:
+            await asyncio.wait((waiter,), timeout=wait_s)
+        except asyncio.CancelledError:
+            waiter.cancel()
+            raise
+        if not waiter.done():
+            self._roll_back_late(entry)
+            raise BrokerUnavailable(f"no broker has stored the half message within {wait_s:g} s")
+
+    def _roll_back_late_from_thread(self, entry: FreshEntry) -> None:
+        """The same on the loop, after what is under way there for this entry: whoever leads its batch may wake it."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._roll_back_late, entry)
+
+    def _roll_back_late(self, entry: FreshEntry) -> None:
+        """Nobody waits for it: rolled back if it is stored all the same."""
+        assert self._loop is not None
+        loop = self._loop
+
+        def stored(shard: bytes) -> None:
+            loop.call_soon_threadsafe(self._end_soon, Half(entry.transaction_id, shard), TransactionState.ROLLBACK)
+
+        entry.go_on_without(stored)
+
+    def _as_sent(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Messages that are kept: encrypted, and with the context of this call."""
+        messages = messages_of(messages, self.encryption)
+        with sending(self.tracing, "send", messages, self.group) as trace:
+            return messages if trace is None else trace.carried_by(messages)
+
+    async def _half_of_kept(self, messages: Sequence[Message], born_at_us: int) -> Half:
+        """Halves of messages that were kept, under a new transaction id. Cancelled: rolled back if they are stored."""
+        self.hooks.before_half()
+        sender = self._sender_here() or await self._started()
+        entry = FreshEntry(new_transaction_id_bytes(), messages, waiter := sender.new_waiter())
+        entry.born_at_us = born_at_us
+        sender.halves.offer(entry)
+        try:
+            await asyncio.wait((waiter,))
+        except asyncio.CancelledError:
+            self._roll_back_late(entry)
+            raise
+        half = Half(entry.transaction_id, waiter.result())
+        self.hooks.after_half(half)
+        return half
+
+    def use_outbox(self) -> None:
+        """Relays what is in the outbox of the group, from the start on. Idempotent; the decorator calls it.
+
+        Raises MisuseError without a fence.
+        """
+        _check_fence(self._fence, self.group)
+        if self._uses_outbox:
+            return
+        self._uses_outbox = True
+        if self._loop is not None and self._sender is not None:
+            self._loop.call_soon_threadsafe(self._relay_outbox)
+
+    async def relay_outbox(self) -> int:
+        """Relays what waits in the outbox of the group now, also what was refused. How many transactions they were.
+
+        Whether the outbox is in use here or not. Raises BrokerUnavailable when nothing could be relayed, and what the
+        business database raises.
+        """
+        return await self._new_relay().relay_all(self.timeout_s)
+
+    def _relay_outbox(self) -> None:
+        if self._relaying is None and not self._closed:
+            self._relaying = asyncio.create_task(self._new_relay().run(), name=f"txmsg-outbox-{self.group}")
+
+    def _new_relay(self) -> Relay:
+        return Relay(
+            _check_fence(self._fence, self.group),
+            self.group,
+            self._outbox,
+            store=self._half_of_kept,
+            tell=self.end_soon,
+        )
 
     async def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
         """Reports the outcome of the local transaction. Returns when it is on disk.
@@ -317,6 +435,33 @@ class AsyncProducer:
         """The sender if everything is as usual; None sends the caller the long way, which says what is wrong."""
         # A forked child has another loop, or none: no need to ask for the pid each time.
         return None if self._closed or self._loop is not asyncio.get_running_loop() else self._sender
+
+
+async def _fence_id_of(fence: AsyncFence | None, listener: CheckMessageListener | None) -> bytes:
+    """What halves are stamped with; nothing where no fence answers checks."""
+    if isinstance(listener, FenceStore):
+        return (await asyncio.to_thread(listener.fence_id)).bytes
+    if isinstance(listener, AsyncFenceStore):
+        return (await listener.fence_id()).bytes
+    return b"" if fence is None else (await fence.fence_id()).bytes
+
+
+def _check_fence(fence: AsyncFence | None, group: str) -> AsyncFence:
+    if fence is None:
+        raise MisuseError(
+            f"the outbox of producer group {group} needs a fence, whose database it stands in: give the producer "
+            "check_listener=FenceCheckListener(engine)"
+        )
+    return fence
+
+
+async def _cancelled(task: asyncio.Task[None], *, wait_s: float | None = None) -> None:
+    """Cancels a task, and returns when it has ended, or after wait_s."""
+    task.cancel()
+    if not (await asyncio.wait((task,), timeout=wait_s))[0]:
+        return
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def _fence_of(listener: CheckMessageListener | None) -> AsyncFence | None:

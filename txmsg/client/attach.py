@@ -97,6 +97,7 @@ class Presence:
                         streams[address] = tasks.create_task(self._stay_attached(address))
                     await changed.wait()
         finally:
+            self._brokers.unwatch(changed.set)
             if self._asker is not None:
                 self._asker.close()
 

@@ -37,6 +37,7 @@ class Waiter(Protocol):
     """A caller's future: asyncio's, or that of concurrent.futures for a caller on another thread."""
 
     def done(self) -> bool: ...
+    def result(self) -> bytes: ...
     def set_result(self, result: bytes, /) -> None: ...
     def set_exception(self, exception: BaseException, /) -> None: ...
     def exception(self) -> BaseException | None: ...
@@ -97,7 +98,8 @@ class SendEntry(Entry):
         for message in messages:
             if not isinstance(message, Message):
                 raise InvalidMessage(
-                    f"{shown(message)} is of type {type(message).__name__}, not a Message: send Message(topic, body)"
+                    f"{shown(message)} is of type {type(message).__name__}, not a Message: send Message(topic, body), "
+                    "or what message(payload) of a Topic makes"
                 )
             size_bytes += len(message.body) + _MESSAGE_OVERHEAD_BYTES
             if message.key is not None:
@@ -129,6 +131,39 @@ class FreshEntry(SendEntry):
     """Halves whose transaction id was not returned yet: they may go to another Notify database under another id."""
 
     __slots__ = ()
+
+    def go_on_without(self, stored: Callable[[bytes], object]) -> None:
+        """The caller waits no more. What was not sent never is; of what is stored all the same, `stored` is told."""
+        waiter, self.waiter = self.waiter, _Gone(stored)
+        if waiter is not None and waiter.done() and waiter.exception() is None:
+            stored(waiter.result())
+
+    def abandoned(self) -> bool:
+        return isinstance(self.waiter, _Gone) or super().abandoned()
+
+
+class _Gone:
+    """Stands where the waiter of a caller was that went on."""
+
+    __slots__ = ("_stored",)
+
+    def __init__(self, stored: Callable[[bytes], object]) -> None:
+        self._stored = stored
+
+    def done(self) -> bool:
+        return False
+
+    def result(self) -> bytes:
+        raise AssertionError("it is never done")
+
+    def set_result(self, result: bytes, /) -> None:
+        self._stored(result)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Nothing was stored, or a check-back removes it."""
+
+    def exception(self) -> BaseException | None:
+        return None
 
 
 class EndEntry(Entry):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time
-from decimal import Decimal
-from uuid import UUID
+from typing import Any
 
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import Message, check_name
-
-_INT_KEY_MAX = 10**100
+from txmsg.typed.text import NOT_JSON, json_of, key_of, named, why_not_json
+from txmsg.typed.topic import Topic
 
 Key = str | Callable[..., object] | None
 Builder = Callable[..., Message | Sequence[Message] | bytes]
@@ -29,7 +26,7 @@ class MessagePlan:
 
     owner: str
     signature: inspect.Signature
-    topic: str | None
+    topic: str | Topic[Any] | None
     key: Key
     ordering_key: Key = None
     tag: str | None
@@ -38,7 +35,9 @@ class MessagePlan:
     gives_session: bool = False
 
     def __post_init__(self) -> None:
-        if self.topic is not None:
+        if isinstance(self.topic, Topic):
+            self._check_typed(self.topic)
+        elif self.topic is not None:
             check_name("topic", self.topic)
         elif self.builder is None:
             raise MisuseError(
@@ -57,6 +56,25 @@ class MessagePlan:
                     f"{what}={shown(key)} names no argument of {self.owner}: there are "
                     f"{', '.join(self._names()) or 'none'}; give one of these, or a function of the arguments"
                 )
+
+    def _check_typed(self, topic: Topic[Any]) -> None:
+        for what, key in (("key", self.key), ("ordering_key", self.ordering_key)):
+            if key is not None:
+                raise MisuseError(
+                    f"{what}= of {self.owner} is given beside {topic!r}, which knows the keys of its messages: write "
+                    f"Topic(..., {what}=...)"
+                )
+        if self.builder is not None:
+            raise MisuseError(
+                f"message= of {self.owner} is given beside topic={topic!r}: leave topic= out, and let message= return "
+                "what its message() makes"
+            )
+        if len(self._names()) != 1 and not topic.is_made_of(self._names()):
+            kind = topic.payload_type.__name__
+            raise MisuseError(
+                f"the arguments {self._call()} of {self.owner} are neither one {kind} nor those that {kind} is made "
+                f"of: give message= a function that returns what the message() of {topic!r} makes, instead of topic="
+            )
 
     def _names(self) -> list[str]:
         return [name for name in self.signature.parameters if name != self.receiver]
@@ -77,6 +95,8 @@ class MessagePlan:
             raise TypeError(f"{self.owner} takes {self._call()}{given}: {exc}") from None
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if name != self.receiver}
+        if isinstance(self.topic, Topic):
+            return [self.topic.message(self._payload(self.topic, arguments), tag=self.tag)]
         built: object
         if self.builder is None:
             built = body_of_arguments(arguments, owner=self.owner)
@@ -94,6 +114,14 @@ class MessagePlan:
         if not messages:
             raise MisuseError(f"message= of {self.owner} returned no message: give one, or do not decorate it")
         return messages
+
+    def _payload(self, topic: Topic[Any], arguments: Mapping[str, object]) -> object:
+        """The one argument, if it is a payload; else what is made of all."""
+        if len(arguments) == 1:
+            (argument,) = arguments.values()
+            if isinstance(argument, topic.payload_type):
+                return argument
+        return topic.made_of(arguments, owner=self.owner)
 
     def _several(self, built: object) -> list[Message]:
         several: list[Message] = []
@@ -117,21 +145,13 @@ class MessagePlan:
         if key is None:
             return None
         value = key(*args, **kwargs) if callable(key) else arguments[key]
-        if value is None or isinstance(value, str):
-            return value
-        if isinstance(value, UUID | Decimal) or (isinstance(value, int) and abs(value) < _INT_KEY_MAX):
-            return str(value)
-        if isinstance(value, date | time):
-            return value.isoformat()
-        raise InvalidMessage(
-            f"the {what} of {self.owner} is {_named(value)}, which has no short text form: give {what}= a function "
-            "that returns str"
-        )
-
-
-def _named(value: object) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+        text = key_of(value)
+        if text is None and value is not None:
+            raise InvalidMessage(
+                f"the {what} of {self.owner} is {named(value)}, which has no short text form: give {what}= a function "
+                "that returns str"
+            )
+        return text
 
 
 def body_of_arguments(arguments: Mapping[str, object], *, owner: str) -> bytes:
@@ -141,33 +161,14 @@ def body_of_arguments(arguments: Mapping[str, object], *, owner: str) -> bytes:
     the function that was called.
     """
     try:
-        return _ENCODER.encode(arguments).encode()
-    except (TypeError, ValueError, RecursionError):
+        return json_of(arguments)
+    except NOT_JSON:
         for name, value in arguments.items():
             try:
-                _ENCODER.encode(value).encode()
-            except (TypeError, ValueError, RecursionError) as exc:
+                json_of(value)
+            except NOT_JSON as exc:
                 raise InvalidMessage(
-                    f"argument {name!r} of {owner} is {_named(value)} that JSON cannot represent ({_reason(exc)}): "
+                    f"argument {name!r} of {owner} is {named(value)} that JSON cannot represent ({why_not_json(exc)}): "
                     "give @transactional_message a message= function that builds the body"
                 ) from exc
         raise
-
-
-def _reason(exc: Exception) -> str:
-    if isinstance(exc, UnicodeEncodeError):
-        return f"it holds the lone surrogate {exc.object[exc.start]!r}"
-    if isinstance(exc, RecursionError):
-        return "it is nested too deeply"
-    return str(exc).removesuffix("; use sys.set_int_max_str_digits() to increase the limit")
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, UUID | Decimal):
-        return str(value)
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    raise TypeError(f"there is no JSON for {type(value).__name__}")
-
-
-_ENCODER = json.JSONEncoder(default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -100,6 +100,10 @@ class Brokers:
         """Calls `changed` whenever `addresses` has changed."""
         self._watchers.append(changed)
 
+    def unwatch(self, changed: Callable[[], None]) -> None:
+        """The end of `watch`."""
+        self._watchers.remove(changed)
+
     def learn(self, address: str, route: RouteChanged) -> None:
         """Takes what the broker at `address` says of itself and the others.
 

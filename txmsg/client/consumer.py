@@ -11,6 +11,7 @@ from txmsg.client.link import OUT_SIZE_BYTES_MAX
 from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds
+from txmsg.runtime.process import shared_loop
 from txmsg.runtime.start import Start
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
@@ -61,6 +62,29 @@ class Consumer(Lifecycle[AsyncConsumer]):
             )
         )
         self.hooks = self._core.hooks
+
+    def pause(self) -> None:
+        """Receives nothing more until `resume`. What is held is still handled. Returns at once; may be called anywhere.
+
+        Other members of the group go on; `stop_group` stops them all.
+        """
+        self._core.pause()
+
+    def resume(self) -> None:
+        """The end of `pause`."""
+        self._core.resume()
+
+    def stop_group(self) -> None:
+        """Stops delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
+
+        What members hold is still handled. Brokers stop within two seconds. Its user must be allowed to administer the
+        group. Raises MisuseError before `start`, and the errors of a call.
+        """
+        shared_loop().call(self._core.stop_group())
+
+    def start_group(self) -> None:
+        """The end of `stop_group`, and of `txmsg group stop`."""
+        shared_loop().call(self._core.start_group())
 
     def put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from txmsg.client.link import Hand, Link
+from txmsg.client.held import Hand
+from txmsg.client.link import Link
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run

@@ -10,20 +10,25 @@ itself, the answer is UNKNOWN and the check-back decides. Exceptions go to the c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence import Fence
 from txmsg.checker.fence.engines import in_session, sync_session_of
+from txmsg.checker.fence.store import FenceStore
+from txmsg.client.connections.rows import write_fence
+from txmsg.client.connections.transaction import ConnectionTransaction
 from txmsg.client.guard import SessionGuard, keep_loaded
 from txmsg.client.half import Half
 from txmsg.client.halves import Halves
 from txmsg.client.outcome_log import OUTCOME_WAIT_S, log_untold
 from txmsg.client.traced import local_transaction
-from txmsg.errors import TxmsgError
+from txmsg.connections.opening import Driver
+from txmsg.errors import MisuseError, TxmsgError
 from txmsg.logs import EventLog
-from txmsg.message import Message, TransactionState
+from txmsg.message import Message, TransactionId, TransactionState
 
 _log = EventLog(__name__)
 
@@ -46,35 +51,89 @@ def run(producer: Halves, messages: Sequence[Message], work: Callable[[], R]) ->
 def run_in_session(
     producer: Halves,
     messages: Sequence[Message],
-    factory: Callable[[], Session],
-    work: Callable[[Session], R],
+    factory: Callable[[], Any] | FenceStore[Any],
+    work: Callable[[Any], R],
     *,
     owner: str,
 ) -> R:
     """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome."""
-    half = producer.half(messages)
-    guard: SessionGuard | None = None
+    return go_on_in_session(producer, producer.half(messages), factory, work, owner=owner)
+
+
+def go_on_in_session(
+    producer: Halves,
+    half: Half,
+    factory: Callable[[], Any] | FenceStore[Any],
+    work: Callable[[Any], R],
+    *,
+    owner: str,
+) -> R:
+    """What comes after the half messages."""
+    local = LocalTransaction(producer.fence, half.transaction_id, owner)
     try:
         with local_transaction(half):
-            with factory() as session:
-                keep_loaded(sync_session_of(session), owner)
-                guard = watch = SessionGuard(sync_session_of(session), owner=owner)
-                with watch:
-                    if producer.fence is not None:
-                        producer.fence.write(session, half.transaction_id)
-                        watch.own_row = producer.fence.own_row(half.transaction_id)
-                    result = work(session)
-                    in_session(session, lambda _: watch.end_work())
-                    session.commit()
-                    watch.check_committed()
+            result = local.run(factory, work)
     except BaseException as exc:
         state = TransactionState.UNKNOWN
-        if producer.fence is not None and _was_not_sent(guard, exc):
-            state = settle_by_fence(producer.fence, half)
+        fence_check = _fence_check(producer, factory)
+        if fence_check is not None and _was_not_sent(local.guard, exc):
+            state = settle_by_fence(fence_check, half)
         tell(producer, half, state, wait=isinstance(exc, Exception))
         raise
     tell(producer, half, TransactionState.COMMIT)
     return result
+
+
+class LocalTransaction:
+    """`work` in a session or on a connection of its own behind the fence row of its id, and the commit.
+
+    guard: what has watched it, as soon as there is a session.
+    """
+
+    def __init__(self, fence: Fence | None, transaction_id: TransactionId, owner: str) -> None:
+        self.guard: SessionGuard | None = None
+        self._fence = fence
+        self._transaction_id = transaction_id
+        self._owner = owner
+
+    def run(self, factory: Callable[[], Any] | FenceStore[Any], work: Callable[[Any], R]) -> R:
+        """What `work` returns, if it is committed."""
+        if isinstance(factory, FenceStore):
+            return self._run_in(factory.transaction(self._transaction_id), work)
+        opened = factory()
+        if not isinstance(opened, Session):
+            row = None if self._fence is None else self._write_fence
+            return self._run_in(ConnectionTransaction(opened, row, owner=self._owner), work)
+        with opened as session:
+            keep_loaded(sync_session_of(session), self._owner)
+            self.guard = watch = SessionGuard(sync_session_of(session), owner=self._owner)
+            with watch:
+                if self._fence is not None:
+                    self._fence.write(session, self._transaction_id)
+                    watch.own_row = self._fence.own_row(self._transaction_id)
+                result = work(session)
+                in_session(session, lambda _: watch.end_work())
+                session.commit()
+                watch.check_committed()
+        return result
+
+    def _run_in(self, transaction: AbstractContextManager[Any], work: Callable[[Any], R]) -> R:
+        with transaction as opened:
+            return work(opened)
+        raise MisuseError(
+            f"the transaction of {self._owner} hid an exception that was raised inside it, and may have committed or "
+            "not: the context manager must let exceptions out"
+        )
+
+    def _write_fence(self, driver: Driver, connection: Any) -> None:
+        assert self._fence is not None, "where there is none, no row is written"
+        write_fence(driver, connection, self._transaction_id, self._fence.fence_id())
+
+
+def _fence_check(producer: Halves, factory: object) -> Callable[[TransactionId], TransactionState] | None:
+    if isinstance(factory, FenceStore):
+        return factory.outcome
+    return None if producer.fence is None else producer.fence.check
 
 
 def _was_not_sent(guard: SessionGuard | None, exc: BaseException) -> bool:
@@ -82,11 +141,11 @@ def _was_not_sent(guard: SessionGuard | None, exc: BaseException) -> bool:
     return isinstance(exc, Exception) and (guard is None or not guard.commit_sent)
 
 
-def settle_by_fence(fence: Fence, half: Half) -> TransactionState:
+def settle_by_fence(fence_check: Callable[[TransactionId], TransactionState], half: Half) -> TransactionState:
     # A commit on the DB-API connection itself, or inside a stored procedure of MySQL, is seen by no event. So a
     # function that raised is checked like any other: the fence says what its transaction became, and shuts the door.
     try:
-        return fence.check(half.transaction_id)
+        return fence_check(half.transaction_id)
     except Exception as exc:  # noqa: BLE001 - the caller is to see its own error
         _log.warning(
             "transaction.fence_unreadable",

@@ -8,20 +8,25 @@ itself, the answer is UNKNOWN and the check-back decides. Exceptions go to the c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from txmsg.checker.fence import AsyncFence
 from txmsg.checker.fence.engines import in_session_async, sync_session_of
+from txmsg.checker.fence.store import AsyncFenceStore
+from txmsg.client.connections.rows_async import write_fence
+from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
 from txmsg.client.guard import SessionGuard, keep_loaded
 from txmsg.client.half import Half
 from txmsg.client.halves_async import AsyncHalves
 from txmsg.client.outcome_log import OUTCOME_WAIT_S, log_untold
 from txmsg.client.traced import local_transaction
-from txmsg.errors import TxmsgError
+from txmsg.connections.opening import AsyncDriver
+from txmsg.errors import MisuseError, TxmsgError
 from txmsg.logs import EventLog
-from txmsg.message import Message, TransactionState
+from txmsg.message import Message, TransactionId, TransactionState
 
 _log = EventLog(__name__)
 
@@ -44,35 +49,91 @@ async def run(producer: AsyncHalves, messages: Sequence[Message], work: Callable
 async def run_in_session(
     producer: AsyncHalves,
     messages: Sequence[Message],
-    factory: Callable[[], AsyncSession],
-    work: Callable[[AsyncSession], Awaitable[R]],
+    factory: Callable[[], Any] | AsyncFenceStore[Any],
+    work: Callable[[Any], Awaitable[R]],
     *,
     owner: str,
 ) -> R:
     """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome."""
-    half = await producer.half(messages)
-    guard: SessionGuard | None = None
+    return await go_on_in_session(producer, await producer.half(messages), factory, work, owner=owner)
+
+
+async def go_on_in_session(
+    producer: AsyncHalves,
+    half: Half,
+    factory: Callable[[], Any] | AsyncFenceStore[Any],
+    work: Callable[[Any], Awaitable[R]],
+    *,
+    owner: str,
+) -> R:
+    """What comes after the half messages."""
+    local = AsyncLocalTransaction(producer.fence, half.transaction_id, owner)
     try:
         with local_transaction(half):
-            async with factory() as session:
-                keep_loaded(sync_session_of(session), owner)
-                guard = watch = SessionGuard(sync_session_of(session), owner=owner)
-                with watch:
-                    if producer.fence is not None:
-                        await producer.fence.write(session, half.transaction_id)
-                        watch.own_row = producer.fence.own_row(half.transaction_id)
-                    result = await work(session)
-                    await in_session_async(session, lambda _: watch.end_work())
-                    await session.commit()
-                    watch.check_committed()
+            result = await local.run(factory, work)
     except BaseException as exc:
         state = TransactionState.UNKNOWN
-        if producer.fence is not None and _was_not_sent(guard, exc):
-            state = await settle_by_fence(producer.fence, half)
+        fence_check = _fence_check(producer, factory)
+        if fence_check is not None and _was_not_sent(local.guard, exc):
+            state = await settle_by_fence(fence_check, half)
         await tell(producer, half, state, wait=isinstance(exc, Exception))
         raise
     await tell(producer, half, TransactionState.COMMIT)
     return result
+
+
+class AsyncLocalTransaction:
+    """`work` in a session or on a connection of its own behind the fence row of its id, and the commit.
+
+    guard: what has watched it, as soon as there is a session.
+    """
+
+    def __init__(self, fence: AsyncFence | None, transaction_id: TransactionId, owner: str) -> None:
+        self.guard: SessionGuard | None = None
+        self._fence = fence
+        self._transaction_id = transaction_id
+        self._owner = owner
+
+    async def run(self, factory: Callable[[], Any] | AsyncFenceStore[Any], work: Callable[[Any], Awaitable[R]]) -> R:
+        """What `work` returns, if it is committed."""
+        if isinstance(factory, AsyncFenceStore):
+            return await self._run_in(factory.transaction(self._transaction_id), work)
+        opened = factory()
+        if not isinstance(opened, AsyncSession):
+            row = None if self._fence is None else self._write_fence
+            return await self._run_in(AsyncConnectionTransaction(opened, row, owner=self._owner), work)
+        async with opened as session:
+            keep_loaded(sync_session_of(session), self._owner)
+            self.guard = watch = SessionGuard(sync_session_of(session), owner=self._owner)
+            with watch:
+                if self._fence is not None:
+                    await self._fence.write(session, self._transaction_id)
+                    watch.own_row = self._fence.own_row(self._transaction_id)
+                result = await work(session)
+                await in_session_async(session, lambda _: watch.end_work())
+                await session.commit()
+                watch.check_committed()
+        return result
+
+    async def _run_in(self, transaction: AbstractAsyncContextManager[Any], work: Callable[[Any], Awaitable[R]]) -> R:
+        async with transaction as opened:
+            return await work(opened)
+        raise MisuseError(
+            f"the transaction of {self._owner} hid an exception that was raised inside it, and may have committed or "
+            "not: the context manager must let exceptions out"
+        )
+
+    async def _write_fence(self, driver: AsyncDriver, connection: Any) -> None:
+        assert self._fence is not None, "where there is none, no row is written"
+        await write_fence(driver, connection, self._transaction_id, await self._fence.fence_id())
+
+
+def _fence_check(
+    producer: AsyncHalves, factory: object
+) -> Callable[[TransactionId], Awaitable[TransactionState]] | None:
+    if isinstance(factory, AsyncFenceStore):
+        return factory.outcome
+    return None if producer.fence is None else producer.fence.check
 
 
 def _was_not_sent(guard: SessionGuard | None, exc: BaseException) -> bool:
@@ -80,11 +141,13 @@ def _was_not_sent(guard: SessionGuard | None, exc: BaseException) -> bool:
     return isinstance(exc, Exception) and (guard is None or not guard.commit_sent)
 
 
-async def settle_by_fence(fence: AsyncFence, half: Half) -> TransactionState:
+async def settle_by_fence(
+    fence_check: Callable[[TransactionId], Awaitable[TransactionState]], half: Half
+) -> TransactionState:
     # A commit on the DB-API connection itself, or inside a stored procedure of MySQL, is seen by no event. So a
     # function that raised is checked like any other: the fence says what its transaction became, and shuts the door.
     try:
-        return await fence.check(half.transaction_id)
+        return await fence_check(half.transaction_id)
     except Exception as exc:  # noqa: BLE001 - the caller is to see its own error
         _log.warning(
             "transaction.fence_unreadable",

@@ -13,6 +13,7 @@ from txmsg.client.half import Half
 from txmsg.message import Message, TransactionId, TransactionState
 
 if TYPE_CHECKING:
+    from txmsg.client.outbox.state import OutboxState
     from txmsg.tracing import Tracing
 
 
@@ -27,7 +28,22 @@ class Halves(Protocol):
     def tracing(self) -> Tracing | None: ...
     def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
     def _half(
-        self, messages: Sequence[Message], transaction_id: TransactionId | None, *, carry_context: bool
+        self,
+        messages: Sequence[Message],
+        transaction_id: TransactionId | None,
+        *,
+        carry_context: bool,
+        wait_s: float | None = None,
     ) -> Half: ...
     def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
     def end_soon(self, half: Half, state: TransactionState) -> None: ...
+
+
+class KeptHalves(Halves, Protocol):
+    """The same of a producer that has an outbox."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def _outbox(self) -> OutboxState: ...
+    def _as_sent(self, messages: Sequence[Message]) -> Sequence[Message]: ...

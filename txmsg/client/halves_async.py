@@ -11,6 +11,7 @@ from txmsg.client.half import Half
 from txmsg.message import Message, TransactionId, TransactionState
 
 if TYPE_CHECKING:
+    from txmsg.client.outbox.state import OutboxState
     from txmsg.tracing import Tracing
 
 
@@ -25,7 +26,22 @@ class AsyncHalves(Protocol):
     def tracing(self) -> Tracing | None: ...
     async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
     async def _half(
-        self, messages: Sequence[Message], transaction_id: TransactionId | None, *, carry_context: bool
+        self,
+        messages: Sequence[Message],
+        transaction_id: TransactionId | None,
+        *,
+        carry_context: bool,
+        wait_s: float | None = None,
     ) -> Half: ...
     async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
     def end_soon(self, half: Half, state: TransactionState) -> None: ...
+
+
+class AsyncKeptHalves(AsyncHalves, Protocol):
+    """The same of a producer that has an outbox."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def _outbox(self) -> OutboxState: ...
+    def _as_sent(self, messages: Sequence[Message]) -> Sequence[Message]: ...

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, TypeVar, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from txmsg.client.inbox_handler import IdempotentHandler
 from txmsg.client.inbox_handler_async import AsyncIdempotentHandler
+from txmsg.connections.opening import package_of
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import check_takes, name_of
 
-S = TypeVar("S", bound=Session)
-A = TypeVar("A", bound=AsyncSession)
+S = TypeVar("S")
 
 
 @overload
 def idempotent(
-    session_factory: Callable[[], S], *, group: str | None = None
+    session_factory: Callable[[], AbstractContextManager[S]], *, group: str | None = None
 ) -> Callable[[Callable[[S, ReceivedMessage], None]], IdempotentHandler]: ...
 @overload
 def idempotent(
-    session_factory: Callable[[], A], *, group: str | None = None
-) -> Callable[[Callable[[A, ReceivedMessage], Awaitable[None]]], AsyncIdempotentHandler]: ...
-def idempotent(
-    session_factory: Callable[[], Session] | Callable[[], AsyncSession], *, group: str | None = None
-) -> Callable[[Any], Any]:
+    session_factory: Callable[[], AbstractAsyncContextManager[S] | Awaitable[S]], *, group: str | None = None
+) -> Callable[[Callable[[S, ReceivedMessage], Awaitable[None]]], AsyncIdempotentHandler]: ...
+def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) -> Callable[[Any], Any]:
     """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
 
     A message that an operator asked to be handled again (`dead-letter redrive`, `group seek --again`) is: it has a
     higher generation than before. What comes again for any other reason is skipped.
 
-    session_factory: a sessionmaker, or an async_sessionmaker for `async def`. The session is opened, the message is
-    recorded in txmsg_inbox (see `create_tables`), the handler runs, all is committed together; a repeated message is
-    skipped. Committing inside raises MisuseError. group: default that of the consumer.
+    session_factory: a sessionmaker, or an async_sessionmaker for `async def`; or a function that opens a connection, as
+    `transactional_message` takes it. The session is opened, the message is recorded in txmsg_inbox (see
+    `create_tables`), the handler runs, all is committed together; a repeated message is skipped. Committing inside
+    raises MisuseError. group: default that of the consumer.
 
         @consumer.subscribe("user.registered")
         @idempotent(SessionLocal)
@@ -45,12 +45,15 @@ def idempotent(
     """
     if isinstance(session_factory, Session | AsyncSession):
         raise MisuseError("@idempotent was given one session: give the sessionmaker, each message opens its own")
+    if package_of(session_factory) is not None:
+        raise MisuseError("@idempotent was given one connection: give a function that opens one for each message")
     check_takes("@idempotent(session_factory)", session_factory)
 
     def decorate(handler: Callable[..., Any]) -> IdempotentHandler | AsyncIdempotentHandler:
         check_takes("the handler under @idempotent", handler, "session", "message")
         is_async = inspect.iscoroutinefunction(handler)
-        if is_async != isinstance(session_factory, async_sessionmaker):
+        other = sessionmaker | scoped_session if is_async else async_sessionmaker
+        if isinstance(session_factory, other):
             raise MisuseError(
                 f"{name_of(handler)} is {'async def' if is_async else 'def'}: @idempotent needs "
                 f"{'an async_sessionmaker' if is_async else 'a sessionmaker'}"

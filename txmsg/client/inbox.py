@@ -14,10 +14,11 @@ from typing import Any, Generic, Self, TypeVar, overload
 from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select
 from sqlalchemy import inspect as inspect_database
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import Session
 
 from txmsg.client.guard import SessionGuard
+from txmsg.connections.engines import AsyncConnect, AsyncConnectedBy, Connect, connected_by, is_function
 from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.errors import MisuseError, StorageError, shown
 from txmsg.logs import EventLog
@@ -29,8 +30,6 @@ from txmsg.tables import inbox_table
 _log = EventLog(__name__)
 
 H = TypeVar("H", bound=Callable[..., Any])
-S = TypeVar("S", bound=Session | AsyncSession)
-
 PURGE_AGE_S = 14 * 24 * 3600.0
 
 _OWN_ROW = select(inbox_table.c.generation).where(
@@ -70,10 +69,14 @@ def _refuse_absent_table(engine: Engine, error: DBAPIError) -> None:
             ) from error
 
 
-class InboxHandler(GroupHandler, Generic[H, S]):
+class HandledBefore(Exception):
+    """Ends the transaction of a message that is recorded already."""
+
+
+class InboxHandler(GroupHandler, Generic[H]):
     """What handlers `(session, message)` have in common. The consumer's `subscribe` gives them their group."""
 
-    def __init__(self, handler: H, factory: Callable[[], S], group: str | None) -> None:
+    def __init__(self, handler: H, factory: Callable[[], Any], group: str | None) -> None:
         self.handler = handler
         self.factory = factory
         self.group = None if group is None else check_name("consumer group", group)
@@ -109,21 +112,27 @@ class InboxHandler(GroupHandler, Generic[H, S]):
 
 
 @overload
-def purge_inbox(bind: Engine | Connection, older_than_s: Seconds = PURGE_AGE_S) -> int: ...
+def purge_inbox(bind: Engine | Connection | Connect, older_than_s: Seconds = PURGE_AGE_S) -> int: ...
 @overload
 def purge_inbox(
-    bind: AsyncEngine | AsyncConnection, older_than_s: Seconds = PURGE_AGE_S
+    bind: AsyncEngine | AsyncConnection | AsyncConnect, older_than_s: Seconds = PURGE_AGE_S
 ) -> Coroutine[Any, Any, int]: ...
 def purge_inbox(
-    bind: Engine | Connection | AsyncEngine | AsyncConnection, older_than_s: Seconds = PURGE_AGE_S
+    bind: Engine | Connection | Connect | AsyncEngine | AsyncConnection | AsyncConnect,
+    older_than_s: Seconds = PURGE_AGE_S,
 ) -> int | Coroutine[Any, Any, int]:
     """Deletes rows older than this by the database's clock; how many they were.
 
     bind: as for `create_tables`: an Engine; or a Connection, in whose transaction they are deleted; or the asynchronous
-    kind of either, for which it is awaited. Keep rows for longer than a message can be repeated: its retries (up to
-    about a day) and the consumer's downtime.
+    kind of either, for which it is awaited; or a function that opens a connection of a driver. Keep rows for longer
+    than a message can be repeated: its retries (up to about a day) and the consumer's downtime.
     """
     age_s = in_seconds(older_than_s)
+    if is_function(bind):
+        connected = connected_by(bind)
+        if isinstance(connected, AsyncConnectedBy):
+            return _purge_by(connected, age_s)
+        bind = connected.engine()
     match bind:
         case AsyncEngine() | AsyncConnection():
             return _purge_async(bind, age_s)
@@ -137,6 +146,10 @@ def purge_inbox(
                 f"purge_inbox was given {shown(bind)} of type {type(bind).__name__}: give the Engine or AsyncEngine of "
                 "the consumer's database, or a connection of it"
             )
+
+
+async def _purge_by(connected: AsyncConnectedBy, age_s: float) -> int:
+    return await _purge_async(await connected.engine(), age_s)
 
 
 async def _purge_async(bind: AsyncEngine | AsyncConnection, age_s: float) -> int:

@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.engines import in_session, sync_session_of
+from txmsg.checker.fence.store import FenceStore
 from txmsg.client.flow import tell
 from txmsg.client.guard import SessionGuard, check_session
 from txmsg.client.halves import Halves
@@ -47,6 +48,11 @@ class LateTransaction:
             raise MisuseError(
                 "producer.transaction needs a producer with a check_listener, which resolves a transaction whose "
                 "outcome was lost: give it FenceCheckListener(engine)"
+            )
+        if isinstance(producer.check_listener, FenceStore):
+            raise MisuseError(
+                "producer.transaction works on a session, and the producer's fence is a store of its own: use "
+                "@transactional_message(..., session=store)"
             )
         self.transaction_id = new_transaction_id()
         self._producer = producer

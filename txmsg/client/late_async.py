@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from txmsg.checker.fence.engines import in_session_async, sync_session_of
+from txmsg.checker.fence.store import AsyncFenceStore
 from txmsg.client.flow_async import tell
 from txmsg.client.guard import SessionGuard, check_session
 from txmsg.client.halves_async import AsyncHalves
@@ -45,6 +46,11 @@ class AsyncLateTransaction:
             raise MisuseError(
                 "producer.transaction needs a producer with a check_listener, which resolves a transaction whose "
                 "outcome was lost: give it FenceCheckListener(engine)"
+            )
+        if isinstance(producer.check_listener, AsyncFenceStore):
+            raise MisuseError(
+                "producer.transaction works on a session, and the producer's fence is a store of its own: use "
+                "@transactional_message(..., session=store)"
             )
         self.transaction_id = new_transaction_id()
         self._producer = producer

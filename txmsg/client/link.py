@@ -13,12 +13,11 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.counts import ConsumerCounts
+from txmsg.client.held import Hand, Held, hand_of
 from txmsg.client.received import delivered
 from txmsg.consumer.failures import Failure
 from txmsg.errors import PermissionDenied, ProtocolError, TxmsgError, Unauthenticated
@@ -52,8 +51,6 @@ HELD_COUNT_MAX = 1000
 """Receipts in such a call."""
 PACE_INTERVAL_S = 0.1
 
-_OFFSET, _BODY = attrgetter("offset"), attrgetter("body")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polling:
@@ -82,34 +79,6 @@ def _new_line() -> int:
     return random.getrandbits(63) + 1  # 0 is none
 
 
-class Hand(NamedTuple):
-    """What was delivered together from one queue: the receipt of these messages, but for their offsets."""
-
-    queue_id: int
-    token: int
-    epoch: int
-
-    def receipt(self, offsets: Sequence[int]) -> Receipt:
-        """The receipt of some of them."""
-        return Receipt(queue_id=self.queue_id, token=self.token, epoch=self.epoch, offset=offsets)
-
-
-@dataclass(slots=True)
-class _Held:
-    """What is out of one hand, and until when the broker leaves it to us if it hears nothing more."""
-
-    sizes: dict[int, int]
-    """Of bodies, in bytes, by offset: of all that is in memory."""
-    until: float
-    lost: set[int] = field(default_factory=set)
-    """Offsets of those that the broker does not leave to us any more."""
-
-    @property
-    def ours(self) -> set[int]:
-        """The offsets of the others."""
-        return self.sizes.keys() - self.lost
-
-
 class Link:
     """Polls one broker while `run` runs and `stop` has not been called.
 
@@ -136,13 +105,12 @@ class Link:
         """The visibility timeout that the poll under way asks for."""
         self._rebound = asyncio.Event()
         self._take = take
-        self._out = 0
-        self._out_size_bytes = 0
-        self._held: dict[Hand, _Held] = {}
+        self._held = Held()
         self._settled_count = 0
         self._paced_at = 0.0
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._is_paused = False
         self._acks: defaultdict[Hand, list[int]] = defaultdict(list)
         self._refusals: list[Refusal] = []
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -159,7 +127,7 @@ class Link:
     @property
     def out(self) -> int:
         """Messages received and not settled."""
-        return self._out
+        return self._held.count
 
     def use(self, bounds: Bounds) -> None:
         """From now on these hold. The poll under way has asked by those before."""
@@ -176,7 +144,7 @@ class Link:
         self._settled(hand, offset)
 
     def refuse(self, hand: Hand, offset: int, failure: Failure) -> None:
-        """The message failed; it is delivered again as the group's back-off says, and `error` is shown with it."""
+        """The message failed: `failure` says what becomes of it. Its text is shown with it, cut to 4,000 characters."""
         self._refusals.append(
             Refusal(
                 receipt=hand.receipt([offset]),
@@ -190,18 +158,12 @@ class Link:
 
     def drop(self, hand: Hand, offset: int) -> None:
         """The message is not settled at all: it is delivered again when its visibility timeout ends."""
-        self._out -= 1
-        held = self._held.get(hand)
-        if held is not None:
-            self._out_size_bytes -= held.sizes.pop(offset, 0)
-            if not held.sizes:
-                del self._held[hand]
+        self._held.drop(hand, offset)
         self._room.set()
 
     def holds(self, hand: Hand, offset: int, now: float) -> bool:
         """Whether the broker leaves this message to us still. Else somebody else is given it."""
-        held = self._held.get(hand)
-        return held is not None and offset in held.sizes and offset not in held.lost and now < held.until
+        return self._held.holds(hand, offset, now)
 
     def _settled(self, hand: Hand, offset: int) -> None:
         self._settled_count += 1
@@ -210,8 +172,8 @@ class Link:
 
     @property
     def _is_last(self) -> bool:
-        """Whether the next call is to say what came last: no poll will say it."""
-        return self._is_in_doubt and self._stopping.is_set() and self._poll is None
+        """Whether the next call is to say what came last: no poll will say it, or none for long."""
+        return self._is_in_doubt and (self._stopping.is_set() or self._is_paused) and self._poll is None
 
     @property
     def _has_to_tell(self) -> bool:
@@ -271,8 +233,10 @@ class Link:
         while not self._stopping.is_set():
             self._set_pace()
             size_bytes_max = self._bounds.out_size_bytes_max
-            room, room_bytes = self._out_max - self._out, size_bytes_max - self._out_size_bytes
-            if room < max(1, self._out_max // 4) or room_bytes < max(1, size_bytes_max // 4):
+            room, room_bytes = self._out_max - self._held.count, size_bytes_max - self._held.size_bytes
+            if self._is_paused:
+                self._flush_soon()
+            if self._is_paused or room < max(1, self._out_max // 4) or room_bytes < max(1, size_bytes_max // 4):
                 self._room.clear()
                 await self._room.wait()
                 continue
@@ -285,17 +249,11 @@ class Link:
             for columns in reply.batches:
                 receipt = columns.receipt
                 self._received = receipt.token
-                hand = Hand(receipt.queue_id, receipt.token, receipt.epoch)
+                hand = hand_of(receipt)
                 messages, unreadable = delivered(columns)
-                self._out += len(messages) + len(unreadable)
                 self._counts.received += len(messages) + len(unreadable)
                 until = asyncio.get_running_loop().time() + self._asked_s
-                # What came before from one queue and under one token came in this reply: a part are retries.
-                sizes = self._held.setdefault(hand, _Held({}, until)).sizes
-                sizes.update(dict.fromkeys(unreadable, 0))
-                # Not from the columns: protobuf copies a body each time it is read.
-                sizes.update(zip(map(_OFFSET, messages), map(len, map(_BODY, messages)), strict=True))
-                self._out_size_bytes += sum(map(len, map(_BODY, messages)))
+                self._held.add(hand, messages, unreadable.keys(), until)
                 for offset, error in unreadable.items():
                     self.refuse(hand, offset, Failure(str(error)))
                 if messages:
@@ -310,23 +268,16 @@ class Link:
             self._rebound.clear()
             visibility_timeout_s = self._bounds.visibility_timeout_s
             now = asyncio.get_running_loop().time()
-            old = [
-                hand
-                for hand, held in self._held.items()
-                if held.until < now + visibility_timeout_s * (1 - 1 / RENEWALS)
-            ]
+            old = self._held.until_before(now + visibility_timeout_s * (1 - 1 / RENEWALS))
             for start in range(0, len(old), HELD_COUNT_MAX):
                 hands = old[start : start + HELD_COUNT_MAX]
-                held_now = [(hand, self._held[hand].ours) for hand in hands if hand in self._held]
-                receipts = [hand.receipt(sorted(offsets)) for hand, offsets in held_now if offsets]
+                receipts = self._held.receipts(hands)
                 if receipts and await self._settle(receipts):
-                    for hand in hands:
-                        if hand in self._held:
-                            self._held[hand].until = now + visibility_timeout_s
+                    self._held.extend(hands, now + visibility_timeout_s)
 
     async def idle(self) -> None:
         """Returns when nothing is out any more."""
-        while self._out:
+        while self._held.count:
             self._room.clear()
             await self._room.wait()
 
@@ -337,6 +288,17 @@ class Link:
             ahead = round(self._settled_count / passed_s * AHEAD_S)
             self._out_max = max(self._bounds.out_min, min(ahead, AHEAD_COUNT_MAX))
             self._settled_count, self._paced_at = 0, now
+
+    def pause(self) -> None:
+        """Begins no further poll until `resume`, and ends the one under way. What is on its way goes back."""
+        self._is_paused = True
+        if self._poll is not None:
+            self._poll.cancel()
+
+    def resume(self) -> None:
+        """The end of `pause`."""
+        self._is_paused = False
+        self._room.set()
 
     def stop(self) -> None:
         """Ends the poll under way and begins no further one. What is on its way here returns to the group."""
@@ -490,12 +452,9 @@ class Link:
         """Some were settled too late; others are held here, and in vain."""
         late = lost = 0
         for receipt in expired:
-            held = self._held.get(Hand(receipt.queue_id, receipt.token, receipt.epoch))
-            gone = held.ours.intersection(receipt.offset) if held is not None else set[int]()
-            if held is not None:
-                held.lost |= gone
-            lost += len(gone)
-            late += len(receipt.offset) - len(gone)
+            gone = self._held.lose(receipt)
+            lost += gone
+            late += len(receipt.offset) - gone
         if late:
             _log.info(
                 "consumer.settled_late",

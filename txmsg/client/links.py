@@ -69,6 +69,16 @@ class Links:
         for line in self._all():
             line.link.use(bounds)
 
+    def pause(self) -> None:
+        """Asks no broker for more until `resume`."""
+        for line in self._all():
+            line.link.pause()
+
+    def resume(self) -> None:
+        """The end of `pause`."""
+        for line in self._all():
+            line.link.resume()
+
     def _all(self) -> list[_Line]:
         return [*self._lines.values(), *self._retiring.values()]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy.orm import Session
 
@@ -19,6 +19,7 @@ from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of
 from txmsg.client.half import Half, check_half, id_bytes_of
 from txmsg.client.hooks import ProducerHooks
 from txmsg.client.late import LateTransaction
+from txmsg.client.outbox.state import OutboxState
 from txmsg.client.sender import half_unavailable
 from txmsg.client.thread_lane import ThreadWaiter
 from txmsg.client.traced import sending, telling
@@ -36,6 +37,7 @@ from txmsg.message import (
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.process import LoopThread, shared_loop
+from txmsg.typed.topic import Topic
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from txmsg.tracing import Tracing
 
 _GRACE_S = 5.0
+_RELAY_S_MAX = 3600.0
 
 
 class Producer:
@@ -99,6 +102,11 @@ class Producer:
         self._thread: LoopThread | None = None
         self._closed = False
         self._starting = threading.Lock()
+
+    def _reopen(self, brokers: str | Sequence[str | Sequence[str]]) -> None:
+        """Makes it what it was before its first use, at these brokers. For an application that starts again."""
+        self._core._reopen(brokers)
+        self._renew()
 
     @property
     def group(self) -> str:
@@ -173,6 +181,28 @@ class Producer:
                 self._thread = thread
             return self._thread
 
+    @property
+    def _outbox(self) -> OutboxState:
+        return self._core._outbox
+
+    def _as_sent(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return self._core._as_sent(messages)
+
+    def use_outbox(self) -> None:
+        """Relays what is in the outbox of the group, from the start on. Idempotent; the decorator calls it.
+
+        Raises MisuseError without a fence.
+        """
+        self._core.use_outbox()
+
+    def relay_outbox(self) -> int:
+        """Relays what waits in the outbox of the group now, also what was refused. How many transactions they were.
+
+        Whether the outbox is in use here or not. Raises BrokerUnavailable when nothing could be relayed, and what the
+        business database raises.
+        """
+        return self._started().call(self._core.relay_outbox(), timeout_s=_RELAY_S_MAX)
+
     # ---- plain messages
 
     def send(self, message: Message) -> MessageId:
@@ -216,6 +246,20 @@ class Producer:
                 f"no answer within {self.timeout_s + _GRACE_S:g} s; the message may be recalled"
             ) from exc
 
+    def register_schemas(self, *topics: Topic[Any]) -> None:
+        """Registers the schemas of these topics, if they are not: in each Notify database, one after the other.
+
+        Raises MisuseError, with the fields, for one that is not compatible with the latest version, BrokerUnavailable,
+        OutcomeUnknown, PermissionDenied.
+        """
+        thread = self._started()
+        try:
+            thread.call(self._core.register_schemas(*topics), timeout_s=self.timeout_s + _GRACE_S)
+        except TimeoutError as exc:
+            raise OutcomeUnknown(
+                f"no answer within {self.timeout_s + _GRACE_S:g} s; the schemas may be registered"
+            ) from exc
+
     # ---- transactions
 
     def transaction(self, session: Session) -> LateTransaction:
@@ -235,8 +279,15 @@ class Producer:
         # A call that may be repeated must store the same each time: no context of its own.
         return self._half(messages, transaction_id, carry_context=transaction_id is None)
 
-    def _half(self, messages: Sequence[Message], transaction_id: TransactionId | None, *, carry_context: bool) -> Half:
-        """As `half`. carry_context: the messages carry the context of this call, if it is traced."""
+    def _half(
+        self,
+        messages: Sequence[Message],
+        transaction_id: TransactionId | None,
+        *,
+        carry_context: bool,
+        wait_s: float | None = None,
+    ) -> Half:
+        """As `half`. carry_context, wait_s: as of AsyncProducer."""
         self.hooks.before_half()
         self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
@@ -247,8 +298,12 @@ class Producer:
                 id_bytes, trace.carried_by(messages) if trace is not None and carry_context else messages, waiter
             )
             try:
-                shard = self._core._sender_started.halves.send(entry, waiter, self._wait_s)
+                shard = self._core._sender_started.halves.send(
+                    entry, waiter, self._wait_s if wait_s is None else wait_s
+                )
             except OutcomeUnknown as exc:
+                if wait_s is not None and isinstance(entry, FreshEntry):
+                    self._core._roll_back_late_from_thread(entry)
                 raise half_unavailable(exc) from exc
             if trace is not None:
                 trace.stored(entry.transaction_id)

@@ -36,9 +36,10 @@ def delivered(columns: DeliveredColumns) -> tuple[list[ReceivedMessage], dict[in
         columns.stored_at_us,
         [key or None for key in columns.ordering_key] or repeat(None),
         columns.generation or repeat(0),
+        repeat(None),
         strict=False,  # `repeat` has no end
     )
-    messages = list(map(ReceivedMessage._make, rows))
+    messages: list[ReceivedMessage] = list(map(ReceivedMessage._make, rows))
     if unreadable:
         messages = [message for message in messages if message.offset not in unreadable]
     return messages, unreadable

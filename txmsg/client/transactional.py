@@ -8,36 +8,42 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from txmsg.checker.fence import FenceCheckListener
+from txmsg.checker.fence import AsyncFenceStore, FenceCheckListener, FenceStore
 from txmsg.client import flow, flow_async
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.body import Key, MessagePlan
+from txmsg.client.outbox import flow as outbox_flow
+from txmsg.client.outbox import flow_async as outbox_flow_async
+from txmsg.client.outbox.options import Outbox, WhenAway, outbox_of
 from txmsg.client.outer import refuse_outer_transaction
 from txmsg.client.producer import Producer
+from txmsg.connections.opening import package_of
 from txmsg.errors import MisuseError, shown
 from txmsg.message import Message
 from txmsg.runtime.user_function import check_takes, name_of
+from txmsg.typed.topic import Topic
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Callable[..., Coroutine[Any, Any, Any]])
-S_co = TypeVar("S_co", bound=Session, covariant=True)
-A_co = TypeVar("A_co", bound=AsyncSession, covariant=True)
+S_co = TypeVar("S_co", covariant=True)
+A_co = TypeVar("A_co", covariant=True)
 Owner = TypeVar("Owner")
 
 Build = Callable[..., Message | Sequence[Message] | bytes] | None
 
 
 class _SessionDecorator(Protocol[S_co]):
-    """Takes the session parameter away: callers do not give it. S is what the session factory makes."""
+    """Takes the session parameter away: callers do not give it. S is the session, or the connection."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[S_co, P], R], /) -> Callable[P, R]: ...
@@ -74,29 +80,53 @@ class _AsyncDecorator(Protocol):
 def transactional_message(
     producer: Producer,
     *,
-    topic: str | None = None,
+    topic: str | Topic[Any] | None = None,
     key: Key = None,
     ordering_key: Key = None,
     tag: str | None = None,
-    session: Callable[[], S_co],
+    session: Callable[[], AbstractContextManager[S_co]],
+    message: Build = None,
+    when_away: WhenAway = "raise",
+) -> _SessionDecorator[S_co]: ...
+@overload
+def transactional_message(
+    producer: AsyncProducer,
+    *,
+    topic: str | Topic[Any] | None = None,
+    key: Key = None,
+    ordering_key: Key = None,
+    tag: str | None = None,
+    session: Callable[[], AbstractAsyncContextManager[A_co] | Awaitable[A_co]],
+    message: Build = None,
+    when_away: WhenAway = "raise",
+) -> _AsyncSessionDecorator[A_co]: ...
+@overload
+def transactional_message(
+    producer: Producer,
+    *,
+    topic: str | Topic[Any] | None = None,
+    key: Key = None,
+    ordering_key: Key = None,
+    tag: str | None = None,
+    session: FenceStore[S_co],
     message: Build = None,
 ) -> _SessionDecorator[S_co]: ...
 @overload
 def transactional_message(
     producer: AsyncProducer,
     *,
-    topic: str | None = None,
+    topic: str | Topic[Any] | None = None,
     key: Key = None,
     ordering_key: Key = None,
     tag: str | None = None,
-    session: Callable[[], A_co],
+    session: AsyncFenceStore[A_co],
     message: Build = None,
 ) -> _AsyncSessionDecorator[A_co]: ...
 @overload
 def transactional_message(
     producer: Producer,
     *,
-    topic: str | None = None,
+    topic: str | Topic[Any] | None = None,
     key: Key = None,
     ordering_key: Key = None,
     tag: str | None = None,
@@ -107,7 +137,7 @@ def transactional_message(
 def transactional_message(
     producer: AsyncProducer,
     *,
-    topic: str | None = None,
+    topic: str | Topic[Any] | None = None,
     key: Key = None,
     ordering_key: Key = None,
     tag: str | None = None,
@@ -117,12 +147,13 @@ def transactional_message(
 def transactional_message(
     producer: Producer | AsyncProducer,
     *,
-    topic: str | None = None,
+    topic: str | Topic[Any] | None = None,
     key: Key = None,
     ordering_key: Key = None,
     tag: str | None = None,
-    session: Callable[[], Session] | Callable[[], AsyncSession] | None = None,
+    session: Callable[[], Any] | FenceStore[Any] | AsyncFenceStore[Any] | None = None,
     message: Build = None,
+    when_away: WhenAway = "raise",
 ) -> Any:
     """Decorates a function that owns its transaction: without session=, call it in no outer one, which may roll back.
 
@@ -133,11 +164,16 @@ def transactional_message(
     producer: a Producer for `def`, an AsyncProducer for `async def`; it needs a check_listener.
     topic, tag: of the message. key: the name of the argument that is the message's key, or a function of the
     arguments; ordering_key the same, see `Message`. message: a function of the arguments that returns the body as
-    bytes, or a whole Message, or several; default: the arguments as a JSON object.
+    bytes, or a whole Message, or several; default: the arguments as a JSON object. With a `Topic` as topic the body is
+    the only argument, if that is a payload, or else the payload that is made of the arguments; keys are the Topic's.
     session: a sessionmaker or async_sessionmaker. Then the function's first parameter is a session, which callers do
     not give: it is opened here, the fence row is its first statement, it is committed when the function returns and
     rolled back when it raises; committing inside raises MisuseError, savepoints are free. Returned objects are not
-    expired. Without session= the function owns its transaction and the user's own listener answers checks.
+    expired. Or a function that opens a connection of psycopg, asyncpg, sqlite3, aiosqlite, PyMySQL or aiomysql, or a
+    block with one, as `pool.connection` does: then the first parameter is that connection. Or a FenceStore. Without
+    session= the function owns its transaction and the user's own listener answers checks.
+    when_away: "outbox" (or an `Outbox`) has the call go on when no broker stores the half message in time: its messages
+    are written into the outbox in the function's transaction, and relayed later. It needs session= and a fence.
 
     A call raises, besides what the function raises (unchanged): TypeError and InvalidMessage before anything is done;
     BrokerUnavailable when the half message could not be stored, the function has then not run; TransactionRefused when
@@ -165,7 +201,10 @@ def transactional_message(
             receiver=receiver,
             gives_session=session is not None,
         )
-        wrapper = _wrapper(function, producer, session, plan)
+        outbox = outbox_of(when_away, plan.owner)
+        if outbox is not None:
+            _check_outbox(plan.owner, producer, session)
+        wrapper = _wrapper(function, producer, session, plan, outbox)
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
         return wrapper
 
@@ -175,11 +214,17 @@ def transactional_message(
 def _wrapper(
     function: Callable[..., Any],
     producer: Producer | AsyncProducer,
-    session: Callable[[], Any] | None,
+    session: Callable[[], Any] | FenceStore[Any] | AsyncFenceStore[Any] | None,
     plan: MessagePlan,
+    outbox: Outbox | None,
 ) -> Callable[..., Any]:
     # Where the session goes: first, or after self.
     at = 0 if plan.receiver is None else 1
+    in_session: Callable[..., Any] = flow.run_in_session
+    in_session_async: Callable[..., Any] = flow_async.run_in_session
+    if outbox is not None:
+        in_session = functools.partial(outbox_flow.run_in_session, outbox=outbox)
+        in_session_async = functools.partial(outbox_flow_async.run_in_session, outbox=outbox)
 
     if isinstance(producer, AsyncProducer):
 
@@ -189,7 +234,7 @@ def _wrapper(
             if session is None:
                 refuse_outer_transaction(plan.owner, args, kwargs)
                 return await flow_async.run(producer, messages, lambda: function(*args, **kwargs))
-            return await flow_async.run_in_session(
+            return await in_session_async(
                 producer,
                 messages,
                 session,
@@ -205,7 +250,7 @@ def _wrapper(
         if session is None:
             refuse_outer_transaction(plan.owner, args, kwargs)
             return flow.run(producer, messages, lambda: function(*args, **kwargs))
-        return flow.run_in_session(
+        return in_session(
             producer,
             messages,
             session,
@@ -216,14 +261,29 @@ def _wrapper(
     return call
 
 
-def _check_kinds(function: Callable[..., Any], producer: Producer | AsyncProducer, session: object) -> None:
-    name = getattr(function, "__qualname__", repr(function))
+def _check_outbox(name: str, producer: Producer | AsyncProducer, session: object) -> None:
+    if session is None:
+        raise MisuseError(
+            f"{name} has when_away= and no session=: the outbox is written in the function's own transaction, so give "
+            "session= with a sessionmaker"
+        )
+    producer.use_outbox()
+
+
+def check_function(function: Callable[..., Any]) -> str:
+    """The name of what is decorated. Raises MisuseError for what does not run when it is called."""
+    name: str = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
         raise MisuseError(
-            f"{name} is not a function: put @transactional_message directly above `def`, below other decorators"
+            f"{name} is not a function: put @transactional_message(...) directly above `def`, below other decorators"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise MisuseError(f"{name} is a generator, which has not run yet when it returns: use a plain function")
+    return name
+
+
+def _check_kinds(function: Callable[..., Any], producer: Producer | AsyncProducer, session: object) -> None:
+    name = check_function(function)
     is_async = inspect.iscoroutinefunction(function)
     if is_async != isinstance(producer, AsyncProducer):
         raise MisuseError(
@@ -236,9 +296,15 @@ def _check_kinds(function: Callable[..., Any], producer: Producer | AsyncProduce
         raise MisuseError(f"{name} is def: session= must be a sessionmaker, not an async_sessionmaker")
     if isinstance(session, Session | AsyncSession):
         raise MisuseError(f"session= of {name} is one session: give the sessionmaker, each call opens its own")
+    if package_of(session) is not None:
+        raise MisuseError(f"session= of {name} is one connection: give a function that opens one, each call its own")
     if isinstance(session, Engine | AsyncEngine | type):
         maker = "async_sessionmaker" if is_async else "sessionmaker"
         raise MisuseError(f"session= of {name} is {shown(session)}: give the sessionmaker: session={maker}(engine)")
+    listener = producer.check_listener
+    if isinstance(session, FenceStore | AsyncFenceStore) or isinstance(listener, FenceStore | AsyncFenceStore):
+        _check_store(name, listener, session, AsyncFenceStore if is_async else FenceStore)
+        return
     if session is not None:
         check_takes(f"session= of {name}", session)
     if producer.check_listener is None:
@@ -250,6 +316,14 @@ def _check_kinds(function: Callable[..., Any], producer: Producer | AsyncProduce
         raise MisuseError(
             f"{name} is decorated without session=, so no fence row is written and FenceCheckListener would answer "
             "ROLLBACK for every transaction: give session=, or a CheckMessageListener of your own"
+        )
+
+
+def _check_store(name: str, listener: object, session: object, kind: type) -> None:
+    if session is not listener or not isinstance(session, kind):
+        raise MisuseError(
+            f"session= of {name} is {shown(session)}, and check_listener= of its producer is {shown(listener)}: give "
+            f"both the same {kind.__name__}, which writes the row that it is asked about"
         )
 
 

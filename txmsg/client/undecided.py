@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from txmsg.client.channel import Brokers, retrying
 from txmsg.client.options import addresses_of
@@ -33,7 +34,11 @@ def held_by(*notify_databases: str | Sequence[str], tls: TlsChoice = None, token
     async def asked(ids: list[TransactionId]) -> set[TransactionId]:
         return await ask(ids)
 
-    return lambda ids: asyncio.run(asked(ids))
+    def held(ids: list[TransactionId]) -> set[TransactionId]:
+        with ThreadPoolExecutor(1) as thread:  # the caller may stand on a loop: of an engine with an asyncio driver
+            return thread.submit(asyncio.run, asked(ids)).result()
+
+    return held
 
 
 def held_by_async(

@@ -12,6 +12,7 @@ from txmsg.administration.audit import AuditAdministration
 from txmsg.administration.cluster import ClusterAdministration
 from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
+from txmsg.administration.schemas import SchemaAdministration
 from txmsg.administration.settings import SettingsAdministration
 from txmsg.administration.topics import TopicAdministration
 from txmsg.console.desks import Desk
@@ -101,6 +102,10 @@ class Look:
     async def topics(self, work: Callable[[TopicAdministration], T]) -> T:
         """Asks the administration of topics."""
         return await self.watch.database.run(lambda: work(TopicAdministration(self.watch.database.ask_from_thread)))
+
+    async def schemas(self, work: Callable[[SchemaAdministration], T]) -> T:
+        """Asks the administration of schemas."""
+        return await self.watch.database.run(lambda: work(SchemaAdministration(self.watch.database.ask_from_thread)))
 
     async def halves(self, work: Callable[[HalfAdministration], T]) -> T:
         """Asks the administration of half messages."""

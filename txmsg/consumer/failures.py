@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from txmsg.errors import MisuseError, shown
-from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
 
 DELAY_S_MAX: Final = 7 * 24 * 3600.0
 """How long a message may be put off."""
@@ -91,30 +91,35 @@ class Retry:
 
     def failure_of(self, exc: Exception, attempt: int, error: str) -> Failure | None:
         """What becomes of the message; None: it is acknowledged. attempt: the delivery that failed, from 1."""
-        match exc:
-            case Skip():
-                return None
-            case Reject():
-                return Failure(error, is_final=True, is_rejected=True)
-            case RetryAfter():
-                return Failure(error, exc.delay_s, is_final=self._is_last(attempt))
-        chosen = next((chosen for kind, chosen in self.by_type.items() if isinstance(exc, kind)), self)
-        if chosen is Skip:
-            return None
-        if not isinstance(chosen, Retry):
-            return Failure(error, is_final=True, is_rejected=True)
-        return Failure(error, chosen.delay_s(attempt, random.uniform(-1, 1)), is_final=chosen._is_last(attempt))
+        if isinstance(exc, RetryAfter):
+            return Failure(error, exc.delay_s, is_final=self._is_last(attempt))
+        entries = [*_SAID, *self.by_type.items()]
+        chosen = next((chosen for kind, chosen in entries if isinstance(exc, kind)), None)
+        if isinstance(chosen, Retry):  # which may tell types derived from this one apart
+            return chosen.failure_of(exc, attempt, error)
+        if chosen is None:
+            return Failure(error, self.delay_s(attempt, random.uniform(-1, 1)), is_final=self._is_last(attempt))
+        return None if chosen is Skip else Failure(error, is_final=True, is_rejected=True)
 
     def delay_s(self, attempt: int, chance: float = 0.0) -> float | None:
         """Seconds until the delivery after `attempt`; None: the group decides. chance: from -1 to 1."""
         if self.delays_s is None:
             return None
-        delay_s: float = self.delays_s[min(attempt, len(self.delays_s)) - 1]  # type: ignore[assignment]
+        delay_s = in_seconds(self.delays_s[min(attempt, len(self.delays_s)) - 1])
         return delay_s * (1 + self.jitter * chance)
 
     def _is_last(self, attempt: int) -> bool:
         return self.retries_max is not None and attempt > self.retries_max
 
 
+def check_retry(topic: str, retry: object) -> Retry | None:
+    """`retry` if a subscription may have it; else MisuseError."""
+    if not isinstance(retry, Retry | None):
+        raise MisuseError(f"retry={shown(retry)} of topic {topic!r} is no Retry: give Retry(delays_s=[1, 10, 60])")
+    return retry
+
+
+_SAID: Final[list[tuple[type[Exception], type[Reject] | type[Skip]]]] = [(Skip, Skip), (Reject, Reject)]
+"""What a handler says itself: no policy changes it."""
 AS_THE_GROUP: Final = Retry()
 """Nothing is chosen in code."""

@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 from uuid import uuid4
 
 from txmsg.consumer.failures import Retry
@@ -25,11 +25,14 @@ from txmsg.runtime.signals import stopped_by_signals
 from txmsg.runtime.start import Start, check_group_start
 from txmsg.runtime.user_function import in_handler
 from txmsg.settings.clients import CONCURRENCY_MAX
+from txmsg.typed.topic import Topic
 
 if TYPE_CHECKING:
     from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
+P = TypeVar("P")
+R = TypeVar("R")
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
 C = TypeVar("C", bound="AsyncLifecycle")
 
@@ -84,9 +87,16 @@ class AsyncLifecycle(ABC):
         self._is_copy = True
         self._begin()
 
-    def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]:
+    @overload
+    def subscribe(
+        self, topic: Topic[P], tag: str = "*", *, retry: Retry | None = None
+    ) -> Callable[[Callable[[ReceivedMessage[P]], R]], Callable[[ReceivedMessage[P]], R]]: ...
+    @overload
+    def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]: ...
+    def subscribe(self, topic: str | Topic[Any], tag: str = "*", *, retry: Retry | None = None) -> Callable[[Any], Any]:
         """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
 
+        topic: its name, or the Topic: then the message has its payload, and what is not valid is a dead letter at once.
         tag: "*" for all, or tags such as "signup || import". retry: when messages come again whose handler raised;
         default: as the group's back-off says. One handler per topic and consumer; subscribe before `start`.
         """
@@ -213,9 +223,16 @@ class Lifecycle(Generic[C]):
         """The consumer group."""
         return self._core.group
 
-    def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]:
+    @overload
+    def subscribe(
+        self, topic: Topic[P], tag: str = "*", *, retry: Retry | None = None
+    ) -> Callable[[Callable[[ReceivedMessage[P]], R]], Callable[[ReceivedMessage[P]], R]]: ...
+    @overload
+    def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]: ...
+    def subscribe(self, topic: str | Topic[Any], tag: str = "*", *, retry: Retry | None = None) -> Callable[[Any], Any]:
         """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
 
+        topic: its name, or the Topic: then the message has its payload, and what is not valid is a dead letter at once.
         tag: "*" for all, or tags such as "signup || import". retry: when messages come again whose handler raised;
         default: as the group's back-off says. One handler per topic and consumer; subscribe before `start`.
         """

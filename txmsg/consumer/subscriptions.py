@@ -10,12 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txmsg.consumer.failures import AS_THE_GROUP, Failure, Reject, Retry, RetryAfter
-from txmsg.errors import MisuseError, TxmsgError, shown
+from txmsg.consumer.failures import AS_THE_GROUP, Failure, Reject, Retry, RetryAfter, check_retry
+from txmsg.errors import InvalidMessage, MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.reason import text_of
 from txmsg.runtime.user_function import UserFunction
+from txmsg.typed.topic import Topic, name_of
 from txmsg.wire.tags import TagExpression, parse_tags
 
 if TYPE_CHECKING:
@@ -88,6 +89,18 @@ def _told(failure: Failure) -> str:
     return "the group's back-off says whether and when it comes again"
 
 
+def _typed(
+    topic: Topic[Any], decrypt: Callable[[ReceivedMessage], ReceivedMessage] | None, message: ReceivedMessage
+) -> ReceivedMessage:
+    """The message with its payload. Raises Reject for one that is not valid: no retry would mend it."""
+    if decrypt is not None:
+        message = decrypt(message)
+    try:
+        return topic.received(message)
+    except InvalidMessage as exc:
+        raise Reject(str(exc)) from None
+
+
 class Subscriptions:
     """The topics of a consumer of a group, each with its tags and at most one handler.
 
@@ -105,14 +118,13 @@ class Subscriptions:
         """The same, parsed."""
         self.handlers: dict[str, Handler] = {}
 
-    def add(self, topic: str, tag: str, retry: Retry | None = None) -> Callable[[H], H]:
+    def add(self, wanted_topic: str | Topic[Any], tag: str, retry: Retry | None = None) -> Callable[[H], H]:
         """Adds a topic; returns the decorator of its handler. Raises MisuseError, InvalidName."""
-        if callable(topic):
+        if callable(wanted_topic):
             raise MisuseError('@consumer.subscribe is used without a topic: write @consumer.subscribe("topic")')
-        check_name("topic", topic)
+        topic = check_name("topic", name_of(wanted_topic))
         wanted = parse_tags(tag)
-        if not isinstance(retry, Retry | None):
-            raise MisuseError(f"retry={shown(retry)} of topic {topic!r} is no Retry: give Retry(delays_s=[1, 10, 60])")
+        check_retry(topic, retry)
         if topic in self.wanted:
             raise MisuseError(f"group {self._group} subscribes to topic {topic!r} already: once per consumer")
         self._require_open(topic)
@@ -123,8 +135,9 @@ class Subscriptions:
                 raise MisuseError(f"group {self._group} has a handler for topic {topic!r} already: one per consumer")
             self._require_open(topic)
             call = handler.bound(self._group) if isinstance(handler, GroupHandler) else handler
+            convert = partial(_typed, wanted_topic, self._convert) if isinstance(wanted_topic, Topic) else self._convert
             function = UserFunction(
-                f"the handler of topic {topic!r}", call, "message", around=self._around, convert=self._convert
+                f"the handler of topic {topic!r}", call, "message", around=self._around, convert=convert
             )
             self.handlers[topic] = Handler(self._group, topic, function, retry or AS_THE_GROUP)
             return handler

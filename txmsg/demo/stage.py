@@ -1,4 +1,4 @@
-"""What a demo stands on: a PostgreSQL, a broker, and processes, which can be killed and started again.
+"""What a demo stands on: processes, which can be killed and started again; of most a PostgreSQL and a broker, too.
 
     postgres/      one embedded PostgreSQL with a database for the broker ("notify") and those that the demo names
     logs/          what each process said
@@ -9,10 +9,13 @@ Knows how to start them, not why.
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from txmsg.broker.migrate import upgrade
 from txmsg.embedded import EmbeddedPostgres
@@ -40,31 +43,20 @@ class Audience(Protocol):
         """Something that stays to be read."""
 
 
-class Stage:
+class Processes:
     """Leaving the context ends all its processes, whatever happened inside: the last started first."""
 
-    page_scheme = "http"
-    broker_names: ClassVar[Sequence[str]] = ("broker",)
-
-    def __init__(self, directory: Path, *databases: str) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.children: dict[str, Child] = {}
         """Those that `start` started, by name, as they were started last."""
-        self._databases = ("notify", *databases)
         self._logs = directory / "logs"
-        self._postgres = EmbeddedPostgres(directory / "postgres")
         self._exits = contextlib.ExitStack()
-        self.brokers = {name: f"127.0.0.1:{free_port()}" for name in self.broker_names}
-        """Their addresses."""
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
             undo.callback(self._exits.close)
             self._logs.mkdir(parents=True, exist_ok=True)
-            self._exits.enter_context(self._postgres)
-            for database in self._databases:
-                self._postgres.create_database(database)
-            upgrade(self.url("notify"))
             self._set_up()
             undo.pop_all()
         return self
@@ -74,16 +66,6 @@ class Stage:
 
     def _set_up(self) -> None:
         """What a demo starts before anything else; all of it ends if this raises."""
-
-    def url(self, database: str) -> str:
-        """Conninfo of a database, for psycopg and psql."""
-        return self._postgres.url(database)
-
-    def sqlalchemy_url(self, database: str) -> str:
-        """The same for SQLAlchemy."""
-        return self.url(database).replace("postgresql:", "postgresql+psycopg:", 1)
-
-    # ---- processes
 
     def start(self, name: str, *arguments: str, ready: str = LISTENING, **env: str) -> Child:
         """Starts `python -m ARGUMENTS`; again, if it has been killed or has ended."""
@@ -101,7 +83,7 @@ class Stage:
 
     def child(self, name: str, *arguments: str, ready: str = LISTENING, **env: str) -> Child:
         """The same, but the caller ends it."""
-        env = {"TXMSG_BROKERS": self.broker_addresses, **self.credentials(name), **env}
+        env = {**self.credentials(name), **env}
         return Child(name, arguments, env=env, log=self._logs / f"{name}.log", ready=ready)
 
     def credentials(self, name: str) -> dict[str, str]:
@@ -117,6 +99,15 @@ class Stage:
         finally:
             child.stop()
 
+    def verdict(self, example: str, *where: str) -> dict[str, Any]:
+        """What the verifier of an example finds, which shares no code with the demo. Raises ChildFailed."""
+        command = [sys.executable, "-m", f"txmsg.demo.examples.{example}.verify", *where]
+        run = subprocess.run(command, capture_output=True, timeout=600, check=False)
+        if run.returncode not in (0, 1) or not run.stdout:  # 1 only says that something is wrong
+            raise ChildFailed(f"the verifier failed:\n{run.stderr.decode(errors='replace')}")
+        verdict: dict[str, Any] = json.loads(run.stdout)
+        return verdict
+
     def kill(self, name: str) -> None:
         """SIGKILL; returns when it is gone."""
         self.children[name].kill()
@@ -125,7 +116,43 @@ class Stage:
     def _stop(self, name: str) -> None:
         self.children[name].stop()
 
+
+class Stage(Processes):
+    """Processes with a PostgreSQL and a broker."""
+
+    page_scheme = "http"
+    broker_names: ClassVar[Sequence[str]] = ("broker",)
+
+    def __init__(self, directory: Path, *databases: str) -> None:
+        super().__init__(directory)
+        self._databases = ("notify", *databases)
+        self._postgres = EmbeddedPostgres(directory / "postgres")
+        self.brokers = {name: f"127.0.0.1:{free_port()}" for name in self.broker_names}
+        """Their addresses."""
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._exits.close)
+            self._exits.enter_context(self._postgres)
+            for database in self._databases:
+                self._postgres.create_database(database)
+            upgrade(self.url("notify"))
+            super().__enter__()
+            undo.pop_all()
+        return self
+
+    def url(self, database: str) -> str:
+        """Conninfo of a database, for psycopg and psql."""
+        return self._postgres.url(database)
+
+    def sqlalchemy_url(self, database: str) -> str:
+        """The same for SQLAlchemy."""
+        return self.url(database).replace("postgresql:", "postgresql+psycopg:", 1)
+
     # ---- the brokers
+
+    def child(self, name: str, *arguments: str, ready: str = LISTENING, **env: str) -> Child:
+        return super().child(name, *arguments, ready=ready, **{"TXMSG_BROKERS": self.broker_addresses, **env})
 
     @property
     def broker_addresses(self) -> str:
@@ -153,6 +180,13 @@ class Stage:
         """What a broker counted since it started."""
         with self.channel(broker) as channel:
             return channel.call(Admin.stats, StatsRequest(), timeout_s=10)
+
+
+def write_health(path: Path, parts: Mapping[str, bool], measures: Mapping[str, float]) -> None:
+    """Replaces the file that a page reads: it finds what was there, or this."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"parts": parts, "measures": measures}))
+    new.replace(path)
 
 
 def free_port() -> int:

@@ -14,6 +14,7 @@ copy        copies of a log on other machines
 server      serves a log to other machines
 protocol    values of a log as messages of the wire
 consumer, producer    what users make
+tables, export        ranges of topics as Arrow and as files, without a group
 
 docs/log_format.md names every byte. Names are loaded when they are first used.
 """
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     from txmsg.metaq.producer import LogProducer, Place
     from txmsg.metaq.store.log import Log, LogConfig
     from txmsg.metaq.store.topics import Flush, TopicSettings
+    from txmsg.metaq.tables import TABLE_SCHEMA, read_arrow
 
 __all__ = [
     "SCHEMA",
+    "TABLE_SCHEMA",
     "Acks",
     "AsyncLogConsumer",
     "Flush",
@@ -57,6 +60,7 @@ __all__ = [
     "TopicSettings",
     "averaged",
     "open_log",
+    "read_arrow",
     "to_arrow",
 ]
 
@@ -71,6 +75,7 @@ _MODULES = {
     "group.assignment": ("Strategy", "averaged"),
     "producer": ("LogProducer", "Place"),
     "store.log": ("Log", "LogConfig"),
+    "tables": ("TABLE_SCHEMA", "read_arrow"),
     "store.topics": ("Flush", "Permission", "TopicSettings"),
 }
 _MODULE_OF = {name: f"txmsg.metaq.{module}" for module, names in _MODULES.items() for name in names}

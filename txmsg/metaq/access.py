@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
 from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import LogBatch
-from txmsg.metaq.store.delayed import DELAYED
+from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.store.delayed import DELAYED, Delayed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
@@ -57,6 +58,15 @@ class Range(NamedTuple):
 
     begin: int
     end: int
+
+
+class ColumnsFor(NamedTuple):
+    """Messages to be appended to a queue. due_at_us: as in `Append`."""
+
+    topic: str
+    queue: int
+    columns: Columns
+    due_at_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +186,27 @@ class LogAccess(Protocol):
         """
         ...
 
+    def delayed(self, limit: int = 100) -> Delayed:
+        """What waits until it is due: how many messages of each topic, and those that are due first.
+
+        Reads all that waits. Raises MisuseError for a log in Kafka, which has no delayed messages.
+        """
+        ...
+
     # ---- appending
 
     def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
         """Appends all batches or none; their first offsets. As `Log.append`, which see for errors.
 
         acks: what is waited for; None: what topics and the server ask for. With Acks.NONE a server gives offsets of -1.
+        """
+        ...
+
+    def recall(self, topic: str, number: int) -> None:
+        """Has delayed messages not be delivered: what one send gave for one queue and time. Again: nothing changes.
+
+        number: `Place.number`, or that of `delayed`. Raises MisuseError for what does not wait: it was delivered, or
+        there was none.
         """
         ...
 
@@ -235,6 +260,15 @@ class LogAccess(Protocol):
 
         Raises UnknownGroup, and MisuseError while it has members.
         """
+        ...
+
+
+@runtime_checkable
+class TakesColumns(Protocol):
+    """A log that keeps messages otherwise than in frames: `LogProducer` encodes nothing for it."""
+
+    def append_columns(self, batches: Sequence[ColumnsFor], acks: Acks | None = None) -> list[int]:
+        """As `LogAccess.append`: the first offset of each."""
         ...
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.forks import renew_in_children
@@ -16,6 +16,7 @@ from txmsg.metaq.finding import Search, search_id
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.store.cells import queues_of_topic
+from txmsg.metaq.store.delayed import Delayed, delayed_from
 from txmsg.metaq.store.growth import Growth
 from txmsg.metaq.store.log import Append, Log, LogConfig, LogCounts, LogSize
 from txmsg.metaq.store.reader import CurrentReader, LogReader, QueueReader
@@ -23,6 +24,8 @@ from txmsg.metaq.store.role import require_no_copy
 from txmsg.metaq.store.state import Identity, identity_of
 from txmsg.metaq.store.topics import TopicSettings, read_topics
 from txmsg.runtime.start import Start
+
+_STEP_SIZE_BYTES: Final = 64 * 1024 * 1024
 
 
 class LocalLog:
@@ -155,6 +158,19 @@ class LocalLog:
             pass
         return search.found
 
+    def delayed(self, limit: int = 100) -> Delayed:
+        found, following = self.delayed_from(0, limit)
+        while following:
+            more, following = self.delayed_from(following, limit)
+            found = found.plus(more, limit)
+        return found
+
+    def delayed_from(
+        self, start: int, limit: int, shows: Callable[[str], bool] = lambda _: True
+    ) -> tuple[Delayed, int]:
+        """One step of `delayed`, of topics that `shows` allows, and where the next one goes on; 0: it was the last."""
+        return delayed_from(LogReader(self.root), start, limit, size_bytes=_STEP_SIZE_BYTES, shows=shows)
+
     # ---- appending
 
     def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
@@ -164,7 +180,11 @@ class LocalLog:
             )
         if roots := {root for append in appends if (root := self._of_groups.root_of(append.topic))}:
             return self._of_groups.append(roots.pop(), appends)
-        return self._writer.append(appends, None if acks is None else acks.flush)
+        return self.writer.append(appends, None if acks is None else acks.flush)
+
+    def recall(self, topic: str, number: int) -> None:
+        self._require_leader()
+        self.writer.recall(topic, number)
 
     def settings_of(self, topic: str) -> TopicSettings:
         if self._log is None:
@@ -173,7 +193,7 @@ class LocalLog:
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
         self._require_leader()
-        self._writer.set_topic(topic, settings)
+        self.writer.set_topic(topic, settings)
 
     def _require_leader(self) -> None:
         """Its writer knows also that it is to follow a log which has not answered yet."""
@@ -183,28 +203,24 @@ class LocalLog:
             self._log.require_leader()
 
     @property
-    def _writer(self) -> Log:
+    def writer(self) -> Log:
+        """The log as this process writes it. Raises MisuseError if it does not."""
         if self._log is None:
             raise MisuseError(f"the log {self.root} was opened to be read: open it with append=True, or use its server")
         return self._log
 
-    @property
-    def writer(self) -> Log:
-        """The log as this process writes it. Raises MisuseError if it does not."""
-        return self._writer
-
     def size(self) -> LogSize:
         """How large the log is, for its writer. Reads its directory."""
-        return self._writer.size()
+        return self.writer.size()
 
     @property
     def retention_s(self) -> float | None:
         """How long its writer keeps what topics do not say otherwise about; None: forever."""
-        return self._writer.config.retention_s
+        return self.writer.config.retention_s
 
     def counts(self) -> LogCounts:
         """What its writer has done. Reads nothing."""
-        return self._writer.counts()
+        return self.writer.counts()
 
     def flush(self) -> None:
         if self._log is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Self, cast
 
@@ -11,7 +11,7 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import MisuseError, shown
 from txmsg.message import QUEUES_MAX, Message, new_transaction_id_bytes, now_us
-from txmsg.metaq.access import LogAccess
+from txmsg.metaq.access import ColumnsFor, LogAccess, TakesColumns
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.relay import Appendable, SpooledLog
@@ -31,11 +31,16 @@ NOT_YET: Final = -1
 
 class Place(NamedTuple):
     """Where a message stands. offset: -1 if it is in a spool, and will stand behind what is in the queue by then; with
-    Acks.NONE, which does not wait for it; and for a delayed message, which gets one when it is due."""
+    Acks.NONE, which does not wait for it; and for a delayed message, which gets one when it is due.
+
+    number: of a delayed message, for `recall` of its log, which takes back all that was sent together for one queue and
+    time.
+    """
 
     topic: str
     queue: int
     offset: int
+    number: int | None = None
 
 
 class LogProducer:
@@ -51,7 +56,8 @@ class LogProducer:
     them twice: receivers tell by the id. `queues` holds for all topics then, which are not asked. spool_size_bytes_max:
     of what waits; above it sends raise Overloaded. Without a spool nothing needs to be closed.
 
-    acks: what an append waits for, of a log that `open_log` gives; None: what topics and the server ask for.
+    acks: what an append waits for, of a log that `open_log` gives; None: what topics and the server ask for. Kafka
+    waits for all copies in sync in any case, and refuses what that is less than.
     """
 
     def __init__(
@@ -68,13 +74,16 @@ class LogProducer:
         if acks is not None:
             if not isinstance(acks, Acks):
                 raise MisuseError(f"acks={shown(acks)} of a LogProducer: give one of txmsg.metaq.Acks, or None")
-            log = _Asking(cast(LogAccess, log), acks)
+            if spool is not None or not isinstance(log, TakesColumns):  # which is asked by each call
+                log = _Asking(cast(LogAccess, log), acks)
         self._spooled = None
         if spool is not None:
             if acks is Acks.NONE:
                 raise MisuseError("a spool gives up what the log has: acks=Acks.NONE does not say that; leave it out")
             log = self._spooled = SpooledLog(log, Spool(Path(spool), size_bytes_max=spool_size_bytes_max))
         self._log = log
+        self._columns_log = log if isinstance(log, TakesColumns) else None
+        self._acks = acks
         self._queues = queues
         self._turns = itertools.count()
 
@@ -103,28 +112,38 @@ class LogProducer:
         for one that is due later than the log's `delay_max_s` allows, and what the log raises.
         """
         turn = next(self._turns)
-        settings = {topic: self._log.settings_of(topic) for topic in {message.topic for message in messages}}
+        settings = self._settings_of({message.topic for message in messages})
         now = now_us()
         by_queue: dict[tuple[str, int, int | None], list[int]] = {}
         for place, message in enumerate(messages):
             count = settings[message.topic].write_queues or self._queues
             number = _queue_of(message, turn, count) if queue is None else queue
             by_queue.setdefault((message.topic, number, _due_at_us(message, now)), []).append(place)
-        appends: list[Append] = []
-        for (topic, number, due_at_us), places in by_queue.items():
-            compression = settings[topic].compression
-            for batch in _batches([messages[place] for place in places]):
-                columns = _columns(batch, now, is_delayed=due_at_us is not None)
-                appends.append(Append(topic, number, encode(columns, compression), due_at_us=due_at_us))
-        offsets = self._offsets(appends)
-        found = {place: next(offsets) for places in by_queue.values() for place in places}
+        batches = [
+            ColumnsFor(topic, number, _columns(batch, now, is_delayed=due_at_us is not None), due_at_us)
+            for (topic, number, due_at_us), places in by_queue.items()
+            for batch in _batches([messages[place] for place in places])
+        ]
+        firsts = self._append(batches, settings)
+        stand = (place for batch, first in zip(batches, firsts, strict=True) for place in _stand(batch, first))
+        found = {place: next(stand) for places in by_queue.values() for place in places}
         return [found[place] for place in range(len(messages))]
 
-    def _offsets(self, appends: list[Append]) -> Iterator[Place]:
-        for append, first in zip(appends, self._log.append(appends), strict=True):
-            is_there = first >= 0 and append.due_at_us is None
-            for place in range(append.payload.count):
-                yield Place(append.topic, append.queue, first + place if is_there else NOT_YET)
+    def _settings_of(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
+        if self._columns_log is not None:  # to ask would be a round trip for what says nothing of it
+            return dict.fromkeys(topics, _NO_SETTINGS)
+        return {topic: self._log.settings_of(topic) for topic in topics}
+
+    def _append(self, batches: Sequence[ColumnsFor], settings: Mapping[str, TopicSettings]) -> list[int]:
+        """The first offset of each."""
+        if self._columns_log is not None:
+            return self._columns_log.append_columns(batches, self._acks)
+        return self._log.append(
+            [
+                Append(topic, queue, encode(columns, settings[topic].compression), due_at_us=due_at_us)
+                for topic, queue, columns, due_at_us in batches
+            ]
+        )
 
 
 class _Asking:
@@ -139,6 +158,18 @@ class _Asking:
 
     def settings_of(self, topic: str) -> TopicSettings:
         return self._log.settings_of(topic)
+
+
+_NO_SETTINGS: Final = TopicSettings()
+
+
+def _stand(batch: ColumnsFor, first: int) -> Iterator[Place]:
+    """Where the messages of a batch stand, of which the log has told the first offset."""
+    is_delayed = batch.due_at_us is not None
+    number = first if is_delayed and first >= 0 else None
+    for place in range(len(batch.columns.bodies)):
+        offset = NOT_YET if is_delayed or first < 0 else first + place
+        yield Place(batch.topic, batch.queue, offset, number)
 
 
 def _queue_of(message: Message, turn: int, count: int) -> int:

@@ -13,17 +13,20 @@ from txmsg.metaq.access import LogQueue, Member
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, Kind, Payload, read_header
+from txmsg.metaq.store.delayed import Delayed, Waiting
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
 from txmsg.wire.failures import error_of_told
 from txmsg.wire.v1.metaq_pb2 import (
     AppendBatch,
+    DelayedInLogReply,
     FoundInLog,
     LogError,
     LogMember,
     LogTopicSettings,
     QueueOffsets,
     QueueSet,
+    WaitingInLog,
 )
 
 PIECE_SIZE_BYTES: Final = 1024 * 1024
@@ -180,6 +183,24 @@ def acks_of(told: str) -> Acks | None:
         return Acks(told) if told else None
     except ValueError as exc:
         raise ProtocolError(f"an append asks for acks={shown(told)}: {', '.join(Acks)} are known") from exc
+
+
+# ---- delayed messages
+
+
+def wire_delayed(found: Delayed, following: int) -> DelayedInLogReply:
+    """A step of a look at what waits."""
+    first = (
+        WaitingInLog(due_at_us=due_at_us, number=number, topic=topic, queue=queue, messages=messages)
+        for due_at_us, number, topic, queue, messages in found.first
+    )
+    return DelayedInLogReply(messages=found.messages, first=first, following=following)
+
+
+def delayed_of(reply: DelayedInLogReply) -> Delayed:
+    """The inverse of `wire_delayed`."""
+    first = [Waiting(each.due_at_us, each.number, each.topic, each.queue, each.messages) for each in reply.first]
+    return Delayed(dict(reply.messages), first)
 
 
 # ---- topics

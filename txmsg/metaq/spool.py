@@ -10,7 +10,6 @@ Frames of one `put` are kept or lost together: what a crash left of a `put` that
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import struct
 import threading
@@ -20,11 +19,11 @@ from typing import Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from txmsg.errors import CorruptLog, LogBusy, MisuseError, Overloaded, StorageError
+from txmsg.errors import CorruptLog, MisuseError, Overloaded, StorageError
 from txmsg.logs import EventLog
 from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Header, Payload, pack, read_header, verify
 from txmsg.metaq.store.commit_log import sync_directory
-from txmsg.metaq.store.lock import make_private
+from txmsg.metaq.store.lock import lock_private
 from txmsg.metaq.store.log import Append
 
 _log = EventLog(__name__)
@@ -63,7 +62,7 @@ class Spool:
         self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
         self._pid = os.getpid()
         self._failed = ""  # why nothing is taken any more
-        self._lock_fd = _locked(directory)
+        self._lock_fd = lock_private(directory, what="the spool", user="process")
         try:
             self._relayed_fd = os.open(directory / "relayed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._sizes = {int(path.stem): path.stat().st_size for path in sorted(directory.glob("*.spool"))}
@@ -357,22 +356,6 @@ class Spool:
         return StorageError(
             f"the spool {self.directory} cannot be written: {exc.strerror}; free space, or give this user permission"
         )
-
-
-def _locked(directory: Path) -> int:
-    try:
-        make_private(directory)
-        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as exc:
-        raise StorageError(f"the spool {directory} cannot be made: {exc.strerror}; name another directory") from exc
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        os.close(fd)
-        raise LogBusy(
-            f"the spool {directory} is used by another process: give each process a directory of its own"
-        ) from exc
-    return fd
 
 
 def _packed(appends: Sequence[Append]) -> Iterator[bytes]:

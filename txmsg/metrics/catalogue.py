@@ -29,6 +29,7 @@ class Process(Enum):
     AGENT = "agent"
     PAGE = "page"
     APPLICATION = "application"
+    WORKER = "worker"
 
 
 class Scope(Enum):
@@ -61,7 +62,7 @@ LABELS: Final = {
     "kind": "`half` or `plain`.",
     "outcome": "`commit`, `rollback` or `unknown`.",
     "pool": "`delivery` (check-backs, too) or `administration`.",
-    "process": "`broker`, `metaq`, `tailer`, `agent` or `page`.",
+    "process": "`broker`, `metaq`, `tailer`, `agent`, `page` or `worker`.",
     "reason": "`erased` by an operator; `expired`: the key was kept no longer; `damaged`.",
     "service_version": "The release of txmsg.",
     "source": "A source of an agent's file.",
@@ -282,6 +283,8 @@ _LOG: Final = (
     _counter("txmsg_log_appended_bytes_total", "bytes", "Bytes of those, as they are stored."),
     _counter("txmsg_log_append_errors_total", "calls", "Calls of which nothing was appended."),
     _gauge("txmsg_log_failed", "1", "Whether the last append failed for the log's own sake, as on a full disk."),
+    _gauge("txmsg_log_delayed_messages", "messages", "Delayed messages that wait in the log."),
+    _gauge("txmsg_log_delayed_late_seconds", "seconds", "How long ago the first of these was due; 0: it is not yet."),
     _gauge("txmsg_log_copies", "copies", "Copies of the log on other machines that are in touch."),
     _gauge("txmsg_log_copies_missing", "copies", "How many fewer copies are in touch than appends wait for."),
     _gauge("txmsg_log_copy_lag_bytes", "bytes", "What is on disk here, and not on that of the copy furthest behind."),
@@ -372,11 +375,20 @@ _CLIENT: Final = (
         "txmsg_client_request_seconds", "seconds", "Time of a request for many calls, with its repeats.", OPERATION
     ),
     _gauge("txmsg_client_pending_items", "items", "Messages and outcomes that wait or are under way."),
+    _gauge("txmsg_client_outbox_rows", "transactions", "Transactions in the outbox of the producer group."),
+    _gauge("txmsg_client_outbox_refused_rows", "transactions", "Those of them that brokers refused."),
+    _gauge("txmsg_client_outbox_oldest_seconds", "seconds", "Age of the oldest of them; 0 without one."),
+    _counter("txmsg_client_outbox_written_total", "transactions", "Transactions whose messages this process kept."),
+    _counter("txmsg_client_outbox_relayed_total", "transactions", "Transactions whose messages this process relayed."),
     _counter("txmsg_client_received_messages_total", "messages", "Messages received from brokers.", GROUP),
     _counter("txmsg_client_acknowledged_messages_total", "messages", "Acknowledgements that reached a broker.", GROUP),
     _counter("txmsg_client_refused_messages_total", "messages", "Refusals that reached a broker.", GROUP),
     _counter("txmsg_client_poll_errors_total", "calls", "Calls of consumers that failed, and are repeated.", GROUP),
     _gauge("txmsg_client_held_messages", "messages", "Messages received and not settled.", GROUP),
+)
+_WORKER: Final = (
+    _gauge("txmsg_worker_processes", "processes", "Processes that run the application, those that end included."),
+    _counter("txmsg_worker_restarts_total", "restarts", "Processes replaced as they had ended, or grown too large."),
 )
 
 
@@ -401,7 +413,8 @@ CATALOGUE: Final = {
         _of_section("Mirror", (Process.TAILER,), _MIRROR),
         _of_section("Agents", (Process.AGENT,), _AGENT),
         _of_section("Pages", (Process.PAGE,), _PAGE),
-        _of_section("Applications", (Process.APPLICATION,), _CLIENT),
+        _of_section("Workers", (Process.WORKER,), _WORKER),
+        _of_section("Applications", (Process.APPLICATION, Process.WORKER), _CLIENT),
     )
     for metric in metrics
 }

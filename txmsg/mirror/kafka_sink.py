@@ -58,6 +58,7 @@ class KafkaSink:
         self._replication_factor = -1 if replication_factor is None else replication_factor
         self._min_insync_replicas = min_insync_replicas
         admin = self._clients.admin()
+        self.log_id = self._clients.identity(admin).log_id
         self._topics = Topics(self._clients, admin)
         self._probe = Probe(self._clients)
         self._positions = Positions(self._clients, admin, self._topics, self._probe)

@@ -27,7 +27,8 @@ class LogSink:
         self._log = log
         self._tracing = tracing
         self.name = name
-        self.generation = log.identity().generation
+        identity = log.identity()
+        self.log_id, self.generation = identity.log_id, identity.generation
         self._compressions: dict[str, Compression] = {}
         self._settings_until = 0.0
 

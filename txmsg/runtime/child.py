@@ -216,6 +216,11 @@ def _pass_on(fd: int, receive: Callable[[str], object]) -> None:
             receive(line.decode(errors="replace").rstrip())
 
 
+def with_name(name: str, line: str) -> str:
+    """A line of a child's log. One of JSON names its process itself, and is left as it is for programs."""
+    return line if line.startswith("{") else f"{name:8} {line}"
+
+
 # ---- in the child
 
 
@@ -226,10 +231,12 @@ def say(line: str) -> None:
 
 def exit_with_parent() -> None:
     """Ends this process at once when the parent is gone, however it went."""
-    _when_parent_is_gone(lambda: os._exit(3))
+    when_parent_is_gone(lambda: os._exit(3))
 
 
-def _when_parent_is_gone(end: Callable[[], None]) -> None:
+def when_parent_is_gone(end: Callable[[], None]) -> None:
+    """Has `end` called, on a thread of its own, when the parent is gone, however it went."""
+
     def watch() -> None:
         while os.read(0, 1024):
             pass
@@ -239,6 +246,6 @@ def _when_parent_is_gone(end: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    _when_parent_is_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    when_parent_is_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -23,11 +23,21 @@ _LIBRARIES: Final = (
     "<frozen",
 )
 
+_REASON: Final = "_txmsg_reason"
+
 _Place = tuple[FrameType, int]
+
+
+def with_reason(exc: Exception, reason: str) -> Exception:
+    """The exception, of another process, with what `text_of` made of it there, where its frames were."""
+    exc.__dict__[_REASON] = reason
+    return exc
 
 
 def text_of(exc: Exception) -> str:
     """The reason why the user's function failed, in characters that can be kept."""
+    if (reason := exc.__dict__.get(_REASON)) is not None:
+        return str(reason)
     summary, rest = _summary(exc)
     lines = [summary, *_where(exc)]
     if exc.__cause__ is not None:

@@ -14,6 +14,8 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 _stops: list[Callable[[], object]] = []
 _before: dict[int, _Handler] = {}
+_repeats = False
+_came = False
 
 
 @contextmanager
@@ -47,13 +49,32 @@ def _is_default(handler: _Handler) -> bool:
     return is_asyncios or handler in {signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler}
 
 
+def take_repeats_as_one() -> None:
+    """From now on a second signal changes nothing: of a stop this process gets one from each who is asked to stop it.
+
+    systemd signals all processes of a unit, and so does a supervisor that is one of them. It is for processes that
+    another one ends if they take too long.
+    """
+    global _repeats  # noqa: PLW0603 - signals are of the process
+    _repeats = True
+
+
+def has_come() -> bool:
+    """Whether a signal has stopped this process."""
+    return _came
+
+
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
+    global _came  # noqa: PLW0603 - signals are of the process
+    _came = True
     _give_back()
     for stop in list(_stops):
         stop()
 
 
 def _give_back() -> None:
+    if _repeats and _came:
+        return
     for number, handler in _before.items():
         if signal.getsignal(number) is _on_signal:  # else the application has set one meanwhile
             signal.signal(number, handler)

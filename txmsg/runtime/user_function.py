@@ -42,8 +42,7 @@ class UserFunction:
         self._function = call if convert is None else _converted(call, convert)
         self._around = around
         self._name = name_of(function)
-        bodies = (function, type(self._function).__call__)
-        self.is_coroutine = any(inspect.iscoroutinefunction(body) for body in bodies)
+        self.is_coroutine = is_coroutine(function)
 
     async def __call__(self, argument: object, threads: Executor) -> Any:
         """What the function returns; a plain one runs on a thread.
@@ -122,6 +121,11 @@ class UserFunction:
 
     def _left(self, exc: BaseException) -> RuntimeError:
         return RuntimeError(f"{self._name} raised {type(exc).__name__}({exc}): taken as any other exception")
+
+
+def is_coroutine(function: object) -> bool:
+    """Whether it is `async def`, or an object that is called as one."""
+    return any(inspect.iscoroutinefunction(body) for body in (function, type(function).__call__))
 
 
 def name_of(function: object) -> str:

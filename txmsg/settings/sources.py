@@ -49,8 +49,8 @@ def from_file(path: Path, settings: Iterable[Setting]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for name, entry in _entries(path):
         of = name.partition(".")[0]
-        if of not in {*SCOPES, COMMANDS_TABLE}:
-            raise unknown(of, SCOPES, f"{entry.place}: ")
+        if of not in (tables := (*SCOPES, COMMANDS_TABLE)):
+            raise unknown(of, tables, f"{entry.place}: ")
         if of != scope:
             continue
         if name not in known:

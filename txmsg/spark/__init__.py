@@ -11,6 +11,7 @@ reader    reads a task's messages
 source    the data source, as Spark asks for it
 sink      writes batches into PostgreSQL, each once
 frames    messages as DataFrames, wherever a log is
+payloads  the columns of a topic's payloads        (pure)
 kafka/    reads a log in Kafka, by Spark's own source for Kafka
 
 Names are loaded when they are first used: an executor needs neither the sink's driver nor a Java to be found.
@@ -24,15 +25,26 @@ from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from txmsg.spark.frames import read_log, stream_log
+    from txmsg.spark.payloads import payload_schema
     from txmsg.spark.sessions import register, session
     from txmsg.spark.sink import claim_batch, write_idempotent
     from txmsg.spark.source import MetaqDataSource
 
-__all__ = ["MetaqDataSource", "claim_batch", "read_log", "register", "session", "stream_log", "write_idempotent"]
+__all__ = [
+    "MetaqDataSource",
+    "claim_batch",
+    "payload_schema",
+    "read_log",
+    "register",
+    "session",
+    "stream_log",
+    "write_idempotent",
+]
 
 _MODULE_OF = {
     "MetaqDataSource": "txmsg.spark.source",
     "claim_batch": "txmsg.spark.sink",
+    "payload_schema": "txmsg.spark.payloads",
     "read_log": "txmsg.spark.frames",
     "register": "txmsg.spark.sessions",
     "session": "txmsg.spark.sessions",

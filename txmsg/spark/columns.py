@@ -18,10 +18,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from txmsg.errors import MisuseError, ProtocolError
+from txmsg.errors import MisuseError
 from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.batch import LogBatch, to_arrow
-from txmsg.wire.headers import unpack_headers
+from txmsg.metaq.format.readable import header_maps
 
 if TYPE_CHECKING:
     from txmsg.body_keys import BodyKeys
@@ -43,7 +43,6 @@ _SEALED: Final = frozenset({"body", "headers"})
 """What keys of bodies change."""
 _IN_LOG: Final = {"value": "body"}
 _CONSTANT: Final = frozenset({"topic", "queue"})
-_MAP: Final = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
 
 
 def schema_of(*, include_headers: bool) -> StructType:
@@ -104,18 +103,4 @@ class Columns:
             return pa.repeat(pa.scalar(queue.queue, pa.int32()), count)
         assert joined is not None
         found = joined[_IN_LOG.get(name, name)]
-        return _unpacked(found).cast(self._schema.field(name).type) if name == "headers" else found
-
-
-def _unpacked(packed: pa.Array) -> pa.Array:
-    """Headers as maps: empty without any, null for bytes that cannot be read. Equal ones are read once."""
-    distinct = packed.dictionary_encode()
-    maps = [_headers(headers) for headers in distinct.dictionary.to_pylist()]
-    return pa.array([*maps, {}], _MAP).take(distinct.indices.fill_null(len(maps)))
-
-
-def _headers(packed: bytes) -> list[tuple[str, str]] | None:
-    try:
-        return sorted(unpack_headers(packed).items())  # a map of protobuf has no order of its own
-    except ProtocolError:
-        return None  # one odd message must not stop a query; it can be found by its offset
+        return header_maps(found).cast(self._schema.field(name).type) if name == "headers" else found

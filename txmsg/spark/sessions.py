@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import pyspark
 from pyspark.sql import SparkSession
 
 from txmsg.errors import MisuseError
@@ -22,10 +21,8 @@ _CHECKPOINTS_WITHOUT_PROCESSES: Final = {
 }
 """By default Hadoop writes a checksum file beside each local file, and starts `chmod` and `readlink` for them: some ten
 processes for a batch of a stream, which take as long as reading it."""
-
-
-KAFKA_PACKAGE: Final = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-"""Spark's Kafka source in Maven's repositories, for this Spark."""
+KAFKA_PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+"""Spark's Kafka source: not in the version of PySpark, since Maven's repositories end here. It works with 4.3, too."""
 
 
 def session(

@@ -1,16 +1,18 @@
 """A pytest plugin for applications that use txmsg: a real broker per test, a clock to advance, faults to inject.
 
 pytest finds it when txmsg is installed; it loads nothing before a fixture is used. The fixtures are
-`txmsg_broker`, `txmsg_clock`, `txmsg_producer`, `txmsg_consumer`, `txmsg_async_producer`, `txmsg_async_consumer` and
-`txmsg_address`: docs/how-to/testing.md.
+`txmsg_broker`, `txmsg_clock`, `txmsg_producer`, `txmsg_consumer`, `txmsg_async_producer`, `txmsg_async_consumer`,
+`txmsg_app` and `txmsg_address`: docs/how-to/testing.md.
 
-plugin      the fixtures and the option --txmsg-storage
-database    the Notify database of a run, emptied for each test
-host        a process that runs one broker after the other
-broker      the broker of a test as the test sees it
-progress    what a group still has to do, for messages of failed tests
-clock       advances time for what waits
-faults      injects faults
+plugin         the fixtures and the option --txmsg-storage
+database       the Notify database of a run, emptied for each test
+host           a process that runs one broker after the other
+broker         the broker of a test as the test sees it
+applications   runs an application at the broker, or has its handlers called without one
+progress       what groups still have to do, for messages of failed tests
+clock          advances time for what waits
+faults         injects faults
+fences         the contract of a FenceStore, as a class of tests
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from txmsg.testing.applications import AppRun, handle, handle_async
     from txmsg.testing.broker import Broker
     from txmsg.testing.clock import Clock
     from txmsg.testing.faults import (
@@ -30,30 +33,41 @@ if TYPE_CHECKING:
         handler_fails,
         lost_reply,
     )
-    from txmsg.testing.plugin import MakeAsyncConsumer, MakeAsyncProducer, MakeConsumer, MakeProducer
+    from txmsg.testing.fences import FenceStoreContract
+    from txmsg.testing.plugin import MakeAsyncConsumer, MakeAsyncProducer, MakeConsumer, MakeProducer, RunApp
 
 __all__ = [
+    "AppRun",
     "Broker",
     "Clock",
+    "FenceStoreContract",
     "MakeAsyncConsumer",
     "MakeAsyncProducer",
     "MakeConsumer",
     "MakeProducer",
     "ProcessDied",
+    "RunApp",
     "broker_away",
     "dies_after_commit",
     "dies_before_commit",
+    "handle",
+    "handle_async",
     "handler_fails",
     "lost_reply",
 ]
 
 _MODULE_OF = dict.fromkeys(__all__, "txmsg.testing.faults") | {
+    "AppRun": "txmsg.testing.applications",
     "Broker": "txmsg.testing.broker",
     "Clock": "txmsg.testing.clock",
+    "FenceStoreContract": "txmsg.testing.fences",
     "MakeAsyncConsumer": "txmsg.testing.plugin",
     "MakeAsyncProducer": "txmsg.testing.plugin",
     "MakeConsumer": "txmsg.testing.plugin",
     "MakeProducer": "txmsg.testing.plugin",
+    "RunApp": "txmsg.testing.plugin",
+    "handle": "txmsg.testing.applications",
+    "handle_async": "txmsg.testing.applications",
 }
 
 if not TYPE_CHECKING:  # as in txmsg/__init__.py: a run of pytest that uses no fixture loads no protobuf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +14,7 @@ from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage, check_name, us_of_datetime
 from txmsg.testing.clock import Clock
 from txmsg.testing.host import BrokerHost
-from txmsg.testing.progress import Progress, progress_of
+from txmsg.testing.progress import Progress, Wanted, progress_of
 from txmsg.wire.codec import unpack_headers
 
 _LOOK_S = 0.02
@@ -113,14 +113,14 @@ class Broker:
         check-back, a retry, a delay), the clock is moved to it.
         """
         __tracebackhide__ = True
-        _wait(self._until_delivered(group, topic, count, timeout_s, jump))
+        wait(self._until_delivered(group, topic, count, timeout_s, jump))
 
     async def delivered_async(
         self, group: str, topic: str, count: int = 1, *, timeout_s: float | None = None, jump: bool = False
     ) -> None:
         """The same for a coroutine: consumers and producers on its loop go on meanwhile."""
         __tracebackhide__ = True
-        await _wait_async(self._until_delivered(group, topic, count, timeout_s, jump))
+        await wait_async(self._until_delivered(group, topic, count, timeout_s, jump))
 
     def wait_until_idle(self, group: str, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False) -> None:
         """Returns when the group has acknowledged all messages of its topics; fails with what is left.
@@ -129,14 +129,14 @@ class Broker:
         messages are to become dead letters; one more fails at once. timeout_s, jump: as in `delivered`.
         """
         __tracebackhide__ = True
-        _wait(self._until_idle(group, dead, timeout_s, jump))
+        wait(self._until_idle([(group, None)], dead, timeout_s, jump))
 
     async def wait_until_idle_async(
         self, group: str, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False
     ) -> None:
         """The same for a coroutine: consumers and producers on its loop go on meanwhile."""
         __tracebackhide__ = True
-        await _wait_async(self._until_idle(group, dead, timeout_s, jump))
+        await wait_async(self._until_idle([(group, None)], dead, timeout_s, jump))
 
     def _until_delivered(
         self, group: str, topic: str, count: int, timeout_s: float | None, jump: bool
@@ -147,43 +147,44 @@ class Broker:
             return sum(progress.acknowledged for progress in all_progress) >= count
 
         what = f"group {group!r} has not acknowledged {count} of topic {topic!r}"
-        return self._looks(what, group, topic, is_done, timeout_s, jump)
+        return self._looks(what, [(group, topic)], is_done, timeout_s, jump)
 
-    def _until_idle(self, group: str, dead: int, timeout_s: float | None, jump: bool) -> Iterator[None]:
+    def _until_idle(self, wanted: Sequence[Wanted], dead: int, timeout_s: float | None, jump: bool) -> Iterator[None]:
+        who = f"group {wanted[0][0]!r}" if len(wanted) == 1 else "the application"
+
         def is_done(all_progress: list[Progress]) -> bool:
             __tracebackhide__ = True
             died = sum(len(progress.dead) for progress in all_progress)
             if died > dead:
-                raise AssertionError(
-                    _told(f"group {group!r} has {died} dead letters, {dead} were expected", all_progress)
-                )
+                raise AssertionError(_told(f"{who} has {died} dead letters, {dead} were expected", all_progress))
             left = any(progress.waiting or progress.late for progress in all_progress)
-            return bool(all_progress) and not left and died == dead
+            is_known = bool(all_progress) or all(topic is not None for _, topic in wanted)
+            return is_known and not left and died == dead
 
-        return self._looks(f"group {group!r} is not idle", group, None, is_done, timeout_s, jump)
+        return self._looks(f"{who} is not idle", wanted, is_done, timeout_s, jump)
 
-    def _looks(  # noqa: PLR0917 - of this class alone
+    def _looks(
         self,
         what: str,
-        group: str,
-        topic: str | None,
+        wanted: Sequence[Wanted],
         is_done: Callable[[list[Progress]], bool],
         timeout_s: float | None,
         jump: bool,
     ) -> Iterator[None]:
         """Looks, and yields when it is to wait for a moment; ends when it is done. Raises AssertionError."""
         __tracebackhide__ = True
-        check_name("consumer group", group)
+        for group, _ in wanted:
+            check_name("consumer group", group)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if timeout_s <= 0:
             raise MisuseError(f"timeout_s={timeout_s} must be more than 0 seconds")
         deadline = time.monotonic() + timeout_s
         jump_at = 0.0
-        while not is_done(all_progress := progress_of(self._connection, group, topic)):
+        while not is_done(all_progress := progress_of(self._connection, wanted)):
             now = time.monotonic()
             if now >= deadline:
                 found = _told(f"{what} within {timeout_s:g} s", all_progress)
-                raise AssertionError(found if all_progress else f"{found}\n{self._nothing_of(group, topic)}")
+                raise AssertionError(found if all_progress else f"{found}\n{self._nothing_of(*wanted[0])}")
             if jump and now >= jump_at and self._jump(all_progress):
                 jump_at = now + (_ASK_AGAIN_S if any(progress.undecided for progress in all_progress) else 0.0)
             yield
@@ -210,20 +211,28 @@ class Broker:
             self._host.stop_broker()
 
 
-def _wait(looks: Iterator[None]) -> None:
+def wait(looks: Iterator[None]) -> None:
+    """Returns when there is nothing more to look at; blocks meanwhile."""
     __tracebackhide__ = True
     for _ in looks:
         time.sleep(_LOOK_S)
 
 
-async def _wait_async(looks: Iterator[None]) -> None:
+async def wait_async(looks: Iterator[None]) -> None:
+    """The same for a coroutine."""
     __tracebackhide__ = True
     while await asyncio.to_thread(next, looks, _DONE) is not _DONE:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(_LOOK_S)
 
 
 def _told(what: str, all_progress: list[Progress]) -> str:
-    return "\n".join([what, *(line for progress in all_progress for line in progress.lines())])
+    of_group = len({progress.group for progress in all_progress}) > 1
+    lines = [
+        f"group {progress.group!r}, {line}" if of_group and n == 0 else line
+        for progress in all_progress
+        for n, line in enumerate(progress.lines())
+    ]
+    return "\n".join([what, *lines])
 
 
 _MESSAGES = """

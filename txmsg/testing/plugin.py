@@ -11,11 +11,13 @@ from uuid import uuid4
 import pytest
 
 if TYPE_CHECKING:
+    from txmsg.app.application import Txmsg
     from txmsg.checker.listener import CheckMessageListener
     from txmsg.client.async_consumer import AsyncConsumer
     from txmsg.client.async_producer import AsyncProducer
     from txmsg.client.consumer import Consumer
     from txmsg.client.producer import Producer
+    from txmsg.testing.applications import AppRun, Overrides
     from txmsg.testing.broker import Broker
     from txmsg.testing.clock import Clock
     from txmsg.testing.database import NotifyDatabase
@@ -69,6 +71,15 @@ class MakeAsyncConsumer(Protocol):
         self, group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0
     ) -> AsyncConsumer:
         """An AsyncConsumer at the test's broker: subscribe, then `async with`. group: default one of its own."""
+        ...
+
+
+class RunApp(Protocol):
+    """The type of the fixture `txmsg_app`."""
+
+    def __call__(self, app: Txmsg, *, overrides: Overrides | None = None) -> AppRun:
+        """The application at the test's broker, for `with` or `async with`. overrides: what stands in for functions of
+        Depends."""
         ...
 
 
@@ -193,6 +204,17 @@ def txmsg_async_consumer(txmsg_broker: Broker) -> MakeAsyncConsumer:
         )
 
     return make
+
+
+@pytest.fixture
+def txmsg_app(txmsg_broker: Broker) -> RunApp:
+    """Runs applications at the test's broker. See txmsg.testing.RunApp."""
+    from txmsg.testing.applications import AppRun
+
+    def run(app: Txmsg, *, overrides: Overrides | None = None) -> AppRun:
+        return AppRun(app, txmsg_broker, overrides=overrides)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 _ERROR_LENGTH_MAX = 200
+
+Wanted = tuple[str, str | None]
+"""A group, and a topic; None: all that it has asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Late:
 class Progress:
     """Where a group is in one topic. Dead letters are not acknowledged."""
 
+    group: str
     topic: str
     known: bool
     """Whether the group has ever asked for the topic."""
@@ -81,12 +85,13 @@ def _when(due_in_s: float | None) -> str:
     return f"in {due_in_s:.1f} s (txmsg_clock.advance(seconds={math.ceil(due_in_s)}) lets it come at once)"
 
 
-def progress_of(connection: psycopg.Connection[Any], group: str, topic: str | None) -> list[Progress]:
-    """Where the group is: in the topic, or in every topic that it has asked for."""
+def progress_of(connection: psycopg.Connection[Any], wanted: Sequence[Wanted]) -> list[Progress]:
+    """Where groups are, at one moment: each in the topic, if there is one, or in every topic that it has asked for."""
     with connection.transaction():
         connection.execute("set transaction isolation level repeatable read")
         return [
             Progress(
+                group,
                 name,
                 known,
                 committed,
@@ -96,6 +101,7 @@ def progress_of(connection: psycopg.Connection[Any], group: str, topic: str | No
                 [_undecided(row) for row in connection.execute(_UNDECIDED, {"topic": name})],
                 [_delayed(row) for row in connection.execute(_SCHEDULED, {"topic": name})],
             )
+            for group, topic in wanted
             for name, known, committed, passed in connection.execute(_TOPICS, {"group": group, "topic": topic})
         ]
 

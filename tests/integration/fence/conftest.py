@@ -56,7 +56,7 @@ def close_what_aiomysql_left() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         for each in gc.get_objects():
-            if isinstance(each, aiomysql.Connection):
+            if issubclass(type(each), aiomysql.Connection):  # isinstance would ask lazy objects of Django, too
                 each._writer = each._reader = None
         gc.collect()
 

@@ -81,9 +81,9 @@ def hold(broker: BrokerProcess, fence: Fence) -> TransactionId:
     return half.transaction_id
 
 
-def purge_by_command(engine: Engine, *addresses: str) -> Result:
+def purge_by_command(engine: Engine, *addresses: str, driver: str = "postgresql+psycopg") -> Result:
     brokers = [word for address in addresses for word in ("--broker", address)]
-    url = engine.url.render_as_string(hide_password=False)
+    url = engine.url.set(drivername=driver).render_as_string(hide_password=False)
     return CliRunner().invoke(main, ["fence", "purge", "--database", url, *brokers])
 
 
@@ -111,6 +111,18 @@ def test_while_one_notify_database_is_away_nothing_is_purged(
     done = purge_by_command(postgres_engine, *addresses)
     assert (done.exit_code, done.stdout) == (0, "fence rows deleted: 1\n")
     assert set(recorded(postgres_engine)) == held
+
+
+def test_the_command_takes_the_applications_own_asynchronous_url(
+    postgres_engine: Engine, broker: BrokerProcess
+) -> None:
+    fence = Fence(postgres_engine)
+    held, settled = hold(broker, fence), new_transaction_id()
+    fence.check(settled)
+    age(postgres_engine, settled, held)
+    done = purge_by_command(postgres_engine, broker.address, driver="postgresql+asyncpg")
+    assert (done.exit_code, done.stdout) == (0, "fence rows deleted: 1\n")
+    assert set(recorded(postgres_engine)) == {held}
 
 
 def test_a_notify_database_that_does_not_answer_is_told_also_when_no_row_is_old(

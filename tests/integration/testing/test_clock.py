@@ -21,6 +21,7 @@ PAST = {
     *("journal.at", "retry.born_at", "retry.stored_at", "rolled_back.at", "rolled_back.half_stored_at"),
     *("scheduled.born_at", "scheduled.half_stored_at", "scheduled.stored_at"),
     *("segment.closed_at", "segment.created_at", "segment.opened_at", "setting_change.changed_at"),
+    "topic_schema.registered_at",
     *("topic.created_at", "topic.erasable_since", "topic.journal_since", "topic.write_changed_at"),
 }
 LEASES = {"broker.expires_at", "cursor.held_until"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, nullcontext
 from datetime import UTC, datetime, timedelta
+from sqlite3 import Connection, connect
 from typing import assert_type
 from uuid import UUID
 
@@ -14,11 +16,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from txmsg import (
     AsyncConsumer,
     AsyncFence,
+    AsyncFenceStore,
     AsyncProducer,
     CheckMessageListener,
     Consumer,
     Fence,
     FenceCheckListener,
+    FenceStore,
     Half,
     Message,
     MessageId,
@@ -119,6 +123,33 @@ assert_type(Fence(engine).purge(86_400, held_by("a:7700", ["b:7700", "c:7700"]))
 Fence(engine).purge(86_400, held_by_async("a:7700"))  # error: mypy[arg-type] pyright[reportArgumentType]
 
 
+class Orders(FenceStore[Connection]):
+    def fence_id(self) -> UUID:
+        return UUID(int=1)
+
+    def transaction(self, transaction_id: TransactionId) -> AbstractContextManager[Connection]:
+        return closing(connect("shop.db"))
+
+    def outcome(self, transaction_id: TransactionId) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+
+class AsyncOrders(AsyncFenceStore[Connection]):
+    async def fence_id(self) -> UUID:
+        return UUID(int=1)
+
+    def transaction(self, transaction_id: TransactionId) -> AbstractAsyncContextManager[Connection]:
+        return nullcontext(connect("shop.db"))
+
+
+Producer(group="shop", check_listener=Orders())
+AsyncProducer(group="shop", check_listener=AsyncOrders())  # error: mypy[abstract] pyright[reportAbstractUsage]
+Producer(group="shop", check_listener=Orders)  # error: mypy[arg-type] pyright[reportArgumentType]
+assert_type(Orders().check(ReceivedMessage("order", b"")), TransactionState)
+with Orders().transaction(new_transaction_id()) as connection:
+    assert_type(connection, Connection)
+
+
 # ---- producers
 
 producer = Producer(["a:1", "b:2"], group="shop", timeout_s=3)
@@ -199,7 +230,7 @@ def mail_of_two(session: Session, message: ReceivedMessage) -> None: ...
 def mail_of_text(message: str) -> None: ...
 
 
-@consumer.subscribe  # error: mypy[arg-type] pyright[reportArgumentType]
+@consumer.subscribe  # error: mypy[call-overload] pyright[reportArgumentType,reportCallIssue]
 def mail_of_no_topic(message: ReceivedMessage) -> None: ...
 # fmt: on
 
@@ -242,10 +273,10 @@ idempotent(sessions())  # error: mypy[call-overload] pyright[reportCallIssue,rep
 
 create_tables(engine)
 create_tables(async_engine)  # error: mypy[unused-coroutine] pyright[reportUnusedCoroutine]
-create_tables(sessions)  # error: mypy[call-overload] pyright[reportCallIssue,reportArgumentType]
+create_tables(sessions)  # error: mypy[arg-type] pyright[reportCallIssue,reportArgumentType]
 assert_type(purge_inbox(engine), int)
 purge_inbox(async_engine)  # error: mypy[unused-coroutine] pyright[reportUnusedCoroutine]
-purge_inbox(sessions)  # error: mypy[call-overload] pyright[reportCallIssue,reportArgumentType]
+purge_inbox(sessions)  # error: mypy[arg-type] pyright[reportCallIssue,reportArgumentType]
 
 
 # ---- the fence, and errors

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from txmsg import AsyncProducer, FenceCheckListener, Message, Producer, transactional_message
+from txmsg import AsyncProducer, FenceCheckListener, Message, Outbox, Producer, transactional_message
 
 engine: Engine = create_engine("sqlite:///shop.db")
 sessions = sessionmaker(engine)
@@ -36,6 +36,12 @@ def place(session: Session, order_id: UUID, note: str = "", *, urgent: bool = Fa
     return 1
 
 
+@transactional_message(producer, topic="order", session=sessions, when_away=Outbox(wait_s=0.1))
+def place_anyway(session: Session, order_id: UUID) -> int:
+    return 1
+
+
+assert_type(place_anyway(UUID(int=1)), int)
 assert_type(place(UUID(int=1)), int)
 assert_type(place(order_id=UUID(int=1), note="", urgent=True), int)
 place("1")  # error: mypy[arg-type] pyright[reportArgumentType]
@@ -167,8 +173,8 @@ decorate(producer, message=messages)
 decorate(producer, topic="order", message=text)  # error: mypy[arg-type] pyright[reportArgumentType,reportCallIssue]
 decorate(producer, topic="order", session=engine)  # error: mypy[call-overload] pyright[reportArgumentType,reportCallIssue]
 decorate(producer, topic="order", session=sessions())  # error: mypy[call-overload] pyright[reportArgumentType,reportCallIssue]
-decorate(producer, topic="order", session=async_sessions)  # error: mypy[type-var] pyright[reportArgumentType,reportCallIssue]
-decorate(async_producer, topic="order", session=sessions)  # error: mypy[type-var] pyright[reportArgumentType,reportCallIssue]
+decorate(producer, topic="order", session=async_sessions)  # error: mypy[arg-type] pyright[reportArgumentType,reportCallIssue]
+decorate(async_producer, topic="order", session=sessions)  # error: mypy[arg-type] pyright[reportArgumentType,reportCallIssue]
 decorate(producer, "order")  # error: mypy[call-overload] pyright[reportCallIssue]
 decorate(producer, topic=b"order")  # error: mypy[call-overload] pyright[reportArgumentType,reportCallIssue]
 decorate(producer, topic="order", key=1)  # error: mypy[call-overload] pyright[reportArgumentType,reportCallIssue]

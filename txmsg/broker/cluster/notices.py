@@ -7,6 +7,7 @@ Never one per message: a NOTIFY takes a global lock when it commits.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -95,9 +96,11 @@ class Notices:
             await asyncio.sleep(_HINT_PAUSE_S)
 
     async def _listen(self) -> None:
+        is_away = False
         while True:
             try:
                 connection = await connect_listener(self._url)
+                is_away = False
                 try:
                     self._on_connect()
                     while True:
@@ -105,11 +108,13 @@ class Notices:
                 finally:
                     await connection.close()
             except (*TRANSIENT, BrokerUnavailable) as exc:
-                _log.info(
+                _log.log(
+                    logging.DEBUG if is_away else logging.INFO,
                     "cluster.not_listening",
                     "notifications of other brokers are not received, their changes are found by polling: %(error)s",
                     error=" ".join(str(exc).split()),
                 )
+                is_away = True
             except Exception:  # noqa: BLE001 - the root of a task
                 _log.exception("cluster.listening_failed", "listening to other brokers failed; it is tried again")
             await asyncio.sleep(_RECONNECT_PAUSE_S)

@@ -109,9 +109,10 @@ class Delivery:
         if line is not None and not self._follow(loaded, client_id, line):
             return []
 
-        def take() -> list[MessageBatch]:
+        def take() -> list[MessageBatch] | None:
+            """None: the member may get nothing now."""
             if outlet is not None and outlet.is_full:
-                return []
+                return None
             if line is not None and not loaded.members.is_latest(client_id, line):
                 return []
             return self._take(loaded, client_id, wants, max_messages, max_bytes, visibility_timeout_s)
@@ -119,7 +120,8 @@ class Delivery:
         batches = take()
         if not batches and wait_s > 0:
             with loaded.members.waits(client_id, self._state.monotonic):
-                batches = await self._wait(loaded, client_id, wants, wait_s, take, line, outlet)
+                batches = await self._wait(loaded, client_id, wants, wait_s, batches, take, line, outlet)
+        batches = batches or []
         receipts = [batch.receipt for batch in batches]
         if receipts and line is not None and (replaced := loaded.members.sent(client_id, line, receipts)):
             self.put_back(group, client_id, replaced)
@@ -139,32 +141,28 @@ class Delivery:
         client_id: str,
         wants: Mapping[str, TagExpression],
         wait_s: float,
-        take: Callable[[], list[MessageBatch]],
+        batches: list[MessageBatch] | None,
+        take: Callable[[], list[MessageBatch] | None],
         line: Line | None,
         outlet: Outlet | None,
-    ) -> list[MessageBatch]:
-        batches: list[MessageBatch] = []
+    ) -> list[MessageBatch] | None:
         parked = None if line is None else (loaded.name, client_id, line.id)
         try:
             async with asyncio.timeout(wait_s) as patience:
                 if parked is not None:
                     self._parked[parked] = patience
                 while not batches and not self._state.draining:
-                    # A member that may get nothing must not be woken in place of another one.
-                    if outlet is not None and outlet.is_full:
-                        with suppress(TimeoutError):
-                            async with asyncio.timeout(_NAP_S_MAX):
-                                await outlet.emptied()
-                    elif (blocked_s := loaded.members.blocked_s(client_id, self._state.monotonic())) > 0:
-                        await asyncio.sleep(min(blocked_s, _NAP_S_MAX))
-                    else:
-                        with self._state.waiting_for(wants):
-                            await loaded.wait(wants)
-                        is_full = outlet is not None and outlet.is_full
-                        is_over = line is not None and not loaded.members.is_latest(client_id, line)
-                        if is_full or is_over or loaded.members.blocked_s(client_id, self._state.monotonic()) > 0:
-                            loaded.wake(wants, 1)  # for a message that this member may not get now, but others may
+                    # Only `take` says whether the member may get anything: by a second look at the clock it might,
+                    # and would wait to be woken for what is ready already.
+                    if batches is None:
+                        await self._nap(loaded, client_id, outlet)
+                        batches = take()
+                        continue
+                    with self._state.waiting_for(wants):
+                        await loaded.wait(wants)
                     batches = take()
+                    if batches is None or (line is not None and not loaded.members.is_latest(client_id, line)):
+                        loaded.wake(wants, 1)  # for a message that this member may not get now, but others may
         except TimeoutError:
             return []
         except asyncio.CancelledError:  # as when the client's connection ends
@@ -174,6 +172,15 @@ class Delivery:
             if parked is not None and self._parked.get(parked) is patience:
                 del self._parked[parked]
         return batches
+
+    async def _nap(self, loaded: Group, client_id: str, outlet: Outlet | None) -> None:
+        """Returns when a member that may get nothing may perhaps get something. It is not woken in place of others."""
+        if outlet is not None and outlet.is_full:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_NAP_S_MAX):
+                    await outlet.emptied()
+        else:
+            await asyncio.sleep(min(loaded.members.blocked_s(client_id, self._state.monotonic()), _NAP_S_MAX))
 
     def follow(self, group: str, client_id: str, line: Line) -> None:
         """The calls before on this line of a member are over, also one that still waits here, and returns nothing.
@@ -344,14 +351,15 @@ class Delivery:
         count: int,
         size_bytes: int | None,
         visibility_timeout_s: float,
-    ) -> list[MessageBatch]:
+    ) -> list[MessageBatch] | None:
+        """None: the member may get nothing now."""
         self._state.leases.require()
         if self._state.groups.get(group.name) is not group:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
         now = self._state.monotonic()
         count = int(min(count, group.members.room(client_id, now)))
         if not count:
-            return []
+            return None
         self._token += 1
         size_bytes_max = self._state.config.reply_size_bytes_max
         batches = group.take(

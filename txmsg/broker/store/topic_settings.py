@@ -507,6 +507,7 @@ _DELETE: Final = (
     "delete from txmsg.segment_base where queue = any(%(ids)s)",
     "delete from txmsg.clock_step where queue = any(%(ids)s)",
     "delete from txmsg.queue where topic_id = %(id)s",
+    "delete from txmsg.topic_schema where topic_id = %(id)s",
     "delete from txmsg.topic where id = %(id)s",
 )
 """In this order. Messages in segments stay until those are dropped: nothing deletes messages one by one."""

@@ -18,5 +18,14 @@ from txmsg.checker.fence.fence import Fence
 from txmsg.checker.fence.fence_async import AsyncFence
 from txmsg.checker.fence.listener import FenceCheckListener
 from txmsg.checker.fence.purge import PURGE_AGE_S_MIN
+from txmsg.checker.fence.store import AsyncFenceStore, FenceStore
 
-__all__ = ["LOCK_WAIT_S", "PURGE_AGE_S_MIN", "AsyncFence", "Fence", "FenceCheckListener"]
+__all__ = [
+    "LOCK_WAIT_S",
+    "PURGE_AGE_S_MIN",
+    "AsyncFence",
+    "AsyncFenceStore",
+    "Fence",
+    "FenceCheckListener",
+    "FenceStore",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import Connection, CursorResult, Engine, String, bindparam, exc, insert, literal, select
+from sqlalchemy import Connection, CursorResult, Engine, String, Table, bindparam, exc, insert, literal, select
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.driver import in_autocommit
@@ -32,7 +32,7 @@ def write(session: Session, transaction_id: TransactionId, fence_id: UUID) -> No
     try:
         result = session.execute(_INSERT_COMMIT, {"id": transaction_id, "fence": fence_id})
     except (exc.ProgrammingError, exc.OperationalError) as error:
-        _refuse_absent_tables(session.connection().engine, error)
+        refuse_absent_tables(session.connection().engine, error, fence_table, fence_identity_table)
         raise
     except exc.IntegrityError as error:
         raise TransactionRefused(
@@ -56,11 +56,11 @@ def is_written(connection: Connection, transaction_id: TransactionId) -> bool:
     return connection.execute(_SELECT_COMMIT, {"id": transaction_id}).first() is not None
 
 
-def _refuse_absent_tables(engine: Engine, error: exc.DBAPIError) -> None:
-    """Raises StorageError if the reason for `error` is that a table of the fence is absent."""
+def refuse_absent_tables(engine: Engine, error: exc.DBAPIError, *tables: Table) -> None:
+    """Raises StorageError if the reason for `error` is that one of these tables is absent."""
     # On a connection of its own: PostgreSQL's refuses statements after an error, until the caller rolls back.
     with engine.connect() as connection:
-        for table in (fence_table, fence_identity_table):
+        for table in tables:
             if not connection.dialect.has_table(connection, table.name):
                 raise StorageError(
                     f"table {table.name} is absent from {engine.url}, which session= opens: call "

@@ -54,7 +54,7 @@ def check(connection: Connection, transaction_id: TransactionId, known_id: UUID 
 
 
 def _recorded(connection: Connection, transaction_id: TransactionId) -> TransactionState:
-    with _transaction(connection):
+    with transaction(connection):
         outcome: str | None = connection.execute(_SELECT_OUTCOME, {"id": transaction_id}).scalar_one_or_none()
     return TransactionState.UNKNOWN if outcome is None else TransactionState(outcome)
 
@@ -63,7 +63,7 @@ def _insert_rollback(connection: Connection, transaction_id: TransactionId, fenc
     """Whether the row is in, and committed. False: there is a row already, or the fence is another one now."""
     statement = _INSERT_ROLLBACK[connection.dialect.name].execution_options(preserve_rowcount=True)
     try:
-        with _transaction(connection):
+        with transaction(connection):
             result = connection.execute(statement, {"id": transaction_id, "fence": fence_id})
     except exc.IntegrityError:
         return False
@@ -71,7 +71,8 @@ def _insert_rollback(connection: Connection, transaction_id: TransactionId, fenc
 
 
 @contextmanager
-def _transaction(connection: Connection) -> Iterator[None]:
+def transaction(connection: Connection) -> Iterator[None]:
+    """One that waits for locks only briefly, and is on disk when it has committed."""
     with connection.begin():
         if connection.dialect.name == "postgresql":
             # LOCAL: a plain SET leaks into the pool. The rollback row must be on disk before it is told, even where the
@@ -94,7 +95,7 @@ def _bounded_lock_wait(connection: Connection) -> Iterator[None]:
     """Limits the waits on this connection where only the session can say so, and puts the old limit back."""
     match connection.dialect.name:
         case "postgresql":
-            yield  # per transaction, see _transaction
+            yield  # per transaction, see transaction
         case "sqlite":
             with _busy_timeout(connection):
                 yield

@@ -15,26 +15,31 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
+from txmsg.connections.engines import AsyncConnectedBy, ConnectedBy, connected_by, is_function
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import keep
 from txmsg.tables import DIALECTS
 
-FenceEngine: TypeAlias = Engine
-AsyncFenceEngine: TypeAlias = AsyncEngine | Engine
+FenceEngine: TypeAlias = Engine | ConnectedBy
+AsyncFenceEngine: TypeAlias = AsyncEngine | AsyncConnectedBy | Engine | ConnectedBy
 
 T = TypeVar("T")
 
 
-def on_engine(engine: Engine, step: Callable[..., T], *args: Any) -> T:
+def on_engine(engine: FenceEngine, step: Callable[..., T], *args: Any) -> T:
     """`step(connection, *args)` on a connection of its own, in READ COMMITTED."""
+    if isinstance(engine, ConnectedBy):
+        engine = engine.engine()
     with engine.connect() as connection:
         return step(_read_committed(connection), *args)
 
 
-async def on_engine_async(engine: AsyncEngine | Engine, step: Callable[..., T], *args: Any) -> T:
+async def on_engine_async(engine: AsyncFenceEngine, step: Callable[..., T], *args: Any) -> T:
     """`on_engine` for asyncio. On an Engine it blocks a thread, not the loop."""
-    if isinstance(engine, Engine):
+    if isinstance(engine, FenceEngine):
         return await asyncio.to_thread(on_engine, engine, step, *args)
+    if isinstance(engine, AsyncConnectedBy):
+        engine = await engine.engine()
     async with engine.connect() as connection:
         return await connection.run_sync(lambda sync_connection: step(_read_committed(sync_connection), *args))
 
@@ -54,26 +59,34 @@ def sync_session_of(session: Session | AsyncSession) -> Session:
     return session.sync_session if isinstance(session, AsyncSession) else session
 
 
-def forget_connections(engine: AsyncEngine | Engine) -> None:
+def forget_connections(engine: AsyncFenceEngine) -> None:
     """In a forked child: empties the engine's pool. The connections in it are the parent's."""
+    if isinstance(engine, ConnectedBy | AsyncConnectedBy):
+        return  # without a pool
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     keep(sync_engine.pool)
     sync_engine.dispose(close=False)
 
 
-def check_engine(engine: object) -> None:
-    """Raises MisuseError for what a Fence cannot run its checks on."""
-    if isinstance(engine, AsyncEngine):
-        raise MisuseError("a Fence was given an AsyncEngine: make an AsyncFence of it")
-    check_engine_async(engine)
+def checked_engine(engine: object) -> FenceEngine:
+    """What a Fence runs its checks on, made of what it is given. Raises MisuseError where it cannot."""
+    checked = checked_engine_async(engine)
+    if isinstance(checked, AsyncEngine | AsyncConnectedBy):
+        raise MisuseError(f"a Fence was given {shown(engine)}, which is for asyncio: make an AsyncFence of it")
+    return checked
 
 
-def check_engine_async(engine: object) -> None:
-    """Raises MisuseError for what an AsyncFence cannot run its checks on."""
+def checked_engine_async(engine: object) -> AsyncFenceEngine:
+    """The same of an AsyncFence."""
+    if isinstance(engine, ConnectedBy | AsyncConnectedBy):
+        return engine
     if not isinstance(engine, Engine | AsyncEngine):
+        if is_function(engine):
+            return connected_by(engine)
         raise MisuseError(
             f"the fence needs the engine of the business database, not {shown(engine)} of type "
-            f"{type(engine).__name__}: give what create_engine() or create_async_engine() returned"
+            f"{type(engine).__name__}: give what create_engine() or create_async_engine() returned, or a function that "
+            "opens a connection, such as `def connect(): return psycopg.connect(...)`"
         )
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     if sync_engine.dialect.name not in DIALECTS:
@@ -86,6 +99,7 @@ def check_engine_async(engine: object) -> None:
             f"engine {sync_engine.url} keeps one connection for all (or one per thread), so a check would run in "
             "the transaction it asks about: use a database file or server, and the default pool"
         )
+    return engine
 
 
 def _read_committed(connection: Connection) -> Connection:

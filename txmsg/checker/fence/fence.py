@@ -14,11 +14,12 @@ from sqlalchemy.orm import Session
 from txmsg.checker.fence import business_row, check, identity, purge
 from txmsg.checker.fence.engines import (
     FenceEngine,
-    check_engine,
+    checked_engine,
     forget_connections,
     in_session,
     on_engine,
 )
+from txmsg.connections.engines import Connect
 from txmsg.forks import renew_in_children
 from txmsg.message import TransactionId, TransactionState
 from txmsg.runtime.durations import Seconds
@@ -29,15 +30,14 @@ T = TypeVar("T")
 class Fence:
     """The fence of one business database: PostgreSQL, MySQL, MariaDB or SQLite (a file).
 
-    engine: runs the checks, on connections of its own. `write` runs in the session that it is given. Raises
-    MisuseError for an engine whose checks would share their connection, and so their transaction, with the business.
-    In a forked child the engine has an empty pool.
+    engine: runs the checks, on connections of its own; or a function that opens one, see `FenceCheckListener`. `write`
+    runs in the session that it is given. Raises MisuseError for an engine whose checks would share their connection,
+    and so their transaction, with the business. In a forked child the engine has an empty pool.
     """
 
-    def __init__(self, engine: FenceEngine) -> None:
-        check_engine(engine)
-        self.engine = engine
-        """What it was made of."""
+    def __init__(self, engine: FenceEngine | Connect) -> None:
+        self.engine = checked_engine(engine)
+        """What it runs its checks on."""
         self.identity = identity.Identity()
         """What is known of its id; shared with another object for the same database by assigning that one's."""
         renew_in_children(self)

@@ -12,11 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from txmsg.checker.fence import business_row, check, identity, purge
 from txmsg.checker.fence.engines import (
     AsyncFenceEngine,
-    check_engine_async,
+    checked_engine_async,
     forget_connections,
     in_session_async,
     on_engine_async,
 )
+from txmsg.connections.engines import AsyncConnect
 from txmsg.forks import renew_in_children
 from txmsg.message import TransactionId, TransactionState
 from txmsg.runtime.durations import Seconds
@@ -27,15 +28,14 @@ T = TypeVar("T")
 class AsyncFence:
     """The fence of one business database: PostgreSQL, MySQL, MariaDB or SQLite (a file).
 
-    engine: runs the checks, on connections of its own. `write` runs in the session that it is given. Raises
-    MisuseError for an engine whose checks would share their connection, and so their transaction, with the business.
-    In a forked child the engine has an empty pool.
+    engine: runs the checks, on connections of its own; or a function that opens one, see `FenceCheckListener`. `write`
+    runs in the session that it is given. Raises MisuseError for an engine whose checks would share their connection,
+    and so their transaction, with the business. In a forked child the engine has an empty pool.
     """
 
-    def __init__(self, engine: AsyncFenceEngine) -> None:
-        check_engine_async(engine)
-        self.engine = engine
-        """What it was made of."""
+    def __init__(self, engine: AsyncFenceEngine | AsyncConnect) -> None:
+        self.engine = checked_engine_async(engine)
+        """What it runs its checks on."""
         self.identity = identity.Identity()
         """What is known of its id; shared with another object for the same database by assigning that one's."""
         renew_in_children(self)

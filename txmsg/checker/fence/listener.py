@@ -8,23 +8,28 @@ from typing import Final
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from txmsg.checker.fence.engines import FenceEngine, checked_engine_async
 from txmsg.checker.fence.fence import Fence
 from txmsg.checker.fence.fence_async import AsyncFence
+from txmsg.connections.engines import AsyncConnect, Connect
 from txmsg.message import ReceivedMessage, TransactionState
 
 
 class FenceCheckListener:
     """The ready-made CheckMessageListener: the fence of the database of `engine` answers.
 
-    With an Engine `check` blocks (call it on a thread), with an AsyncEngine it returns an awaitable, to be awaited on
-    the event loop that the engine belongs to.
+    engine: or a function that opens a connection of psycopg, sqlite3 or PyMySQL, or an `async def` that opens one of
+    psycopg, asyncpg, aiosqlite or aiomysql. With an Engine, or such a function, `check` blocks (call it on a thread);
+    with an AsyncEngine or an `async def` it returns an awaitable, to be awaited on the event loop that the engine
+    belongs to.
     """
 
     reads_bodies: Final = False
     """So they are not decrypted for it. A subclass that reads them sets True."""
 
-    def __init__(self, engine: Engine | AsyncEngine) -> None:
-        self.fence: Fence | AsyncFence = AsyncFence(engine) if isinstance(engine, AsyncEngine) else Fence(engine)
+    def __init__(self, engine: Engine | AsyncEngine | Connect | AsyncConnect) -> None:
+        checked = checked_engine_async(engine)
+        self.fence: Fence | AsyncFence = Fence(checked) if isinstance(checked, FenceEngine) else AsyncFence(checked)
 
     def check(self, message: ReceivedMessage) -> TransactionState | Awaitable[TransactionState]:
         """The outcome of the transaction of `message`, by its fence row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -34,7 +35,14 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     found = await look.topics(lambda topics: topics.show(topic))
     rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
     groups = sorted(found.groups, key=lambda group: (-group.waiting, -group.dead, group.group))[:_GROUPS_MAX]
-    return {"topic": found, "groups": groups, "rate": rates.get((topic,))}
+    schemas = await look.schemas(lambda schemas: list(schemas.list(topic)))
+    return {
+        "topic": found,
+        "groups": groups,
+        "rate": rates.get((topic,)),
+        "schemas": schemas,
+        "latest_schema": json.dumps(schemas[-1].schema, indent=2, ensure_ascii=False) if schemas else "",
+    }
 
 
 # ---- create, change, delete

@@ -25,7 +25,7 @@ class Configuration:
     TOKEN: Any = None
     TIMEOUT_S: float = 10.0
     CONCURRENCY: int = 4
-    """How many messages a worker handles at once, of each consumer group. Each takes a database connection."""
+    """How many messages a worker handles at once, of each subscription. Each takes a database connection."""
 
 
 def configuration() -> Configuration:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from django.db import models
 
-from txmsg.tables import fence_table, inbox_table
+from txmsg.tables import fence_table, inbox_table, outbox_table
 
 
 class Fence(models.Model):
@@ -42,3 +42,23 @@ class Inbox(models.Model):
 
     def __str__(self) -> str:
         return f"{self.group_name} {self.message_id}"
+
+
+class Outbox(models.Model):
+    """One row per transaction whose messages wait until a broker takes them."""
+
+    seq = models.BigAutoField(primary_key=True)
+    group_name = models.CharField(max_length=127)
+    transaction_id = models.UUIDField()
+    ordering_key = models.CharField(max_length=1536, null=True)
+    size_bytes = models.IntegerField()
+    written_at = models.DateTimeField()
+    refused = models.TextField(null=True)
+
+    class Meta:
+        managed = False
+        db_table = outbox_table.name
+        verbose_name_plural = "outbox"
+
+    def __str__(self) -> str:
+        return f"{self.seq} {self.group_name}"

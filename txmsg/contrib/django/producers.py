@@ -20,6 +20,7 @@ class _Producers:
 
     def __init__(self) -> None:
         self._made: dict[str, Producer] = {}
+        self._with_outbox: set[str] = set()
         self._renew()
         renew_in_children(self)
 
@@ -32,8 +33,17 @@ class _Producers:
             return found
         with self._making:
             if using not in self._made:
-                self._made[using] = _new(using)
+                made = _new(using)
+                if using in self._with_outbox:
+                    made.use_outbox()
+                self._made[using] = made
             return self._made[using]
+
+    def use_outbox(self, using: str) -> None:
+        with self._making:
+            self._with_outbox.add(using)
+            if using in self._made:
+                self._made[using].use_outbox()
 
     def close(self) -> None:
         with self._making:
@@ -63,6 +73,11 @@ def producer(using: str = DEFAULT_DB_ALIAS) -> Producer:
     settled at once then. Raises ImproperlyConfigured for a wrong TXMSG, ConnectionDoesNotExist for a wrong alias.
     """
     return _producers.of(using)
+
+
+def use_outbox(using: str) -> None:
+    """The producer of this database relays its outbox, from when it starts."""
+    _producers.use_outbox(using)
 
 
 def close_producers() -> None:

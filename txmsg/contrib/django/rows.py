@@ -10,24 +10,26 @@ from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
 
+from txmsg.client.connections.statements import (
+    HANDLED_LATER,
+    INSERT_FENCE,
+    INSERT_INBOX,
+    INSERT_OUTBOX,
+    SELECT_FENCE,
+    SELECT_INBOX,
+)
+from txmsg.client.outbox.rows import PACKET_CHECKED_BYTES, check_packet, stored_key
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import ReceivedMessage, TransactionId
-from txmsg.tables import fence_table, inbox_table
+from txmsg.tables import fence_table, inbox_table, outbox_table
 
-_INSERT_FENCE = (
-    f"INSERT INTO {fence_table.name} (transaction_id, outcome) "
-    "SELECT %s, 'commit' FROM txmsg_fence_identity WHERE fence_id = %s"
-)
-_SELECT_FENCE = f"SELECT 1 FROM {fence_table.name} WHERE transaction_id = %s AND outcome = 'commit'"
-_INSERT_INBOX = f"INSERT INTO {inbox_table.name} (group_name, message_id, generation) VALUES (%s, %s, %s)"
-_SELECT_INBOX = f"SELECT 1 FROM {inbox_table.name} WHERE group_name = %s AND message_id = %s AND generation = %s"
-_HANDLED_LATER = f"SELECT 1 FROM {inbox_table.name} WHERE group_name = %s AND message_id = %s AND generation > %s"
+_SELECT_KEPT = f"SELECT 1 FROM {outbox_table.name} WHERE group_name = %s AND ordering_key = %s LIMIT 1"
 
 
 def write_fence(using: str, transaction_id: TransactionId, fence_id: UUID) -> None:
     """Writes the fence row of a transaction. Raises TransactionRefused, StorageError without the table."""
     try:
-        written = _execute(using, _INSERT_FENCE, _id(using, transaction_id), _id(using, fence_id))
+        written = _execute(using, INSERT_FENCE, _id(using, transaction_id), _id(using, fence_id))
     except IntegrityError as exc:
         raise TransactionRefused(
             f"transaction {transaction_id} must not commit: its fence row exists already, because a check has decided "
@@ -42,7 +44,22 @@ def write_fence(using: str, transaction_id: TransactionId, fence_id: UUID) -> No
 
 def is_fence_written(using: str, transaction_id: TransactionId) -> bool:
     """Whether the row is there, as this thread's connection sees it."""
-    return _is_there(using, _SELECT_FENCE, _id(using, transaction_id))
+    return _is_there(using, SELECT_FENCE, _id(using, transaction_id))
+
+
+def write_kept(using: str, group: str, transaction_id: TransactionId, key: str | None, messages: str) -> None:
+    """Writes a row of the outbox. Raises StorageError without the table, MessageTooLarge."""
+    if len(messages) > PACKET_CHECKED_BYTES and connections[using].vendor == "mysql":
+        with connections[using].cursor() as cursor:
+            cursor.execute("SELECT @@max_allowed_packet")
+            check_packet(cursor.fetchone()[0], len(messages))
+    stored = None if key is None else stored_key(key)
+    _execute(using, INSERT_OUTBOX, group, _id(using, transaction_id), stored, messages, len(messages))
+
+
+def has_kept(using: str, group: str, key: str) -> bool:
+    """Whether messages of this ordering key are in the outbox, as this thread's connection sees it."""
+    return _is_there(using, _SELECT_KEPT, group, stored_key(key))
 
 
 def record_message(using: str, group: str, message: ReceivedMessage) -> bool:
@@ -50,15 +67,15 @@ def record_message(using: str, group: str, message: ReceivedMessage) -> bool:
     row = (group, str(message.id), message.generation)
     try:
         with transaction.atomic(using=using):  # PostgreSQL takes no more statements after an error
-            _execute(using, _INSERT_INBOX, *row)
+            _execute(using, INSERT_INBOX, *row)
     except IntegrityError:  # the key is the table's only constraint that this row can break
         return False
-    return not _is_there(using, _HANDLED_LATER, *row)
+    return not _is_there(using, HANDLED_LATER, *row)
 
 
 def is_message_recorded(using: str, group: str, message: ReceivedMessage) -> bool:
     """Whether the row is there, as this thread's connection sees it."""
-    return _is_there(using, _SELECT_INBOX, group, str(message.id), message.generation)
+    return _is_there(using, SELECT_INBOX, group, str(message.id), message.generation)
 
 
 def _id(using: str, value: UUID) -> UUID | str:
@@ -89,7 +106,9 @@ def _refuse_absent_tables(using: str, error: DatabaseError) -> None:
     other: Any = connections.create_connection(using)  # PostgreSQL's takes no more statements
     try:
         with other.cursor() as cursor:
-            absent = {fence_table.name, inbox_table.name} - set(other.introspection.table_names(cursor))
+            absent = {fence_table.name, inbox_table.name, outbox_table.name} - set(
+                other.introspection.table_names(cursor)
+            )
     finally:
         other.close()
     if absent:

@@ -13,15 +13,20 @@ from txmsg.checker.fence import Fence
 from txmsg.client.body import Key, MessagePlan
 from txmsg.client.flow import settle_by_fence, tell
 from txmsg.client.half import Half
+from txmsg.client.outbox.flow import half_unless_away
+from txmsg.client.outbox.options import Outbox, WhenAway, ordering_key_of, outbox_of
+from txmsg.client.outbox.packed import packed
 from txmsg.client.producer import Producer
 from txmsg.client.traced import local_transaction
-from txmsg.client.transactional import signature_of_calls
+from txmsg.client.transactional import check_function, signature_of_calls
 from txmsg.contrib.django import rows
 from txmsg.contrib.django.producers import producer as producer_of
+from txmsg.contrib.django.producers import use_outbox
 from txmsg.errors import MisuseError
 from txmsg.logs import EventLog
-from txmsg.message import Message, TransactionState
+from txmsg.message import Message, TransactionState, new_transaction_id
 from txmsg.runtime.user_function import name_of
+from txmsg.typed.topic import Topic
 
 _log = EventLog(__name__)
 
@@ -30,13 +35,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def transactional_message(
     *,
-    topic: str | None = None,
+    topic: str | Topic[Any] | None = None,
     key: Key = None,
     ordering_key: Key = None,
     tag: str | None = None,
     message: Callable[..., Message | Sequence[Message] | bytes] | None = None,
     using: str = DEFAULT_DB_ALIAS,
     producer: Producer | None = None,
+    when_away: WhenAway = "raise",
 ) -> Callable[[F], F]:
     """Decorates a function: it runs in `atomic(using)`, and its message is delivered if and only if that commits.
 
@@ -44,8 +50,8 @@ def transactional_message(
     the savepoint that it was sent in. What is rolled back outside the function is settled by a check-back of the
     broker, some seconds later.
 
-    topic, key, ordering_key, tag, message: as of `txmsg.transactional_message`. using: the alias of the database that
-    the function writes to. producer: default that of the setting TXMSG.
+    topic, key, ordering_key, tag, message, when_away: as of `txmsg.transactional_message`. using: the alias of the
+    database that the function writes to. producer: default that of the setting TXMSG.
 
     A call raises, besides what the function raises (unchanged): TypeError and InvalidMessage before anything is done;
     BrokerUnavailable when the half message could not be stored, the function has then not run; TransactionRefused when
@@ -54,7 +60,12 @@ def transactional_message(
     """
 
     def decorate(function: F) -> F:
-        _check_function(function)
+        name = check_function(function)
+        if inspect.iscoroutinefunction(function):
+            raise MisuseError(
+                f"{name} is async def, in which transactions of Django do not work: make it def, and call it by "
+                "`await sync_to_async(...)`"
+            )
         signature, receiver = signature_of_calls(function, drop_session=False)
         plan = MessagePlan(
             owner=name_of(function),
@@ -67,39 +78,50 @@ def transactional_message(
             receiver=receiver,
         )
 
+        outbox = outbox_of(when_away, plan.owner)
+        if outbox is not None:
+            use_outbox(using) if producer is None else producer.use_outbox()
+
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             messages = plan.messages(args, kwargs)
-            return _run(producer or producer_of(using), messages, using, functools.partial(function, *args, **kwargs))
+            work = functools.partial(function, *args, **kwargs)
+            chosen = producer or producer_of(using)
+            if outbox is None:
+                return _go_on(chosen, chosen.half(messages), using, work)
+            return _run_with_outbox(chosen, messages, using, work, outbox=outbox, owner=plan.owner)
 
         return call  # type: ignore[return-value]
 
     return decorate
 
 
-def _check_function(function: Callable[..., Any]) -> None:
-    name = getattr(function, "__qualname__", repr(function))
-    if not inspect.isfunction(function):
-        raise MisuseError(
-            f"{name} is not a function: put @transactional_message(topic=...) directly above `def`, below other "
-            "decorators"
-        )
-    if inspect.iscoroutinefunction(function):
-        raise MisuseError(
-            f"{name} is async def, in which transactions of Django do not work: make it def, and call it by "
-            "`await sync_to_async(...)`"
-        )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise MisuseError(f"{name} is a generator, which has not run yet when it returns: use a plain function")
+def _run_with_outbox(
+    producer: Producer, messages: Sequence[Message], using: str, work: Callable[[], Any], *, outbox: Outbox, owner: str
+) -> Any:
+    """Half messages, or a row of the outbox in the same savepoint as the effects; see txmsg.client.outbox."""
+    key = ordering_key_of(messages, owner)
+    # By Django's connection: it also sees rows of calls before this one in the same transaction.
+    half = half_unless_away(
+        producer, messages, outbox, None if key is None else lambda: rows.has_kept(using, producer.group, key)
+    )
+    if half is not None:
+        return _go_on(producer, half, using, work)
+    transaction_id = new_transaction_id()  # of which there is no half, also if one of this call was stored after all
+    kept = packed(transaction_id, producer._as_sent(messages))
+    with transaction.atomic(using=using):
+        rows.write_fence(using, transaction_id, _fence_of(producer).fence_id())
+        rows.write_kept(using, producer.group, transaction_id, key, kept)
+        transaction.on_commit(producer._outbox.note_written, using=using)
+        return work()
 
 
-def _run(producer: Producer, messages: Sequence[Message], using: str, work: Callable[[], Any]) -> Any:
-    """Half messages; the fence row and `work` in one block of `atomic`; the outcome when the outermost one commits.
+def _go_on(producer: Producer, half: Half, using: str, work: Callable[[], Any]) -> Any:
+    """The fence row and `work` in one block of `atomic`; the outcome when the outermost one commits.
 
     The row is of the same savepoint as the effects: they stay or go together, whatever becomes of the blocks around.
     """
     fence = _fence_of(producer)
-    half = producer.half(messages)
     try:
         with local_transaction(half), transaction.atomic(using=using):
             rows.write_fence(using, half.transaction_id, fence.fence_id())
@@ -109,7 +131,7 @@ def _run(producer: Producer, messages: Sequence[Message], using: str, work: Call
     except BaseException as exc:
         # The outermost block may have committed, and something else have raised: a function of on_commit, for example.
         is_known = isinstance(exc, Exception) and not transaction.get_connection(using).in_atomic_block
-        state = settle_by_fence(fence, half) if is_known else TransactionState.UNKNOWN
+        state = settle_by_fence(fence.check, half) if is_known else TransactionState.UNKNOWN
         tell(producer, half, state, wait=isinstance(exc, Exception))
         raise
 

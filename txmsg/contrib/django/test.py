@@ -21,7 +21,7 @@ from typing import ClassVar
 from django.conf import settings
 from django.test import TransactionTestCase, override_settings
 
-from txmsg.contrib.django.subscriptions import consumers, subscriptions
+from txmsg.contrib.django.subscriptions import application
 from txmsg.postgres import connect
 from txmsg.testing.broker import Broker
 from txmsg.testing.database import NotifyDatabase
@@ -42,6 +42,7 @@ class BrokerMixin:
     broker_timeout_s: ClassVar[float] = _TIMEOUT_S
 
     def setUp(self) -> None:
+        """Starts the broker, on an emptied database, and ends it when the test has ended."""
         super().setUp()  # type: ignore[misc]
         host, database, address = _of_process(os.getpid())
         with ExitStack() as stack:
@@ -59,11 +60,9 @@ class BrokerMixin:
 
         dead, jump: as in `Broker.wait_until_idle`.
         """
-        read = {(each.group, each.topic) for each in subscriptions(groups)}
-        with ExitStack() as started:
-            for consumer in consumers(groups):
-                started.enter_context(consumer)
-            for group in sorted({group for group, _ in read}):
+        app = application(groups)
+        with app:
+            for group in sorted({str(each.group) for each in app.chosen()}):
                 self.broker.wait_until_idle(group, dead=dead, jump=jump)
 
 

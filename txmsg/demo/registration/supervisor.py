@@ -6,11 +6,9 @@ Decides who dies when. Knows neither how processes are started (stage) nor what 
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
-import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from txmsg.demo.latency import Latency, latency_of
 from txmsg.demo.registration import GROUPS
 from txmsg.demo.registration.cluster import ServiceCluster
 from txmsg.demo.registration.secure_stage import SecureStage
@@ -29,11 +28,9 @@ from txmsg.demo.registration.users import (
     Answer,
     Attempt,
     AttemptLog,
-    Latency,
     Outcome,
     Way,
     invent,
-    latency_of,
 )
 from txmsg.demo.registration.web import Caller
 from txmsg.demo.stage import Audience
@@ -161,9 +158,8 @@ def run(plan: Plan, directory: Path, audience: Audience) -> Result:
             for way, title in TITLES.items():
                 audience.phase(title, plan.compared)
                 attempts = invent(plan.compared, way, refused_share=0)
-                latency[way] = latency_of(
-                    crowd.register(attempts, callers=CALLERS_COMPARING, per_s=plan.compared_per_s)
-                )
+                outcomes = crowd.register(attempts, callers=CALLERS_COMPARING, per_s=plan.compared_per_s)
+                latency[way] = latency_of(each.waited_ms for each in outcomes if each.answer == "registered")
             checks = _run_crashes(plan, stage, cluster, crowd, audience)
             verdict = _settle(stage, audience)
             checks += CheckCount.of(stage, *stage.brokers)
@@ -357,7 +353,8 @@ def _script(plan: Plan, stage: RegistrationStage) -> list[tuple[float, Callable[
 
 def _settle(stage: RegistrationStage, audience: Audience) -> dict[str, Any]:
     """Waits until check-backs and deliveries are through, or until nothing moves any more; the verifier's last word."""
-    verdict = _verify(stage)
+    look = functools.partial(stage.verdict, "user_registration", stage.url("postgres"))
+    verdict = look()
     audience.phase("check-backs, subscribers catch up", len(GROUPS) * verdict["committed"])
     changed_at = time.monotonic()
     while time.monotonic() < changed_at + SETTLE_PATIENCE_S:
@@ -365,21 +362,11 @@ def _settle(stage: RegistrationStage, audience: Audience) -> dict[str, Any]:
         if not verdict["missing"] and not verdict["in_doubt"] and _drained(stage):
             break  # nothing is on its way any more that could still do harm, so the next verdict is the last one
         time.sleep(0.5)
-        before, verdict = verdict, _verify(stage)
+        before, verdict = verdict, look()
         if verdict != before:
             changed_at = time.monotonic()
-    return _verify(stage)
+    return look()
 
 
 def _drained(stage: RegistrationStage) -> bool:
     return not any(lag.waiting or lag.retrying for lag in stage.broker_stats().groups)
-
-
-def _verify(stage: RegistrationStage) -> dict[str, Any]:
-    """Runs the verifier, which shares no code with this. Its exit status 1 only says that something is wrong."""
-    command = [sys.executable, "-m", "txmsg.demo.examples.user_registration.verify", stage.url("postgres")]
-    run = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    if run.returncode not in (0, 1) or not run.stdout:
-        raise RuntimeError(f"the verifier failed:\n{run.stderr.decode(errors='replace')}")
-    verdict: dict[str, Any] = json.loads(run.stdout)
-    return verdict

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID, uuid4
@@ -34,14 +33,6 @@ class Outcome:
     waited_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """What users waited for an answer."""
-
-    p50: float
-    p99: float
-
-
 def invent(count: int, way: Way, *, refused_share: float) -> list[Attempt]:
     """`count` people with fresh ids, about one in 1 / refused_share of whom the business will refuse, if any."""
     refused = set(random.sample(range(count), round(count * refused_share)))
@@ -51,18 +42,6 @@ def invent(count: int, way: Way, *, refused_share: float) -> list[Attempt]:
         domain = "disposable.example" if i in refused else "lasting.example"
         attempts.append(Attempt(user_id=user_id, email=f"{user_id}@{domain}", way=way, refused=i in refused))
     return attempts
-
-
-def latency_of(outcomes: Iterable[Outcome]) -> Latency:
-    """Percentiles (nearest rank, milliseconds) over those who were registered."""
-    waits = sorted(outcome.waited_ms for outcome in outcomes if outcome.answer == "registered")
-    if not waits:
-        return Latency(p50=0.0, p99=0.0)
-    return Latency(p50=round(_rank(waits, 0.5), 1), p99=round(_rank(waits, 0.99), 1))
-
-
-def _rank(ordered: Sequence[float], share: float) -> float:
-    return ordered[math.ceil(share * len(ordered)) - 1]
 
 
 class AttemptLog:

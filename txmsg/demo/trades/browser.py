@@ -9,25 +9,21 @@ Python package `playwright`, and Chromium: Debian's will do.
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from txmsg.demo.browser import LOADED_S_MAX, has_browser, page_at
 from txmsg.runtime.child import ChildFailed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
-LOADED_S_MAX: Final = 60.0
 ROLLED_S_MAX: Final = 10.0
 """Digits roll to their places within a second."""
 LOOK_MS: Final = 100
-_BROWSERS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 def read_totals(address: str, names: tuple[str, ...]) -> dict[str, int] | None:
@@ -35,7 +31,7 @@ def read_totals(address: str, names: tuple[str, ...]) -> dict[str, int] | None:
 
     In a process of its own, since a browser is driven from an event loop. Raises ChildFailed when it fails.
     """
-    if find_browser() is None or find_spec("playwright") is None:
+    if not has_browser():
         return None
     command = [sys.executable, "-m", __name__, address, *names]
     try:
@@ -45,11 +41,6 @@ def read_totals(address: str, names: tuple[str, ...]) -> dict[str, int] | None:
         raise ChildFailed(f"the browser could not read the page at {address}:\n{str(said)[-3000:]}") from exc
     totals: dict[str, int] = json.loads(run.stdout)
     return totals
-
-
-def find_browser() -> str | None:
-    """The path of the Chromium that is installed, if there is one. Playwright's own would be a download."""
-    return next((path for name in _BROWSERS if (path := shutil.which(name))), None)
 
 
 _SEEN: Final = """element => {
@@ -64,21 +55,14 @@ _SEEN: Final = """element => {
 
 
 def _main(address: str, *names: str) -> None:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to be sandboxed as root
-        with playwright.chromium.launch(executable_path=find_browser(), args=sandbox) as browser:
-            page = browser.new_page()
-            page.set_default_timeout(LOADED_S_MAX * 1000)
-            page.goto(f"http://{address}/")
-            shown = {name: page.locator(f'[value="figures.total.{name}"][data-value]').first for name in names}
-            counted = {name: int(element.get_attribute("data-value") or "") for name, element in shown.items()}
-            deadline = time.monotonic() + ROLLED_S_MAX
-            while (read := {name: seen(element) for name, element in shown.items()}) != counted:
-                if time.monotonic() > deadline:
-                    break  # the page shows something else than it was told, and this tells what
-                page.wait_for_timeout(LOOK_MS)
+    with page_at(f"http://{address}/") as page:
+        shown = {name: page.locator(f'[value="figures.total.{name}"][data-value]').first for name in names}
+        counted = {name: int(element.get_attribute("data-value") or "") for name, element in shown.items()}
+        deadline = time.monotonic() + ROLLED_S_MAX
+        while (read := {name: seen(element) for name, element in shown.items()}) != counted:
+            if time.monotonic() > deadline:
+                break  # the page shows something else than it was told, and this tells what
+            page.wait_for_timeout(LOOK_MS)
     print(json.dumps(read))
 
 

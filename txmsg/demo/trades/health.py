@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Final, Self
 
 from txmsg.binlog import table
 from txmsg.binlog.database import connect, translated
+from txmsg.demo.stage import write_health
 from txmsg.demo.trades.stage import TOPIC, TradeStage
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
@@ -52,14 +51,7 @@ class HealthWriter:
                     for name, child in list(self._stage.children.items())
                     if name != "page"
                 }
-                _write(self._stage.health, json.dumps({"parts": parts, "measures": self.measures}))
-
-
-def _write(path: Path, text: str) -> None:
-    """Replaces a file: readers see the old text or the new one."""
-    new = path.with_suffix(".new")
-    new.write_text(text)
-    new.replace(path)
+                write_health(self._stage.health, parts, self.measures)
 
 
 def _of_broker(channel: BlockingChannel) -> dict[str, float]:

@@ -5,9 +5,6 @@ Decides who dies when. Knows neither how processes are started (stage) nor what 
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +21,6 @@ from txmsg.demo.trades.latency import Percentiles, Times, times_since
 from txmsg.demo.trades.load import MIDNIGHT, Load
 from txmsg.demo.trades.stage import TradeStage
 from txmsg.demo.trades.watching import PageWatch, Shown, read_page
-from txmsg.runtime.child import ChildFailed
 
 KILLED_AT: Final = {"trade_service": 0.30, "broker": 0.42, "tailer": 0.54, "spark": 0.66}
 """Who dies when, as shares of the trades."""
@@ -106,7 +102,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
         day = _Day(plan, stage, health, watch, public)
         day.trade()
         day.settle()
-        verdict = _verify(stage)
+        verdict = stage.verdict("trade_dashboard", stage.url("postgres"), stage.log)
         page = None if watch is None else read_page(watch, (*SUMS, "late_events"), with_browser=plan.with_browser)
         times = None if watch is None else times_since(stage.url("dashboard"), day.midnight, watch.seen)
     return replace(
@@ -211,22 +207,6 @@ class _Day:
             return False
         stats = self._stage.broker_stats()  # what was measured a moment ago may be from before the last trade
         return not stats.halves and not any(lag.waiting or lag.retrying for lag in stats.groups)
-
-
-def _verify(stage: TradeStage) -> dict[str, Any]:
-    """Runs the verifier, which shares no code with this. Its exit status 1 only says that something is wrong."""
-    command = [
-        sys.executable,
-        "-m",
-        "txmsg.demo.examples.trade_dashboard.verify",
-        stage.url("postgres"),
-        stage.log,
-    ]
-    run = subprocess.run(command, capture_output=True, timeout=600, check=False)
-    if run.returncode not in (0, 1) or not run.stdout:
-        raise ChildFailed(f"the verifier failed:\n{run.stderr.decode(errors='replace')}")
-    verdict: dict[str, Any] = json.loads(run.stdout)
-    return verdict
 
 
 def _result(verdict: dict[str, Any], kills: dict[str, int], page: Shown | None, times: Times | None) -> Result:

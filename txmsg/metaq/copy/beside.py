@@ -5,7 +5,7 @@ A copy asks about once a second, so what it has of these is that much older than
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -88,7 +88,7 @@ class Beside:
             settings = settings_of(topic.settings)
             if known.get(topic.topic) != settings:
                 self._log.writer.set_topic(topic.topic, settings)
-        own = self._own.union(queues_of_sets(told.own))
+        own = self._own.union(_checked(queues_of_sets(told.own)))
         if own != self._own:
             leave_in_doubt(self._log.root, own)
             self._own = own
@@ -124,16 +124,18 @@ def _write_group(root: Path, told: pb.StoredLogGroup) -> None:
         owned = OwnedQueue.taken(path, "")
         if owned is None:
             raise CorruptLog(f"{path} is owned by a member of a group, which a copy must not have: stop it")
-        owned.store(offset)
-        owned.release()
+        try:
+            owned.store(offset)
+        finally:
+            owned.release()
 
 
 def _known(offsets: Mapping[LogQueue, int | None]) -> dict[LogQueue, int]:
-    _check_names(offsets)
-    return {queue: offset for queue, offset in offsets.items() if offset is not None}
+    return {queue: offset for queue in _checked(offsets) if (offset := offsets[queue]) is not None}
 
 
-def _check_names(queues: Iterable[LogQueue]) -> None:
-    """Names become paths."""
+def _checked(queues: Collection[LogQueue]) -> Collection[LogQueue]:
+    """Names become paths, and lines of a file."""
     for topic in {queue.topic for queue in queues}:
         check_name("topic", topic)
+    return queues

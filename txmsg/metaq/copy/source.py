@@ -79,14 +79,8 @@ def _require_shared(log: CommitLogReader, tail: Tail, begin: int, end: int) -> N
 def ends_before(root: Path, begin: int) -> dict[LogQueue, int]:
     """Where queues go on of which nothing is kept from this position on: frames do not tell."""
     reader = LogReader(root)
-    found: dict[LogQueue, int] = {}
-    for topic, number in queues_of(root):
-        last = Cells(queue_directory(root, topic, number)).last()
-        if last is None or last.position < begin:
-            queue = reader.queue(topic, number)
-            if not queue.is_new():
-                found[LogQueue(topic, number)] = queue.end()
-    return found
+    ends = ((queue, reader.queue(*queue).end_before(begin)) for queue in queues_of(root))
+    return {LogQueue(*queue): end for queue, end in ends if end is not None}
 
 
 def tail_of(root: Path, end: int) -> Tail:

@@ -204,8 +204,9 @@ class FrameBatch:
             stored_at_us,
             _texts(buffers.get("ORDERING_KEY")),
             repeat(0),
+            repeat(None),
         )
-        messages = map(ReceivedMessage._make, islice(rows, self.skip, None))
+        messages: Iterator[ReceivedMessage] = map(ReceivedMessage._make, islice(rows, self.skip, None))
         return messages if wanted.is_all else (message for message in messages if wanted.matches(message.tag))
 
     def with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:

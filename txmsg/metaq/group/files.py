@@ -79,10 +79,15 @@ class MemberFile:
         self._path = members / member.id
         beside = members / f".{member.id}"  # not seen before it is locked
         self._fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        told = {"topics": member.topics, "strategy": member.strategy, "zone": member.zone}
-        os.write(self._fd, json.dumps(told).encode())
-        beside.rename(self._path)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            told = {"topics": member.topics, "strategy": member.strategy, "zone": member.zone}
+            os.write(self._fd, json.dumps(told).encode())
+            beside.rename(self._path)
+        except BaseException:
+            _unlock(self._fd)
+            beside.unlink(missing_ok=True)
+            raise
 
     def is_there(self) -> bool:
         """False once the files of the group were removed, so that others no longer see who owns what."""

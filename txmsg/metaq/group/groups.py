@@ -337,11 +337,15 @@ def _take(directory: Path, queue: LogQueue, owner: str) -> OwnedQueue | None:
     owned = OwnedQueue.taken(queue_file(directory, queue), owner)
     if owned is None:
         return None
-    with locked(directory):
-        sought = offset_sought(directory, queue)
-        if sought is not None:
-            owned.store(sought)
-            forget_sought(directory, queue)
+    try:
+        with locked(directory):
+            sought = offset_sought(directory, queue)
+            if sought is not None:
+                owned.store(sought)
+                forget_sought(directory, queue)
+    except BaseException:
+        owned.release()  # else nobody could take it while this process lives
+        raise
     if not owner:
         owned.release()
     return owned

@@ -11,14 +11,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from txmsg.errors import MisuseError, OutcomeUnknown
 from txmsg.message import QUEUES_MAX
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES
-from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.access import DEAD_LETTERS, RETRIES, ColumnsFor
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.names import kafka_name
@@ -28,15 +27,9 @@ from txmsg.metaq.kafka.topics import RECORD_SIZE_BYTES_MAX, Topics
 _POLL_S: Final = 0.1
 _SLACK_S: Final = 5.0
 """Beyond the time in which librdkafka reports each record: then something is wrong with the client itself."""
+_COPIES_MIN: Final = 2
+"""With one less, all that has a message may be the machine that is lost."""
 _NOT_YET: Final = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
-
-
-class ColumnsFor(NamedTuple):
-    """Messages to be appended to a queue."""
-
-    topic: str
-    queue: int
-    columns: Columns
 
 
 @dataclass(slots=True)
@@ -71,15 +64,19 @@ class Appender:
         self._polling = threading.Lock()
         self._producer: Producer | None = None
         self._partitions: dict[str, int] = {}
+        self._copied: set[str] = set()
 
-    def append(self, batches: Sequence[ColumnsFor]) -> list[list[int]]:
+    def append(self, batches: Sequence[ColumnsFor], *, in_copies: bool = False) -> list[list[int]]:
         """The offsets of the messages of each. Queues that are not there are created, as are their topics.
 
+        in_copies: only in topics that require a second copy of each message; raises MisuseError for others.
         Raises OutcomeUnknown when some may be stored and others not.
         """
         names = [kafka_name(batch.topic, self._clients.address.prefix) for batch in batches]
         for name, batch in zip(names, batches, strict=True):
             self._require(name, batch)
+            if in_copies and name not in self._copied:
+                self._require_copies(name)
         producer = self._made()
         deliveries = [_Delivery(len(batch.columns.bodies)) for batch in batches]
         for name, batch, delivery in zip(names, batches, deliveries, strict=True):
@@ -110,6 +107,16 @@ class Appender:
                 self._topics.ensure(name, queue + 1)
             seen = self._topics.partitions_of(name)
             self._partitions[name] = max(queue + 1, seen)  # a node may not have heard yet of what was made
+
+    def _require_copies(self, name: str) -> None:
+        """Looks once, as settings of topics seldom change."""
+        copies = self._topics.copies_in_sync_of(name)
+        if copies < _COPIES_MIN:
+            raise MisuseError(
+                f"acks=copies of an append to topic {name} of {self._clients.address}, for which {copies} copy "
+                f"is enough: set its min.insync.replicas to {_COPIES_MIN} (kafka-configs.sh), or leave acks out"
+            )
+        self._copied.add(name)
 
     def _made(self) -> Producer:
         with self._lock:
@@ -158,6 +165,7 @@ class Appender:
             with self._lock:
                 self._producer = None
         self._partitions.pop(name, None)
+        self._copied.discard(name)
         stored = sum(len(delivery.offsets) for delivery in deliveries)
         found = self._clients.error(error, f"appending to topic {name}")
         if stored and not isinstance(found, OutcomeUnknown):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from binascii import unhexlify
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +34,7 @@ _offset_of: Final[Callable[[Any], int]] = methodcaller("offset")
 _timestamp_of: Final[Callable[[Any], tuple[int, int]]] = methodcaller("timestamp")
 _key_of: Final[Callable[[Any], bytes | None]] = methodcaller("key")
 _value_of: Final[Callable[[Any], bytes | None]] = methodcaller("value")
+_first, _second = itemgetter(0), itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,12 @@ def _columns_alike(records: Sequence[ReadRecord]) -> list[Any] | None:
         return None
     if None in headers or set(map(len, headers)) != {len(names)}:
         return None
-    found: dict[str, tuple[bytes, ...]] = {}
-    for name, pairs in zip(names, zip(*headers, strict=True), strict=True):
-        told, values = zip(*pairs, strict=True)
-        if told.count(name) != count or None in values:
+    found: dict[str, list[Any]] = {}
+    for place, name in enumerate(names):
+        # Not zip(*headers): it makes an iterator of each record, which the garbage collector looks through.
+        pairs = list(map(itemgetter(place), headers))
+        values = list(map(_second, pairs))
+        if list(map(_first, pairs)).count(name) != count or None in values:
             return None
         found[name] = values
     try:
@@ -110,7 +113,7 @@ def _columns_alike(records: Sequence[ReadRecord]) -> list[Any] | None:
         if TIMES in found:
             born_at_us, stored_at_us = np.array(b" ".join(found[TIMES]).split(), np.int64).reshape(count, 2).T
         else:
-            _, at_ms = zip(*map(_timestamp_of, records), strict=True)
+            at_ms = list(map(_second, map(_timestamp_of, records)))
             stored_at_us = born_at_us = np.array(at_ms, np.int64) * 1000
         record_keys, no_text = _texts(list(map(_key_of, records))), pa.nulls(count, pa.string())
         tags = _texts(found[TAG]) if TAG in found else no_text

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any, Final, TypeVar
 from weakref import ref
 
@@ -16,6 +17,7 @@ from txmsg.errors import MisuseError, TxmsgError, printable
 from txmsg.logs import EventLog
 from txmsg.metaq.kafka.errors import error_of, kafka_error_of
 from txmsg.metaq.kafka.location import KafkaAddress
+from txmsg.metaq.store.state import Identity
 
 _log = EventLog(__name__)
 ClientT = TypeVar("ClientT")
@@ -79,6 +81,13 @@ class Clients:
         made = self._made(AdminClient, {}, {})
         self._admins.append(ref(made))
         return made
+
+    def identity(self, admin: AdminClient) -> Identity:
+        """Tells the log from others, by the cluster and the prefix: whichever of its servers the address names."""
+        with self.translated("asking for the cluster"):
+            cluster = admin.cluster_id(timeout=self.timeout_s)
+        digest = blake2b(f"{cluster}/{self.address.prefix}".encode(), digest_size=8).digest()
+        return Identity(int.from_bytes(digest, "big") >> 1)
 
     def _made(self, kind: Callable[..., ClientT], ours: Mapping[str, Any], more: Mapping[str, Any]) -> ClientT:
         config = {

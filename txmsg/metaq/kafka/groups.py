@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -25,6 +26,8 @@ from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.progress import ASKED, GroupOffsets, sought_in
 from txmsg.runtime.start import Start, check_group_start
 
+_NOT_YET = frozenset({KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE})
+_LOOK_AGAIN_S = 0.1
 _GONE = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PART})
 
 
@@ -95,10 +98,17 @@ class KafkaGroups:
     # ---- for people
 
     def groups(self) -> list[str]:
-        with self._clients.translated("listing the groups"):
-            found = self._admin.list_consumer_groups(request_timeout=self._clients.timeout_s).result()
-        for error in found.errors or ():
-            raise self._clients.error(error, "listing the groups")
+        deadline = time.monotonic() + self._clients.timeout_s
+        while True:
+            with self._clients.translated("listing the groups"):
+                found = self._admin.list_consumer_groups(request_timeout=self._clients.timeout_s).result()
+            error = next(iter(found.errors or ()), None)
+            if error is None:
+                break
+            # For this call alone Kafka's client does not wait until a node has read what it is to know of groups.
+            if error.code() not in _NOT_YET or time.monotonic() > deadline:
+                raise self._clients.error(error, "listing the groups")
+            time.sleep(_LOOK_AGAIN_S)
         names = {group.group_id.removesuffix(ASKED) for group in found.valid or ()}
         ours = (name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix))
         return sorted(name for name in ours if is_name(name) and name != MIRROR)
@@ -112,8 +122,8 @@ class KafkaGroups:
     def group(self, group: str) -> GroupState:
         members, owners = self._members_of(check_name("consumer group", group))
         stored, asked = self._offsets.stored(group), self._offsets.asked(group)
-        if not members and not stored and not asked:
-            raise self._unknown(group)
+        if not members and not stored and not asked and group not in self.groups():
+            raise self._unknown(group)  # one that is listed is there: all topics that it read may have been deleted
         known = sorted(stored.keys() | owners.keys() | asked.keys())
         kept = self._log.ranges(known)
         offsets = {queue: at.offset for queue, at in (asked | stored).items()} | sought_in(stored, asked)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from hashlib import blake2b
 from typing import Final, Self
 
 from txmsg.errors import MisuseError, OffsetOutOfRange
@@ -14,6 +13,7 @@ from txmsg.metaq.access import (
     DEAD_LETTERS,
     FETCH_SIZE_BYTES_MAX,
     RETRIES,
+    ColumnsFor,
     Fetched,
     GroupMember,
     GroupState,
@@ -23,7 +23,7 @@ from txmsg.metaq.access import (
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.finding import search_id
 from txmsg.metaq.format.frame import Kind, unpacked
-from txmsg.metaq.kafka.appender import Appender, ColumnsFor
+from txmsg.metaq.kafka.appender import Appender
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.groups import KafkaGroups
 from txmsg.metaq.kafka.location import KafkaAddress
@@ -33,6 +33,7 @@ from txmsg.metaq.kafka.probe import Probe
 from txmsg.metaq.kafka.progress import GroupOffsets
 from txmsg.metaq.kafka.reader import Readers
 from txmsg.metaq.kafka.topics import Topics
+from txmsg.metaq.store.delayed import Delayed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
@@ -53,10 +54,12 @@ class _Connected:
         self.positions = Positions(clients, self.admin, self.topics, self.probe)
         self.readers = Readers(clients, self.positions)
         self.appender = Appender(clients, self.topics)
-        self.groups = KafkaGroups(clients, self.admin, log, GroupOffsets(clients, self.admin, self.positions))
+        self.offsets = GroupOffsets(clients, self.admin, self.topics, self.positions)
+        self.groups = KafkaGroups(clients, self.admin, log, self.offsets)
 
     def close(self) -> None:
         self.groups.close()
+        self.offsets.close()
         self.readers.close()
         self.probe.close()
         self.appender.close()
@@ -103,10 +106,7 @@ class KafkaLog:
     # ---- reading
 
     def identity(self) -> Identity:
-        with self._clients.translated("asking for the cluster"):
-            cluster = self._kafka.admin.cluster_id(timeout=self._timeout_s)
-        digest = blake2b(f"{cluster}/{self.address.prefix}".encode(), digest_size=8).digest()
-        return Identity(int.from_bytes(digest, "big") >> 1)
+        return self._clients.identity(self._kafka.admin)
 
     def topics(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -179,7 +179,8 @@ class KafkaLog:
     def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
         """Appends batches; their first offsets. Raises MisuseError for offsets that are given, and for holes.
 
-        acks: Kafka's replicas in step are waited for in any case.
+        acks: all copies in sync are waited for in any case, which is more than Acks.NONE and Acks.MEMORY ask for.
+        Raises MisuseError for Acks.DISK, and for Acks.COPIES where a topic does not require a second copy.
         """
         batches: list[ColumnsFor] = []
         for append in appends:
@@ -188,13 +189,33 @@ class KafkaLog:
                     f"a batch for topic {append.topic!r} has an offset or marks a hole, and in Kafka offsets are the "
                     "brokers' to give: append it without"
                 )
-            if append.due_at_us is not None:
+            batches.append(ColumnsFor(append.topic, append.queue, unpacked(append.payload), append.due_at_us))
+        return self.append_columns(batches, acks)
+
+    def append_columns(self, batches: Sequence[ColumnsFor], acks: Acks | None = None) -> list[int]:
+        if acks is Acks.DISK:
+            raise MisuseError(
+                f"acks=disk of an append to {self.address}: Kafka answers before it syncs to disk, and relies on "
+                "copies; ask for Acks.COPIES, or leave it out"
+            )
+        for batch in batches:
+            if batch.due_at_us is not None:
                 raise MisuseError(
-                    f"a message for topic {append.topic!r} is delayed, which Kafka does not support: send it when it "
+                    f"a message for topic {batch.topic!r} is delayed, which Kafka does not support: send it when it "
                     "is due, or by a broker whose topic is mirrored to Kafka"
                 )
-            batches.append(ColumnsFor(append.topic, append.queue, unpacked(append.payload)))
-        return [offsets[0] for offsets in self._kafka.appender.append(batches)]
+        found = self._kafka.appender.append(batches, in_copies=acks is Acks.COPIES)
+        return [offsets[0] for offsets in found]
+
+    def delayed(self, limit: int = 100) -> Delayed:
+        raise self._nothing_waits()
+
+    def recall(self, topic: str, number: int) -> None:
+        raise self._nothing_waits()
+
+    @staticmethod
+    def _nothing_waits() -> MisuseError:
+        return MisuseError("Kafka has no delayed messages: those of a broker are listed by `txmsg message find`")
 
     def settings_of(self, topic: str) -> TopicSettings:
         return self._kafka.topics.settings_of(self._name(topic))

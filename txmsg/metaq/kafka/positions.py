@@ -213,7 +213,7 @@ class Positions:
                 if (known := self._ends.get(queue)) is not None and known[0] == high
             }
         filled = {queue: kept for queue, kept in bounds.items() if kept.low < kept.high}
-        firsts = self.first({queue: kept.low for queue, kept in filled.items() if queue not in begins})
+        firsts = self.first({queue: kept.low for queue, kept in filled.items() if queue not in begins}, filled)
         lasts = self._probe.last({self.partition_of(queue): filled[queue] for queue in filled if queue not in ends})
         for queue, record in firsts.items():
             begins[queue] = queue_offset(record)
@@ -237,9 +237,14 @@ class Positions:
         found = self.bounds(asked) if asked else {}
         return {queue for queue, (low, high) in found.items() if low == high and (ends[queue] or (-1, 0))[0] != high}
 
-    def first(self, starts: Mapping[LogQueue, int]) -> dict[LogQueue, Message]:
-        """Of each queue the first record from this partition offset on, if there is one."""
-        found = self._probe.first({self.partition_of(queue): at for queue, at in starts.items()})
+    def first(
+        self, starts: Mapping[LogQueue, int], bounds: Mapping[LogQueue, Bounds] | None = None
+    ) -> dict[LogQueue, Message]:
+        """Of each queue the first record from this partition offset on, if there is one. bounds: if they are known."""
+        found = self._probe.first(
+            {self.partition_of(queue): at for queue, at in starts.items()},
+            {self.partition_of(queue): bounds[queue].high for queue in starts} if bounds is not None else None,
+        )
         return {queue: found[partition] for queue in starts if (partition := self.partition_of(queue)) in found}
 
     def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
@@ -263,17 +268,19 @@ class Positions:
                 searches[queue] = Search(offset, low, high, min(low + offset - begin, high - 1))
             else:
                 found[queue] = out_of_range(queue, offset, kept[queue])
-        for queue, record in self._searched(searches).items():
+        for queue, record in self._searched(searches, bounds).items():
             place = bounds[queue].high if record is None else record.offset() or 0
             self.note(queue, wanted[queue], place)
             found[queue] = place
         return found
 
-    def _searched(self, searches: Mapping[LogQueue, Search]) -> dict[LogQueue, Message | None]:
+    def _searched(
+        self, searches: Mapping[LogQueue, Search], bounds: Mapping[LogQueue, Bounds]
+    ) -> dict[LogQueue, Message | None]:
         """What each search finds."""
         left = dict(searches)
         while left:
-            records = self.first({queue: search.guess for queue, search in left.items()})
+            records = self.first({queue: search.guess for queue, search in left.items()}, bounds)
             for queue, search in left.items():
                 search.saw(records.get(queue))
             left = {queue: search for queue, search in left.items() if not search.is_done}
@@ -294,7 +301,7 @@ class Positions:
             for queue, at in partitions.items()
             if _NOWHERE < places.get(at, _NOWHERE) < bounds[queue].high
         }
-        for queue, record in self._searched(searches).items():
+        for queue, record in self._searched(searches, bounds).items():
             if record is not None:
                 found[queue] = queue_offset(record)
                 self.note(queue, found[queue], record.offset() or 0)

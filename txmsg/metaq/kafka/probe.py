@@ -51,15 +51,21 @@ class Probe:
                 self._consumer.close()
                 self._consumer = None
 
-    def first(self, starts: Mapping[Partition, int]) -> dict[Partition, Message]:
-        """Of each partition the first record from this offset on. Those that have none are left out."""
+    def first(
+        self, starts: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None
+    ) -> dict[Partition, Message]:
+        """Of each partition the first record from this offset on. Those that have none are left out.
+
+        ends: to where what is committed goes, as far as that is known. A node that has just become the leader may not
+        have heard of it, and say that there is nothing: it is waited for.
+        """
         found: dict[Partition, Message] = {}
 
         def keep(partition: Partition, record: Message) -> bool:
             found[partition] = record
             return True
 
-        self._read(starts, keep)
+        self._read(starts, keep, ends or {})
         return found
 
     def last(self, bounds: Mapping[Partition, Bounds]) -> dict[Partition, Message]:
@@ -75,13 +81,19 @@ class Probe:
 
         back = 2
         left = dict(bounds)
+        ends = {each: kept.high for each, kept in bounds.items()}
         while left:
-            self._read({each: max(low, high - back) for each, (low, high) in left.items()}, keep)
+            self._read({each: max(low, high - back) for each, (low, high) in left.items()}, keep, ends)
             left = {each: kept for each, kept in left.items() if each not in found and kept.high - back > kept.low}
             back *= 4
         return found
 
-    def _read(self, starts: Mapping[Partition, int], on_record: Callable[[Partition, Message], bool]) -> None:
+    def _read(
+        self,
+        starts: Mapping[Partition, int],
+        on_record: Callable[[Partition, Message], bool],
+        ends: Mapping[Partition, int],
+    ) -> None:
         """Hands out records from these offsets on, until all partitions are at their ends, or were enough."""
         if not starts:
             return
@@ -108,9 +120,14 @@ class Probe:
                         continue
                     partition = Partition(record.topic() or "", record.partition() or 0)
                     if (error := record.error()) is not None:
-                        if error.code() not in {KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET}:
+                        if error.code() == KafkaError._PARTITION_EOF:
+                            is_end = (record.offset() or 0) >= ends.get(partition, 0)
+                        elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition not in ends:
+                            is_end = True
+                        else:
                             raise self._clients.error(error, doing)
-                        left.discard(partition)
+                        if is_end:
+                            left.discard(partition)
                     elif partition in left and on_record(partition, record):
                         left.discard(partition)
             finally:

@@ -13,10 +13,11 @@ id, where a group begins in topics that were new to it: it holds as long as the 
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from txmsg.errors import OffsetOutOfRange, TxmsgError
@@ -26,6 +27,7 @@ from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.membership import Commit, commits_of
 from txmsg.metaq.kafka.names import kafka_name, topic_of
 from txmsg.metaq.kafka.probe import Partition
+from txmsg.metaq.kafka.topics import Topics
 
 _log = EventLog(__name__)
 
@@ -34,6 +36,8 @@ ASKED: Final = "%%asked"
 _OTHERS_MEMBERS: Final = frozenset(
     {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS}
 )
+_READERS_MAX: Final = 8
+"""Of groups whose offsets are read again and again, as members do of their own."""
 
 
 class Stored(NamedTuple):
@@ -66,11 +70,14 @@ class Places(Protocol):
 class GroupOffsets:
     """The offsets of all groups of one log. Threads may share it."""
 
-    def __init__(self, clients: Clients, admin: AdminClient, places: Places) -> None:
+    def __init__(self, clients: Clients, admin: AdminClient, topics: Topics, places: Places) -> None:
         self._clients = clients
         self._admin = admin
+        self._topics = topics
         self._places = places
         self._prefix = clients.address.prefix
+        self._lock = threading.Lock()
+        self._readers: dict[str, Consumer] = {}
 
     # ---- names
 
@@ -166,12 +173,40 @@ class GroupOffsets:
     # ---- calls
 
     def _of_kafka_group(self, name: str, queues: Collection[LogQueue] | None) -> dict[LogQueue, Stored]:
-        partitions = None if queues is None else [TopicPartition(*self.partition_of(queue)) for queue in queues]
-        request = ConsumerGroupTopicPartitions(name, partitions)
+        partitions = self._all() if queues is None else [self.partition_of(queue) for queue in queues]
+        if not partitions:
+            return {}
         with self._clients.translated(f"reading the offsets of group {name!r}"):
-            answers = self._admin.list_consumer_group_offsets([request], request_timeout=self._clients.timeout_s)
-            found = answers[name].result()
-        return self.stored_of(commits_of(self._clients, name, found.topic_partitions or []))
+            found = self._reader(name).committed(
+                [TopicPartition(*partition) for partition in partitions], timeout=self._clients.timeout_s
+            )
+        return self.stored_of(commits_of(self._clients, name, found))
+
+    def _all(self) -> list[Partition]:
+        """The partitions of all topics of this log."""
+        counts = {name: count for name, count in self._topics.all().items() if topic_of(name, self._prefix) is not None}
+        return [Partition(name, number) for name, count in counts.items() for number in range(count)]
+
+    def _reader(self, name: str) -> Consumer:
+        """A consumer with the name of a group, which joins nothing.
+
+        Not the administrator, in which librdkafka 2.16 ends the process by SIGSEGV when a node that is asked for a
+        group's offsets is not its coordinator any more (confluentinc/librdkafka#5040).
+        """
+        left: list[Consumer] = []  # not closed here: another thread may be reading by it
+        with self._lock:
+            reader = self._readers.pop(name, None) or self._clients.consumer(name)
+            self._readers[name] = reader  # the last one, which was used last
+            while len(self._readers) > _READERS_MAX:
+                left.append(self._readers.pop(next(iter(self._readers))))
+        return reader
+
+    def close(self) -> None:
+        """Closes what it reads by. Others must not use it any more."""
+        with self._lock:
+            readers, self._readers = list(self._readers.values()), {}
+        for reader in readers:
+            reader.close()
 
     def _alter(self, name: str, offsets: Mapping[LogQueue, Stored], *, unless: Collection[int] = ()) -> None:
         """Stores offsets of a group, for which it must have no members; nothing, for one that has them."""

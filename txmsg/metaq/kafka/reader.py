@@ -14,11 +14,14 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, Message
 
 from txmsg.errors import CorruptLog, OffsetOutOfRange, TxmsgError
+from txmsg.logs import EventLog
 from txmsg.metaq.access import Fetched, LogQueue
 from txmsg.metaq.kafka.batch import RECORD_SIZE_BYTES, RecordBatch
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.positions import Positions, out_of_range
 from txmsg.metaq.kafka.probe import Partition
+
+_log = EventLog(__name__)
 
 _TAKEN_COUNT: Final = 4_000
 """Records that are taken from the client at once."""
@@ -29,6 +32,8 @@ _FORGET_S: Final = 30.0
 _STEP_S: Final = 0.1
 """How long a wait goes on before it is looked whether the log was closed."""
 
+_STALL_S: Final = 10.0
+"""After which it is looked whether a wait is in vain: librdkafka may fetch no more after nodes have come and gone."""
 _IDLE_MAX: Final = 4
 """Readers that are kept for who fetches next: each has connections and records that it has fetched ahead."""
 
@@ -66,13 +71,17 @@ class Reader:
         self._clients = clients
         self._positions = positions
         self._closed = closed
-        self._consumer: Consumer = clients.consumer(
+        self._begin()
+
+    def _begin(self) -> None:
+        self._consumer: Consumer = self._clients.consumer(
             "txmsg-reader",
             enable_partition_eof=True,
             fetch_queue_backoff_ms=_BACKOFF_MS,
         )
         self._lanes: dict[LogQueue, _Lane] = {}
         self._by_place: dict[Partition, _Lane] = {}
+        self._came_at = time.monotonic()  # anything of any partition
 
     def close(self) -> None:
         self._consumer.close()
@@ -96,7 +105,32 @@ class Reader:
         while not found and (left_s := deadline - time.monotonic()) > 0 and not self._closed.is_set():
             self._take(min(left_s, _STEP_S))
             found = self._given(wanted, size_bytes_max, errors)
+        if not found:
+            self._look_for_a_stall()
         return found
+
+    def _look_for_a_stall(self) -> None:
+        """Begins anew, with another consumer, when nothing has come for long, though more is committed."""
+        now = time.monotonic()
+        if now < self._came_at + _STALL_S or not self._lanes:
+            return
+        self._came_at = now
+        behind = {queue: lane.at for queue, lane in self._lanes.items()}
+        try:
+            ends = self._positions.ends(list(behind))
+        except TxmsgError:
+            return  # nobody answers now: nothing can be read either, and the next look is soon
+        stalled = [queue for queue, end in ends.items() if behind[queue] < end]
+        if stalled:
+            _log.warning(
+                "kafka.reader_stalled",
+                "topic %(topic)s queue %(queue)d gave nothing for %(seconds).0f s, though more is there: read anew",
+                topic=stalled[0].topic,
+                queue=stalled[0].queue,
+                seconds=_STALL_S,
+            )
+            self._consumer.close()
+            self._begin()
 
     def _go_to(self, wanted: Mapping[LogQueue, int]) -> tuple[bool, dict[LogQueue, TxmsgError]]:
         """Reads these queues from these offsets on; whether some are read from another place than before."""
@@ -154,6 +188,8 @@ class Reader:
                     return
                 records.append(first)
             records += self._consumer.consume(_TAKEN_COUNT, 0)
+        if records:
+            self._came_at = time.monotonic()
         told = list(filter(_error_of, records))
         if told:
             records = [record for record in records if record.error() is None]

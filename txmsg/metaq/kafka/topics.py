@@ -32,6 +32,7 @@ PARTITIONS_AT_ONCE_MAX: Final = 2_000
 _LOOK_S: Final = 0.05
 _RETENTION: Final = "retention.ms"
 _COMPRESSION: Final = "compression.type"
+_COPIES_IN_SYNC: Final = "min.insync.replicas"
 
 
 class Topics:
@@ -84,7 +85,7 @@ class Topics:
         if not found:
             config = {"max.message.bytes": str(RECORD_SIZE_BYTES_MAX)}
             if copies_in_sync is not None:
-                config["min.insync.replicas"] = str(copies_in_sync)
+                config[_COPIES_IN_SYNC] = str(copies_in_sync)
             if retention_ms is not None:
                 config[_RETENTION] = str(retention_ms)
             found = min(partitions, PARTITIONS_AT_ONCE_MAX)
@@ -151,6 +152,17 @@ class Topics:
             compression=Compression[compression] if compression in Compression.__members__ else Compression.NONE,
             retention_s=int(str(retention.value)) / 1000 if is_own else None,
         )
+
+    def copies_in_sync_of(self, name: str) -> int:
+        """How many copies must have a write before it counts, of a topic that is there: new ones are heard of late."""
+        deadline = time.monotonic() + self._clients.timeout_s
+        while True:
+            try:
+                return int(str(self.config(name)[_COPIES_IN_SYNC].value))
+            except UnknownTopic:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_LOOK_S)
 
     def set(self, name: str, settings: TopicSettings) -> None:
         """Sets compression and retention. Raises MisuseError for what Kafka does otherwise, UnknownTopic."""

@@ -14,6 +14,7 @@ from txmsg.forks import check_fork_was_told, renew_in_children
 from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.credential import TokenChoice
+from txmsg.wire.failures import was_told
 from txmsg.wire.tls import TlsChoice
 
 T = TypeVar("T")
@@ -70,7 +71,9 @@ class Server:
                     try:
                         return self._attempt(attempt, min(left_s, attempt_s or left_s), unknown is not None)
                     except OutcomeUnknown as exc:
-                        unknown = exc
+                        # What the server said tells more than the silence of a last try, which had little time.
+                        if unknown is None or was_told(exc) or not was_told(unknown):
+                            unknown = exc
                         raise
         except TxmsgError as exc:
             if unknown is None:
@@ -78,7 +81,9 @@ class Server:
             if changes and not isinstance(exc, OutcomeUnknown):
                 # Also if it is refused: that says nothing of the attempt that had no answer.
                 raise OutcomeUnknown(f"{exc}; an earlier attempt may have been carried out") from exc
-            if changes or not isinstance(exc, _RETRYABLE):
+            if changes:
+                raise unknown from unknown.__cause__
+            if not isinstance(exc, _RETRYABLE):
                 raise
             raise BrokerUnavailable(f"MetaQ server {self.address} gave no answer in {timeout_s:g} s: {exc}") from exc
         raise AssertionError("the last attempt raises or returns")

@@ -26,6 +26,7 @@ from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
     batch_of_append,
     batches_of_frames,
+    delayed_of,
     error_of_log_error,
     member_of,
     message_of_found,
@@ -36,6 +37,7 @@ from txmsg.metaq.protocol import (
 )
 from txmsg.metaq.remote.calls import Server
 from txmsg.metaq.remote.remote_member import RemoteMember
+from txmsg.metaq.store.delayed import Delayed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
@@ -195,6 +197,15 @@ class RemoteLog:
                 return None
             request = pb.FindInLogRequest(topic=topic, id=message_id, following=reply.following)
 
+    def delayed(self, limit: int = 100) -> Delayed:
+        request, found = pb.DelayedInLogRequest(limit=limit), Delayed({}, ())
+        while True:
+            reply = self._ask(MetaQ.delayed, request)
+            found = found.plus(delayed_of(reply), limit)
+            if not reply.following:
+                return found
+            request.following = reply.following
+
     # ---- appending
 
     def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
@@ -219,6 +230,9 @@ class RemoteLog:
             reply = self._server.ask(attempt, timeout_s=timeout_s, changes=True)
             self._generation = max(self._generation, reply.generation)
             return list(reply.base_offset) or [_UNKNOWN] * len(appends)  # Acks.NONE waits for no offsets
+
+    def recall(self, topic: str, number: int) -> None:
+        self._ask(MetaQ.recall, pb.RecallInLogRequest(topic=topic, number=number))
 
     def settings_of(self, topic: str) -> TopicSettings:
         return settings_of(self._ask(MetaQ.show_topic, pb.LogTopicRequest(topic=topic)))

@@ -2,7 +2,9 @@
 
 server      put together
 config      its settings
-log_api     reading and appending, and who waits for which queue
+log_api     reading and appending
+fetched     what a fetch sends                             (pure)
+polls       who waits for which queue
 group_api   members of groups
 validation  what a batch from elsewhere must be            (pure)
 producers   which appends were carried out                 (pure)

@@ -72,12 +72,14 @@ class CopyApi:
         """Waits on the loop, reads on a thread: the next piece only when the one before is leaving."""
         root, identity, end = await self._read(partial(self._source, request.topic))
         tail = _tail_asked_for(request, identity)
-        piece = await self._read(partial(read_piece, root, tail, end, min(request.size_bytes_max, PIECE_SIZE_BYTES)))
+        piece_bytes = min(request.size_bytes_max, PIECE_SIZE_BYTES)
+        piece = await self._read(partial(read_piece, root, tail, end, piece_bytes))
         if tail is not None and not request.topic:
             self._heard(request, piece)
             if not piece.data and piece.position == tail.position and request.wait_ms:
                 end = await self._grown(end, min(request.wait_ms / 1000, _WAIT_S_MAX))
-                piece = await self._read(partial(read_piece, root, tail, end, PIECE_SIZE_BYTES))
+                # Its end was found to be in this log, which only grows.
+                piece = await self._read(partial(read_piece, root, Tail(tail.position), end, piece_bytes))
         left_bytes = min(request.size_bytes_max, _SIZE_BYTES_MAX)
         with self._sending.begun(call.connection) as transfer:
             while True:

@@ -152,6 +152,8 @@ def figures_of(parts: Parts, log: LogFigures) -> Figures:
     figures.put("txmsg_log_appended_bytes_total", counts.bytes)
     figures.put("txmsg_log_append_errors_total", counts.errors)
     figures.put("txmsg_log_failed", bool(parts.appender.failure))
+    figures.put("txmsg_log_delayed_messages", written.delayed_messages)
+    figures.put("txmsg_log_delayed_late_seconds", written.delayed_late_s)
     _put_copies(figures, parts)
     figures.put("txmsg_log_waiting_fetches", parts.polls.count)
     figures.put("txmsg_log_members", len(parts.sessions))

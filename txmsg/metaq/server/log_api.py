@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextvars import copy_context
 from functools import partial
 from importlib.metadata import version
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from txmsg.access.permissions import DESCRIBE_TOPIC
 from txmsg.errors import (
@@ -26,32 +26,32 @@ from txmsg.metaq.access import OWN, Fetched, LogQueue
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.finding import search_id
-from txmsg.metaq.format.batch import FrameBatch
-from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX, Buffer, Header
+from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
     PIECE_SIZE_BYTES,
     acks_of,
     appends_of,
-    log_error_of,
     offsets_of,
     queues_of_sets,
     settings_of,
+    wire_delayed,
     wire_found,
     wire_offsets,
     wire_settings,
 )
 from txmsg.metaq.server.appender import Appender
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.fetched import FetchedReply, replies_of, wanted_after
 from txmsg.metaq.server.placement import Call
+from txmsg.metaq.server.polls import Polls
 from txmsg.metaq.server.producers import CallId
 from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.server.validation import check
 from txmsg.metaq.store.topics import Flush
 from txmsg.wire.caller import current_usage, may
 from txmsg.wire.changes import change_of
-from txmsg.wire.frames import PART_SIZE_BYTES
 from txmsg.wire.server_call import ServerCall
 from txmsg.wire.v1 import metaq_pb2 as pb
 
@@ -64,14 +64,12 @@ FOUND_MAX: Final = 1000
 FOUND_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 _CHECK_AT_ONCE_SIZE_BYTES = 64 * 1024
 _CHECK_AT_ONCE_BATCHES = 16
-_REPLY_SIZE_BYTES_MAX = PART_SIZE_BYTES - 1024
-"""Of frames, besides what says whose they are."""
 _GROUP_LOG_LOOK_S = 1.0
 """Retries are appended by other processes, too: those who wait for them look as often."""
 
 
 class LogApi:
-    """The service MetaQ. `readers`: threads that read, and check what is large."""
+    """The service MetaQ. readers: threads that read, and check what is large. recalling: waits for moves."""
 
     def __init__(  # noqa: PLR0917 - what a server is made of
         self,
@@ -80,6 +78,7 @@ class LogApi:
         polls: Polls,
         sessions: Sized,
         readers: Executor,
+        recalling: Executor,
         config: MetaQConfig,
         stop: asyncio.Event,
         copies: Copies,
@@ -90,6 +89,7 @@ class LogApi:
         self._polls = polls
         self._sessions = sessions
         self._readers = readers
+        self._recalling = recalling
         self._config = config
         self._stop = stop
         self.sending = Transfers(config.sending_size_bytes_max, config.send_timeout_s)
@@ -183,6 +183,13 @@ class LogApi:
         found = () if search.found is None else (wire_found(search.found),)
         return pb.FindInLogReply(found=found, following=wire_offsets(search.following))
 
+    async def delayed(self, request: pb.DelayedInLogRequest) -> pb.DelayedInLogReply:
+        look = partial(
+            self._log.delayed_from, request.following, min(request.limit, FOUND_MAX), partial(may, DESCRIBE_TOPIC)
+        )
+        # In the context of the call, by which it is known who asks.
+        return wire_delayed(*await self._read(partial(copy_context().run, look)))
+
     # ---- fetching
 
     async def fetch(self, request: pb.FetchRequest, call: ServerCall[pb.FetchRequest, pb.FetchReply]) -> None:
@@ -195,7 +202,7 @@ class LogApi:
         goes_on = left_bytes > PIECE_SIZE_BYTES
         with self.sending.begun(call.connection) as transfer:
             while found:
-                replies, following = _replies(found, places), _following(wanted, found)
+                replies, following = replies_of(found, places), wanted_after(wanted, found)
                 found = []  # a large frame is not kept while its parts are sent
                 held_bytes = min(PIECE_SIZE_BYTES, sum(reply.size_bytes for reply in replies))
                 if not self.sending.hold_now(transfer, held_bytes):
@@ -217,7 +224,7 @@ class LogApi:
         return await self._read(lambda: self._log.fetch(wanted, size_bytes_max=min(left_bytes, PIECE_SIZE_BYTES)))
 
     async def _send(
-        self, replies: Sequence[_Reply], call: ServerCall[pb.FetchRequest, pb.FetchReply], transfer: Transfer
+        self, replies: Sequence[FetchedReply], call: ServerCall[pb.FetchRequest, pb.FetchReply], transfer: Transfer
     ) -> None:
         try:
             for reply in replies:
@@ -337,6 +344,14 @@ class LogApi:
         call_id = CallId(head.producer_id, head.sequence)
         return Call(call_id, head.settled, appends, head.is_repeat, acks_of(head.acks))
 
+    async def recall(self, request: pb.RecallInLogRequest) -> pb.RecallInLogReply:
+        topic = check_name("topic", request.topic)
+        recall = partial(self._log.recall, topic, request.number)
+        await asyncio.get_running_loop().run_in_executor(self._recalling, recall)
+        if self._copies.required:
+            await self._require_copies(is_asked_for=False)
+        return pb.RecallInLogReply()
+
     async def flush(self, request: pb.FlushLogRequest) -> pb.FlushLogReply:
         await self._read(self._log.flush)
         return pb.FlushLogReply()
@@ -355,103 +370,3 @@ def _not_own(topic: str) -> str:
     if topic in OWN:
         raise InvalidName(f"topic {topic} is the log's own: nothing was changed")
     return topic
-
-
-class _Part(NamedTuple):
-    """Of a frame that is large: where it stands in the log."""
-
-    topic: str
-    position: int
-    size_bytes: int
-
-
-class _Reply:
-    """What goes in one reply: whole frames, as they were read and verified; or a part of a frame that is large."""
-
-    def __init__(self) -> None:
-        self.head = pb.FetchHead()
-        self.frames: list[Buffer] = []
-        self.part: _Part | None = None
-        """It is read again when its turn has come."""
-        self.size_bytes = 0
-
-
-def _replies(found: Sequence[Fetched], places: Mapping[LogQueue, int]) -> list[_Reply]:
-    """What was found, in replies that fit a frame of the protocol, so that they need not be put together again."""
-    replies = [_Reply()]
-    for fetched in found:
-        at, frames = places[fetched.queue], None
-        if fetched.error is not None:
-            replies[-1].head.fetched.add(at=at, error=log_error_of(fetched.error))
-        for batch in fetched.batches:
-            assert isinstance(batch, FrameBatch)  # a server's log is in a directory
-            size_bytes = batch.size_bytes
-            if size_bytes > PIECE_SIZE_BYTES:
-                replies += [*_parts_of(at, batch.header), _Reply()]
-                frames = None
-                continue
-            if replies[-1].size_bytes + size_bytes > _REPLY_SIZE_BYTES_MAX and replies[-1].size_bytes:
-                replies.append(_Reply())
-                frames = None
-            reply = replies[-1]
-            frames = frames or reply.head.fetched.add(at=at)
-            frames.size += size_bytes
-            reply.frames.append(batch.frame)
-            reply.size_bytes += size_bytes
-    return [reply for reply in replies if reply.head.fetched]
-
-
-def _parts_of(at: int, header: Header) -> Iterator[_Reply]:
-    """A frame in parts, of which one at a time is kept in memory."""
-    for position in range(header.position, header.end, PIECE_SIZE_BYTES):
-        reply = _Reply()
-        reply.size_bytes = min(PIECE_SIZE_BYTES, header.end - position)
-        reply.part = _Part(header.topic, position, reply.size_bytes)
-        reply.head.fetched.add(at=at, size=reply.size_bytes, goes_on=position + reply.size_bytes < header.end)
-        yield reply
-
-
-def _following(wanted: Mapping[LogQueue, int], found: Sequence[Fetched]) -> dict[LogQueue, int]:
-    """What is wanted behind what was found. Of a queue with an error there is no more."""
-    ends = {fetched.queue: fetched.batches[-1].end_offset for fetched in found if fetched.batches}
-    failed = {fetched.queue for fetched in found} - ends.keys()
-    return {queue: ends.get(queue, offset) for queue, offset in wanted.items() if queue not in failed}
-
-
-class Polls:
-    """Long polls: who waits for which queue. Belongs to one loop.
-
-    A wait costs an entry in a table, no thread and no look at the log.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Fetches that wait."""
-        self._waiting: dict[LogQueue, set[asyncio.Event]] = {}
-
-    @contextmanager
-    def watching(self, queues: Collection[LogQueue]) -> Iterator[asyncio.Event]:
-        """An event that is set whenever one of these queues has got something. The caller clears it before it looks."""
-        grown = asyncio.Event()
-        for queue in queues:
-            self._waiting.setdefault(queue, set()).add(grown)
-        self.count += 1
-        try:
-            yield grown
-        finally:
-            self.count -= 1
-            for queue in queues:
-                others = self._waiting[queue]
-                others.discard(grown)
-                if not others:
-                    del self._waiting[queue]
-
-    def wake(self, queues: Iterable[LogQueue]) -> None:
-        """These queues have got something."""
-        for queue in queues:
-            for grown in self._waiting.get(queue, ()):
-                grown.set()
-
-    def wake_all(self) -> None:
-        """Wakes all fetches that wait, as when the server stops."""
-        self.wake(list(self._waiting))

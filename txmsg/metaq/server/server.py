@@ -26,8 +26,9 @@ from txmsg.metaq.server.config import GO_ON, MetaQConfig
 from txmsg.metaq.server.copy_api import CopyApi
 from txmsg.metaq.server.figures import LogFigures, figures_of, unready
 from txmsg.metaq.server.group_api import GroupApi
-from txmsg.metaq.server.log_api import LogApi, Polls
+from txmsg.metaq.server.log_api import LogApi
 from txmsg.metaq.server.placement import Placer
+from txmsg.metaq.server.polls import Polls
 from txmsg.metaq.server.producers import REMEMBERED_S
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.metaq.server.users import DeniedCalls, UsersOfBrokers, UsersOfFile, UserSource
@@ -144,17 +145,18 @@ async def _serve_log(
         set_zone(given.config.data_dir, given.config.zone)
         threads = [
             stack.enter_context(ThreadPoolExecutor(count, thread_name_prefix=f"txmsg-metaq-{name}"))
-            for name, count in (("append", 3), ("read", _READERS), ("group", _GROUP_THREADS))
+            for name, count in (("append", 3), ("read", _READERS), ("group", _GROUP_THREADS), ("recall", 1))
         ]
         return await _serve(given, log, *threads, leader=leader, listen=listen, on_ready=on_ready, stopped=stop)
 
 
-async def _serve(
+async def _serve(  # noqa: PLR0917 - a pool of threads for each that may wait
     given: Given[MetaQConfig],
     log: LocalLog,
     appending: ThreadPoolExecutor,
     readers: ThreadPoolExecutor,
     group_threads: ThreadPoolExecutor,
+    recalling: ThreadPoolExecutor,
     *,
     leader: LeaderServer | None,
     listen: str,
@@ -191,7 +193,7 @@ async def _serve(
     log.writer.moving.on_moved = moved
     users = _users(config)
     sessions = Sessions(group_threads, clock=time.monotonic)
-    api = LogApi(log, appender, polls, sessions, readers, config, stop, copies)
+    api = LogApi(log, appender, polls, sessions, readers, recalling, config, stop, copies)
     copy_api = CopyApi(log, copies, readers, api.sending, config.send_timeout_s, stop)
     follower = None if leader is None else _follower(leader, log, config, polls, copy_api)
     server = Server(

@@ -7,8 +7,14 @@ keys        hashes of keys, by which messages are found; their indexes
 state       small files: which log it is, its checkpoint
 topics      what each topic asks for
 log         the one writer
+config      its settings
+end         where frames are placed, synced, and seen
+upkeep      what it does by itself: syncs, checkpoints, deletes old files
 lock        which process that is
+role        whether it leads or is a copy
 ahead       queues whose messages may be seen before they are on disk
+delayed     what waits until it is due, and is moved then
+moving      the thread that does it
 recovery    what that does with what it finds
 frames      whole ones, and what a crash has left
 refill      messages in the place of a hole

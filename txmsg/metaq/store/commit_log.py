@@ -117,7 +117,11 @@ class CommitLogWriter:
         written = 0
         try:
             for start in range(0, len(parts), _PARTS_MAX):
-                written += os.writev(self._fd, parts[start : start + _PARTS_MAX])
+                some = parts[start : start + _PARTS_MAX]
+                taken = os.writev(self._fd, some)
+                written += taken
+                if taken != sum(map(len, some)):
+                    break  # what follows would stand where the rest of these belongs
             if written != size:  # a signal, or the disk is nearly full: the rest tells which
                 self._write_rest(b"".join(parts)[written:])
         except OSError as exc:

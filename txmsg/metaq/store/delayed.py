@@ -2,26 +2,28 @@
 
 Queue 0 of DELAYED has the batches as they came, each with its topic, queue and due time. Queue 1 has a note for each
 move, written in one append with what is moved, and before it: a crash can have cut off some of that, which is looked
-for when the log is opened, but never the other way round. docs/log_format.md names the bytes.
+for when the log is opened, but never the other way round. Queue 2 has the numbers of those that were recalled.
+docs/log_format.md names the bytes.
 
 Progress is a place in the order (due time, offset): what waits up to that place, and was read by then, is moved. So a
-note is small however many wait, and only what is due within the next hour is kept in memory.
+note is small however many wait. Here are the bytes, and what any process can read of them; `mover` moves.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from heapq import heappop, heappush
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import nsmallest
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, OffsetsMissing
 from txmsg.logs import EventLog
-from txmsg.message import QUEUES_MAX, check_name
+from txmsg.message import QUEUES_MAX, ReceivedMessage, check_name
 from txmsg.metaq.format.frame import Column, Columns, Compression, Kind, Payload, encode
 from txmsg.metaq.store.cells import Cell, Cells, queue_directory
-from txmsg.metaq.store.reader import LogReader, QueueReader
+from txmsg.metaq.store.reader import LogReader
 
 _log = EventLog(__name__)
 
@@ -29,16 +31,14 @@ DELAYED: Final = "%DELAYED%"
 """The topic in which messages wait until they are due."""
 ENTRIES: Final = 0
 NOTES: Final = 1
-_WINDOW_US: Final = 3_600_000_000
-"""What is due later is not kept in memory."""
+RECALLS: Final = 2
 _DAY_US: Final = 86_400_000_000
-_MARGIN_US: Final = 60_000_000
-_TOGETHER_MAX: Final = 1000
-_TOGETHER_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
+_READ_SIZE_BYTES: Final = 1024 * 1024
 
 _ENTRY: Final = struct.Struct("<qIIIIBHB")
 _PROGRESS: Final = struct.Struct("<qqqqI")
 _MOVE: Final = struct.Struct("<qIq")
+_RECALL: Final = struct.Struct("<q")
 
 Turn: TypeAlias = tuple[int, int]
 """Due time in us and offset of an entry: the order in which entries are moved."""
@@ -93,7 +93,7 @@ def entry_of(batch: Batch, due_us: int, *, now_us: int, ahead_us: int) -> Payloa
     return encode(Columns([Entry(due_us, batch).pack()], [now_us]))
 
 
-class _Move(NamedTuple):
+class Move(NamedTuple):
     """Where an entry went."""
 
     entry: int
@@ -101,155 +101,85 @@ class _Move(NamedTuple):
     base_offset: int
 
 
-class _Note(NamedTuple):
+class Note(NamedTuple):
     """How far moving has come. first: no entry before this offset waits. taken: entries from here on were not read."""
 
     turn: Turn
     first: int
     taken: int
-    moves: tuple[_Move, ...]
+    moves: tuple[Move, ...]
+
+    def leaves(self, turn: Turn) -> bool:
+        """Whether an entry waited when it was written, or came later."""
+        return turn > self.turn or turn[1] >= self.taken
 
     def pack(self) -> bytes:
         head = _PROGRESS.pack(*self.turn, self.first, self.taken, len(self.moves))
         return head + b"".join(_MOVE.pack(*move) for move in self.moves)
 
     @classmethod
-    def unpack(cls, data: bytes) -> _Note:
+    def unpack(cls, data: bytes) -> Note:
         due_us, offset, first, taken, count = _PROGRESS.unpack_from(data)
-        moves = (_Move(*_MOVE.unpack_from(data, _PROGRESS.size + _MOVE.size * each)) for each in range(count))
+        moves = (Move(*_MOVE.unpack_from(data, _PROGRESS.size + _MOVE.size * each)) for each in range(count))
         return cls((due_us, offset), first, taken, tuple(moves))
 
 
-class Mover:
-    """Moves what is due. One thread uses it.
+def note_batch(note: Note, now_us: int) -> Batch:
+    """A note, as it is appended."""
+    return Batch(DELAYED, NOTES, encode(Columns([note.pack()], [now_us])))
 
-    append: appends these batches behind a note that it makes of their first offsets, all on disk on return.
-    queue_of: the queue that takes what was meant for a queue of a topic.
-    """
 
-    def __init__(
-        self,
-        root: Path,
-        append: Callable[[Sequence[Batch], Callable[[Sequence[int]], Batch]], Sequence[int]],
-        queue_of: Callable[[str, int], int],
-    ) -> None:
-        self._root = root
-        self._append = append
-        self._queue_of = queue_of
-        self._reader: LogReader | None = None
-        self._heap: list[Turn] = []
-        self._window_end_us = 0
-        self._has_later = False
-        """Whether some that wait are due after the window."""
-        self._turn: Turn = (-1, -1)
-        self._taken = 0
-        self._first = 0
-        self._moved = 0
-        """Entries since `_first` was looked for."""
+def recall_batch(topic: str, number: int, now_us: int) -> Batch:
+    """That an entry is not to be moved."""
+    return Batch(DELAYED, RECALLS, encode(Columns([_RECALL.pack(number) + topic.encode()], [now_us])))
 
-    def kept_from(self) -> int | None:
-        """The position from which on the log is needed for what waits; None: nothing does. For any thread."""
-        cell = Cells(queue_directory(self._root, DELAYED, ENTRIES)).first(_end_of, self._first + 1)
-        return None if cell is None else cell.position
 
-    def run_once(self, now_us: int) -> tuple[int | None, set[tuple[str, int]]]:
-        """Moves what is due now. When to look again, None: not before something comes; and the queues that grew."""
-        if self._reader is None:
-            self._recover(now_us)
-        elif self._has_later and now_us >= self._window_end_us - _MARGIN_US:
-            self._look_ahead(now_us)
-        grown: set[tuple[str, int]] = set()
-        has_more = True
-        while has_more:
-            has_more = self._take_in()
-            if not has_more or self._has_late:  # in the order of time, but for those that came after their time
-                while self._heap and self._heap[0][0] <= now_us:
-                    grown |= self._move(now_us)
-        if not self._has_later and self._moved >= len(self._heap):  # so seldom that it costs little per message
-            self._first = min((offset for _, offset in self._heap), default=self._taken)
-            self._moved = 0
-        times = [self._heap[0][0]] if self._heap else []
-        if self._has_later:
-            times.append(self._window_end_us - _MARGIN_US)
-        return min(times, default=None), grown
+class DelayedReader:
+    """Reads what waits. One thread at a time uses it."""
 
-    @property
-    def _has_late(self) -> bool:
-        return bool(self._heap) and self._heap[0] <= self._turn
+    def __init__(self, log: LogReader) -> None:
+        self.log = log
 
-    # ---- what waits
+    def end(self) -> int:
+        """The number of the next entry."""
+        return self.log.queue(DELAYED, ENTRIES).end()
 
-    def _queue(self, number: int) -> QueueReader:
-        assert self._reader is not None
-        return self._reader.queue(DELAYED, number)
+    def last_note(self) -> Note:
+        """How far moving has come. What was moved since comes again if a repair has taken out the notes of that."""
+        notes = self.log.queue(DELAYED, NOTES)
+        begin, end = notes.range()
+        while begin < end:
+            try:
+                *_, last = notes.fetch(end - 1, size_bytes_max=1)[0].messages()
+            except OffsetsMissing as exc:
+                _log.error("log.delayed_again", "delayed messages of the log %(log)s may come twice: %(error)s",
+                           log=self.log.root, error=exc)  # fmt: skip
+                end = exc.begin
+            else:
+                return Note.unpack(last.body)
+        oldest = self.log.queue(DELAYED, ENTRIES).range()[0]
+        return Note((-1, -1), oldest, oldest, ())
 
-    def _recover(self, now_us: int) -> None:
-        """Reads what the last note says, and what is not done of it."""
-        self._reader = LogReader(self._root)
-        try:
-            begin, end = self._queue(NOTES).range()
-            oldest = self._queue(ENTRIES).range()[0]
-            note = _Note((-1, -1), oldest, oldest, ())
-            if begin < end:
-                *_, last = self._queue(NOTES).fetch(end - 1)[0].messages()
-                note = _Note.unpack(last.body)
-            again = {move.entry for move in note.moves if not self._is_there(move)}
-            self._window_end_us = now_us + _WINDOW_US
-            self._turn, self._taken, self._first = note.turn, note.taken, note.first
-            self._heap, self._has_later = [], False
-            self._look(lambda turn: turn > note.turn or turn[1] in again)
-        except BaseException:
-            self._reader = None
-            raise
+    def recalled(self, first: int) -> dict[int, str]:
+        """The numbers of entries that were recalled, with their topics: of all from this number on, maybe others."""
+        entry = first_kept(self.log.root, first)
+        if entry is None:
+            return {}
+        recalls = self.log.queue(DELAYED, RECALLS)  # each stands behind its entry
+        found = (message.body for message in self._messages(RECALLS, *recalls.range_behind(entry.position)))
+        return {_RECALL.unpack_from(body)[0]: body[_RECALL.size :].decode("ascii") for body in found}
 
-    def _look_ahead(self, now_us: int) -> None:
-        """Goes on to the next window."""
-        since_us, self._window_end_us = self._window_end_us, now_us + _WINDOW_US
-        kept, self._heap, self._has_later = self._heap, [], False
-        known = set(kept)
-        try:
-            self._look(lambda turn: turn[0] >= since_us or turn in known)
-        except BaseException:
-            self._heap, self._has_later, self._window_end_us = kept, True, since_us
-            raise
+    def entries(self, offset: int, end: int) -> Iterator[tuple[int, Entry]]:
+        """Entries by number. Those that are missing are told."""
+        for message in self._messages(ENTRIES, offset, end):
+            assert message.offset is not None
+            yield message.offset, Entry.unpack(message.body)
 
-    def _look(self, waits: Callable[[Turn], bool]) -> None:
-        """Reads again what was read before, for what waits."""
-        first = self._taken
-        for offset, entry in self._entries(self._first, self._taken):
-            turn = (entry.due_us, offset)
-            if waits(turn):
-                first = min(first, offset)
-                self._wait_for(turn)
-        self._first = first
-
-    def _take_in(self) -> bool:
-        """Reads some that came since; whether there are more."""
-        end = self._queue(ENTRIES).end()
-        found: list[Turn] = []
-        taken, size_bytes = end, 0
-        for offset, entry in self._entries(self._taken, end):
-            found.append((entry.due_us, offset))
-            size_bytes += entry.batch.payload.size_bytes
-            if len(found) == _TOGETHER_MAX or size_bytes > _TOGETHER_SIZE_BYTES_MAX:
-                taken = offset + 1
-                break
-        for turn in found:
-            self._wait_for(turn)
-        self._taken = taken
-        return taken < end
-
-    def _wait_for(self, turn: Turn) -> None:
-        if turn[0] < self._window_end_us:
-            heappush(self._heap, turn)
-        else:
-            self._has_later = True
-
-    def _entries(self, offset: int, end: int) -> Iterator[tuple[int, Entry]]:
-        """Entries by offset. Those that are missing are told."""
+    def _messages(self, number: int, offset: int, end: int) -> Iterator[ReceivedMessage]:
+        queue = self.log.queue(DELAYED, number)
         while offset < end:
             try:
-                batches = self._queue(ENTRIES).fetch(offset)
+                batches = queue.fetch(offset, size_bytes_max=_READ_SIZE_BYTES, end=end)
             except OffsetsMissing as exc:
                 following, error = exc.end, str(exc)
             except OffsetOutOfRange as exc:
@@ -261,78 +191,71 @@ class Mover:
             else:
                 for batch in batches:
                     for message in batch.messages():
-                        assert message.offset is not None
-                        if message.offset >= end:
+                        if message.offset is not None and message.offset >= end:
                             return
-                        yield message.offset, Entry.unpack(message.body)
+                        yield message
                     offset = batch.end_offset
                 continue
             _log.error("log.delayed_lost", "delayed messages of the log %(log)s are lost: %(error)s",
-                       log=self._root, error=error)  # fmt: skip
+                       log=self.log.root, error=error)  # fmt: skip
             offset = following
 
-    # ---- moving
 
-    def _move(self, now_us: int) -> set[tuple[str, int]]:
-        """Moves some that are due, with all that came after their time: so that the note says what is done."""
-        turns: list[Turn] = []
-        entries: list[int] = []
-        batches: list[Batch] = []
-        size_bytes = 0
-        try:
-            while self._heap and self._heap[0][0] <= now_us:
-                is_full = len(turns) >= _TOGETHER_MAX or size_bytes >= _TOGETHER_SIZE_BYTES_MAX
-                if is_full and not self._has_late:
-                    break
-                turns.append(heappop(self._heap))
-                offset = turns[-1][1]
-                for _, entry in self._entries(offset, offset + 1):
-                    topic, queue, payload = entry.batch
-                    payload = payload._replace(first_stored_at_us=now_us, last_stored_at_us=now_us)
-                    batches.append(Batch(topic, self._queue_of(topic, queue), payload))
-                    entries.append(offset)
-                    size_bytes += payload.size_bytes
-            turn = max(self._turn, turns[-1])
-
-            def note(bases: Sequence[int]) -> Batch:
-                queues = (batch.queue for batch in batches)
-                moves = tuple(map(_Move, entries, queues, bases))
-                packed = _Note(turn, self._first, self._taken, moves).pack()
-                return Batch(DELAYED, NOTES, encode(Columns([packed], [now_us])))
-
-            self._append(batches, note)
-        except BaseException:
-            for undone in turns:
-                heappush(self._heap, undone)
-            raise
-        self._turn = turn
-        self._moved += len(turns)
-        return {(batch.topic, batch.queue) for batch in batches}
-
-    def _is_there(self, move: _Move) -> bool:
-        """Whether what was moved is in its queue; also when what was moved is not kept any more, here or there.
-
-        Not where offsets are missing: a power cut, or a lost leader, took it, and its place was passed over.
-        """
-        for _, entry in self._entries(move.entry, move.entry + 1):
-            topic, _, payload = entry.batch
-            assert self._reader is not None
-            try:
-                batches = self._reader.queue(topic, move.queue).fetch(move.base_offset, size_bytes_max=1)
-            except CorruptLog:
-                continue
-            except OffsetsMissing:
-                return False
-            except OffsetOutOfRange as exc:
-                if move.base_offset < exc.begin:
-                    continue
-                return False
-            if not batches:
-                return False
-            header = batches[0].header
-            return (header.base_offset, header.payload_crc) == (move.base_offset, payload.crc)
-        return True
+def first_kept(root: Path, number: int) -> Cell | None:
+    """The first entry from this number on that is kept. For any thread."""
+    return Cells(queue_directory(root, DELAYED, ENTRIES)).first(_end_of, number + 1)
 
 
 def _end_of(cell: Cell) -> int:
     return cell.base_offset + cell.count
+
+
+# ---- what waits, for people
+
+
+class Waiting(NamedTuple):
+    """What one send gave for one queue and time. number: by which it is recalled."""
+
+    due_at_us: int
+    number: int
+    topic: str
+    queue: int
+    messages: int
+
+
+class Delayed(NamedTuple):
+    """What waits in a log. messages: how many, by topic. first: those that are due first, in the order of time."""
+
+    messages: Mapping[str, int]
+    first: Sequence[Waiting]
+
+    def plus(self, other: Delayed, limit: int) -> Delayed:
+        """Both together."""
+        messages = Counter(self.messages)
+        messages.update(other.messages)
+        return Delayed(messages, nsmallest(limit, (*self.first, *other.first)))
+
+
+def delayed_from(
+    log: LogReader, start: int, limit: int, *, size_bytes: int, shows: Callable[[str], bool] = lambda _: True
+) -> tuple[Delayed, int]:
+    """What waits, of so many bytes from this number on; and the number to go on at, 0: that was all.
+
+    After a crash, what it has cut off a move is not among it before the log is opened for writing.
+    """
+    reader = DelayedReader(log)
+    note, end = reader.last_note(), reader.end()
+    start = max(start, note.first)
+    recalled = reader.recalled(start)
+    found: list[Waiting] = []
+    messages: Counter[str] = Counter()
+    following = 0
+    for number, (due_us, (topic, queue, payload)) in reader.entries(start, end):
+        if size_bytes < 0:
+            following = number
+            break
+        size_bytes -= payload.size_bytes
+        if number not in recalled and note.leaves((due_us, number)) and shows(topic):
+            found.append(Waiting(due_us, number, topic, queue, payload.count))
+            messages[topic] += payload.count
+    return Delayed(messages, nsmallest(limit, found)), following

@@ -1,4 +1,4 @@
-"""The write lock of a log, which one process holds at a time."""
+"""Directories that one process uses at a time, and the write lock of a log."""
 
 from __future__ import annotations
 
@@ -23,6 +23,24 @@ def make_private(directory: Path, *, below: Path | None = None) -> None:
     else:
         make_private(directory.parent, below=below)
     directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def lock_private(directory: Path, *, what: str, user: str) -> int:
+    """Makes a private directory, and locks it until the descriptor that this returns is closed.
+
+    what, user: of the directory, for errors. Raises LogBusy, and StorageError for a directory that cannot be made.
+    """
+    try:
+        make_private(directory)
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise StorageError(f"{what} {directory} cannot be made: {exc.strerror}; name another directory") from exc
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(fd)
+        raise LogBusy(f"{what} {directory} is used by another {user}: give each {user} a directory of its own") from exc
+    return fd
 
 
 class WriteLock:

@@ -9,7 +9,8 @@ from pathlib import Path
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
 from txmsg.metaq.store.cells import queue_directory
-from txmsg.metaq.store.delayed import DELAYED, ENTRIES, Mover
+from txmsg.metaq.store.delayed import DELAYED, ENTRIES
+from txmsg.metaq.store.mover import Mover
 
 _log = EventLog(__name__)
 

@@ -158,13 +158,30 @@ class QueueReader:
         """
         end = self.end()
         self._require_first()
-        first = self._cells.first(_position, self._log.begin())
-        return (end if first is None else self._whole(first).base_offset), end
+        return self._first_behind(0, end), end
+
+    def range_behind(self, position: int) -> tuple[int, int]:
+        """The same of what stands in the log from this position on."""
+        end = self.end()
+        return self._first_behind(position, end), end
+
+    def _first_behind(self, position: int, end: int) -> int:
+        first = self._cells.first(_position, max(position, self._log.begin()))
+        return end if first is None else self._whole(first).base_offset
 
     def end(self) -> int:
         """The offset after the last message. Raises CorruptLog."""
         known = self._log.checkpoint()  # before the cells, which are never behind it
-        last = self._cells.last()
+        return self._end_after(self._cells.last(), known)
+
+    def end_before(self, position: int) -> int | None:
+        """The same of a queue that has nothing from this position on; None: it has, or was never appended to."""
+        known, last = self._log.checkpoint(), self._cells.last()
+        if (last is None and self.is_new()) or (last is not None and last.position >= position):
+            return None
+        return self._end_after(last, known)
+
+    def _end_after(self, last: Cell | None, known: Checkpoint | None) -> int:
         end = self._cells.mark() or 0 if last is None else self._end_of(last)
         self._require_end(end, known)
         return end
@@ -247,15 +264,17 @@ class QueueReader:
 
     # ---- reading
 
-    def fetch(self, offset: int, *, size_bytes_max: int = 1024 * 1024) -> list[FrameBatch]:
+    def fetch(self, offset: int, *, size_bytes_max: int = 1024 * 1024, end: int | None = None) -> list[FrameBatch]:
         """Batches from this offset on: at least one if there is any, and no more than size_bytes_max with it.
+
+        end: none that begins there or later.
 
         Empty at the end. Raises OffsetOutOfRange before the begin or past the end, OffsetsMissing, CorruptLog.
         """
         for _ in range(_LOOKS_MAX):  # the queue may be cut, or grow, in the middle of a look
             known = self._log.checkpoint()  # before the cells, which are never behind it
             try:
-                batches = self._fetch(offset, size_bytes_max)
+                batches = self._fetch(offset, size_bytes_max, end)
                 if not batches:
                     self._require_end(offset, known)
                 return batches
@@ -298,10 +317,10 @@ class QueueReader:
                         self._frame(cell)
                         yield cell
 
-    def _fetch(self, offset: int, size_bytes_max: int) -> list[FrameBatch]:
+    def _fetch(self, offset: int, size_bytes_max: int, end: int | None) -> list[FrameBatch]:
         batches: list[FrameBatch] = []
         for cell, base, place in self._cells_from(offset):
-            if batches and size_bytes_max < cell.size_bytes:
+            if batches and (size_bytes_max < cell.size_bytes or (end is not None and cell.base_offset >= end)):
                 break
             size_bytes_max -= cell.size_bytes
             try:

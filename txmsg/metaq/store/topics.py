@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from txmsg.errors import CorruptLog, MisuseError
+from txmsg.errors import CorruptLog, MisuseError, StorageError
 from txmsg.message import QUEUES_MAX, check_name
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.store.state import read_checked, write_checked
@@ -78,6 +79,21 @@ class TopicSettings:
         is_open = self.permission in {Permission.READ_WRITE, Permission.READ}
         return is_open and (self.read_queues is None or queue < self.read_queues)
 
+    def require_takes(self, topic: str, queue: int) -> None:
+        """Raises MisuseError unless appends to this queue are accepted."""
+        if self.takes(queue):
+            return
+        if self.permission in {Permission.READ, Permission.NONE}:
+            what, way_out = f"topic {topic} has permission {self.permission}", "--permission rw"
+        else:
+            what = f"queue {queue} of topic {topic} is not read, but 0 to {(self.read_queues or 0) - 1}"
+            way_out = f"--read-queues {queue + 1}"
+        raise MisuseError(f"{what}: nothing was appended; allow it with `txmsg metaq set {topic} --log LOG {way_out}`")
+
+    def queue_that_is_read(self, queue: int) -> int:
+        """This one, or if it is not read any more, one that is."""
+        return queue if self.read_queues is None else queue % self.read_queues
+
     def values(self) -> dict[str, object]:
         """As JSON has them."""
         return {
@@ -88,6 +104,42 @@ class TopicSettings:
             "read_queues": self.read_queues,
             "permission": self.permission.value,
         }
+
+
+class Topics:
+    """What topics ask for, as the writer of a log knows it. default: of those that nothing was set for."""
+
+    def __init__(self, root: Path, default: TopicSettings) -> None:
+        """Raises CorruptLog when they cannot be read."""
+        self._root = root
+        self._default = default
+        self._setting = threading.Lock()
+        self._topics = read_topics(root)
+
+    def of(self, topic: str) -> TopicSettings:
+        """What was set, or the default."""
+        return self._topics.get(topic, self._default)
+
+    def set(self, topic: str, settings: TopicSettings, checkpoint: Callable[[], None]) -> None:
+        """Chooses what a topic asks for, from the next append on; kept in the log. Raises StorageError.
+
+        checkpoint: called before a topic is synchronous on disk. Cells of a timed topic may be ahead of the disk, and
+        those of a synchronous one must not.
+        """
+        check_name("topic", topic)
+        with self._setting:
+            before, topics = self._topics, {**self._topics, topic: settings}
+            if settings.flush is Flush.SYNC:
+                try:
+                    self._topics = topics
+                    checkpoint()
+                    write_topics(self._root, topics)
+                except StorageError:
+                    self._topics = before
+                    raise
+            else:
+                write_topics(self._root, topics)
+                self._topics = topics
 
 
 def read_topics(root: Path) -> dict[str, TopicSettings]:

@@ -1,11 +1,11 @@
-// <time-line value="figures.seconds" lines="orders paid">: lines over time, drawn by uPlot.
+// <time-line value="figures.seconds" lines="orders paid" span="120">: lines over time, drawn by uPlot.
 //
-// The value is {"from": seconds since 1970, NAME: [a number for each second from then on]}.
+// The value is {"from": seconds since 1970, NAME: [a number for each second from then on, or null]}.
 
 import { formatted, timeOfDay, word } from "./language.js";
 import { LiveElement, page, remPx } from "./page.js";
 
-const SPAN_S_MIN = 120; // a young line does not fill the whole width at once
+const SPAN_S_MIN = 120; // a young line does not fill the whole width at once, unless `span` says so
 
 class TimeLine extends LiveElement {
   #chart = null;
@@ -49,6 +49,7 @@ class TimeLine extends LiveElement {
 
   #draw() {
     const rem = remPx();
+    const span = Number(this.getAttribute("span") ?? SPAN_S_MIN);
     const axis = {
       stroke: () => this.#colour("--muted"),
       grid: { stroke: () => this.#colour("--grid"), width: 1 },
@@ -62,7 +63,7 @@ class TimeLine extends LiveElement {
       legend: { show: false },
       cursor: { y: false, drag: { setScale: false }, points: { size: 8 } },
       scales: {
-        x: { range: (_, from, to) => (from === null ? [0, SPAN_S_MIN] : [Math.min(from, to - SPAN_S_MIN), to]) },
+        x: { range: (_, from, to) => (from === null ? [0, span] : [Math.min(from, to - span), to]) },
         y: { range: (_, __, most) => [0, Math.max(10, (most ?? 0) * 1.12)] },
       },
       axes: [

@@ -34,7 +34,11 @@ _JAVA: Final = "kafka."
 _ENDS: Final = {"earliest": -2, "latest": -1}
 """As Spark's source has them among offsets."""
 _ANSWER_S_MAX: Final = 60.0
-_OURS: Final = frozenset({"kafka.bootstrap.servers", "kafka.isolation.level"})
+_FIXED: Final = {
+    "kafka.allow.auto.create.topics": "false",  # else a topic that was deleted comes back
+    "kafka.isolation.level": "read_committed",
+}
+_OURS: Final = frozenset({"kafka.bootstrap.servers", *_FIXED})
 
 
 class KafkaRead:
@@ -75,9 +79,8 @@ class KafkaRead:
         reader: Any = spark.readStream if self._streaming else spark.read
         options = {**self._limits(), **places, "includeHeaders": "true"}
         connection = {"kafka.bootstrap.servers": ",".join(self._address.servers)}
-        isolation = {"kafka.isolation.level": "read_committed"}
         try:
-            records = reader.format("kafka").options(**self._java, **connection, **isolation, **options).load()
+            records = reader.format("kafka").options(**self._java, **connection, **_FIXED, **options).load()
         except AnalysisException as exc:
             if "find data source: kafka" not in str(exc):
                 raise

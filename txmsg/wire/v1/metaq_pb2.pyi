@@ -205,6 +205,57 @@ class FindInLogReply(_message.Message):
     following: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
     def __init__(self, found: _Optional[_Iterable[_Union[FoundInLog, _Mapping]]] = ..., more: bool = ..., following: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
 
+class DelayedInLogRequest(_message.Message):
+    __slots__ = ("limit", "following")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    following: int
+    def __init__(self, limit: _Optional[int] = ..., following: _Optional[int] = ...) -> None: ...
+
+class WaitingInLog(_message.Message):
+    __slots__ = ("due_at_us", "number", "topic", "queue", "messages")
+    DUE_AT_US_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    due_at_us: int
+    number: int
+    topic: str
+    queue: int
+    messages: int
+    def __init__(self, due_at_us: _Optional[int] = ..., number: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class DelayedInLogReply(_message.Message):
+    __slots__ = ("messages", "first", "following")
+    class MessagesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.ScalarMap[str, int]
+    first: _containers.RepeatedCompositeFieldContainer[WaitingInLog]
+    following: int
+    def __init__(self, messages: _Optional[_Mapping[str, int]] = ..., first: _Optional[_Iterable[_Union[WaitingInLog, _Mapping]]] = ..., following: _Optional[int] = ...) -> None: ...
+
+class RecallInLogRequest(_message.Message):
+    __slots__ = ("topic", "number")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    number: int
+    def __init__(self, topic: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
+
+class RecallInLogReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class FetchRequest(_message.Message):
     __slots__ = ("wanted", "size_bytes_max", "wait_ms")
     WANTED_FIELD_NUMBER: _ClassVar[int]

@@ -16,6 +16,10 @@ class MetaQ:
     ranges = Method("MetaQ/Ranges", pb.RangesRequest, pb.RangesReply)
     offsets_at = Method("MetaQ/OffsetsAt", pb.OffsetsAtRequest, pb.OffsetsAtReply)
     find = Method("MetaQ/Find", pb.FindInLogRequest, pb.FindInLogReply)
+    # What waits until it is due: a step, which reads a part of it.
+    delayed = Method("MetaQ/Delayed", pb.DelayedInLogRequest, pb.DelayedInLogReply)
+    # What one append gave for one queue and time is not delivered. Again: nothing changes.
+    recall = Method("MetaQ/Recall", pb.RecallInLogRequest, pb.RecallInLogReply)
     # Long poll. The frames come as they stand on disk, in pieces: a reader that is slow keeps one piece in memory.
     fetch = Method("MetaQ/Fetch", pb.FetchRequest, pb.FetchReply, gives_many=True, gives_data=True)
     # All batches or none; the reply means: on disk, as each topic promises.

@@ -6,8 +6,9 @@ create table txmsg.mirror (
     -- Which topics, by patterns with * and ?: those that fit one of include and none of exclude.
     include text[] collate "C" not null,
     exclude text[] collate "C" not null,
-    -- Where the log is, and its generation, as its tailer saw them last.
+    -- Where the log is, which one it is, and its generation, as its tailer saw them last.
     log text collate "C",
+    log_id bigint,
     generation int,
     created_at timestamptz not null default now(),
     seen_at timestamptz

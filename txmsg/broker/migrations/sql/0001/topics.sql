@@ -35,6 +35,18 @@ create index topic_durability on txmsg.topic (durability) where durability <> 's
 -- What batches look for first: topics with which they have more to do than with others.
 create index topic_special on txmsg.topic (id) where durability <> 'sync' or journal_since is not null;
 
+-- What the payloads of a topic look like, by the version that messages name. Clients decide what may be added.
+create table txmsg.topic_schema (
+    topic_id int not null references txmsg.topic,
+    version int not null check (version > 0),
+    content_type text collate "C" not null check (length(content_type) between 1 and 127),
+    -- A JSON Schema.
+    schema text collate "C" not null check (length(schema) <= 65536),
+    registered_at timestamptz not null default now(),
+    registered_by text collate "C" check (length(registered_by) between 1 and 127),
+    primary key (topic_id, version)
+);
+
 create table txmsg.queue (
     id int generated always as identity primary key,
     topic_id int not null references txmsg.topic,

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS
+from sqlalchemy import Engine
 
 from txmsg.client.inbox import purge_inbox
 from txmsg.client.options import shards_of
@@ -35,6 +36,7 @@ class Command(BaseCommand):
         chosen = configuration()
         fence = producer(database).fence
         assert fence is not None, "producers of Django have one"
+        assert isinstance(fence.engine, Engine), "it is made of one"
         try:
             held = held_by(*shards_of(chosen.BROKERS), tls=chosen.TLS, token=chosen.TOKEN)
             rows = fence.purge(older_than_days * _DAY_S, held)

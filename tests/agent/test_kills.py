@@ -1,0 +1,166 @@
+"""Random histories of a source: lines, rotations half done, and kills before and after each thing that outlives them.
+
+Whatever happens, each line is there under one id, and first occurrences are in order.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.agent.test_source import Followed
+from txmsg.agent import source as source_module
+from txmsg.agent.positions import write_positions
+from txmsg.agent.stream import Stream
+from txmsg.metaq.store.log import Append
+
+_EVENTS = 60
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it is carried out any more."""
+
+
+class Killing:
+    """What a source does to the world, with a kill before or after one of the next few things."""
+
+    def __init__(self, chance: random.Random, append: Callable[[Sequence[Append]], list[int]]) -> None:
+        self._chance = chance
+        self._append = append
+        self._left: int | None = None
+        self.kills = 0
+
+    def arm(self) -> None:
+        self._left = self._chance.randrange(6)
+
+    def disarm(self) -> None:
+        self._left = None
+
+    def _pass(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                self.kills += 1
+                raise Killed
+
+    def write_positions(self, path: Path, streams: Iterable[Stream]) -> None:
+        self._pass()
+        write_positions(path, streams)
+        self._pass()
+
+    def append(self, appends: Sequence[Append]) -> list[int]:
+        self._pass()
+        offsets = self._append(appends)
+        self._pass()
+        return offsets
+
+
+class History:
+    """A program that writes numbered lines, one way of rotation, half done or not, and a source that may be killed."""
+
+    def __init__(self, directory: Path, seed: int, patch: pytest.MonkeyPatch) -> None:
+        self.chance = random.Random(seed)
+        self.followed = Followed(directory, batch_size_bytes=4096, record_size_bytes_max=1024)
+        self.killing = Killing(self.chance, self.followed.log.append)
+        patch.setattr(source_module, "write_positions", self.killing.write_positions)
+        patch.setattr(self.followed.to, "append", self.killing.append)
+        self.count = 0
+        self._is_copied = False
+        self._time_ns = 1_000_000_000_000
+
+    def play(self) -> None:
+        self._write()
+        self._step()  # a source that has never run knows of no rotated files
+        rotate = self.chance.choice([self._rename, self._copy])
+        events = [(self._write, 4), (self._step, 6), (rotate, 2), (self._killed_step, 3)]
+        for _ in range(_EVENTS):
+            [event] = self.chance.choices([event for event, _ in events], [weight for _, weight in events])
+            if self._is_copied and self.chance.random() < 0.5:
+                self._truncate()
+            else:
+                event()
+        if self._is_copied:
+            self._truncate()
+        self._write()
+        self.followed.step()
+        self.followed.step()
+
+    def _touched(self, path: Path) -> None:
+        """Rotations of a test follow each other faster than the time that a file system notes."""
+        self._time_ns += 1_000_000_000
+        os.utime(path, ns=(self._time_ns, self._time_ns))
+
+    def _write(self) -> None:
+        if self._is_copied:  # what is written now, logrotate itself would lose
+            return
+        many = self.chance.choice([1, 1, 3, 40])
+        self.followed.write(*(f"{number:09} {'x' * 100}" for number in range(self.count, self.count + many)))
+        self.count += many
+        self._touched(self.followed.path)
+
+    def _move_up(self) -> None:
+        for number in range(_EVENTS, 0, -1):
+            if (old := self.followed.logs / f"app.log.{number}").exists():
+                old.rename(self.followed.logs / f"app.log.{number + 1}")
+
+    def _rename(self) -> None:
+        if not self._is_copied:
+            self._move_up()
+            self.followed.path.rename(self.followed.logs / "app.log.1")
+            self._write()
+
+    def _copy(self) -> None:
+        if not self._is_copied and self.followed.path.stat().st_size:
+            self._move_up()
+            shutil.copyfile(self.followed.path, self.followed.logs / "app.log.1")
+            self._touched(self.followed.logs / "app.log.1")
+            self._is_copied = True
+
+    def _truncate(self) -> None:
+        os.truncate(self.followed.path, 0)
+        self._touched(self.followed.path)
+        self._is_copied = False
+
+    def _step(self) -> None:
+        self.followed.now += self.chance.choice([0.01, 0.5, 2.5])
+        self.followed.source.step()
+
+    def _killed_step(self) -> None:
+        self.killing.arm()
+        with suppress(Killed):
+            for _ in range(3):
+                self._step()
+        self.killing.disarm()
+        self.followed.restart(killed=True)
+
+    def numbers(self) -> list[int]:
+        """Of lines, in the order in which they came first; a line under two ids is there twice."""
+        return [int(line.split()[0]) for line in self.followed.lines()]
+
+    def close(self) -> None:
+        self.followed.source.close()
+        self.followed.log.close()
+
+
+@pytest.mark.parametrize("histories", [15, pytest.param(400, marks=pytest.mark.long)])
+def test_each_line_is_there_under_one_id_whenever_it_was_killed(
+    tmp_path: Path, histories: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = 0
+    first = random.randrange(10**9)
+    for seed in range(first, first + histories):
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        history = History(directory, seed, monkeypatch)
+        history.play()
+        assert history.numbers() == list(range(history.count)), f"seed {seed}"
+        kills += history.killing.kills
+        history.close()
+        shutil.rmtree(directory)
+    assert kills > histories

@@ -1,0 +1,276 @@
+"""`txmsg worker` with real processes: what they handle, how they end, and what becomes of those that die."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.acceptance.user_project import ROOT
+from tests.broker_process import BrokerProcess
+from tests.waiting import until
+from txmsg.app.worker.changes import Changes
+from txmsg.app.worker.reports import counters_in, put_all, series_of, together
+from txmsg.app.worker.restarts import DELAY_S_MAX, HEALTHY_S, Restarts
+from txmsg.app.worker.supervisor import Plan, Supervisor
+from txmsg.client.counts import ProducerCounts
+from txmsg.client.producer import Producer
+from txmsg.message import Message
+from txmsg.metrics.catalogue import Process
+from txmsg.metrics.counts import Histogram
+from txmsg.metrics.figures import Figures
+from txmsg.runtime.child import Child
+
+APP = "tests.integration.worker_app"
+STOP_S_MAX = 60.0
+
+
+class Worker:
+    """A `txmsg worker` that runs, and what it has noted and logged."""
+
+    def __init__(self, directory: Path, brokers: str, *args: str) -> None:
+        self.notes_file = directory / "notes"
+        self.log_file = directory / "log"
+        self.child = Child(
+            "the worker",
+            [
+                "txmsg.runtime.child",
+                "txmsg.cli.main",
+                "worker",
+                *args,
+                "--json",
+            ],  # which ends with a test that is killed
+            log=self.log_file,
+            ready="{",
+            env={"TXMSG_BROKERS": brokers, "WORKER_NOTES": str(self.notes_file), "PYTHONPATH": str(ROOT)},
+        )
+
+    def ready(self) -> dict[str, object]:
+        self.child.wait_ready()
+        facts: dict[str, object] = json.loads("{" + self.child.address)
+        return facts
+
+    def notes(self) -> list[str]:
+        return self.notes_file.read_text().splitlines() if self.notes_file.exists() else []
+
+    def ended(self) -> set[str]:
+        return {note.removeprefix("ended ") for note in self.notes() if note.startswith("ended ")}
+
+
+@contextmanager
+def working(directory: Path, brokers: str, *args: str) -> Iterator[Worker]:
+    worker = Worker(directory, brokers, *args)
+    try:
+        yield worker
+    finally:
+        worker.child.stop(STOP_S_MAX)
+
+
+def processes_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def metrics_of(address: object) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def test_what_is_handled_when_it_is_told_to_end_is_finished_and_nothing_is_lost_or_left(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    keys = {str(n) for n in range(20)}
+    with Producer(broker.address, group="p") as producer:
+        producer.send_many([Message("slow", b"", key=key) for key in keys])
+    with working(tmp_path, broker.address, f"{APP}:app", "--processes", "2", "--groups", "slow") as worker:
+        worker.ready()
+        until(lambda: any(note.startswith("began") for note in worker.notes()))
+        processes = processes_of(worker.child.pid)
+        for process in [psutil.Process(worker.child.pid), *processes]:
+            process.terminate()  # all of them, as systemd does; the supervisor then does so once more
+        assert worker.child.wait(STOP_S_MAX) == 0
+        assert not [process for process in processes if process.is_running()]
+        began = {note.split()[1] for note in worker.notes() if note.startswith("began")}
+        assert worker.ended() == began
+        assert worker.notes().count("left in order") == 2
+        assert "printed by a handler" in worker.log_file.read_text()
+    with working(tmp_path, broker.address, f"{APP}:app", "--concurrency", "20") as worker:
+        until(lambda: worker.ended() == keys)
+    began_once = [note.split()[1] for note in worker.notes() if note.startswith("began")]
+    assert sorted(began_once) == sorted(keys)  # what was finished at the end was acknowledged
+
+
+def test_a_process_that_is_killed_is_started_again_and_what_it_had_is_handled(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    options = ("--processes", "2", "--http-listen", "127.0.0.1:0")
+    with working(tmp_path, broker.address, f"{APP}:app", *options) as worker:
+        facts = worker.ready()
+        pids = facts["pids"]
+        assert isinstance(pids, list)
+        with Producer(broker.address, group="p") as producer:
+            producer.send_many([Message("quick", b"", key=f"a{n}") for n in range(50)])
+            until(lambda: len(worker.ended()) == 50)
+            acknowledged = 'txmsg_client_acknowledged_messages_total{messaging_consumer_group_name="quick"}'
+            until(lambda: metrics_of(facts["http"])[acknowledged] == 50)
+            os.kill(pids[0], signal.SIGKILL)
+            until(lambda: metrics_of(facts["http"])["txmsg_worker_restarts_total"] == 1)
+            producer.send_many([Message("quick", b"", key=f"b{n}") for n in range(50)])
+            until(lambda: len(worker.ended()) == 100)
+        until(lambda: metrics_of(facts["http"])["txmsg_ready"] == 1)
+        figures = metrics_of(facts["http"])
+        assert figures["txmsg_worker_processes"] == 2
+        assert [psutil.pid_exists(pid) for pid in pids] == [False, True]
+        assert "ended by SIGKILL" in worker.log_file.read_text()
+
+
+@pytest.mark.long
+def test_processes_end_with_a_supervisor_that_is_killed(broker: BrokerProcess, tmp_path: Path) -> None:
+    with working(tmp_path, broker.address, f"{APP}:app") as worker:
+        worker.ready()
+        processes = processes_of(worker.child.pid)
+        assert processes
+        os.kill(worker.child.pid, signal.SIGKILL)
+        until(lambda: not any(process.is_running() for process in processes))
+        assert worker.notes() == ["left in order"]
+
+
+@pytest.mark.long
+def test_a_second_signal_ends_all_processes_at_once(broker: BrokerProcess, tmp_path: Path) -> None:
+    options = ("--groups", "endless", "--drain", "10m", "--http-listen", "127.0.0.1:0")
+    with working(tmp_path, broker.address, f"{APP}:app", *options) as worker:
+        facts = worker.ready()
+        with Producer(broker.address, group="p") as producer:
+            producer.send(Message("endless", b""))
+        until(lambda: worker.notes() == ["began to wait"])
+        processes = processes_of(worker.child.pid)
+        worker.child.send_signal(signal.SIGTERM)
+        until(lambda: metrics_of(facts["http"])["txmsg_ready"] == 0)  # it has begun to end them
+        worker.child.send_signal(signal.SIGTERM)
+        assert worker.child.wait(STOP_S_MAX) == -signal.SIGTERM
+        until(lambda: not any(process.is_running() for process in processes))
+        assert worker.notes() == ["began to wait"]
+
+
+@pytest.mark.long
+def test_what_is_not_finished_within_the_drain_time_is_left_and_the_rest_ends_in_order(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    with working(tmp_path, broker.address, f"{APP}:app", "--groups", "endless", "--drain", "200ms") as worker:
+        worker.ready()
+        with Producer(broker.address, group="p") as producer:
+            producer.send(Message("endless", b""))
+        until(lambda: worker.notes() == ["began to wait"])
+        worker.child.send_signal(signal.SIGTERM)
+        assert worker.child.wait(STOP_S_MAX) == 0
+        assert worker.notes() == ["began to wait", "left in order"]
+        assert "handlers still ran after 0.2 s" in worker.log_file.read_text()
+
+
+@pytest.mark.long
+def test_an_application_that_cannot_start_is_tried_again_after_longer_and_longer(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    with working(tmp_path, broker.address, f"{APP}:broken") as worker:
+        delays = re.compile(r"worker-1 ended with exit status 1 .*starts in (\S+) s")
+        until(lambda: len(delays.findall(worker.log_file.read_text())) >= 3)
+        assert delays.findall(worker.log_file.read_text())[:3] == ["0.5", "1", "2"]
+        assert "the database of the application is away" in worker.log_file.read_text()
+        assert not worker.child.is_ready
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("no_such_module_at_all:app", "there is no module"),
+        (f"{APP}:nothing", "has no 'nothing'"),
+        (f"{APP}:empty", "has no subscriptions"),
+    ],
+)
+def test_what_cannot_run_at_all_is_said_once(app: str, said: str, tmp_path: Path) -> None:
+    with working(tmp_path, "localhost:1", app) as worker:
+        assert worker.child.wait(STOP_S_MAX) == 1
+    error = json.loads(worker.log_file.read_text().splitlines()[-1])["error"]
+    assert said in error["text"]
+
+
+@pytest.mark.long
+def test_a_process_that_grew_too_large_is_replaced(broker: BrokerProcess, tmp_path: Path) -> None:
+    with working(tmp_path, broker.address, f"{APP}:app", "--memory-limit", "1MiB") as worker:
+        first = worker.ready()["pids"]
+        assert isinstance(first, list)
+        until(lambda: "more than 1048576" in worker.log_file.read_text())
+        until(lambda: not psutil.pid_exists(first[0]))
+        assert "left in order" in worker.notes()
+
+
+def test_a_changed_file_replaces_all_processes(tmp_path: Path) -> None:
+    module = tmp_path / "of_test.py"
+    module.write_text("from txmsg import Txmsg\napp = Txmsg('localhost:1', group='g')\napp.subscribe('t')(print)\n")
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path)
+        supervisor = Supervisor(
+            Plan(app="of_test:app", processes=1, reload=tmp_path), lambda name, line: lines.append(line)
+        )
+        now = 0.0
+        try:
+
+            def stepped() -> bool:
+                nonlocal now
+                now += 1
+                supervisor.step(now)
+                return not supervisor.unready()
+
+            until(stepped)
+            (first,) = supervisor.pids
+            module.write_text(module.read_text() + "# changed\n")
+            until(lambda: stepped() and supervisor.pids != [first], why="\n".join(lines))
+        finally:
+            supervisor.close()
+    assert not psutil.pid_exists(first)
+
+
+def test_delays_grow_until_a_process_has_run_for_long() -> None:
+    restarts = Restarts()
+    assert [restarts.delay_s(0.1) for _ in range(9)] == [0.5, 1, 2, 4, 8, 16, 32, DELAY_S_MAX, DELAY_S_MAX]
+    assert restarts.delay_s(HEALTHY_S) == 0.5
+
+
+def test_changes_are_those_of_modules_of_the_application(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py", ".venv/c.py", "data.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    changes = Changes(tmp_path)
+    assert changes.since_last() is None
+    (tmp_path / ".venv" / "d.py").write_text("2")
+    (tmp_path / "data.txt").write_text("3")
+    assert changes.since_last() is None
+    (tmp_path / "b.py").unlink()
+    assert changes.since_last() == "b.py"
+    assert changes.since_last() is None
+
+
+def test_counters_of_a_process_that_ended_go_on_and_its_gauges_do_not() -> None:
+    counts = ProducerCounts()
+    counts.send.calls = 3
+    counts.send.seconds.observe(0.1)
+    figures = Figures(Process.APPLICATION)
+    counts.put(figures)
+    figures.add("txmsg_client_pending_items", 5)
+    report = json.loads(json.dumps(series_of(figures)))
+    sum_ = put_all(Figures(Process.WORKER), [together([report, counters_in(report)])])
+    found = {(metric.name, labels): value for metric, values in sum_.series() for labels, value in values.items()}
+    assert found["txmsg_client_calls_total", ("send",)] == 6
+    assert found["txmsg_client_pending_items", ()] == 5
+    seconds = found["txmsg_client_request_seconds", ("send",)]
+    assert isinstance(seconds, Histogram)
+    assert seconds.count == 2

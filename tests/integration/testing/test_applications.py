@@ -1,0 +1,166 @@
+"""Applications at the broker of a test: `txmsg_app`, and what an application does while it runs and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+
+from txmsg.administration.notify import NotifyAdministration
+from txmsg.app import Depends, Txmsg
+from txmsg.cli.connections import asker
+from txmsg.errors import MisuseError
+from txmsg.message import Message, ReceivedMessage
+from txmsg.metrics.catalogue import Process
+from txmsg.metrics.figures import Figures
+from txmsg.testing import Broker, MakeConsumer, MakeProducer, RunApp
+
+
+def greeting() -> str:
+    return "hello"
+
+
+def test_it_waits_for_what_handlers_send_each_other_and_leaves_the_application_as_it_was(txmsg_app: RunApp) -> None:
+    app = Txmsg("localhost:1", group="all")
+    producer = app.producer("p")
+    seen: list[str] = []
+
+    @app.subscribe("first", group="first")
+    def pass_on(message: ReceivedMessage, said: Annotated[str, Depends(greeting)]) -> None:
+        for n in range(5):
+            producer.send(Message("second", f"{said} {n}".encode()))
+
+    @app.subscribe("second", group="second")
+    async def take(message: ReceivedMessage) -> None:
+        seen.append(message.body.decode())
+
+    @app.subscribe("never-sent-to")
+    async def wait(message: ReceivedMessage) -> None: ...
+
+    app.dependency_overrides[wait] = pass_on
+    with txmsg_app(app, overrides={greeting: lambda: "bye"}) as running:
+        producer.send(Message("first", b""))
+        running.wait_until_idle()
+        assert sorted(seen) == [f"bye {n}" for n in range(5)]
+    assert (app.brokers, app.dependency_overrides) == ("localhost:1", {wait: pass_on})
+
+
+def test_dead_letters_that_nobody_expects_fail_it(txmsg_app: RunApp) -> None:
+    from txmsg import Reject
+
+    app = Txmsg(group="g")
+    producer = app.producer("p")
+
+    @app.subscribe("t")
+    def reject(message: ReceivedMessage) -> None:
+        raise Reject("not valid")
+
+    with txmsg_app(app) as running:
+        producer.send(Message("t", b""))
+        with pytest.raises(AssertionError, match="has 1 dead letters, 0 were expected"):
+            running.wait_until_idle()
+        running.wait_until_idle(dead=1)
+
+
+async def test_a_group_that_is_paused_here_gets_nothing_until_it_is_resumed(
+    txmsg_app: RunApp, txmsg_broker: Broker
+) -> None:
+    app = Txmsg()
+    producer = app.async_producer("p")
+    seen: dict[str, list[ReceivedMessage]] = {"paused": [], "other": []}
+    for group, got in seen.items():
+        app.subscribe("t", group=group)(_appends(got))
+    async with txmsg_app(app) as running:
+        await producer.send(Message("t", b""))
+        await running.wait_until_idle_async()
+        app.pause("paused")
+        await producer.send_many([Message("t", b"") for _ in range(20)])
+        await txmsg_broker.wait_until_idle_async("other")
+        assert {group: len(got) for group, got in seen.items()} == {"paused": 1, "other": 21}
+        app.resume("paused")
+        await running.wait_until_idle_async()
+        assert len(seen["paused"]) == 21
+    assert _acknowledged(app) == 42  # what was counted is still told when it has ended
+
+
+async def test_a_group_that_is_stopped_by_one_process_is_stopped_in_all_until_it_is_started_again(
+    txmsg_app: RunApp, txmsg_broker: Broker
+) -> None:
+    app, another = Txmsg(), Txmsg()
+    producer = app.async_producer("p")
+    seen: dict[str, list[ReceivedMessage]] = {"stopped": [], "other": []}
+    for group, got in seen.items():
+        app.subscribe("t", group=group)(_appends(got))
+    another.subscribe("t", group="stopped")(_appends(seen["stopped"]))
+    async with txmsg_app(app) as running, txmsg_app(another):
+        await producer.send(Message("t", b""))
+        await running.wait_until_idle_async()
+        await app.stop_group("stopped")
+        for begin_anew in (txmsg_broker.stop, txmsg_broker.start):  # rather than wait until it looks
+            await asyncio.to_thread(begin_anew)
+        await producer.send_many([Message("t", b"") for _ in range(20)])
+        await txmsg_broker.wait_until_idle_async("other")
+        assert {group: len(got) for group, got in seen.items()} == {"stopped": 1, "other": 21}
+        await another.start_group("stopped")
+        await running.wait_until_idle_async()
+        assert len(seen["stopped"]) == 21
+    with pytest.raises(MisuseError, match="does not run"):
+        await app.stop_group("stopped")
+
+
+def _appends(got: list[ReceivedMessage]) -> Callable[[ReceivedMessage], Any]:
+    async def take(message: ReceivedMessage) -> None:
+        got.append(message)
+
+    return take
+
+
+def _acknowledged(app: Txmsg) -> float:
+    figures = Figures(Process.APPLICATION)
+    app.put_figures(figures)
+    (found,) = (
+        values for metric, values in figures.series() if metric.name == "txmsg_client_acknowledged_messages_total"
+    )
+    return sum(value for value in found.values() if isinstance(value, int | float))
+
+
+async def test_a_handler_that_closes_the_application_is_finished_before_what_it_uses(txmsg_broker: Broker) -> None:
+    app = Txmsg(txmsg_broker.address, group="g")
+    producer = app.async_producer("p")
+    seen: list[str] = []
+
+    @app.subscribe("t")
+    async def close(message: ReceivedMessage) -> None:
+        await app.close()
+        await asyncio.sleep(0.2)  # in which a close that does not wait for this handler would leave all it uses
+        await producer.send(Message("after", b""))
+        seen.append("handled")
+
+    app.on_shutdown(lambda: seen.append("left"))
+    async with asyncio.timeout(30):
+        run = asyncio.create_task(app.run_async(started=(started := asyncio.Event()).set))
+        await started.wait()
+        await producer.send(Message("t", b""))
+        await run
+    assert seen == ["handled", "left"]
+    assert len(txmsg_broker.messages("after")) == 1
+    await app.close()
+
+
+def test_a_consumer_for_threads_stops_its_group_too(
+    txmsg_broker: Broker, txmsg_producer: MakeProducer, txmsg_consumer: MakeConsumer
+) -> None:
+    consumer = txmsg_consumer("g")
+    consumer.subscribe("t")(lambda message: None)
+    with pytest.raises(MisuseError, match="start it first"):
+        consumer.stop_group()
+    consumer.start()
+    txmsg_producer().send(Message("t", b""))
+    txmsg_broker.wait_until_idle("g")
+    administration = NotifyAdministration(asker(txmsg_broker.address))
+    consumer.stop_group()
+    assert administration.show_group("g").settings.stopped
+    consumer.start_group()
+    assert not administration.show_group("g").settings.stopped

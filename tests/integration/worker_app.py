@@ -1,0 +1,52 @@
+"""An application for tests of `txmsg worker`: what its handlers do stands in the file that WORKER_NOTES names."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+from txmsg import ReceivedMessage, Router, Txmsg
+
+NOTES = Path(os.environ.get("WORKER_NOTES", "notes"))
+app = Txmsg()
+router = Router(group="slow")
+app.include(router)
+broken = Txmsg(group="g")
+broken.include(router)
+empty = Txmsg()
+
+
+def note(what: str) -> None:
+    with NOTES.open("a", encoding="utf-8") as notes:
+        notes.write(f"{what}\n")
+
+
+@router.subscribe("slow", concurrency=3)
+def take_time(message: ReceivedMessage) -> None:
+    note(f"began {message.key} in {os.getpid()}")
+    time.sleep(0.5)  # it computes
+    note(f"ended {message.key}")
+    print("printed by a handler")
+
+
+@app.subscribe("quick", group="quick", rate=1000)
+async def be_quick(message: ReceivedMessage) -> None:
+    note(f"ended {message.key}")
+
+
+@app.subscribe("endless", group="endless")
+def wait(message: ReceivedMessage) -> None:
+    note("began to wait")
+    threading.Event().wait()
+
+
+@app.on_shutdown
+def say_so() -> None:
+    note("left in order")
+
+
+@broken.on_startup
+def break_down() -> None:
+    raise ConnectionError("the database of the application is away")

@@ -1,0 +1,120 @@
+"""Of several writers of a mirror in Kafka one writes: what another one had begun is not read, and it cannot end it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from tests.kafka_server import Kafka
+from tests.mirror.plant import PLANTS
+from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.sink import Mark, Tail
+from txmsg.errors import LogBusy
+from txmsg.message import QueueNumber
+from txmsg.mirror.kafka_sink import KafkaSink
+from txmsg.verifier.kafka_walk import KafkaTopics, offset_of
+from txmsg.verifier.mirror import Queue
+
+pytestmark = pytest.mark.long
+
+ANSWER_S_MAX = 30.0
+BEGUN, END = 3, 9
+"""Offsets: what is mirrored when a tailer is paused, and what the table has."""
+MOMENTS = ("flush", "send_offsets_to_transaction", "commit_transaction")
+"""Calls before which a tailer can be paused while its transaction is open."""
+
+
+@pytest.fixture
+def where(kafka: Kafka, kafka_prefix: str) -> str:
+    return f"{kafka.address}/{kafka_prefix}"
+
+
+def batch_of(offsets: range, queue: int = 0) -> Batch:
+    rows = [Row(offset.to_bytes(16), 0, b"", b"", b"", b"%d" % offset, 0, 0, b"") for offset in offsets]
+    return Batch("trade", QueueNumber(queue), offsets.start, rows)
+
+
+def read(where: str) -> list[int | None]:
+    """The offsets that readers of what is committed get."""
+    with KafkaTopics(where, None) as topics:
+        return [offset_of(record) for record in topics.messages(Queue("trade", 0))[1]]
+
+
+class Paused:
+    """A producer that is paused once, before one of its calls."""
+
+    def __init__(self, producer: object, moment: str, pause: Callable[[], None]) -> None:
+        self._producer = producer
+        self._moment = moment
+        self._pause = pause
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._moment:
+            self._moment = ""
+            self._pause()
+        return getattr(self._producer, name)
+
+
+def outlived(where: str, moment: str) -> tuple[str, list[int | None]]:
+    """A tailer is paused in a transaction; another one looks where queues end; the first wakes; the other one goes on.
+
+    Returns what the first one was told when it woke, and what readers get.
+    """
+    with ExitStack() as stack:
+        first = stack.enter_context(closing(KafkaSink(where)))
+        first.append([batch_of(range(BEGUN))])
+        told = ""
+        found: list[tuple[KafkaSink, Tail | Exception]] = []
+
+        def pause() -> None:
+            other = stack.enter_context(closing(KafkaSink(where)))
+            [tail] = other.tails([("trade", 0)])
+            found.append((other, tail))
+
+        first._writer._producer = Paused(first._writer._producer, moment, pause)  # type: ignore[assignment]
+        try:
+            first.append([batch_of(range(BEGUN, END))])
+        except LogBusy as exc:
+            told = str(exc)
+        [(other, tail)] = found
+        if isinstance(tail, Tail) and tail.range is not None and tail.range.end < END:
+            other.append([batch_of(range(tail.range.end, END))])
+    return told, read(where)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_what_a_paused_writer_had_begun_is_not_read_and_it_cannot_end_it(where: str, moment: str) -> None:
+    told, offsets = outlived(where, moment)
+    assert "fenced" in told
+    assert offsets == list(range(END))
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_each_step_of_the_argument_that_is_left_out_is_seen_by_readers(where: str, plant: str) -> None:
+    written_twice, never_written = [*range(END), *range(BEGUN, END)], [*range(BEGUN)]
+    # While notes are in an open transaction, Kafka gives nobody those of before.
+    moment = "commit_transaction" if plant == "notes" else "send_offsets_to_transaction"
+    with PLANTS[plant]():
+        _, offsets = outlived(where, moment)
+    assert offsets == (written_twice if plant in {"unfenced", "nameless"} else never_written)
+
+
+def test_a_transaction_that_nobody_committed_leaves_the_queue_as_it_was(where: str) -> None:
+    with closing(KafkaSink(where)) as sink:
+        sink.append([batch_of(range(4)), batch_of(range(7), queue=1)])
+    with closing(KafkaSink(where)) as sink:
+        producer = sink._writer._producer
+        producer.begin_transaction()
+        sink._writer._produce(sink._part(batch_of(range(4, 300))))
+        assert producer.flush(ANSWER_S_MAX) == 0
+        sink._writer._notes.close()  # as killed: nothing is aborted
+    with closing(KafkaSink(where)) as sink:
+        tails = sink.tails([("trade", 0), ("trade", 1), ("trade", 2), ("paid", 0)])
+        assert [getattr(tail, "range", tail) for tail in tails] == [(0, 4), (0, 7), (0, 0), (0, 0)]
+        assert isinstance(mark := getattr(tails[0], "last", None), Mark)
+        assert (mark.offset, mark.transaction_id) == (3, (3).to_bytes(16))
+        sink.append([batch_of(range(4, 5))])
+    assert read(where) == list(range(5))

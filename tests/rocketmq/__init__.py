@@ -1,0 +1,1 @@
+"""The gateway of RocketMQ's official clients, with the clients themselves."""

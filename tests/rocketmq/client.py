@@ -1,0 +1,147 @@
+"""Scenarios of RocketMQ's own client for Python, each in a process of its own: it prints lines of JSON.
+
+python -m tests.rocketmq.client SCENARIO HOST:PORT TOPIC [WORD...]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rocketmq.grpc_protocol import TransactionResolution
+from rocketmq.v5.client import ClientConfiguration, Credentials
+from rocketmq.v5.consumer import ConsumeResult, MessageListener, PushConsumer, SimpleConsumer
+from rocketmq.v5.model import FilterExpression, Message
+from rocketmq.v5.producer import Producer, TransactionChecker
+
+_RECEIVES_MAX = 20
+_INVISIBLE_S = 15
+_DONE_S_MAX = 60.0
+
+
+def tell(**facts: Any) -> None:
+    """One line for the test, whole, whichever thread it comes from."""
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def told(message: Message) -> dict[str, Any]:
+    """What the test looks at."""
+    return {
+        "id": message.message_id,
+        "body": message.body.decode(),
+        "tag": message.tag,
+        "keys": sorted(message.keys),
+        "group": message.message_group,
+        "properties": dict(message.properties),
+        "attempt": message.delivery_attempt,
+    }
+
+
+def message_to(topic: str, body: str, *, keys: tuple[str, ...] = (), **properties: Any) -> Message:
+    """A message to be sent."""
+    made = Message()
+    made.topic, made.body = topic, body.encode()
+    for key in keys:
+        made.keys = key  # adds it
+    for name, value in properties.items():
+        setattr(made, name, value)
+    return made
+
+
+def send(where: ClientConfiguration, topic: str) -> None:
+    """A message with all that one can have."""
+    producer = Producer(where, (topic,))
+    producer.startup()
+    message = message_to(topic, "hello", keys=("order-1", "user-7"), tag="new 订单")
+    message.add_property("region", "eu")
+    tell(id=producer.send(message).message_id)
+    producer.shutdown()
+
+
+def receive(where: ClientConfiguration, topic: str, group: str, count: str, tags: str = "*") -> None:
+    """A simple consumer takes `count` messages, and acknowledges them."""
+    consumer = SimpleConsumer(where, group, await_duration=5)
+    consumer.startup()
+    consumer.subscribe(topic, FilterExpression(tags))
+    left = int(count)
+    for _ in range(_RECEIVES_MAX):
+        for message in consumer.receive(32, _INVISIBLE_S) or ():
+            tell(**told(message))
+            consumer.ack(message)
+            left -= 1
+        if left <= 0:
+            break
+    consumer.shutdown()
+
+
+class Answer(TransactionChecker):  # type: ignore[misc]  # of a package without types
+    """Says that each transaction has committed."""
+
+    def check(self, message: Message) -> Any:
+        tell(checked=message.body.decode(), id=message.message_id)
+        return TransactionResolution.COMMIT
+
+
+class Handler(MessageListener):  # type: ignore[misc]
+    """Fails what says so, once, and knows when all has come."""
+
+    def __init__(self, is_last: Callable[[set[str]], bool]) -> None:
+        self._is_last = is_last
+        self._done: set[str] = set()
+        self.has_all = threading.Event()
+
+    def consume(self, message: Message) -> ConsumeResult:
+        tell(**told(message))
+        if message.body == b"fails once" and message.delivery_attempt == 1:
+            return ConsumeResult.FAILURE
+        self._done.add(message.body.decode())
+        if self._is_last(self._done):
+            self.has_all.set()
+        return ConsumeResult.SUCCESS
+
+
+def push(where: ClientConfiguration, topic: str) -> None:
+    """A push consumer gets one message that fails once, three of a group, a delayed one, and three transactions."""
+    wanted = {"fails once", "1 of a", "2 of a", "3 of a", "delayed", "committed", "checked"}
+    handler = Handler(wanted.issubset)
+    consumer = PushConsumer(where, "push", handler, {topic: FilterExpression()})
+    consumer.startup()
+    producer = Producer(where, (topic,), Answer())
+    producer.startup()
+    producer.send(message_to(topic, "fails once"))
+    for number in (1, 2, 3):
+        producer.send(message_to(topic, f"{number} of a", message_group="a"))
+    producer.send(message_to(topic, "delayed", delivery_timestamp=int(time.time()) + 2))
+    for body, end in (("committed", "commit"), ("rolled back", "rollback"), ("checked", "")):
+        transaction = producer.begin_transaction()
+        producer.send(message_to(topic, body), transaction)
+        if end:
+            getattr(transaction, end)()
+    assert handler.has_all.wait(_DONE_S_MAX)
+    consumer.shutdown()
+    producer.shutdown()
+
+
+def half(where: ClientConfiguration, topic: str) -> None:
+    """A transaction whose producer ends before it says anything."""
+    producer = Producer(where, (topic,), Answer())
+    producer.startup()
+    transaction = producer.begin_transaction()
+    tell(id=producer.send(message_to(topic, "in doubt"), transaction).message_id)
+    sys.stdout.flush()
+    producer.shutdown()
+
+
+def main(scenario: str, endpoints: str, *words: str) -> None:
+    """Plays one."""
+    scenarios: dict[str, Callable[..., None]] = {"send": send, "receive": receive, "push": push, "half": half}
+    scenarios[scenario](ClientConfiguration(endpoints, Credentials()), *words)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,280 @@
+"""The gateway's calls one by one, with what clients are told when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from tests.broker_process import BrokerProcess
+from tests.rocketmq.gateway import running_gateway
+from txmsg import Message, Producer, ReceivedMessage
+from txmsg.client.channel import Brokers
+from txmsg.rocketmq.api import SERVICE, Api
+from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.ids import Handle, usual_id
+from txmsg.rocketmq.receivers import SILENT_S, Member, Receivers
+from txmsg.rocketmq.routes import Routes
+from txmsg.rocketmq.senders import Senders
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.v1.dead_letters_pb2 import CountRequest, DeadLetterFilter
+from txmsg.wire.v1.dead_letters_rpc import DeadLetters
+from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns, Receipt, ReceiveReply, ReceiveRequest
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+_CALL_S_MAX = 30.0
+_WAIT_S = 20
+_TOPIC, _GROUP = pb.Resource(name="orders"), pb.Resource(name="mail")
+
+
+class Calls:
+    """What a client calls."""
+
+    def __init__(self, gateway: str, broker: str) -> None:
+        self.channel = grpc.insecure_channel(gateway)
+        self.broker = broker
+
+    def __call__(self, method: str, request: Any, reply: type[A], client_id: str = "c") -> A:
+        call = self.channel.unary_unary(
+            f"/{SERVICE}/{method}", request_serializer=type(request).SerializeToString,
+            response_deserializer=reply.FromString,  # type: ignore[attr-defined]
+        )  # fmt: skip
+        metadata = (("x-mq-client-id", client_id),) if client_id else ()
+        answer: A = call(request, metadata=metadata, timeout=_CALL_S_MAX)
+        return answer
+
+    def send(self, body: bytes, id_: bytes, **properties: Any) -> pb.SendMessageResponse:
+        made = pb.SystemProperties(message_id=usual_id(id_), message_type=pb.NORMAL, **properties)
+        message = pb.Message(topic=_TOPIC, system_properties=made, body=body)
+        request = pb.SendMessageRequest(messages=[message])
+        while True:  # as clients do, on a machine that is so busy that a broker does not answer in time
+            reply = self("SendMessage", request, pb.SendMessageResponse)
+            if reply.status.code != pb.HA_NOT_AVAILABLE:
+                return reply
+
+    def receive(self, wait_s: int = _WAIT_S, **fields: Any) -> list[pb.ReceiveMessageResponse]:
+        queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=self.broker))
+        asked = {"batch_size": 1, "invisible_duration": Duration(seconds=30), **fields}
+        request = pb.ReceiveMessageRequest(
+            group=_GROUP, message_queue=queue, long_polling_timeout=Duration(seconds=wait_s), **asked
+        )
+        call = self.channel.unary_stream(
+            f"/{SERVICE}/ReceiveMessage", request_serializer=pb.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=pb.ReceiveMessageResponse.FromString,
+        )  # fmt: skip
+        return list(call(request, metadata=(("x-mq-client-id", "c"),), timeout=_CALL_S_MAX))
+
+    def receive_one(self) -> pb.SystemProperties:
+        """Of the next message."""
+        status, message, _ = self.receive()
+        assert status.status.code == pb.OK
+        return message.message.system_properties
+
+    def acknowledge(self, handle: str) -> pb.Code:
+        entry = pb.AckMessageEntry(message_id="m", receipt_handle=handle)
+        request = pb.AckMessageRequest(group=_GROUP, topic=_TOPIC, entries=[entry])
+        return self("AckMessage", request, pb.AckMessageResponse).status.code
+
+
+@pytest.fixture
+def calls(broker: BrokerProcess, tmp_path: Path) -> Iterator[Calls]:
+    with running_gateway(broker.address, log=tmp_path / "gateway.log") as gateway:
+        calls = Calls(gateway.address, broker.address)
+        with calls.channel:
+            yield calls
+
+
+def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
+    route = pb.QueryRouteRequest(topic=_TOPIC)
+    assert calls("QueryRoute", route, pb.QueryRouteResponse).status.code == pb.TOPIC_NOT_FOUND
+    assert calls("QueryRoute", route, pb.QueryRouteResponse, client_id="").status.code == pb.CLIENT_ID_REQUIRED
+    assert calls.send(b"", bytes(16)).entries[0].status.code == pb.MESSAGE_BODY_EMPTY
+    assert calls.send(b"x", bytes(16)).status.code == pb.OK
+    [queue] = calls("QueryRoute", route, pb.QueryRouteResponse).message_queues
+    assert (queue.broker.name, queue.permission) == (calls.broker, pb.READ_WRITE)
+    sql = pb.FilterExpression(type=pb.SQL, expression="a > 1")
+    for fields, code in (
+        ({"filter_expression": sql}, pb.ILLEGAL_FILTER_EXPRESSION),
+        ({"invisible_duration": Duration(seconds=1)}, pb.ILLEGAL_INVISIBLE_TIME),
+        ({"filter_expression": pb.FilterExpression(expression="none")}, pb.MESSAGE_NOT_FOUND),
+    ):
+        [said] = calls.receive(0, **fields)
+        assert said.status.code == code
+    assert calls.acknowledge("of another server") == pb.INVALID_RECEIPT_HANDLE
+    assert calls.acknowledge("1.1.1.1@nowhere:7700") == pb.HA_NOT_AVAILABLE
+    unknown = pb.EndTransactionRequest(topic=_TOPIC, transaction_id=usual_id(bytes(15) + b"x"), resolution=pb.COMMIT)
+    assert calls("EndTransaction", unknown, pb.EndTransactionResponse).status.code == pb.INVALID_TRANSACTION_ID
+
+
+def test_what_is_sent_again_is_one_message_and_an_acknowledgement_counts_once(calls: Calls) -> None:
+    assert calls.send(b"one", bytes(16)).entries[0].message_id == usual_id(bytes(16))
+    calls.send(b"one", bytes(16))
+    handle = calls.receive_one().receipt_handle
+    assert calls.acknowledge(handle) == pb.OK
+    assert calls.acknowledge(handle) == pb.INVALID_RECEIPT_HANDLE
+    [said] = calls.receive(0)
+    assert said.status.code == pb.MESSAGE_NOT_FOUND
+
+
+def test_a_message_that_a_client_gives_up_is_a_dead_letter_of_its_group(calls: Calls) -> None:
+    calls.send(b"one", bytes(16))
+    request = pb.ForwardMessageToDeadLetterQueueRequest(
+        group=_GROUP, topic=_TOPIC, receipt_handle=calls.receive_one().receipt_handle, delivery_attempt=3
+    )
+    reply = calls("ForwardMessageToDeadLetterQueue", request, pb.ForwardMessageToDeadLetterQueueResponse)
+    assert reply.status.code == pb.OK
+    channel = BlockingChannel(calls.broker)
+    counted = channel.call(
+        DeadLetters.count, CountRequest(filter=DeadLetterFilter(group="mail", error="after 3 attempts")), timeout_s=10
+    )
+    channel.close()
+    assert counted.count == 1
+
+
+class Context:
+    """A call's context. ends_at_write: its client is gone when something is written to it."""
+
+    def __init__(self, *, ends_at_write: bool = False) -> None:
+        self._ends_at_write = ends_at_write
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("x-mq-client-id", "client-1"),)
+
+    def time_remaining(self) -> float:
+        return _CALL_S_MAX
+
+    async def write(self, _: object) -> None:
+        if self._ends_at_write:
+            raise asyncio.CancelledError
+
+
+class Frames:
+    """The frames of a Telemetry stream, of which there are none until it ends."""
+
+    def __init__(self) -> None:
+        self.is_read = asyncio.Event()
+        self.ends = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[pb.TelemetryCommand]:
+        self.is_read.set()
+        await self.ends.wait()
+        none: tuple[pb.TelemetryCommand, ...] = ()
+        for frame in none:
+            yield frame
+
+
+async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_has_gone(broker: BrokerProcess) -> None:
+    with Producer(broker.address, group="shop") as producer:
+        producer.send_many([Message("orders", b"%d" % number) for number in range(6)])
+    brokers = Brokers([broker.address])
+    receivers, others = Receivers(brokers), Receivers(brokers)
+    member, silent = Member("mail", "client-1", "orders"), Member("mail", "client-2", "orders")
+    got: list[tuple[ReceivedMessage, Handle]] = []
+    while len(got) < 5:
+        got += await receivers.receive(
+            member, broker.address, "*", count=5 - len(got), wait_s=_WAIT_S, invisible_s=30, renews=True
+        )
+    settled, elsewhere, refused, held, unsent = (handle for _, handle in got)
+    [(_, forgotten)] = await receivers.receive(
+        silent, broker.address, "*", count=1, wait_s=_WAIT_S, invisible_s=30, renews=True
+    )
+    assert await receivers.acknowledge(member, [settled]) == set()
+    assert await others.acknowledge(member, [elsewhere]) == set()
+    await receivers.refuse(member, refused, "no", delay_s=60, dead=False)
+    assert [receivers.is_renewed(handle) for handle in (settled, elsewhere, refused, held)] == [0, 1, 0, 1]
+    receivers.unsent(member, [unsent])
+    now = asyncio.get_running_loop().time()
+    await receivers.renew_once(now)  # the broker says what is not held any more
+    assert [receivers.is_renewed(handle) for handle in (elsewhere, held, unsent, forgotten)] == [0, 1, 0, 1]
+
+    api = Api(Senders(brokers, timeout_s=1), receivers, Clients(brokers), Routes(brokers))
+    streams, tasks = (Frames(), Frames()), []
+    for frames in streams:
+        tasks.append(asyncio.create_task(api.telemetry(aiter(frames), cast(Any, Context()))))
+        await frames.is_read.wait()
+    streams[0].ends.set()
+    await tasks[0]
+    assert receivers.is_renewed(held)  # its client has another stream
+    streams[1].ends.set()
+    await tasks[1]
+    assert [receivers.is_renewed(handle) for handle in (held, forgotten)] == [0, 1]
+
+    await api.heartbeat(pb.HeartbeatRequest(), "client-2")
+    heard_at = asyncio.get_running_loop().time()
+    await receivers.renew_once(heard_at + SILENT_S - 1)
+    assert receivers.is_renewed(forgotten)
+    await receivers.renew_once(heard_at + SILENT_S + 1)
+    assert not receivers.is_renewed(forgotten)
+    await brokers.close()
+
+
+async def test_what_cannot_be_written_to_its_client_comes_again_at_once(broker: BrokerProcess) -> None:
+    with Producer(broker.address, group="shop") as producer:
+        producer.send(Message("orders", b"one"))
+    brokers = Brokers([broker.address])
+    receivers = Receivers(brokers)
+    api = Api(Senders(brokers, timeout_s=1), receivers, Clients(brokers), Routes(brokers))
+    queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
+    with pytest.raises(asyncio.CancelledError):
+        await api.receive(
+            pb.ReceiveMessageRequest(group=_GROUP, message_queue=queue, auto_renew=True),
+            cast(Any, Context(ends_at_write=True)),
+        )
+    [(message, _)] = await receivers.receive(
+        Member("mail", "client-2", "orders"),
+        broker.address,
+        "*",
+        count=1,
+        wait_s=_WAIT_S,
+        invisible_s=30,
+        renews=False,
+    )
+    assert (message.body, message.attempt) == (b"one", 2)
+    await brokers.close()
+
+
+class Together:
+    """Two brokers, each with a message, that answer a renewal when both have got theirs."""
+
+    def __init__(self) -> None:
+        self.addresses = ["a:7700", "b:7700"]
+        self._renewals = asyncio.Barrier(2)
+
+    def channel(self, _: str) -> Together:
+        return self
+
+    async def call(self, _: object, request: ReceiveRequest, *, timeout_s: float) -> ReceiveReply:
+        if not request.held:
+            receipt = Receipt(queue_id=1, token=1, epoch=1, offset=[0])
+            columns = DeliveredColumns(
+                topic="orders",
+                receipt=receipt,
+                transaction_ids=bytes(16),
+                body=[b"x"],
+                born_at_us=[1],
+                stored_at_us=[1],
+            )
+            return ReceiveReply(batches=[columns])
+        async with asyncio.timeout(_CALL_S_MAX):
+            await self._renewals.wait()
+        return ReceiveReply(expired=request.held)
+
+
+async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_others() -> None:
+    brokers = Together()
+    receivers = Receivers(cast(Brokers, brokers))
+    member = Member("mail", "client-1", "orders")
+    handles = []
+    for broker in brokers.addresses:
+        [(_, handle)] = await receivers.receive(member, broker, "*", count=1, wait_s=1, invisible_s=30, renews=True)
+        handles.append(handle)
+    await receivers.renew_once(asyncio.get_running_loop().time())
+    assert not any(map(receivers.is_renewed, handles))

@@ -1,0 +1,52 @@
+"""An application: what its decorators take, and that handlers stay what they are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Annotated, assert_type
+
+from txmsg import Depends, Message, ReceivedMessage, Router, Txmsg
+
+router = Router(group="mail")
+app = Txmsg("localhost:7700", group="shop")
+app.include(router)
+
+
+def session() -> Iterator[int]:
+    yield 1
+
+
+@router.subscribe("order.placed", concurrency=2)
+def mail(message: ReceivedMessage, opened: Annotated[int, Depends(session)], log: logging.Logger) -> int:
+    log.info("%s", message.id)
+    return opened
+
+
+@app.subscribe("order.placed", group="count", batch=10)
+async def count(messages: list[ReceivedMessage]) -> None: ...
+
+
+@app.middleware
+def around(message: ReceivedMessage) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@app.on_send
+def stamped(message: Message) -> Message:
+    return message
+
+
+def run(message: ReceivedMessage) -> None:
+    assert_type(mail(message, 1, logging.getLogger()), int)
+    app.run()
+
+
+app.include(mail)  # error: mypy[arg-type] pyright[reportArgumentType]
+Txmsg(group=1)  # error: mypy[arg-type] pyright[reportArgumentType]
+Depends(1)  # error: mypy[arg-type] pyright[reportArgumentType]
+
+
+@router.subscribe(1)  # error: mypy[arg-type] pyright[reportArgumentType]
+def mail_of_number(message: ReceivedMessage) -> None: ...

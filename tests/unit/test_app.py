@@ -1,0 +1,548 @@
+"""What an application makes of declarations: parameters of handlers, routers, lists, rates; no broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from fastapi import Depends as FastAPIDepends
+
+from txmsg.app import Depends, Router, Txmsg
+from txmsg.app.batches import Batches
+from txmsg.app.dependencies import Injected
+from txmsg.app.handling import Handling
+from txmsg.app.loading import load
+from txmsg.app.pace import Pace
+from txmsg.app.processes import HandlerProcessDied, Processes
+from txmsg.app.sending import Outgoing
+from txmsg.client.consumer import Consumer
+from txmsg.errors import MisuseError
+from txmsg.message import Message, ReceivedMessage
+from txmsg.runtime.reason import text_of
+from txmsg.typed.topic import Topic
+
+MESSAGE = ReceivedMessage("t", b"{}", key="k", headers={"a": "b"})
+seen: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> None:
+    seen.clear()
+
+
+def key(message: ReceivedMessage) -> str | None:
+    seen.append("key")
+    return message.key
+
+
+def opened(of: Annotated[str, Depends(key)]) -> Iterator[str]:
+    seen.append("open")
+    try:
+        yield f"session of {of}"
+    except ArithmeticError:
+        seen.append("rolled back")
+        raise
+    else:
+        seen.append("committed")
+
+
+async def opened_async(of: Annotated[str, FastAPIDepends(key)]) -> AsyncIterator[str]:
+    yield f"async session of {of}"
+    seen.append("closed")
+
+
+def handle(
+    message: ReceivedMessage,
+    session: Annotated[str, Depends(opened)],
+    of: Annotated[str, Depends(key)],
+    log: logging.Logger,
+    limit: int = 3,
+) -> None:
+    seen.append((message.key, session, of, log.name, limit))
+    if message.body == b"bad":
+        raise ArithmeticError
+
+
+async def handle_async(session: Annotated[str, Depends(opened_async)], *, message: ReceivedMessage) -> None:
+    seen.append((session, message.key))
+
+
+def test_a_handler_gets_what_it_depends_on_once_per_message() -> None:
+    Injected(handle).on_thread(MESSAGE)
+    assert seen == ["key", "open", ("k", "session of k", "k", __name__, 3), "committed"]
+
+
+def test_a_dependency_sees_what_the_handler_raised() -> None:
+    with pytest.raises(ArithmeticError):
+        Injected(handle).on_thread(MESSAGE._replace(body=b"bad"))
+    assert seen[-1] == "rolled back"
+
+
+async def test_a_coroutine_depends_on_both_kinds_and_on_those_of_fastapi() -> None:
+    await Injected(handle_async).on_loop(MESSAGE)
+    assert seen == ["key", ("async session of k", "k"), "closed"]
+
+
+def test_what_overrides_a_dependency_stands_in_for_it_wherever_it_is_asked_for() -> None:
+    Injected(handle, overrides={key: lambda: "other"}).on_thread(MESSAGE)
+    assert seen[1] == ("k", "session of other", "other", __name__, 3)
+
+
+def unknown(message: ReceivedMessage, amount: int) -> None: ...
+def bare(message: ReceivedMessage, amount) -> None: ...  # type: ignore[no-untyped-def]
+def mixed(session: Annotated[str, Depends(opened_async)]) -> None: ...
+def circle(of: Annotated[str, Depends(lambda: None)], me: Annotated[str, Depends(handle)]) -> None: ...
+def one(message: ReceivedMessage) -> None: ...
+def several(messages: list[ReceivedMessage]) -> None: ...
+def unread(message: Missing) -> None: ...  # type: ignore[name-defined] # noqa: F821
+
+
+def chosen(app: Txmsg, group: str) -> object:
+    app.groups = [group]
+    return app.chosen()
+
+
+@pytest.mark.parametrize(
+    ("declare", "said"),
+    [
+        (lambda app: app.subscribe("t", group="g")(unknown), "parameter 'amount'"),
+        (lambda app: app.subscribe("t", group="g")(bare), "is not annotated"),
+        (lambda app: app.subscribe("t", group="g")(mixed), "which is async"),
+        (lambda app: app.subscribe("t", group="g")(unread), "cannot be read"),
+        (lambda app: app.subscribe("t", group="g", batch=10)(one), "batch= gives lists"),
+        (lambda app: app.subscribe("t", group="g")(several), "annotated with"),
+        (lambda app: app.subscribe("t", group="g", batch=0), "batch=0"),
+        (lambda app: app.subscribe("t", group="g", batch=1000, concurrency=5), "batch=1000 times concurrency=5"),
+        (lambda app: app.subscribe("t", group="g", rate=0), "rate=0"),
+        (lambda app: app.subscribe("t", group="g", retry=3), "no Retry"),
+        (lambda app: app.subscribe("t", group="g", runs_in="heaven"), "runs_in='heaven'"),
+        (lambda app: app.subscribe("t", group="g", runs_in="processes")(handle_async), "must be a def"),
+        (lambda app: app.subscribe("t", group="g", runs_in="processes")(lambda message: None), "could not import"),
+        (lambda app: app.subscribe(one), "without a topic"),
+        (lambda app: app.include(app), "cannot include itself"),
+        (lambda app: app.include("shop.router"), "no Router"),
+        (lambda app: app.on_startup(opened), "decorate it with @app.lifespan"),
+        (lambda app: app.lifespan(3), "yields once"),
+        (lambda app: (app.subscribe("t")(one), app.subscriptions), "has no group"),
+        (lambda app: [app.subscribe("t", group="g")(one) for _ in "12"] and app.subscriptions, "two handlers"),
+        (
+            lambda app: (app.subscribe("t", group="g")(one), chosen(app, "h")),
+            "of group 'h': there are g",
+        ),
+        (lambda app: app.pause("g"), "does not run"),
+        (lambda app: load("tests.unit.no_such_module:app"), "there is no module"),
+        (lambda app: load(f"{__name__}:nothing"), "has no 'nothing'"),
+        (lambda app: load(f"{__name__}:MESSAGE"), "not an application"),
+    ],
+)
+def test_what_is_wrong_is_said_when_it_is_declared(declare: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises(MisuseError, match=said):
+        declare(Txmsg("localhost:1"))
+
+
+def test_routers_complete_what_they_include() -> None:
+    app, outer, inner = Txmsg("localhost:1", group="of-app"), Router(), Router(group="of-inner")
+    app.include(outer)
+    outer.include(inner)
+    inner.subscribe("a")(one)
+    outer.subscribe("b")(one)
+    app.subscribe("c", group="own")(one)
+    around = [contextmanager(_note(name)) for name in ("inner", "app")]
+    inner.middleware(around[0])
+    app.middleware(around[1])
+    found = {each.topic: each for each in app.subscriptions}
+    assert {topic: each.group for topic, each in found.items()} == {"a": "of-inner", "b": "of-app", "c": "own"}
+    Handling(found["a"], {}).handle(MESSAGE)
+    assert seen == ["app", "inner", "left inner", "left app"]
+
+
+def _note(name: str) -> Callable[[ReceivedMessage], Iterator[None]]:
+    def around(message: ReceivedMessage) -> Iterator[None]:
+        seen.append(name)
+        yield
+        seen.append(f"left {name}")
+
+    return around
+
+
+def test_the_brokers_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXMSG_BROKERS", "notify:7700")
+    assert (Txmsg().brokers, Txmsg("other:1").brokers) == ("notify:7700", "other:1")
+    monkeypatch.delenv("TXMSG_BROKERS")
+    assert Txmsg().brokers == "localhost:7700"
+
+
+def test_messages_pass_the_functions_on_their_way_out_in_order() -> None:
+    functions = [
+        lambda message: Message(message.topic, message.body + b"1"),
+        lambda message: Message("u", message.body),
+    ]
+    assert Outgoing(functions, None).encrypt(Message("t", b"0")) == Message("u", b"01")
+    with pytest.raises(MisuseError, match="return the Message"):
+        Outgoing([lambda message: None], None).encrypt(Message("t", b""))  # type: ignore[list-item,return-value]
+
+
+async def test_a_list_is_as_long_as_it_may_be_and_each_message_has_its_own_end() -> None:
+    handled: list[list[int]] = []
+
+    async def handle_list(messages: list[ReceivedMessage]) -> list[Exception | None]:
+        handled.append([message.n for message in messages])
+        return [LookupError(str(message.n)) if message.n % 2 else None for message in messages]
+
+    batches = Batches(3, 1, handle_list, name="t")
+    added = [batches.add(ReceivedMessage("t", b"", n=n)) for n in range(7)]
+    ends = await asyncio.gather(*added, return_exceptions=True)
+    assert handled == [[0, 1, 2], [3, 4, 5], [6]]
+    assert [str(end) if end else None for end in ends] == [None, "1", None, "3", None, "5", None]
+    await batches.close()
+
+
+async def test_a_list_that_fails_refuses_all_of_it_with_no_frames_of_each_other() -> None:
+    async def fail(messages: list[ReceivedMessage]) -> None:
+        raise LookupError("no stock")
+
+    batches = Batches(50, 1, fail, name="t")
+    ends = await asyncio.gather(*(batches.add(MESSAGE) for _ in range(50)), return_exceptions=True)
+    assert [str(end) for end in ends] == ["no stock"] * 50
+    frames, traceback = 0, ends[0].__traceback__ if isinstance(ends[0], LookupError) else None
+    while traceback is not None:
+        frames, traceback = frames + 1, traceback.tb_next
+    assert 0 < frames < 6
+    with pytest.raises(MisuseError, match="2 results"):
+        await Batches(1, 1, lambda _: asyncio.sleep(0, [None, None]), name="t").add(MESSAGE)
+
+
+def test_a_pace_lets_a_burst_through_and_then_each_in_its_turn() -> None:
+    now = 0.0
+    pace = Pace(10, lambda: now)
+    assert [pace.take() for _ in range(7)] == [0, 0, 0, 0, 0, 0.1, 0.2]
+    now = 0.2
+    assert pace.take() == pytest.approx(0.1)
+
+
+async def test_lists_are_as_long_behind_a_rate_as_without_one() -> None:
+    router, lengths = Router(group="g"), []
+
+    @router.subscribe("t", batch=20, concurrency=1, rate=100)
+    async def take(messages: list[ReceivedMessage]) -> None:
+        lengths.append(len(messages))
+
+    app = Txmsg()
+    app.include(router)
+    handling = Handling(app.subscriptions[0], {})
+    await asyncio.gather(*(handling.handle(MESSAGE) for _ in range(80)))
+    assert lengths == [20, 20, 20, 20]  # 50 at once, then a list whenever there is room for one message
+    await handling.close()
+
+
+class Gate:
+    """Stands where a pace does: there is room, or there is none."""
+
+    is_open = False
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def wait_s(self) -> float:
+        return 0.0 if self.is_open else 0.001
+
+    def take(self, count: int) -> None:
+        self.taken.append(count)
+
+
+async def test_a_list_begins_when_its_pace_has_room_and_counts_as_all_of_its_messages() -> None:
+    gate, handled = Gate(), asyncio.Event()
+
+    async def handle_list(messages: list[ReceivedMessage]) -> None:
+        handled.set()
+
+    batches = Batches(3, 1, handle_list, name="t", pace=gate)  # type: ignore[arg-type]
+    adding = asyncio.gather(*(batches.add(MESSAGE) for _ in range(5)))
+    await asyncio.sleep(0.02)  # in which a list that does not wait would begin
+    assert not handled.is_set()
+    gate.is_open = True
+    await adding
+    assert gate.taken == [3, 2]
+    await batches.close()
+
+
+def number() -> int:
+    return 1
+
+
+def other_number() -> int:
+    return 2
+
+
+class Unmade(Exception):
+    """As many are: pickle takes it, and cannot make it again."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+def compute(message: ReceivedMessage, of: Annotated[int, Depends(number)], log: logging.Logger) -> None:
+    """Runs in another process."""
+    extra = {"tenant": "acme", "why": Unmade("a", "b"), "lock": threading.Lock(), "items": [message.key]}
+    log.info("computing %s with %d", message.key, of, extra=extra)
+    log.debug("not logged")
+    if message.body == b"die":
+        os._exit(7)
+    if message.body == b"bad":
+        raise KeyError(message.key, message.headers["a"])
+
+
+def test_a_handler_in_a_process_fails_as_here_and_its_end_costs_one_message() -> None:
+    processes = Processes(compute)
+    try:
+        processes(MESSAGE)
+        with pytest.raises(KeyError) as raised:
+            processes(MESSAGE._replace(body=b"bad"))
+        assert raised.value.args == ("k", "b")
+        assert "  at compute, " in text_of(raised.value)
+        with pytest.raises(HandlerProcessDied, match="with exit status 7"):
+            processes(MESSAGE._replace(body=b"die"))
+        processes(MESSAGE)
+    finally:
+        processes.close()
+    with pytest.raises(MisuseError, match="closed"):
+        processes(MESSAGE)
+
+
+def test_what_a_handler_in_a_process_logs_is_logged_here_and_its_dependencies_may_be_overridden(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, __name__)
+    processes = Processes(compute, overrides={number: other_number})
+    try:
+        processes(MESSAGE)
+    finally:
+        processes.close()
+    (record,) = [each for each in caplog.records if each.name == __name__]
+    assert (record.getMessage(), record.levelname, vars(record)["tenant"]) == ("computing k with 2", "INFO", "acme")
+    # What cannot be made again here costs no message.
+    assert (vars(record)["why"], vars(record)["items"]) == ("Unmade('ab')", ["k"])
+    assert vars(record)["lock"].startswith("<unlocked")
+    assert record.process != os.getpid()
+    with pytest.raises(MisuseError, match="could not import there"):
+        Processes(compute, overrides={number: lambda: 3})
+
+
+def test_an_idle_process_that_died_costs_no_message_and_sigterm_is_left_to_the_parent() -> None:
+    processes = Processes(compute)
+    try:
+        processes(MESSAGE)
+        (first,) = processes._all
+        os.kill(first.pid, signal.SIGTERM)  # as systemd does, to all processes of a unit
+        processes(MESSAGE)
+        assert processes._all == {first}
+        os.kill(first.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
+        processes(MESSAGE)
+        assert first not in processes._all
+    finally:
+        processes.close()
+
+
+def test_a_consumer_that_was_never_started_may_be_paused() -> None:
+    consumer = Consumer("localhost:1", group="g")
+    consumer.pause()
+    consumer.resume()
+
+
+# ---- topics that know their payloads
+
+
+@dataclass
+class Order:
+    n: int
+
+
+ORDERS = Topic("order", Order)
+
+
+def received(n: int) -> ReceivedMessage[Order]:
+    return ORDERS.received(ReceivedMessage("order", ORDERS.message(Order(n)).body))
+
+
+def take(order: Order, message: ReceivedMessage[Order]) -> None:
+    """Runs in another process, too."""
+    raise KeyError(order.n, message.payload.n)
+
+
+@pytest.mark.parametrize("runs_in", ["threads", "processes"])
+async def test_a_handler_gets_the_payload_by_its_type(runs_in: Any) -> None:
+    app = Txmsg(group="g")
+    app.subscribe(ORDERS, runs_in=runs_in)(take)
+    (subscription,) = app.subscriptions
+    assert subscription.topic == "order"
+    handling = Handling(subscription, {})
+    try:
+        with pytest.raises(KeyError) as raised:
+            handling.handle(received(7))
+        assert raised.value.args == (7, 7)
+    finally:
+        await handling.close()
+
+
+async def test_a_list_is_of_payloads() -> None:
+    router = Router(group="g")
+
+    @router.subscribe(ORDERS, batch=2)
+    async def take_all(orders: list[Order]) -> None:
+        seen.extend(orders)
+
+    app = Txmsg()
+    app.include(router)
+    handle = Handling(app.subscriptions[0], {}).handle
+    await asyncio.gather(handle(received(1)), handle(received(2)))
+    assert seen == [Order(1), Order(2)]
+
+
+def test_a_dict_is_a_payload_where_payloads_are_dicts() -> None:
+    def take_any(payload: dict[str, Any]) -> None:
+        seen.append(payload)
+
+    topic = Topic("any", dict)
+    Injected(take_any, payload_type=dict).on_thread(topic.received(ReceivedMessage("any", b'{"a": 1}')))
+    assert seen == [{"a": 1}]
+
+
+@pytest.mark.parametrize("topic", ["order", Topic("order", str)])
+def test_payloads_of_another_type_are_refused_at_once(topic: Any) -> None:
+    def of_order(order: Order) -> None: ...
+
+    def of_message(message: ReceivedMessage[Order]) -> None: ...
+
+    for handler in (of_order, of_message):
+        with pytest.raises(MisuseError, match=r"annotate it with ReceivedMessage(, str)?, logging"):
+            Txmsg(group="g").subscribe(topic)(handler)
+
+
+# ---- what must not be acknowledged
+
+
+def caught() -> Iterator[int]:
+    try:
+        yield 1
+    except ArithmeticError:
+        seen.append("caught")
+
+
+def test_what_a_dependency_catches_refuses_the_message_all_the_same() -> None:
+    def fail(message: ReceivedMessage, of: Annotated[int, Depends(caught)]) -> None:
+        raise ZeroDivisionError
+
+    async def fail_async(message: ReceivedMessage, of: Annotated[int, Depends(caught)]) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Injected(fail).on_thread(MESSAGE)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(Injected(fail_async).on_loop(MESSAGE))
+    assert seen == ["caught", "caught"]
+
+
+def test_a_coroutine_that_a_def_handler_returns_is_not_taken_for_its_work() -> None:
+    async def work() -> None: ...
+
+    def later(message: ReceivedMessage, of: Annotated[str, Depends(key)]) -> Any:
+        return work()
+
+    with pytest.raises(MisuseError, match="make it async def"):
+        Injected(later).on_thread(MESSAGE)
+
+
+def test_middleware_hands_on_what_is_to_be_awaited() -> None:
+    app = Txmsg(group="g")
+    app.middleware(contextmanager(_note("app")))
+    app.subscribe("t")(lambda message: message.key)
+    assert Handling(app.subscriptions[0], {}).handle(MESSAGE) == "k"
+
+
+async def test_results_of_gather_refuse_their_messages_whatever_kind_they_are() -> None:
+    async def cancelled(messages: list[ReceivedMessage]) -> tuple[Any, ...]:
+        return asyncio.CancelledError(), ValueError("no"), None
+
+    batches = Batches(3, 1, cancelled, name="t")
+    ends = await asyncio.gather(*(batches.add(MESSAGE) for _ in range(3)), return_exceptions=True)
+    assert [type(end) for end in ends] == [RuntimeError, ValueError, type(None)]
+
+
+async def test_a_stop_while_it_starts_ends_it_and_a_second_start_does_not() -> None:
+    app = Txmsg()
+    app.on_startup(app.stop)
+    async with asyncio.timeout(10):
+        await app.run_async()
+    running = asyncio.create_task(Txmsg.run_async(again := Txmsg(), started=(started := asyncio.Event()).set))
+    await started.wait()
+    with pytest.raises(MisuseError, match="runs already"):
+        await again.run_async()
+    assert not running.done()
+    again.stop()
+    await running
+
+
+async def test_hooks_are_left_in_the_task_that_entered_them() -> None:
+    app = Txmsg()
+    var = ContextVar("var", default="out")
+
+    @app.lifespan
+    async def around() -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        token = var.set("in")
+        yield
+        var.reset(token)  # raises in the context of another task
+        seen.append(asyncio.current_task() is task)
+        await app.close()  # does not wait for itself
+
+    async with asyncio.timeout(10):
+        async with app:
+            assert var.get() == "in"
+        app.on_startup(app.stop)
+        await app.run_async()
+    assert seen == [True, True]
+
+
+async def test_a_second_close_waits_for_the_first_one() -> None:
+    app = Txmsg()
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.on_shutdown
+    async def leave() -> None:
+        entered.set()
+        await go_on.wait()
+        seen.append("left")
+
+    async def close_again() -> None:
+        await app.close()
+        seen.append("closed")
+
+    async with asyncio.timeout(10):
+        await app.start()
+        first = asyncio.create_task(app.close())
+        await entered.wait()
+        second = asyncio.create_task(close_again())
+        await asyncio.sleep(0)  # it has called
+        go_on.set()
+        await asyncio.gather(first, second)
+    assert seen == ["left", "closed"]
+
+
+async def test_each_hook_at_the_end_is_called_though_another_one_fails() -> None:
+    app = Txmsg()
+    app.on_shutdown(lambda: seen.append("first"))
+    app.on_shutdown(lambda: 1 / 0)
+    await app.start()
+    with pytest.raises(ZeroDivisionError):
+        await app.close()
+    assert seen == ["first"]

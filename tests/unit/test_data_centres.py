@@ -1,0 +1,109 @@
+"""The data centres' parts that need no process: when the line is cut, the line itself, and what is found wrong."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from txmsg.demo.data_centres.line import Line
+from txmsg.demo.data_centres.stage import SITES
+from txmsg.demo.data_centres.supervisor import Plan, _Run
+from txmsg.runtime.child import Child, ChildFailed
+
+
+def test_the_line_is_cut_so_often_and_whole_at_the_end() -> None:
+    plan = Plan(orders=1000, seconds=1, cuts=3)
+    states = [plan.is_cut(written / 1000) for written in range(1001)]
+    assert sum(after and not before for before, after in zip([False, *states], states, strict=False)) == 3
+    assert (states[0], states[-1]) == (False, False)
+    assert not any(Plan(orders=1000, seconds=1, cuts=0).is_cut(written / 1000) for written in range(1001))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [({"orders": 3}, "3 orders"), ({"seconds": 0.5}, "0.5 seconds"), ({"cuts": -1}, "-1 cuts: give 0 to 100")],
+)
+def test_an_impossible_plan_is_refused(wrong: dict[str, float], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Plan(**{"orders": 1000, "seconds": 1.0, **wrong})  # type: ignore[arg-type]
+
+
+def test_a_line_passes_everything_on_until_it_is_cut() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, Line() as line:
+        near = line.to(f"127.0.0.1:{server.getsockname()[1]}")
+
+        def echo() -> None:
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    while data := connection.recv(100):
+                        if data == b"end":
+                            return
+                        connection.sendall(data)
+
+        thread = threading.Thread(target=echo)
+        thread.start()
+
+        assert asked(near, b"one") == b"one"
+        with connected(near) as client:
+            client.sendall(b"two")
+            assert answer(client) == b"two"
+            line.cut()
+            assert answer(client) == b""
+        assert asked(near, b"three") == b""
+        line.heal()
+        assert asked(near, b"four") == b"four"
+        assert asked(near, b"end") == b""
+        thread.join()
+
+
+class Ending(Child):
+    """Ends in order while it is looked at."""
+
+    def __init__(self, *statuses: int | None) -> None:
+        self.name, self.last_line = "it", "written 100"
+        self._log = print
+        self._statuses = [*statuses]
+
+    @property
+    def returncode(self) -> int | None:
+        return self._statuses.pop(0) if self._statuses[1:] else self._statuses[0]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_only_a_writer_that_ends_in_order_while_it_is_looked_at_has_not_failed(status: int) -> None:
+    children = {f"{site}-orders": Ending(None, status) for site in SITES}
+    stage = SimpleNamespace(children={**children, **{f"{site}-totals": Ending(None) for site in SITES}})
+    run = _Run(Plan(orders=100, seconds=1), stage, None)  # type: ignore[arg-type]
+    run._look()
+    if status:
+        with pytest.raises(ChildFailed, match="it ended by itself, with exit status 1"):
+            run._look()
+    else:
+        run._look()
+        assert run.written == dict.fromkeys(SITES, 100)
+
+
+def connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def asked(address: str, text: bytes) -> bytes:
+    with connected(address) as client:
+        try:
+            client.sendall(text)
+        except ConnectionError:
+            return b""
+        return answer(client)
+
+
+def answer(client: socket.socket) -> bytes:
+    """Empty when the connection is gone."""
+    try:
+        return client.recv(100)
+    except ConnectionError:
+        return b""

@@ -1,0 +1,87 @@
+"""Groups of Kafka: listed of nodes that have just become their coordinators; whose topics are all gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from txmsg.errors import BrokerUnavailable, PermissionDenied, UnknownGroup
+from txmsg.metaq.access import GroupState
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.groups import KafkaGroups
+from txmsg.metaq.kafka.location import parse_address
+
+
+class Admin:
+    """Answers with these errors, one at a time; then with two groups, one of them another log's."""
+
+    def __init__(self, *codes: int) -> None:
+        self._errors = [KafkaError(code) for code in codes]
+        self.deleted: list[str] = []
+
+    def describe_consumer_groups(self, names: list[str], **_: object) -> Any:
+        return {name: SimpleNamespace(result=lambda: SimpleNamespace(members=[])) for name in names}
+
+    def delete_consumer_groups(self, names: list[str], **_: object) -> Any:
+        self.deleted += names
+        return {name: SimpleNamespace(result=lambda: None) for name in names}
+
+    delete_topics = delete_consumer_groups
+
+    def list_consumer_groups(self, **_: object) -> Any:
+        errors, self._errors = self._errors[:1], self._errors[1:]
+        valid = [SimpleNamespace(group_id=name) for name in ("shop.mail", "other")]
+        found = SimpleNamespace(errors=errors, valid=[] if errors else valid)
+        return SimpleNamespace(result=lambda: found)
+
+
+def groups(*codes: int, timeout_s: float = 60) -> KafkaGroups:
+    return groups_of(Admin(*codes), None, None, timeout_s)
+
+
+def groups_of(admin: Any, log: Any, offsets: Any, timeout_s: float = 60) -> KafkaGroups:
+    clients = Clients(parse_address("kafka://127.0.0.1:9/shop."), {}, timeout_s=timeout_s)
+    return KafkaGroups(clients, admin, log, offsets)
+
+
+def test_a_node_that_is_not_ready_is_asked_again() -> None:
+    assert groups(KafkaError.COORDINATOR_LOAD_IN_PROGRESS).groups() == ["mail"]
+
+
+class Nothing:
+    """Offsets of groups, which Kafka forgets with the topics."""
+
+    def kafka_group(self, group: str) -> str:
+        return f"shop.{group}"
+
+    def stored(self, _: str) -> dict[Any, Any]:
+        return {}
+
+    asked = stored
+
+
+class Log:
+    def ranges(self, queues: Sequence[Any]) -> dict[Any, Any]:
+        assert not queues
+        return {}
+
+
+def test_a_group_whose_topics_are_all_gone_is_shown_and_deleted_as_long_as_it_is_listed() -> None:
+    admin = Admin()
+    found = groups_of(admin, Log(), Nothing())
+    assert found.group("mail") == GroupState("mail", (), ())
+    found.delete_group("mail")
+    assert admin.deleted == ["shop.mail", "shop.mail%%asked", "shop.mail.txmsg-retry", "shop.mail.txmsg-dlq"]
+    with pytest.raises(UnknownGroup):
+        found.group("mails")
+
+
+def test_what_does_not_pass_is_raised() -> None:
+    with pytest.raises(BrokerUnavailable, match="listing the groups"):
+        groups(*[KafkaError.COORDINATOR_NOT_AVAILABLE] * 9, timeout_s=0).groups()
+    with pytest.raises(PermissionDenied):
+        groups(KafkaError.GROUP_AUTHORIZATION_FAILED).groups()

@@ -1,0 +1,87 @@
+"""What a look at single records makes of what Kafka's client tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from txmsg.errors import TxmsgError
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.location import parse_address
+from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
+
+P0 = Partition("t", 0)
+
+
+@dataclass
+class Told:
+    """A record of partition 0, or an error."""
+
+    at: int
+    code: int | None = None
+
+    def offset(self) -> int:
+        return self.at
+
+    def error(self) -> KafkaError | None:
+        return None if self.code is None else KafkaError(self.code)
+
+    def topic(self) -> str:
+        return P0.topic
+
+    def partition(self) -> int:
+        return P0.number
+
+
+class Client:
+    """A consumer of Kafka that hands this out, one after the other."""
+
+    def __init__(self, *told: Told) -> None:
+        self._told = list(told)
+
+    def assign(self, _: object) -> None:
+        pass
+
+    def unassign(self) -> None:
+        pass
+
+    def poll(self, _: float) -> Told | None:
+        return self._told.pop(0) if self._told else None
+
+
+def probe(*told: Told) -> Probe:
+    class Fake(Clients):
+        def consumer(self, *_: object, **__: object) -> Any:
+            return Client(*told)
+
+    return Probe(Fake(parse_address("kafka://localhost:9092"), {}, timeout_s=0.05))
+
+
+def end(at: int) -> Told:
+    return Told(at, KafkaError._PARTITION_EOF)
+
+
+def test_an_end_before_what_is_committed_is_none() -> None:
+    """So says a node that has just become the leader: the partition would seem to begin at its end."""
+    [record] = probe(end(0), Told(0)).first({P0: 0}, {P0: 3}).values()
+    assert record.offset() == 0
+    [last] = probe(end(1), Told(2), end(3)).last({P0: Bounds(0, 3)}).values()
+    assert last.offset() == 2
+
+
+def test_a_partition_that_holds_markers_only_has_no_record() -> None:
+    assert probe(end(3)).first({P0: 0}, {P0: 3}) == {}
+
+
+def test_what_is_at_no_end_in_time_is_not_taken_for_empty() -> None:
+    with pytest.raises(TxmsgError):
+        probe(end(0)).first({P0: 0}, {P0: 3})
+    with pytest.raises(TxmsgError):
+        probe(Told(0, KafkaError._AUTO_OFFSET_RESET)).first({P0: 0}, {P0: 3})
+
+
+def test_a_place_that_is_not_kept_any_more_has_no_record() -> None:
+    assert probe(Told(0, KafkaError._AUTO_OFFSET_RESET)).first({P0: 0}) == {}

@@ -1,0 +1,638 @@
+"""Claims about the parts of the outbox that need no broker: rows on SQLite, the relay with a broker that is played."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import create_engine, event, func, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from txmsg.checker.fence import AsyncFence, FenceCheckListener
+from txmsg.cli.outbox import outbox
+from txmsg.client import AsyncProducer, Producer, transactional_message
+from txmsg.client.batch import FreshEntry
+from txmsg.client.half import Half
+from txmsg.client.outbox import relay as relaying
+from txmsg.client.outbox import rows
+from txmsg.client.outbox.gate import PROBE_INTERVAL_S, Gate
+from txmsg.client.outbox.options import Outbox
+from txmsg.client.outbox.packed import packed, unpacked
+from txmsg.client.outbox.relay import Relay
+from txmsg.client.outbox.state import OutboxState
+from txmsg.errors import BrokerUnavailable, InvalidMessage, MessageTooLarge, MisuseError, UnknownTopic
+from txmsg.message import Message, TransactionState, new_transaction_id
+from txmsg.tables import create_tables, fence_table, outbox_table
+
+GROUP = "shop"
+PATIENCE_S = 10.0
+
+
+class PlayedBroker:
+    """Stores halves, and is told outcomes. on_store: what is to happen when a message comes."""
+
+    def __init__(self) -> None:
+        self.halves: dict[UUID, list[bytes]] = {}
+        self.outcomes: dict[UUID, TransactionState] = {}
+        self.on_store: Callable[[Message], object] = lambda _: None
+
+    async def store(self, messages: Sequence[Message], _born_at_us: int) -> Half:
+        self.on_store(messages[0])
+        transaction_id = new_transaction_id()
+        self.halves[transaction_id] = [message.body for message in messages]
+        return Half(transaction_id.bytes, b"s" * 16)
+
+    def tell(self, half: Half, state: TransactionState) -> None:
+        self.outcomes[half.transaction_id] = state
+
+    def delivered(self) -> list[bytes]:
+        """What is committed, in the order of the halves."""
+        committed = TransactionState.COMMIT
+        return [body for each, bodies in self.halves.items() if self.outcomes.get(each) is committed for body in bodies]
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
+    await create_tables(engine)
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+def fence(engine: AsyncEngine) -> AsyncFence:
+    return AsyncFence(engine)
+
+
+@pytest.fixture
+def played() -> PlayedBroker:
+    return PlayedBroker()
+
+
+@pytest.fixture
+async def relay(fence: AsyncFence, played: PlayedBroker) -> Relay:
+    return new_relay(fence, played)
+
+
+def new_relay(fence: AsyncFence, played: PlayedBroker) -> Relay:
+    return Relay(fence, GROUP, OutboxState(), store=played.store, tell=played.tell)
+
+
+async def keep(engine: AsyncEngine, *bodies: bytes, key: str | None = None, group: str = GROUP) -> None:
+    """A committed transaction with messages in the outbox."""
+    transaction_id = new_transaction_id()
+    kept = packed(transaction_id, [Message("order", body, ordering_key=key) for body in bodies])
+    async with engine.begin() as connection:
+        await connection.run_sync(lambda c: rows.write(Session(c), group, transaction_id, key, kept))
+
+
+async def count(engine: AsyncEngine, table: object = outbox_table) -> int:
+    async with engine.connect() as connection:
+        return int(await connection.scalar(select(func.count()).select_from(table)))  # type: ignore[arg-type]
+
+
+def fail(error: Exception) -> Callable[[Message], object]:
+    def refuse(_: Message) -> object:
+        raise error
+
+    return refuse
+
+
+# ---- rows as bytes
+
+
+def test_messages_come_back_as_they_were_kept() -> None:
+    messages = [
+        Message("order", b"1", key="k", tag="t", headers={"a": "b"}, ordering_key="o"),
+        Message("mail", b"2", deliver_at=datetime(2027, 1, 1, tzinfo=UTC)),
+        Message("order", b"", ordering_key="o"),
+    ]
+    found, born_at_us = unpacked(packed(new_transaction_id(), messages))
+    assert found == messages
+    assert born_at_us > 0
+
+
+# ---- the relay
+
+
+async def test_a_row_becomes_a_message_and_is_gone(engine: AsyncEngine, relay: Relay, played: PlayedBroker) -> None:
+    await keep(engine, b"1", b"2")
+    assert await relay.run_once() == 1
+    assert played.delivered() == [b"1", b"2"]
+    assert await count(engine) == 0
+    assert await relay.run_once() == 0
+
+
+async def test_two_relays_at_once_deliver_once(engine: AsyncEngine, fence: AsyncFence, played: PlayedBroker) -> None:
+    for n in range(5):
+        await keep(engine, str(n).encode(), key="k")
+    first, second = new_relay(fence, played), new_relay(fence, played)
+    both_have_stored = asyncio.Barrier(2)
+    finish_first = first._finish
+
+    async def finish_late(page: relaying._Page) -> int:
+        await both_have_stored.wait()
+        return await finish_first(page)
+
+    finish_second = second._finish
+
+    async def finish_after(page: relaying._Page) -> int:
+        await both_have_stored.wait()
+        return await finish_second(page)
+
+    first._finish, second._finish = finish_late, finish_after  # type: ignore[method-assign]
+    pages = (each._relay_pages() for each in (first, second))
+    done = [page.relayed for page in await asyncio.gather(*pages)]
+    assert len(played.halves) == 10, "both have stored all"
+    assert done.count(5) == 1
+    assert played.delivered() == [b"0", b"1", b"2", b"3", b"4"]
+    # What a check-back says of the others: never a second delivery.
+    others = [each for each, state in played.outcomes.items() if state is TransactionState.UNKNOWN]
+    assert {await fence.check(each) for each in others} == {TransactionState.ROLLBACK}  # type: ignore[arg-type]
+
+
+async def test_a_half_whose_relay_died_before_the_commit_is_rolled_back_by_its_check(
+    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+) -> None:
+    await keep(engine, b"1")
+
+    async def die(_: relaying._Page) -> int:
+        raise asyncio.CancelledError
+
+    relay._finish = die  # type: ignore[assignment,method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await relay.run_once()
+    (lost,) = played.halves
+    assert await fence.check(lost) is TransactionState.ROLLBACK  # type: ignore[arg-type]
+    assert await new_relay(fence, played).relay_all(PATIENCE_S) == 1
+    assert played.delivered() == [b"1"]
+
+
+async def test_a_check_that_was_quicker_than_the_commit_leaves_the_row(
+    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+) -> None:
+    await keep(engine, b"1")
+    store = played.store
+
+    async def store_and_check(messages: Sequence[Message], born_at_us: int) -> Half:
+        half = await store(messages, born_at_us)
+        assert await fence.check(half.transaction_id) is TransactionState.ROLLBACK
+        return half
+
+    relay._store = store_and_check
+    assert not await relay._step()
+    assert (await count(engine), played.delivered()) == (1, [])
+    relay._store = store
+    assert await relay.run_once() == 1
+    assert played.delivered() == [b"1"]
+
+
+async def test_a_key_stops_at_its_first_failure_and_others_go_on(
+    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+) -> None:
+    for body, key in ((b"a1", "a"), (b"b1", "b"), (b"a2", "a"), (b"c", None)):
+        await keep(engine, body, key=key)
+
+    def refuse_first(message: Message) -> None:
+        if message.body == b"a1":
+            raise BrokerUnavailable("away")
+
+    played.on_store = refuse_first
+    assert await relay.run_once() == 2
+    assert sorted(played.delivered()) == [b"b1", b"c"]
+    played.on_store = lambda _: None
+    assert await relay.run_once() == 2
+    assert played.delivered()[-2:] == [b"a1", b"a2"]
+
+
+async def test_a_refused_row_waits_with_its_key_and_is_tried_again_on_request(
+    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+) -> None:
+    for body, key in ((b"a1", "a"), (b"a2", "a"), (b"b", "b")):
+        await keep(engine, body, key=key)
+
+    def refuse_first(message: Message) -> None:
+        if message.body == b"a1":
+            raise UnknownTopic("topic 'order' is unknown")
+
+    played.on_store = refuse_first
+    relay._refused_at = relay._loop.time()
+    assert await relay.run_once() == 1
+    assert await relay.run_once() == 0
+    assert played.delivered() == [b"b"]
+    (waiting,) = await fence._run(rows.waiting)
+    assert (waiting.rows, waiting.refused) == (2, 1)
+    assert [each.refused for each in await fence._run(rows.listed, None, 10)] == ["topic 'order' is unknown", None]
+    played.on_store = lambda _: None
+    assert await relay.relay_all(PATIENCE_S) == 2
+    assert played.delivered() == [b"b", b"a1", b"a2"]
+
+
+async def test_refused_rows_are_looked_for_only_while_there_are_some(
+    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+) -> None:
+    statements: list[str] = []
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute")
+    def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        if "refused IS NOT NULL" in statement:
+            statements.append(statement)
+
+    relay._refused_at = relay._loop.time()
+    await keep(engine, b"1", key="hot")
+    assert await relay.run_once() == 1
+    assert not statements, "each row of a key would cost all rows of the key"
+    await keep(engine, b"2", key="hot")
+    played.on_store = fail(UnknownTopic("topic 'order' is unknown"))
+    for _ in range(3):
+        assert await relay.run_once() == 0
+    assert statements
+    assert len(played.halves) == 1
+
+
+async def test_a_key_whose_broker_is_away_does_not_hold_back_the_others(
+    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+) -> None:
+    for body, key in ((b"a1", "a"), (b"a2", "a"), (b"b", "b"), (b"c", None)):
+        await keep(engine, body, key=key)
+    store, left = played.store, asyncio.Event()
+
+    async def store_or_hang(messages: Sequence[Message], born_at_us: int) -> Half:
+        if messages[0].ordering_key == "a":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                left.set()
+        return await store(messages, born_at_us)
+
+    relay._store, relay._page_s = store_or_hang, 0.05
+    assert await relay.run_once() == 2
+    assert sorted(played.delivered()) == [b"b", b"c"]
+    assert left.is_set(), "nobody waits for it"
+    relay._store = store
+    assert await relay.run_once() == 2
+    assert played.delivered()[-2:] == [b"a1", b"a2"]
+
+
+async def test_a_hot_key_is_relayed_in_parts_that_are_finished_in_time(
+    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+) -> None:
+    for n in range(6):
+        await keep(engine, b"%d" % n, key="hot")
+    store, is_enough = played.store, asyncio.Event()
+
+    async def store_some(messages: Sequence[Message], born_at_us: int) -> Half:
+        if len(played.halves) == 3 and not is_enough.is_set():
+            await is_enough.wait()
+        return await store(messages, born_at_us)
+
+    relay._store, relay._page_s = store_some, 0.05
+    assert await relay.run_once() == 3
+    assert played.delivered() == [b"0", b"1", b"2"]
+    is_enough.set()
+    assert await relay.run_once() == 3
+    assert played.delivered() == [b"%d" % n for n in range(6)]
+
+
+async def test_a_half_that_a_check_has_decided_holds_back_its_own_key_alone(
+    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+) -> None:
+    for body, key in ((b"a1", "a"), (b"a2", "a"), (b"b", "b"), (b"c", None)):
+        await keep(engine, body, key=key)
+    store = played.store
+
+    async def store_and_check(messages: Sequence[Message], born_at_us: int) -> Half:
+        half = await store(messages, born_at_us)
+        if messages[0].body == b"a1":
+            assert await fence.check(half.transaction_id) is TransactionState.ROLLBACK
+        return half
+
+    relay._store = store_and_check
+    assert await relay.run_once() == 2
+    assert sorted(played.delivered()) == [b"b", b"c"]
+    assert relay._page_s < relaying.PAGE_S, "the next halves are finished sooner"
+    relay._store = store
+    assert await relay.run_once() == 2
+    assert played.delivered()[-2:] == [b"a1", b"a2"]
+
+
+async def test_rows_behind_many_that_are_refused_are_tried_and_their_keys_stay_in_order(
+    engine: AsyncEngine, relay: Relay, played: PlayedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "ROWS_PER_PAGE", 2)
+    for body, key in ((b"a1", "a"), (b"bad", None), (b"bad", None), (b"a2", "a"), (b"b1", "b"), (b"b2", "b")):
+        await keep(engine, body, key=key)
+
+    def refuse(message: Message) -> None:
+        if message.body in {b"a1", b"bad"}:
+            raise UnknownTopic("topic 'order' is unknown")
+
+    played.on_store = refuse
+    assert await relay.relay_all(PATIENCE_S) == 2
+    assert played.delivered() == [b"b1", b"b2"]
+    played.on_store = lambda message: refuse(message) if message.body == b"bad" else None
+    assert await relay.relay_all(PATIENCE_S) == 2
+    assert played.delivered() == [b"b1", b"b2", b"a1", b"a2"]
+    assert await count(engine) == 2
+
+
+async def test_on_request_all_is_relayed_though_another_one_is_quicker_and_has_the_turn(
+    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relaying, "PACE_S", 0.0)
+    await keep(engine, b"1", key="k")
+    await keep(engine, b"2", key="k")
+    other, store = uuid4(), played.store
+    assert await fence._run(rows.take_turn, GROUP, other)
+
+    async def store_behind_another(messages: Sequence[Message], born_at_us: int) -> Half:
+        half = await store(messages, born_at_us)
+        if messages[0].body == b"1":
+            assert not await fence._run(rows.take_turn, GROUP, other), "it stands back"
+            await fence._run(rows.remove, [1])  # as one that was under way with it
+        return half
+
+    relay._store = store_behind_another
+    assert await relay.relay_all(PATIENCE_S) == 1
+    assert (played.delivered(), await count(engine)) == ([b"2"], 0)
+    assert await fence._run(rows.take_turn, GROUP, other), "the turn is left at once"
+
+
+async def test_on_request_it_is_said_why_nothing_could_be_relayed(
+    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+) -> None:
+    await keep(engine, b"1")
+    played.on_store = fail(BrokerUnavailable("no broker answers at 127.0.0.1:1"))
+    with pytest.raises(BrokerUnavailable, match=r"no broker answers at 127\.0\.0\.1:1"):
+        await relay.relay_all(0.0)
+    assert await count(engine) == 1
+
+
+async def test_why_rows_wait_is_logged_once(
+    engine: AsyncEngine, relay: Relay, played: PlayedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await keep(engine, b"1")
+    played.on_store = fail(BrokerUnavailable("no broker answers"))
+    for _ in range(2):
+        assert not await relay._step()
+    told = [each for each in caplog.records if getattr(each, "txmsg", {}).get("event") == "outbox.not_relayed"]
+    assert [each.getMessage() for each in told] == [
+        f"about 1 transactions wait in the outbox of group {GROUP}: no broker answers"
+    ]
+
+
+async def test_a_row_that_is_damaged_is_noted_and_others_are_relayed(
+    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+) -> None:
+    for _ in range(2):
+        await keep(engine, b"1")
+    for seq, text in ((1, ""), (2, "AAAA")):
+        async with engine.begin() as connection:
+            await connection.execute(update(outbox_table).where(outbox_table.c.seq == seq).values(messages=text))
+    await keep(engine, b"whole")
+    assert await relay.run_once() == 1
+    assert played.delivered() == [b"whole"]
+    refused = [each.refused for each in await fence._run(rows.listed, None, 10)]
+    assert refused == ["0 characters of the outbox hold no message", "4 characters of the outbox are not messages"]
+
+
+async def test_the_relay_that_has_the_turn_counts_and_others_read_its_figures(
+    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+) -> None:
+    played.on_store = fail(BrokerUnavailable("away"))
+    for _ in range(3):
+        await keep(engine, b"1")
+    other = new_relay(fence, played)
+    assert await relay.run_once() == 0
+    counted: list[str] = []
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute")
+    def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        if "count(" in statement or "INSERT" in statement or "UPDATE" in statement:
+            counted.append(statement)
+
+    assert await other.run_once() == 0
+    assert counted == []
+    assert other._state.rows == 3
+
+
+async def test_the_end_of_a_relay_does_not_wait_for_a_database_that_hangs(
+    tmp_path: Path, played: PlayedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    create_tables(engine)
+    relay = new_relay(AsyncFence(engine), played)
+    relay._has_turn = True
+    hangs = threading.Event()
+    monkeypatch.setattr(rows, "leave_turn", lambda *_: hangs.wait())
+    monkeypatch.setattr(relaying, "LEAVE_S", 0.01)
+    try:
+        await relay._leave_turn()
+    finally:
+        hangs.set()
+    engine.dispose()
+
+
+async def test_halves_of_a_row_are_rolled_back_when_the_relay_stops_waiting_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries: asyncio.Queue[FreshEntry] = asyncio.Queue()
+    told: asyncio.Queue[tuple[bytes, TransactionState]] = asyncio.Queue()
+    async with AsyncProducer("127.0.0.1:1", group=GROUP) as producer:
+        monkeypatch.setattr(producer._sender_started.halves, "offer", entries.put_nowait)
+        monkeypatch.setattr(producer, "_end_soon", lambda half, state: told.put_nowait((half.id_bytes, state)))
+        storing = asyncio.create_task(producer._half_of_kept([Message("order", b"")], 1))
+        entry = await entries.get()
+        storing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await storing
+        assert entry.abandoned(), "not sent, if it was not"
+        entry.succeed(b"shard")
+        assert await told.get() == (entry.transaction_id, TransactionState.ROLLBACK)
+
+
+async def test_rows_of_another_group_are_its_own_affair(
+    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+) -> None:
+    await keep(engine, b"1", group="other")
+    assert await relay.run_once() == 0
+    assert (played.halves, await count(engine)) == ({}, 1)
+
+
+async def test_one_process_has_the_turn(fence: AsyncFence) -> None:
+    one, other = uuid4(), uuid4()
+    assert await fence._run(rows.take_turn, GROUP, one)
+    assert await fence._run(rows.take_turn, GROUP, one)
+    assert not await fence._run(rows.take_turn, GROUP, other)
+    await fence._run(rows.leave_turn, GROUP, one)
+    assert await fence._run(rows.take_turn, GROUP, other)
+
+
+async def test_each_step_takes_some_megabytes_at_most(engine: AsyncEngine, fence: AsyncFence) -> None:
+    for _ in range(4):
+        await keep(engine, bytes(2_600_000))
+    assert len(await fence._run(rows.page, GROUP, 0, False)) == 2
+
+
+def test_what_a_server_of_mysql_would_not_take_is_refused_before_it_is_written() -> None:
+    rows.check_packet(16 * 1024 * 1024, 15 * 1024 * 1024)
+    with pytest.raises(MessageTooLarge, match=r"take 44739244 bytes .* packets of 16777216 bytes: raise its max"):
+        rows.check_packet(16 * 1024 * 1024, 44_739_244)
+
+
+# ---- around a call
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> sessionmaker[Session]:
+    engine = create_engine(f"sqlite:///{tmp_path / 'business.db'}")
+    create_tables(engine)
+    return sessionmaker(engine)
+
+
+def test_when_no_broker_answers_the_work_is_done_and_the_messages_are_kept(shop: sessionmaker[Session]) -> None:
+    engine = shop.kw["bind"]
+    with Producer("127.0.0.1:1", group=GROUP, check_listener=FenceCheckListener(engine)) as producer:
+
+        @transactional_message(producer, topic="order", session=shop, when_away=Outbox(wait_s=0.05, rows_max=3))
+        def place(session: Session, number: int) -> int:
+            if number < 0:
+                raise ValueError("negative")
+            return number
+
+        assert [place(number) for number in range(2)] == [0, 1]
+        with pytest.raises(ValueError, match="negative"):
+            place(-1)
+        assert place(2) == 2
+        with pytest.raises(BrokerUnavailable, match="3 transactions wait in the outbox of producer group shop"):
+            place(3)
+    with engine.connect() as connection:
+        kept = rows.listed(connection, GROUP, 10)
+        assert [unpacked(each.messages)[0][0].body for each in kept] == [b'{"number":%d}' % n for n in range(3)]
+        fenced = set(connection.scalars(select(fence_table.c.transaction_id).where(fence_table.c.outcome == "commit")))
+        assert {each.transaction_id for each in kept} == fenced
+    engine.dispose()
+
+
+def test_a_keyed_call_looks_for_rows_of_its_key_before_it_sends(shop: sessionmaker[Session]) -> None:
+    engine = shop.kw["bind"]
+    looked: list[str] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        if "txmsg_outbox.ordering_key = " in statement:
+            looked.append(statement)
+
+    with Producer("127.0.0.1:1", group=GROUP, check_listener=FenceCheckListener(engine)) as producer:
+
+        @transactional_message(
+            producer, topic="order", ordering_key="number", session=shop, when_away=Outbox(wait_s=0.05)
+        )
+        def place(session: Session, number: int) -> None: ...
+
+        place(1)
+    assert looked
+    engine.dispose()
+
+
+def test_two_ordering_keys_in_one_call_are_refused(shop: sessionmaker[Session]) -> None:
+    engine = shop.kw["bind"]
+    producer = Producer("127.0.0.1:1", group=GROUP, check_listener=FenceCheckListener(engine))
+
+    def two(number: int) -> list[Message]:
+        return [Message("order", b"", ordering_key=key) for key in ("a", "b")]
+
+    @transactional_message(producer, session=shop, message=two, when_away="outbox")
+    def place(session: Session, number: int) -> None: ...
+
+    with pytest.raises(InvalidMessage, match="have the ordering keys 'a', 'b': with when_away="):
+        place(1)
+    engine.dispose()
+
+
+def test_an_outbox_needs_a_session_and_a_known_choice(shop: sessionmaker[Session]) -> None:
+    class Own:
+        def check(self, message: object) -> TransactionState:
+            return TransactionState.UNKNOWN
+
+    producer = Producer(group=GROUP, check_listener=Own())
+
+    def place(number: int) -> None: ...
+
+    def place_in(session: Session, number: int) -> None: ...
+
+    with pytest.raises(MisuseError, match="has when_away= and no session="):
+        transactional_message(producer, topic="order", when_away="outbox")(place)  # type: ignore[call-overload]
+    with pytest.raises(MisuseError, match="needs a fence"):
+        transactional_message(producer, topic="order", session=shop, when_away="outbox")(place_in)
+    with pytest.raises(MisuseError, match=r"when_away='box' of .*: give \"raise\", \"outbox\""):
+        transactional_message(producer, topic="order", session=shop, when_away="box")(place_in)  # type: ignore[call-overload]
+    with pytest.raises(MisuseError, match=r"rows_max=0 .* is not an integer of at least 1"):
+        Outbox(rows_max=0)
+
+
+def test_the_gate_lets_one_call_in_a_second_try() -> None:
+    gate = Gate()
+    assert gate.may_try(0.0)
+    assert gate.note_away(0.0)
+    assert not gate.may_try(PROBE_INTERVAL_S / 2)
+    assert gate.may_try(PROBE_INTERVAL_S)
+    assert not gate.may_try(PROBE_INTERVAL_S)
+    assert not gate.note_away(PROBE_INTERVAL_S)
+    gate.note_answer()
+    assert gate.may_try(PROBE_INTERVAL_S)
+
+
+async def test_a_half_that_its_caller_went_on_without_is_not_sent_or_rolled_back() -> None:
+    waiter = asyncio.get_running_loop().create_future()
+    entry = FreshEntry(new_transaction_id().bytes, [Message("order", b"")], waiter)
+    told: list[bytes] = []
+    entry.go_on_without(told.append)
+    assert entry.abandoned(), "not sent, if it was not"
+    entry.succeed(b"shard")
+    assert told == [b"shard"]
+
+
+# ---- commands
+
+
+async def test_an_operator_lists_and_deletes_what_waits(engine: AsyncEngine, fence: AsyncFence) -> None:
+    await keep(engine, b"1", key="k/1")
+    await keep(engine, b"2")
+    await fence._run(rows.note_refused, [(2, "topic 'order' is unknown")])
+
+    def call(*arguments: str) -> str:
+        done = CliRunner().invoke(outbox, [*arguments, "--database", str(engine.url)])
+        assert done.exit_code == 0, done.output
+        return str(done.output)
+
+    listed = json.loads(await asyncio.to_thread(call, "list", "--json"))
+    assert [(each["seq"], each["ordering_key"], each["refused"]) for each in listed["rows"]] == [
+        (1, "k/1", None),
+        (2, None, "topic 'order' is unknown"),
+    ]
+    assert [(each["group"], each["rows"], each["refused"]) for each in listed["waiting"]] == [(GROUP, 2, 1)]
+    assert "group shop: 2 transactions of " in await asyncio.to_thread(call, "list")
+    assert await asyncio.to_thread(call, "delete", "2", "--yes") == "rows deleted: 1\n"
+    assert await count(engine) == 1
+    async with engine.begin() as connection:
+        await connection.execute(update(outbox_table).values(messages="damaged"))
+    await keep(engine, b"3")
+    listed = json.loads(await asyncio.to_thread(call, "list", "--json"))
+    assert [(each["messages"], each["refused"]) for each in listed["rows"]] == [
+        (0, "damaged: 7 characters of the outbox are not messages"),
+        (1, None),
+    ]
+    assert await asyncio.to_thread(call, "delete", "--all", "--yes") == "rows deleted: 2\n"
+    for wrong in (["delete"], ["delete", "3", "--all"]):
+        done = CliRunner().invoke(outbox, [*wrong, "--yes", "--database", str(engine.url)])
+        assert done.exit_code == 2
+        assert "give the numbers of rows, as `txmsg outbox list` shows them, or --all" in done.output

@@ -1,0 +1,155 @@
+"""Messages, tags, ids and handles of RocketMQ's clients as those of txmsg, and back."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txmsg.message import ReceivedMessage, is_name
+from txmsg.rocketmq.codec import BODY_SIZE_BYTES_MAX, delivered_message, message_of
+from txmsg.rocketmq.ids import Handle, id_of, plain_tag, quoted_tag, tags_of_filter, transaction_of_id, usual_id
+from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.tags import parse_tags
+
+_NOW_US = 1_800_000_000_000_000
+_ID = usual_id(bytes(range(16)))
+
+
+def _sent(kind: pb.MessageType = pb.NORMAL, body: bytes = b"{}", **properties: object) -> pb.Message:
+    made = pb.SystemProperties(**{"message_id": _ID, "message_type": kind, **properties})  # type: ignore[arg-type]
+    return pb.Message(topic=pb.Resource(name="orders"), system_properties=made, body=body)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="|"), min_size=1, max_size=10).filter(str.strip))
+def test_any_tag_is_a_name_and_comes_back(tag: str) -> None:
+    assert is_name(quoted_tag(tag))
+    assert plain_tag(quoted_tag(tag)) == tag
+
+
+@given(st.lists(st.sampled_from(["paid", "new 订单", ".5", "-x", "50%"]), min_size=1, unique=True))
+def test_a_filter_wants_the_tags_that_it_names(tags: list[str]) -> None:
+    wanted = parse_tags(tags_of_filter(pb.FilterExpression(type=pb.TAG, expression=" || ".join(tags))))
+    assert wanted.tags == frozenset(map(quoted_tag, tags))
+
+
+@pytest.mark.parametrize("tag", ["", "  ", "a|b", "x" * 128, "订" * 15])
+def test_a_tag_that_cannot_be_stored_is_refused(tag: str) -> None:
+    with pytest.raises(Refused) as refused:
+        quoted_tag(tag)
+    assert refused.value.code == pb.ILLEGAL_MESSAGE_TAG
+
+
+@given(st.text(min_size=1, max_size=60))
+def test_an_id_comes_back_as_it_was_given_and_stands_for_one_message(given_id: str) -> None:
+    if not given_id.isprintable():
+        return
+    made = message_of(_sent(message_id=given_id), _NOW_US)
+    id_bytes = transaction_of_id(given_id)
+    assert id_of(ReceivedMessage("orders", b"", headers=made.headers, id_bytes=id_bytes)) == given_id
+    assert transaction_of_id(given_id) == id_bytes
+
+
+def test_an_id_in_letters_of_any_case_is_the_same_message() -> None:
+    assert transaction_of_id(_ID.lower()) == transaction_of_id(_ID) == bytes(range(16))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.text(min_size=1))
+def test_a_handle_comes_back(queue_id: int, token: int, offset: int, broker: str) -> None:
+    handle = Handle(broker, queue_id, token, 7, offset)
+    assert Handle.parse(str(handle)) == handle
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.2.3.4", "1.2.3.4@", f"{2**32}.1.1.1@b", f"1.1.1.{2**64}@b"])
+def test_what_is_no_handle_is_refused(text: str) -> None:
+    with pytest.raises(Refused) as refused:
+        Handle.parse(text)
+    assert refused.value.code == pb.INVALID_RECEIPT_HANDLE
+
+
+def test_a_message_goes_there_and_comes_back() -> None:
+    sent = _sent(pb.FIFO, tag="a b", keys=["k", "l"], message_group="g", born_host="h", trace_context="t", priority=3)
+    sent.user_properties["region"] = "eu"
+    made = message_of(sent, _NOW_US)
+    received = ReceivedMessage(
+        "orders", made.body, made.key, made.tag, made.headers, 2, 5, 3, bytes(range(16)), 0, _NOW_US, _NOW_US,
+        made.ordering_key,
+    )  # fmt: skip
+    back = delivered_message(received, Handle("b:1", 1, 2, 3, 5), 30)
+    assert dict(back.user_properties) == {"region": "eu"}
+    kept = ("tag", "keys", "message_id", "message_type", "message_group", "born_host", "trace_context", "priority")
+    for name in kept:
+        assert getattr(back.system_properties, name) == getattr(sent.system_properties, name)
+    assert (back.system_properties.queue_offset, back.system_properties.delivery_attempt) == (5, 3)
+    assert back.system_properties.body_digest.checksum == hashlib.md5(b"{}").hexdigest().upper()
+
+
+def test_a_zipped_body_is_stored_as_it_was_before() -> None:
+    assert message_of(_sent(body=gzip.compress(b"hello"), body_encoding=pb.GZIP), _NOW_US).body == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("digest", "of"),
+    [
+        (pb.CRC32, lambda body: f"{zlib.crc32(body):08x}"),
+        (pb.MD5, lambda body: hashlib.md5(body).hexdigest()),
+        (pb.SHA1, lambda body: hashlib.sha1(body).hexdigest()),
+    ],
+)
+def test_digests_are_compared(digest: pb.DigestType, of: Callable[[bytes], str]) -> None:
+    message_of(_sent(body=b"a", body_digest=pb.Digest(type=digest, checksum=of(b"a"))), _NOW_US)
+    with pytest.raises(Refused) as refused:
+        message_of(_sent(body=b"b", body_digest=pb.Digest(type=digest, checksum=of(b"a"))), _NOW_US)
+    assert refused.value.code == pb.MESSAGE_CORRUPTED
+
+
+def _delivered_at(seconds: int) -> pb.Message:
+    made = _sent(pb.DELAY)
+    made.system_properties.delivery_timestamp.seconds = seconds
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (_sent(body=b""), pb.MESSAGE_BODY_EMPTY),
+        (_sent(body=bytes(BODY_SIZE_BYTES_MAX + 1)), pb.MESSAGE_BODY_TOO_LARGE),
+        (_sent(body=gzip.compress(bytes(BODY_SIZE_BYTES_MAX + 1)), body_encoding=pb.GZIP), pb.MESSAGE_BODY_TOO_LARGE),
+        (_sent(body=gzip.compress(b"hello")[:-9], body_encoding=pb.GZIP), pb.MESSAGE_CORRUPTED),
+        (_sent(body=b"plain", body_encoding=pb.GZIP), pb.MESSAGE_CORRUPTED),
+        (_sent(pb.FIFO), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        (_sent(pb.TRANSACTION, message_group="g"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        (_sent(pb.DELAY), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        (_sent(pb.LITE), pb.UNSUPPORTED),
+        (_sent(pb.FIFO, message_group="g" * 64), pb.ILLEGAL_MESSAGE_GROUP),
+        (_delivered_at(_NOW_US // 1000), pb.ILLEGAL_DELIVERY_TIME),  # milliseconds where seconds are meant
+        (_delivered_at(-1), pb.ILLEGAL_DELIVERY_TIME),
+        (_delivered_at(2**62), pb.ILLEGAL_DELIVERY_TIME),
+        (_sent(keys=["a b"]), pb.ILLEGAL_MESSAGE_KEY),
+        (_sent(message_id=""), pb.ILLEGAL_MESSAGE_ID),
+        (pb.Message(topic=pb.Resource(name="a/b"), system_properties=_sent().system_properties, body=b"x"),
+         pb.ILLEGAL_TOPIC),
+        (pb.Message(topic=pb.Resource(name="a", resource_namespace="n"), system_properties=_sent().system_properties,
+                    body=b"x"), pb.ILLEGAL_TOPIC),
+        (pb.Message(topic=pb.Resource(name="a"), user_properties={"rocketmq.id": "x"},
+                    system_properties=_sent().system_properties, body=b"x"), pb.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        (pb.Message(topic=pb.Resource(name="a"), user_properties={str(n): "x" for n in range(129)},
+                    system_properties=_sent().system_properties, body=b"x"), pb.MESSAGE_PROPERTIES_TOO_LARGE),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_sent_is_refused_with_the_code_of_rocketmq(sent: pb.Message, code: pb.Code) -> None:
+    with pytest.raises(Refused) as refused:
+        message_of(sent, _NOW_US)
+    assert refused.value.code == code
+
+
+def test_a_header_of_txmsg_that_is_no_priority_harms_no_delivery() -> None:
+    message = ReceivedMessage("orders", b"x", headers={"rocketmq.priority": "9" * 20, "rocketmq.keys": "a"})
+    back = delivered_message(message, None, 0)
+    assert not back.system_properties.HasField("priority")

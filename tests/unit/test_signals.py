@@ -1,0 +1,49 @@
+"""What signals do to a process that runs in the foreground, and to one that a supervisor ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from txmsg.runtime import signals
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(signals, "_repeats", False)
+    monkeypatch.setattr(signals, "_came", False)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    signals._before.clear()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_second_signal_acts_as_it_did_before() -> None:
+    stops: list[int] = []
+    with signals.stopped_by_signals(lambda: stops.append(1)):
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.has_come()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    assert stops == [1]
+
+
+def test_of_a_process_that_takes_repeats_as_one_further_signals_change_nothing_until_it_has_ended() -> None:
+    stops: list[int] = []
+    signals.take_repeats_as_one()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with signals.stopped_by_signals(lambda: stops.append(1)):
+        assert not signals.has_come()
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # would end this process
+    signal.raise_signal(signal.SIGTERM)  # while the interpreter ends
+    assert len(stops) >= 1
+
+
+def test_of_a_process_that_takes_repeats_as_one_the_first_signal_before_it_runs_acts_as_before() -> None:
+    signals.take_repeats_as_one()
+    with signals.stopped_by_signals(lambda: None):
+        pass
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN

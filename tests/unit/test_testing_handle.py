@@ -1,0 +1,110 @@
+"""`txmsg.testing.handle`: handlers of an application called with messages, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+
+from txmsg.app import Depends, Router, Txmsg
+from txmsg.consumer.failures import Reject
+from txmsg.errors import MisuseError
+from txmsg.message import Message, ReceivedMessage
+from txmsg.testing import handle, handle_async
+from txmsg.typed.topic import Topic
+
+
+@dataclass
+class Order:
+    n: int
+
+
+ORDERS = Topic("order", Order)
+
+
+def tenant() -> str:
+    return "acme"
+
+
+@pytest.fixture
+def seen() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def app(seen: list[Any]) -> Txmsg:
+    app, router = Txmsg(), Router(group="orders")
+    app.include(router)
+
+    @app.middleware
+    @contextmanager
+    def around(message: ReceivedMessage) -> Iterator[None]:
+        seen.append("around")
+        yield
+
+    @router.subscribe(ORDERS, rate=0.001)
+    def take(order: Order, of: Annotated[str, Depends(tenant)]) -> None:
+        if order.n < 0:
+            raise LookupError(order.n)
+        seen.append((order.n, of))
+
+    @app.subscribe("mail", group="a", batch=10)
+    async def mail(messages: list[ReceivedMessage]) -> list[Exception | None]:
+        seen.append([message.key for message in messages])
+        return [LookupError("b") if message.key == "b" else None for message in messages]
+
+    @app.subscribe("mail", group="urgent", tag="urgent")
+    def mail_now(message: ReceivedMessage) -> None:
+        seen.append((message.tag, message.attempt))
+
+    return app
+
+
+def test_a_handler_gets_payload_dependencies_and_middleware(app: Txmsg, seen: list[Any]) -> None:
+    handle(app, ORDERS.message(Order(1)), ORDERS.message(Order(2)))
+    app.dependency_overrides[tenant] = lambda: "other"
+    handle(app, ORDERS.message(Order(3)))
+    handle(app, ORDERS.message(Order(4)), overrides={tenant: lambda: "of the call"})
+    assert [each for each in seen if each != "around"] == [(1, "acme"), (2, "acme"), (3, "other"), (4, "of the call")]
+    assert seen.count("around") == 4
+
+
+def test_what_a_handler_raises_the_call_raises(app: Txmsg) -> None:
+    with pytest.raises(LookupError, match="-1"):
+        handle(app, ORDERS.message(Order(-1)))
+    with pytest.raises(Reject, match="order"):
+        handle(app, Message("order", b"no JSON"))
+
+
+async def test_a_handler_of_lists_gets_one_and_a_result_that_is_an_error_is_raised(app: Txmsg, seen: list[Any]) -> None:
+    await handle_async(app, *(Message("mail", b"", key=key) for key in "ac"))
+    assert ["a", "c"] in seen
+    with pytest.raises(LookupError, match="b"):
+        await handle_async(app, *(Message("mail", b"", key=key) for key in "ab"))
+
+
+def test_a_message_as_it_was_received_is_given_as_it_is(app: Txmsg, seen: list[Any]) -> None:
+    handle(app, ReceivedMessage("mail", b"", tag="urgent", attempt=3), group="urgent")
+    assert ("urgent", 3) in seen
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([], "topics: none"),
+        ([Message("mail", b"", tag="urgent")], "several groups, a, urgent: say which one"),
+        ([Message("mial", b"")], "topics are mail, order"),
+        ([Message("mail", b""), ORDERS.message(Order(1))], "topics: mail, order"),
+    ],
+)
+def test_a_message_that_no_one_handler_gets_is_refused(app: Txmsg, messages: list[Message], said: str) -> None:
+    with pytest.raises(MisuseError, match=said):
+        handle(app, *messages)
+
+
+async def test_a_coroutine_is_told_to_await_the_other_one(app: Txmsg) -> None:
+    with pytest.raises(MisuseError, match="await handle_async"):
+        handle(app, ORDERS.message(Order(1)))

@@ -1,0 +1,35 @@
+"""Applications: handlers declared in one place, with what they depend on, and run together. Built on consumers.
+
+application    `Txmsg`: the subscriptions, producers and hooks of a process, started and stopped together
+router         `Router`: subscriptions of a module, to be included in an application
+dependencies   what a handler's parameters are, and where their values come from
+handling       a subscription as the handler of a consumer: middleware, rate, batches, processes
+batches        messages that are handled together
+pace           how many messages a subscription may handle per second
+processes      handlers in processes of their own
+sending        what becomes of messages on their way out
+loading        an application by its name, MODULE:NAME
+worker         processes that run an application, and the one that supervises them
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txmsg.runtime.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from txmsg.app.application import Txmsg
+    from txmsg.app.dependencies import Depends
+    from txmsg.app.router import Router
+
+__all__ = ["Depends", "Router", "Txmsg"]
+
+_MODULE_OF = {
+    "Depends": "txmsg.app.dependencies",
+    "Router": "txmsg.app.router",
+    "Txmsg": "txmsg.app.application",
+}
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

@@ -1,0 +1,409 @@
+"""`Txmsg`: the subscriptions, producers and hooks of a process, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from txmsg.app.handling import Handling
+from txmsg.app.hooks import Hook, entered, hook_of, hook_of_call
+from txmsg.app.router import Router, Subscription
+from txmsg.app.sending import OnSend, Outgoing
+from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.async_consumer import AsyncConsumer
+from txmsg.client.async_producer import AsyncProducer
+from txmsg.client.channel import Brokers
+from txmsg.client.options import shards_of
+from txmsg.client.producer import Producer
+from txmsg.client.schemas import register_schemas
+from txmsg.consumer.lifecycle import CLOSE_TIMEOUT_S_MAX
+from txmsg.errors import MisuseError, shown
+from txmsg.forks import renew_in_children
+from txmsg.metrics.figures import Figures
+from txmsg.runtime import loops
+from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.runtime.process import LoopThread, shared_loop
+from txmsg.runtime.signals import stopped_by_signals
+from txmsg.runtime.threads import DaemonThreads
+from txmsg.runtime.user_function import check_takes, in_handler
+from txmsg.typed.asyncapi import Operation, asyncapi
+from txmsg.typed.registry import schema_of
+from txmsg.typed.topic import Topic
+from txmsg.wire.credential import TokenChoice, client_access
+from txmsg.wire.tls import TlsChoice
+
+if TYPE_CHECKING:
+    from txmsg.encryption import Encryption
+    from txmsg.tracing import Tracing
+
+S = TypeVar("S", bound=OnSend)
+F = TypeVar("F", bound=Callable[[], Any])
+
+BROKERS_VARIABLE: Final = "TXMSG_BROKERS"
+_BROKERS: Final = "localhost:7700"
+_GRACE_S: Final = 60.0
+"""How much longer than its handlers the end of an application may take: hooks, and what producers still send."""
+_REGISTER_S_MAX: Final = 10.0
+
+_RUNS_ALREADY: Final = "the application runs already: one start per process"
+
+
+class Txmsg(Router):
+    """An application: handlers that are declared by `subscribe`, here or in routers, and run together.
+
+    `app.run()` runs it until SIGINT or SIGTERM, `txmsg worker MODULE:app` does in several processes. `async with app`
+    runs it on the loop of another program, as in the lifespan of FastAPI; `with app` in a program without one.
+
+    brokers: as of `Consumer`; default: the variable TXMSG_BROKERS, or else localhost:7700. group: of subscriptions
+    that name none. sends: topics that it sends to: at each start their schemas are registered, and the start fails for
+    one that is not compatible, and without a broker; its AsyncAPI document names them. visibility_timeout_s, tls,
+    token, tracing, encryption: as of `Consumer`. close_timeout_s: how long handlers may take when it ends.
+
+    Each subscription is a member of its group, with as many handlers at once as its concurrency says. After its end an
+    application may be started again. In a forked child it is as it was before its first start.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Sequence[str | Sequence[str]] | None = None,
+        *,
+        group: str | None = None,
+        sends: Sequence[Topic[Any]] = (),
+        visibility_timeout_s: Seconds = 60.0,
+        close_timeout_s: Seconds = 30.0,
+        tls: TlsChoice = None,
+        token: TokenChoice = None,
+        tracing: Tracing | None = None,
+        encryption: Encryption | None = None,
+    ) -> None:
+        super().__init__(group=group)
+        self.brokers = os.environ.get(BROKERS_VARIABLE) or _BROKERS if brokers is None else brokers
+        """Where it connects at its next start. Tests may set it."""
+        shards_of(self.brokers)
+        for topic in sends:
+            if not isinstance(topic, Topic):
+                raise MisuseError(f"sends= of an application has {shown(topic)}: give objects made by Topic(...)")
+        self.sends = tuple(sends)
+        """The topics that it declares to send to."""
+        self.close_timeout_s = check_seconds("close_timeout_s", close_timeout_s, least_s=0, most_s=CLOSE_TIMEOUT_S_MAX)
+        """How long handlers may take when it ends."""
+        self.groups: Collection[str] = ()
+        """Whose handlers run from the next start on; empty: all."""
+        self.concurrency: int | None = None
+        """Handlers at once of each subscription from the next start on, if it is not to be as they say."""
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        """What stands in for functions of Depends from the next start on, by the function: for tests."""
+        self._options: dict[str, Any] = {"tls": tls, "token": token, "tracing": tracing}
+        self._visibility_timeout_s = visibility_timeout_s
+        self._encryption = encryption
+        self._on_send: list[OnSend] = []
+        self._hooks: list[Hook] = []
+        self._producers: list[Producer | AsyncProducer] = []
+        self._renew()
+        renew_in_children(self)
+
+    def _renew(self) -> None:
+        self._running: AsyncExitStack | None = None
+        """What is to be closed; None before the start and after the close."""
+        self._consumers: list[tuple[Subscription, AsyncConsumer]] = []
+        """Of the last start: what they have counted is still asked for when they have ended."""
+        self._is_starting = False
+        self._closing: tuple[asyncio.Task[Any] | None, asyncio.Event] | None = None
+        """Who closes it, and what is set when that is done."""
+        self._closing_for_handler: asyncio.Task[None] | None = None
+        self._thread: LoopThread | None = None
+        self._stop: Callable[[], object] | None = None
+        """Ends `run_async`, from any thread."""
+
+    # ---- what it has
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """All of them, with those of routers. Raises MisuseError for one without a group, and for two of one kind."""
+        found = self._subscriptions()
+        seen: dict[tuple[str | None, str], Subscription] = {}
+        for each in found:
+            if each.group is None:
+                raise MisuseError(
+                    f"the handler of topic {each.topic!r} has no group: give @subscribe(..., group=...), or "
+                    "group= to its Router or to Txmsg"
+                )
+            if seen.setdefault((each.group, each.topic), each) is not each:
+                raise MisuseError(
+                    f"group {each.group} has two handlers for topic {each.topic!r}: give one of them a group of its own"
+                )
+        return tuple(found)
+
+    @property
+    def topics(self) -> tuple[Topic[Any], ...]:
+        """Those that know their payloads and that it sends to or subscribes to."""
+        return tuple(dict.fromkeys([*self.sends, *(each.typed for each in self.subscriptions if each.typed)]))
+
+    def asyncapi(self, *, title: str, version: str) -> dict[str, Any]:
+        """Its AsyncAPI 3.0 document, for JSON: what it sends and receives, with the schemas of payloads.
+
+        title, version: of the application.
+        """
+        operations = [Operation(action="send", topic=topic.name) for topic in self.sends]
+        operations += [
+            Operation(action="receive", topic=each.topic, group=each.group or "") for each in self.subscriptions
+        ]
+        return asyncapi(map(schema_of, self.topics), operations, title=title, version=version)
+
+    def producer(
+        self, group: str, *, check_listener: CheckMessageListener | None = None, timeout_s: Seconds = 10.0
+    ) -> Producer:
+        """A Producer for threads, which starts and closes with the application. Its messages pass `on_send`."""
+        made = Producer(
+            self.brokers, group=group, check_listener=check_listener, timeout_s=timeout_s, **self._of_producers()
+        )
+        self._producers.append(made)
+        return made
+
+    def async_producer(
+        self, group: str, *, check_listener: CheckMessageListener | None = None, timeout_s: Seconds = 10.0
+    ) -> AsyncProducer:
+        """The same for coroutines, on the loop that the application is started on."""
+        made = AsyncProducer(
+            self.brokers, group=group, check_listener=check_listener, timeout_s=timeout_s, **self._of_producers()
+        )
+        self._producers.append(made)
+        return made
+
+    def _of_producers(self) -> dict[str, Any]:
+        return {**self._options, "encryption": Outgoing(self._on_send, self._encryption)}
+
+    def on_send(self, function: S) -> S:
+        """Decorates a function that each message of its producers passes: it returns what is sent instead.
+
+        What it raises, the sender's call raises, and nothing is sent. Called on any thread; it must not block.
+        """
+        check_takes("the function of @app.on_send", function, "message")
+        self._on_send.append(function)
+        return function
+
+    def on_startup(self, function: F) -> F:
+        """Decorates a function, def or async def, that is called when it starts, before anything is received."""
+        self._hooks.append(hook_of_call(function, "startup"))
+        return function
+
+    def on_shutdown(self, function: F) -> F:
+        """Decorates a function, def or async def, that is called when it ends, after the last handler."""
+        self._hooks.append(hook_of_call(function, "shutdown"))
+        return function
+
+    def lifespan(self, manager: Any) -> Any:
+        """Decorates a function that yields once, def or async def: it is entered at the start, and left at the end.
+
+        Or is given a context manager, such as a pool of connections. Hooks are entered in the order in which they are
+        given, and left in the opposite one; `def` ones on a thread of their own.
+        """
+        self._hooks.append(hook_of(manager))
+        return manager
+
+    # ---- life
+
+    async def start(self) -> Self:
+        """Enters its hooks, starts its producers, and begins to receive, on this loop.
+
+        Does not wait for brokers that cannot be reached. Raises MisuseError for a group without a handler.
+        """
+        if self._running is not None or self._is_starting or self._closing is not None:
+            raise MisuseError(_RUNS_ALREADY)
+        chosen = self.chosen()
+        self._is_starting = True
+        try:
+            self._running = await self._started(chosen)
+        finally:
+            self._is_starting = False
+        return self
+
+    async def _started(self, chosen: Sequence[Subscription]) -> AsyncExitStack:
+        if self.concurrency is not None:
+            chosen = [replace(each, concurrency=self.concurrency) for each in chosen]
+        handlings = [Handling(each, self.dependency_overrides) for each in chosen]
+        consumers = [(each.of, self._consumer(each)) for each in handlings]
+        async with AsyncExitStack() as stack:
+            threads = DaemonThreads(1, name="txmsg-hooks")
+            stack.callback(threads.shutdown)
+            for hook in self._hooks:
+                await stack.enter_async_context(entered(hook(), threads))
+            for producer in self._producers:
+                producer._reopen(self.brokers)
+                await stack.enter_async_context(entered(producer, threads))
+            await self._register()
+            for handling in handlings:
+                stack.push_async_callback(handling.close)
+            stack.push_async_callback(_close_all, [consumer for _, consumer in consumers])
+            for _, consumer in consumers:
+                await consumer.start()
+            running = stack.pop_all()
+        self._consumers = consumers
+        return running
+
+    async def _register(self) -> None:
+        if not self.sends:
+            return
+        access = client_access(self._options["tls"], self._options["token"])
+        shards = [Brokers(addresses, **access) for addresses in shards_of(self.brokers)]
+        try:
+            await register_schemas(shards, self.sends, timeout_s=_REGISTER_S_MAX)
+        finally:
+            await asyncio.gather(*(brokers.close() for brokers in shards))
+
+    def chosen(self) -> list[Subscription]:
+        """The subscriptions of its `groups`. Raises MisuseError for a group without a handler."""
+        there = sorted({each.group for each in self.subscriptions if each.group is not None})
+        if unknown := sorted(set(self.groups) - set(there)):
+            raise MisuseError(f"no handler is of group {unknown[0]!r}: there are {', '.join(there) or 'none'}")
+        return [each for each in self.subscriptions if not self.groups or each.group in self.groups]
+
+    def _consumer(self, handling: Handling) -> AsyncConsumer:
+        of = handling.of
+        assert of.group is not None, "`chosen` has looked"
+        consumer = AsyncConsumer(
+            self.brokers,
+            group=of.group,
+            concurrency=handling.concurrency,
+            visibility_timeout_s=self._visibility_timeout_s,
+            close_timeout_s=self.close_timeout_s,
+            start=of.start,
+            encryption=self._encryption,
+            **self._options,
+        )
+        consumer.subscribe(of.typed or of.topic, of.tag, retry=of.retry)(handling.handle)
+        return consumer
+
+    async def close(self) -> None:
+        """Stops receiving, lets handlers finish for up to close_timeout_s, sends what waits, leaves the hooks.
+
+        On the loop that it was started on. Closing twice, or before a start, is fine. Called by a handler, it begins to
+        close and returns at once, and `run` ends.
+        """
+        self.stop()
+        if not in_handler.get():
+            await self._close()
+        elif self._stop is None:  # else `run` closes
+            self._closing_for_handler = asyncio.create_task(self._close(), name="txmsg-close-application")
+
+    async def _close(self) -> None:
+        """In the caller's task, which has entered the hooks: what they set and open may have to be left there."""
+        in_handler.set(False)  # of this task: if a handler began it, it waits for that one, too
+        if self._closing is not None:
+            task, ended = self._closing
+            if task is not asyncio.current_task():  # else a hook calls
+                await ended.wait()
+            return
+        running, self._running = self._running, None
+        if running is None:
+            return
+        self._closing = asyncio.current_task(), (ended := asyncio.Event())
+        try:
+            await running.aclose()
+        finally:
+            self._closing = self._closing_for_handler = None
+            ended.set()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        self._thread = shared_loop()
+        self._thread.call(self.start())
+        self._thread.at_exit(self, self.close)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._thread is not None
+        self._thread.at_exit(self, None)
+        self._thread.call(self.close(), timeout_s=self.close_timeout_s + _GRACE_S)
+
+    def run(self) -> None:
+        """Runs it until `stop` is called, or SIGINT or SIGTERM comes. A second signal acts as it did before."""
+        loops.run(self.run_async())
+
+    async def run_async(self, *, started: Callable[[], object] | None = None) -> None:
+        """The same on this loop. Cancelling it closes, too. started: called when it has started."""
+        if self._stop is not None:
+            raise MisuseError(_RUNS_ALREADY)
+        stop_wanted = asyncio.Event()
+        self._stop = stop = partial(asyncio.get_running_loop().call_soon_threadsafe, stop_wanted.set)
+        try:
+            with stopped_by_signals(stop):
+                await self._run_until(stop_wanted, started)
+        finally:
+            self._stop = None
+
+    async def _run_until(self, stop_wanted: asyncio.Event, started: Callable[[], object] | None) -> None:
+        await self.start()
+        try:
+            if started is not None:
+                started()
+            await stop_wanted.wait()
+        finally:
+            await self.close()
+
+    def stop(self) -> None:
+        """Ends `run`. Returns at once. May be called anywhere, also by a handler, and by a hook while it starts."""
+        if (stop := self._stop) is not None:
+            stop()
+
+    # ---- while it runs
+
+    def pause(self, group: str) -> None:
+        """Receives nothing more for a group in this process until `resume`. What is held is still handled.
+
+        Returns at once; may be called anywhere. `stop_group` stops a group in all processes.
+        """
+        for consumer in self._consumers_of(group):
+            consumer.pause()
+
+    def resume(self, group: str) -> None:
+        """The end of `pause`."""
+        for consumer in self._consumers_of(group):
+            consumer.resume()
+
+    async def stop_group(self, group: str) -> None:
+        """Stops delivery to a group in all processes, until `start_group`; as `txmsg group stop` does.
+
+        What is held is still handled. Brokers stop within two seconds. The application's user must be allowed to
+        administer the group. On the loop that it was started on.
+        """
+        await self._consumers_of(group)[0].stop_group()
+
+    async def start_group(self, group: str) -> None:
+        """The end of `stop_group`, and of `txmsg group stop`."""
+        await self._consumers_of(group)[0].start_group()
+
+    def _consumers_of(self, group: str) -> list[AsyncConsumer]:
+        if self._running is None:
+            raise MisuseError("the application does not run: start it first")
+        found = [consumer for of, consumer in self._consumers if of.group == group]
+        if not found:
+            there = ", ".join(sorted({consumer.group for _, consumer in self._consumers})) or "none"
+            raise MisuseError(f"no handler that runs here is of group {group!r}: there are {there}")
+        return found
+
+    def put_figures(self, figures: Figures) -> None:
+        """For `txmsg.metrics.ClientCollector`: those of its producers, and of the consumers of its last start."""
+        for producer in self._producers:
+            producer.put_figures(figures)
+        for _, consumer in self._consumers:
+            consumer.put_figures(figures)
+
+
+async def _close_all(consumers: Sequence[AsyncConsumer]) -> None:
+    """At once: what one of them waits for does not add to what others do."""
+    closing: list[Awaitable[None]] = [consumer.close() for consumer in consumers]
+    ends = await asyncio.gather(*closing, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end

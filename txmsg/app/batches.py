@@ -1,0 +1,124 @@
+"""Messages that are handled together. Each waits here, as if for a handler of its own, until its list is handled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final
+
+from txmsg.app.pace import Pace
+from txmsg.errors import MisuseError, shown
+from txmsg.message import ReceivedMessage
+
+_LINGER_S: Final = 0.005
+"""How long a list that is not full waits for more: those that were delivered together come one after the other."""
+_CANCEL_S_MAX: Final = 1.0
+
+_Failed = tuple[Exception, TracebackType | None]
+
+
+class Batches:
+    """Lists of up to `count` messages, `concurrency` of which are handled at once. Belongs to one loop.
+
+    handle: handles a list; as `Router.subscribe` says of handlers of lists. How many messages wait is bounded by those
+    who add them: a consumer adds no more than `count * concurrency`. pace: lists wait for it before they are made, so
+    that they get longer meanwhile.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        concurrency: int,
+        handle: Callable[[list[ReceivedMessage]], Awaitable[Any]],
+        *,
+        name: str,
+        pace: Pace | None = None,
+    ) -> None:
+        self._count = count
+        self._concurrency = concurrency
+        self._handle = handle
+        self._name = name
+        self._pace = pace
+        self._waiting: deque[tuple[ReceivedMessage, asyncio.Future[_Failed | None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def add(self, message: ReceivedMessage) -> None:
+        """Returns when the message was handled with others. Raises what became of it, or of all."""
+        loop = asyncio.get_running_loop()
+        settled: asyncio.Future[_Failed | None] = loop.create_future()
+        self._waiting.append((message, settled))
+        if len(self._waiting) >= self._count:
+            self._begin()
+        elif self._timer is None:
+            self._timer = loop.call_later(_LINGER_S, self._begin)
+        failed = await settled
+        if failed is not None:
+            error, traceback = failed
+            raise error.with_traceback(traceback)  # as it was raised: of many messages each would add its frames to it
+
+    async def close(self) -> None:
+        """Cancels what is being handled, and waits a second for it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CANCEL_S_MAX)
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._waiting and len(self._tasks) < self._concurrency:
+            if self._pace is not None and (wait_s := self._pace.wait_s()):
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin)
+                return
+            taken = [self._waiting.popleft() for _ in range(min(self._count, len(self._waiting)))]
+            taken = [(message, settled) for message, settled in taken if not settled.done()]  # else cancelled
+            if taken:
+                if self._pace is not None:
+                    self._pace.take(len(taken))
+                task = asyncio.create_task(self._work(taken), name=f"txmsg-batch-{self._name}")
+                self._tasks.add(task)
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._begin()
+
+    async def _work(self, taken: list[tuple[ReceivedMessage, asyncio.Future[_Failed | None]]]) -> None:
+        messages = [message for message, _ in taken]
+        results: list[Exception | None]
+        try:
+            results = _results_of(await self._handle(messages), len(messages))
+        except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses its messages
+            results = [exc] * len(messages)
+        except asyncio.CancelledError:
+            for _, settled in taken:
+                settled.cancel()
+            raise
+        for (_, settled), result in zip(taken, results, strict=True):
+            if not settled.done():
+                settled.set_result(None if result is None else (result, result.__traceback__))
+
+
+def _results_of(returned: object, count: int) -> list[Exception | None]:
+    """What became of each message, by what a handler of lists has returned. Raises MisuseError."""
+    if not isinstance(returned, list | tuple):
+        return [None] * count
+    if len(returned) != count:
+        raise MisuseError(
+            f"the handler of a list of {count} messages returned {shown(returned)}, which has {len(returned)} results: "
+            "return one for each message, or nothing"
+        )
+    return [_failed(each) for each in returned]
+
+
+def _failed(result: object) -> Exception | None:
+    """`gather` returns CancelledError, too, which is no Exception."""
+    if isinstance(result, BaseException) and not isinstance(result, Exception):
+        return RuntimeError(f"the handler of the list returned {result!r} for this message")
+    return result if isinstance(result, Exception) else None

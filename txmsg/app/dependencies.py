@@ -1,0 +1,324 @@
+"""What the parameters of a handler are, and where their values come from. Knows neither consumers nor brokers.
+
+A parameter says it by its annotation: the message, its payload, a logger, or `Annotated[T, Depends(f)]`: what `f`
+returns, or yields for the time of the call. `f` has parameters of the same kinds. FastAPI's Depends is taken as ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+from txmsg.errors import MisuseError, shown
+from txmsg.logs import logger_of_application
+from txmsg.message import ReceivedMessage
+from txmsg.runtime.user_function import name_of
+
+Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
+"""What stands in for a dependency, by the dependency: for tests."""
+NO_OVERRIDES: Final[Overrides] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Depends:
+    """Names in `Annotated[T, Depends(f)]` the function whose result a parameter is.
+
+    f: returns the value, or yields it once: what follows the `yield` runs when the handler is done, and sees what the
+    handler raised. It is called once per message, however many ask for it. Its own parameters are as those of handlers.
+    An `async def` handler may depend on functions of both kinds, and calls those that are `def` on the loop; a `def`
+    handler depends on `def` functions only.
+    """
+
+    dependency: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        if not callable(self.dependency):
+            raise MisuseError(f"Depends({shown(self.dependency)}) is given no function: write Depends(open_session)")
+
+
+class _Source(Enum):
+    """Where the value of a parameter comes from, if not from a dependency."""
+
+    MESSAGE = "message"
+    PAYLOAD = "payload"
+    LOGGER = "logger"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A function with the source of each of its parameters."""
+
+    of: Callable[..., Any]
+    call: Callable[..., Any]
+    """The function, or where that yields, what makes a context manager of it."""
+    kind: str
+    """Of the function: "def", "async def", "yield" or "async yield"."""
+    sources: Mapping[str, _Source | _Call]
+    logger: logging.Logger
+
+
+class Injected:
+    """A handler whose parameters are filled from a message, or from a list of them.
+
+    is_batch: it is called with lists. payload_type: of the messages, if their topic knows one. overrides: what stands
+    in for dependencies. Raises MisuseError for a parameter of which its annotation does not say what it is.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[..., Any],
+        *,
+        is_batch: bool = False,
+        payload_type: type | None = None,
+        overrides: Overrides = NO_OVERRIDES,
+    ) -> None:
+        self.payload_type = payload_type
+        self._is_batch = is_batch
+        self._overrides = overrides
+        self.overridden: dict[Callable[..., Any], Callable[..., Any]] = {}
+        """Those of the overrides that this handler asks for."""
+        self._call = self._plan(handler, ())
+        self.is_coroutine = self._call.kind == "async def"
+        self.is_plain = list(self._call.sources.values()) == [_Source.MESSAGE] and _takes_by_place(handler)
+        """Whether it is called with the message alone, as handlers of consumers are."""
+
+    # ---- reading it
+
+    def _plan(self, function: Callable[..., Any], above: tuple[Callable[..., Any], ...]) -> _Call:
+        if function in above:
+            raise MisuseError(f"{name_of(function)} depends on itself: take one of the two Depends out")
+        path = (*above, function)
+        kind = _kind_of(function)
+        if not above and kind.endswith("yield"):
+            raise MisuseError(f"the handler {name_of(function)} is a generator, whose body would never run: no yield")
+        sources: dict[str, _Source | _Call] = {}
+        for name, parameter, annotation in _parameters(function):
+            source = self._source_of(function, name, parameter, annotation, is_first=not sources and not above)
+            if isinstance(source, _Source):
+                sources[name] = source
+            elif source is not None:
+                if source in self._overrides:
+                    self.overridden[source] = self._overrides[source]
+                sources[name] = call = self._plan(self.overridden.get(source, source), path)
+                if call.kind.startswith("async") and not kind.startswith("async"):
+                    raise MisuseError(
+                        f"{name_of(function)} is def, and depends on {name_of(call.of)}, which is async: make the "
+                        "first one async def, or the second one def"
+                    )
+        logger = logger_of_application(getattr(function, "__module__", None) or "txmsg.app")
+        return _Call(function, _entered(function, kind), kind, sources, logger)
+
+    def _source_of(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        parameter: inspect.Parameter,
+        annotation: Any,
+        *,
+        is_first: bool,
+    ) -> _Source | Callable[..., Any] | None:
+        """Its source; a function is one that it depends on; None: its default stays."""
+        dependency = _dependency_in(annotation)
+        if dependency is not None:
+            return dependency
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        if annotation is logging.Logger:
+            return _Source.LOGGER
+        wanted = self._item_of(annotation)
+        if self._is_message(wanted) or (wanted is parameter.empty and is_first):  # as the handler of a consumer
+            return _Source.MESSAGE
+        if self._is_payload(wanted):
+            return _Source.PAYLOAD
+        if parameter.default is not parameter.empty:
+            return None
+        wanted_types = (
+            ["ReceivedMessage"] if self.payload_type is None else ["ReceivedMessage", self.payload_type.__name__]
+        )
+        raise MisuseError(
+            f"parameter {name!r} of {name_of(function)} is {self._unknown(annotation)}: annotate it with "
+            f"{', '.join(f'list[{each}]' if self._is_batch else each for each in wanted_types)}, logging.Logger, or "
+            "Annotated[T, Depends(f)]"
+        )
+
+    def _is_message(self, annotation: Any) -> bool:
+        if get_origin(annotation) is ReceivedMessage:
+            return self._is_payload(*get_args(annotation))
+        return annotation is ReceivedMessage
+
+    def _is_payload(self, annotation: Any) -> bool:
+        """Also for `dict[str, Any]`, where payloads are `dict`."""
+        return self.payload_type is not None and self.payload_type in (annotation, get_origin(annotation))
+
+    def _item_of(self, annotation: Any) -> Any:
+        """What a list of it is annotated with, for a handler of lists."""
+        if not self._is_batch or annotation is inspect.Parameter.empty:
+            return annotation
+        if get_origin(annotation) is list:
+            return get_args(annotation)[0]
+        return None
+
+    def _unknown(self, annotation: Any) -> str:
+        if annotation is inspect.Parameter.empty:
+            return "not annotated"
+        if self._is_batch:
+            return f"annotated with {shown(annotation)}, no list, though batch= gives lists"
+        return f"annotated with {shown(annotation)}"
+
+    # ---- calling it
+
+    def on_thread(self, message: Any) -> Any:
+        """Calls a `def` handler with what it depends on. message: or the list of them."""
+        failed: BaseException | None = None
+        with ExitStack() as entered:
+            try:
+                return _not_awaitable(self._call, _called(self._call, message, {}, entered))
+            except BaseException as exc:
+                failed = exc
+                raise
+        raise _swallowed(failed)
+
+    async def on_loop(self, message: Any) -> Any:
+        """The same of an `async def` handler."""
+        failed: BaseException | None = None
+        async with AsyncExitStack() as entered:
+            try:
+                return await _called_async(self._call, message, {}, entered)
+            except BaseException as exc:
+                failed = exc
+                raise
+        raise _swallowed(failed)
+
+
+def _swallowed(failed: BaseException | None) -> BaseException:
+    """What is raised when a dependency let an exception end in it: the message was not handled.
+
+    failed: what the handler raised; None: another dependency raised it, when the handler had returned.
+    """
+    return failed or RuntimeError("a dependency failed when the handler had returned, and another one caught that")
+
+
+def _not_awaitable(call: _Call, result: Any) -> Any:
+    """The result. Raises MisuseError for one to be awaited, whose dependencies would have ended before."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise MisuseError(f"the handler {name_of(call.of)} is def and returned a coroutine: make it async def")
+    return result
+
+
+def _called(call: _Call, message: Any, known: dict[Callable[..., Any], Any], entered: ExitStack) -> Any:
+    if call.of in known:
+        return known[call.of]
+    values = {
+        name: _called(source, message, known, entered) if isinstance(source, _Call) else _value(source, message, call)
+        for name, source in call.sources.items()
+    }
+    result = call.call(**values)
+    if call.kind == "yield":
+        result = entered.enter_context(result)
+    known[call.of] = result
+    return result
+
+
+async def _called_async(
+    call: _Call, message: Any, known: dict[Callable[..., Any], Any], entered: AsyncExitStack
+) -> Any:
+    if call.of in known:
+        return known[call.of]
+    values: dict[str, Any] = {}
+    for name, source in call.sources.items():
+        if isinstance(source, _Call):
+            values[name] = await _called_async(source, message, known, entered)
+        else:
+            values[name] = _value(source, message, call)
+    result = call.call(**values)
+    match call.kind:
+        case "async def":
+            result = await result
+        case "yield":
+            result = entered.enter_context(result)
+        case "async yield":
+            result = await entered.enter_async_context(result)
+    known[call.of] = result
+    return result
+
+
+def _value(source: _Source, message: Any, call: _Call) -> Any:
+    match source:
+        case _Source.MESSAGE:
+            return message
+        case _Source.PAYLOAD:
+            return [each.payload for each in message] if isinstance(message, list) else message.payload
+        case _Source.LOGGER:
+            return call.logger
+
+
+def _kind_of(function: Callable[..., Any]) -> str:
+    is_object = not (inspect.isroutine(function) or isinstance(function, type | functools.partial))
+    body: Any = type(function).__call__ if is_object else function
+    if inspect.isasyncgenfunction(body):
+        return "async yield"
+    if inspect.isgeneratorfunction(body):
+        return "yield"
+    return "async def" if inspect.iscoroutinefunction(body) else "def"
+
+
+def _entered(function: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    match kind:
+        case "yield":
+            return contextmanager(function)
+        case "async yield":
+            return asynccontextmanager(function)
+    return function
+
+
+def _parameters(function: Callable[..., Any]) -> list[tuple[str, inspect.Parameter, Any]]:
+    """Name, parameter and evaluated annotation of each. Raises MisuseError."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise MisuseError(f"{name_of(function)} does not say its parameters: wrap it in a def") from None
+    body: Any = function
+    if isinstance(function, type):
+        body = body.__init__
+    elif not inspect.isroutine(body):
+        body = type(function).__call__
+    try:
+        hints = get_type_hints(inspect.unwrap(body), include_extras=True)
+    except (NameError, TypeError) as exc:
+        raise MisuseError(
+            f"the annotations of {name_of(function)} cannot be read ({exc}): they must be names of its module, "
+            "imported when it runs, not under TYPE_CHECKING alone"
+        ) from exc
+    found = []
+    for name, parameter in signature.parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise MisuseError(f"parameter {name!r} of {name_of(function)} is positional only: take the / out")
+        found.append((name, parameter, hints.get(name, parameter.empty)))
+    return found
+
+
+def _takes_by_place(function: Callable[..., Any]) -> bool:
+    (first, *_) = inspect.signature(function).parameters.values()
+    return first.kind is not first.KEYWORD_ONLY
+
+
+def _dependency_in(annotation: Any) -> Callable[..., Any] | None:
+    """The function that Annotated names, by our Depends or by FastAPI's."""
+    if get_origin(annotation) is not Annotated:
+        return None
+    for each in get_args(annotation)[1:]:
+        is_fastapis = type(each).__module__ == "fastapi.params" and callable(getattr(each, "dependency", None))
+        if isinstance(each, Depends) or is_fastapis:
+            dependency: Callable[..., Any] = each.dependency
+            return dependency
+    return None

@@ -1,0 +1,114 @@
+"""A subscription as the handler of a consumer: what it depends on, lists, processes, rate and middleware around it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from txmsg.app.batches import Batches
+from txmsg.app.dependencies import Overrides
+from txmsg.app.pace import Pace
+from txmsg.app.processes import Processes
+from txmsg.app.router import Middleware, Subscription, injected_of
+from txmsg.consumer.subscriptions import GroupHandler
+from txmsg.message import ReceivedMessage
+from txmsg.runtime.threads import DaemonThreads
+from txmsg.runtime.user_function import UserFunction, is_coroutine
+
+Handle = Callable[[ReceivedMessage], Any]
+
+
+class Handling:
+    """What a consumer is given for a subscription. Belongs to one loop; closed when the consumer is."""
+
+    def __init__(self, subscription: Subscription, overrides: Overrides) -> None:
+        self.of = subscription
+        self._batches: Batches | None = None
+        self._processes: Processes | None = None
+        self._threads: DaemonThreads | None = None
+        self._closed = threading.Event()
+        self.concurrency = subscription.concurrency * (subscription.batch or 1)
+        pace = None if subscription.rate is None else Pace(subscription.rate)
+        handle = self._innermost(overrides, pace)
+        if pace is not None and self._batches is None:
+            handle = _paced(handle, pace, self._closed)
+        if subscription.middleware:
+            handle = _within(handle, subscription.middleware)
+        self.handle = handle
+
+    def _innermost(self, overrides: Overrides, pace: Pace | None) -> Handle:
+        subscription = self.of
+        handler = subscription.handler
+        if isinstance(handler, GroupHandler):
+            assert subscription.group is not None, "the application has completed it"
+            return handler.bound(subscription.group)
+        injected = injected_of(subscription, overrides)
+        call = injected.on_loop if injected.is_coroutine else injected.on_thread
+        if subscription.batch is not None:
+            self._threads = DaemonThreads(subscription.concurrency, name=f"txmsg-{subscription.group}")
+            function = UserFunction(f"the handler of topic {subscription.topic!r}", call, "messages")
+            threads = self._threads
+            self._batches = Batches(
+                subscription.batch,
+                subscription.concurrency,
+                lambda messages: function(messages, threads),
+                name=subscription.topic,
+                pace=pace,
+            )
+            return self._batches.add
+        if subscription.runs_in == "processes":
+            self._processes = Processes(handler, injected.payload_type, injected.overridden)
+            return self._processes
+        return handler if injected.is_plain else call
+
+    async def close(self) -> None:
+        """Ends what the consumer has not waited for."""
+        self._closed.set()
+        if self._batches is not None:
+            await self._batches.close()
+        if self._threads is not None:
+            self._threads.shutdown()
+        if self._processes is not None:
+            await asyncio.to_thread(self._processes.close)
+
+
+def _paced(handle: Handle, pace: Pace, closed: threading.Event) -> Handle:
+    if is_coroutine(handle):
+
+        async def handle_on_loop(message: ReceivedMessage) -> Any:
+            if wait_s := pace.take():
+                await asyncio.sleep(wait_s)
+            return await handle(message)
+
+        return handle_on_loop
+
+    def handle_on_thread(message: ReceivedMessage) -> Any:
+        if (wait_s := pace.take()) and closed.wait(wait_s):
+            raise RuntimeError("the application has ended, and another consumer gets what waited for its turn")
+        return handle(message)
+
+    return handle_on_thread
+
+
+def _within(handle: Handle, middleware: tuple[Middleware, ...]) -> Handle:
+    if is_coroutine(handle):
+
+        async def handle_on_loop(message: ReceivedMessage) -> None:
+            with ExitStack() as entered:
+                for around in middleware:
+                    entered.enter_context(around(message))
+                await handle(message)
+
+        return handle_on_loop
+
+    def handle_on_thread(message: ReceivedMessage) -> Any:
+        with ExitStack() as entered:
+            for around in middleware:
+                entered.enter_context(around(message))
+            return handle(message)  # if that is a coroutine, the consumer awaits it
+        return None
+
+    return handle_on_thread

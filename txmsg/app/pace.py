@@ -1,0 +1,31 @@
+"""How many messages a subscription may handle per second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from txmsg.access.rate import TokenBucket
+
+
+class Pace:
+    """When the next message, or the next list, may be handled, of so many messages per second. For any thread."""
+
+    def __init__(self, rate: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._bucket = TokenBucket(rate, monotonic())
+        self._lock = threading.Lock()
+
+    def take(self, count: int = 1) -> float:
+        """Takes so many; in how many seconds the last of them may begin."""
+        with self._lock:
+            now = self._monotonic()
+            self._bucket.room(now)
+            self._bucket.take(count)
+            return self._bucket.debt_s(now)
+
+    def wait_s(self) -> float:
+        """Seconds until there is room for one. A list may be longer than the room: the next one waits for it."""
+        with self._lock:
+            return self._bucket.wait_s(self._monotonic())

@@ -1,0 +1,53 @@
+"""What a process of a worker reports, as lines of JSON, and what several have counted together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from txmsg.metrics.catalogue import CATALOGUE, Kind, Process
+from txmsg.metrics.counts import Histogram
+from txmsg.metrics.figures import Figures, Value
+
+Series: TypeAlias = list[Any]
+"""Name, values of its labels, and the value: a number, or bounds, counts and sum of a histogram."""
+
+
+def series_of(figures: Figures) -> list[Series]:
+    """The series of figures, as JSON takes them."""
+    return [
+        [metric.name, list(labels), _plain(value)]
+        for metric, values in figures.series()
+        for labels, value in values.items()
+    ]
+
+
+def _plain(value: Value) -> float | list[Any]:
+    return [list(value.bounds), value.counts, value.sum] if isinstance(value, Histogram) else value
+
+
+def counters_in(report: Sequence[Series]) -> list[Series]:
+    """What goes on to count when its process has ended, for a counter does not go back."""
+    return [series for series in report if CATALOGUE[series[0]].kind is not Kind.GAUGE]
+
+
+def together(reports: Sequence[Sequence[Series]]) -> list[Series]:
+    """One report of several: each series added up."""
+    return series_of(put_all(Figures(Process.APPLICATION), reports))
+
+
+def put_all(figures: Figures, reports: Sequence[Sequence[Series]]) -> Figures:
+    """Adds reports to figures."""
+    for name, labels, value in (series for report in reports for series in report):
+        named: Mapping[str, str] = dict(zip(CATALOGUE[name].labels, labels, strict=True))
+        figures.add(name, _value_of(value), **named)
+    return figures
+
+
+def _value_of(value: float | list[Any]) -> Value:
+    if not isinstance(value, list):
+        return value
+    bounds, counts, total = value
+    histogram = Histogram(bounds)
+    histogram.counts, histogram.sum = counts, total
+    return histogram

@@ -1,0 +1,22 @@
+"""When a process that ended is started again. Pure: time is an argument."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_DELAY_S_MIN: Final = 0.5
+DELAY_S_MAX: Final = 60.0
+HEALTHY_S: Final = 60.0
+"""A process that ran for so long did not end because of how it starts."""
+
+
+class Restarts:
+    """The delays of one place: 0.5 s, 1 s, 2 s ... 60 s, as long as processes end soon after their start."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def delay_s(self, ran_s: float) -> float:
+        """In how many seconds the next one is started, for one that ran so long."""
+        self._in_a_row = 1 if ran_s >= HEALTHY_S else self._in_a_row + 1
+        return float(min(DELAY_S_MAX, _DELAY_S_MIN * 2 ** min(self._in_a_row - 1, 10)))

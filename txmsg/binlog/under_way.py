@@ -1,0 +1,199 @@
+"""The queues that one run of a mirror works on: what was taken of each waits here, and is appended to the log.
+
+Offsets that replication did not bring are read from the table. What goes wrong with one queue stops that queue (`stop`)
+and no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from txmsg.binlog import table
+from txmsg.binlog.database import Session
+from txmsg.binlog.progress import Progress
+from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.sink import REFUSALS, Sink
+from txmsg.binlog.stops import Stops
+from txmsg.binlog.table import TableQueue
+from txmsg.errors import MirrorDiverged
+from txmsg.logs import EventLog
+from txmsg.message import QueueId, QueueNumber
+
+_log = EventLog(__name__)
+
+
+@dataclass(slots=True)
+class Queue:
+    """A queue under way. rows: from offset `base` on, not appended yet; `next_offset` is the one after them."""
+
+    id: QueueId
+    topic: str
+    number: QueueNumber
+    base: int
+    next_offset: int
+    repeats_end: int
+    """What comes by replication before this offset may be there already; from here on each offset comes once."""
+    rows: list[Row] = field(default_factory=list)
+
+
+class UnderWay:
+    """Queues by their ids. One thread uses it."""
+
+    def __init__(
+        self,
+        session: Session,
+        sink: Sink,
+        stops: Stops,
+        progress: Progress,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.queues: dict[int, Queue] = {}
+        self.filled: list[Queue] = []
+        """Those with rows that wait."""
+        self.dirty: set[int] = set()
+        """Those that were appended to since `positions` was noted."""
+        self._session = session
+        self._sink = sink
+        self._stops = stops
+        self._progress = progress
+        self._on_progress = on_progress
+        self._refilled_bytes = 0
+
+    def begin(self, queue: TableQueue, next_offset: int) -> None:
+        """Goes on with a queue from this offset on."""
+        self.queues[queue.id] = Queue(queue.id, queue.topic, queue.number, *(next_offset,) * 3)
+
+    def stop(self, queue: TableQueue | Queue, error: Exception) -> None:
+        """Mirrors a queue no further: what was taken of it and is not in the log is dropped."""
+        self.queues.pop(queue.id, None)
+        self.filled = [filled for filled in self.filled if filled.id != queue.id]
+        self.dirty.discard(queue.id)
+        self._stops.add(queue.id, queue.topic, queue.number, error)
+
+    def among(self, found: Sequence[TableQueue]) -> list[tuple[TableQueue, Queue]]:
+        """Those of the table's queues that are under way."""
+        return [(in_table, queue) for in_table in found if (queue := self.queues.get(in_table.id)) is not None]
+
+    def positions(self) -> dict[int, int]:
+        """How far queues are that were appended to."""
+        return {queue_id: self.queues[queue_id].base for queue_id in self.dirty}
+
+    def mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
+        """Has a queue of the log go on behind offsets that the table has not got any more."""
+        self._sink.mark_hole(topic, number, begin, end)
+        self._progress.missing += end - begin
+        _log.error(
+            "mirror.hole",
+            "topic %(topic)s queue %(queue)d: offsets %(first_offset)d to %(last_offset)d (%(messages)d messages) "
+            "were dropped from the table before they were mirrored: the log has a hole there",
+            topic=topic,
+            queue=number,
+            first_offset=begin,
+            last_offset=end - 1,
+            messages=end - begin,
+        )
+
+    # ---- what is read from the table
+
+    def refill(self, queue: Queue, end: int, *, size_bytes_max: int) -> None:
+        """Takes what comes next of a queue, up to `end`, from the table; stops at it if that cannot be.
+
+        So much of it waits at most.
+        """
+        try:
+            self._take_from_table(queue, end, size_bytes_max)
+        except (MirrorDiverged, *REFUSALS) as exc:
+            self.stop(queue, exc)
+
+    def _take_from_table(self, queue: Queue, end: int, size_bytes_max: int) -> None:
+        if queue.next_offset < end:
+            _log.info(
+                "mirror.reading_table",
+                "topic %(topic)s queue %(queue)d: offsets %(first_offset)d to %(last_offset)d are read from the table",
+                topic=queue.topic,
+                queue=queue.number,
+                first_offset=queue.next_offset,
+                last_offset=end - 1,
+            )
+        waited = False
+        while queue.next_offset < end and queue.id in self.queues:
+            before = queue.next_offset
+            with closing(table.rows(self._session, queue.id, before, end)) as rows:
+                for offset, row in rows:
+                    if offset != queue.next_offset or queue.id not in self.queues:
+                        break
+                    self._take_refilled(queue, row, size_bytes_max)
+            if queue.next_offset == before and not self._is_gone(queue, end):
+                if not table.is_there(self._session, queue.id):
+                    _log.warning(
+                        "mirror.queue_deleted",
+                        "topic %(topic)s queue %(queue)d was deleted: mirrored no further",
+                        topic=queue.topic,
+                        queue=queue.number,
+                    )
+                    return
+                if waited:
+                    raise MirrorDiverged(
+                        f"topic {queue.topic} queue {queue.number}: the table has no message at offset "
+                        f"{queue.next_offset}, but one at {end - 1}: messages were deleted by hand; restore them and "
+                        "start the tailer again, or drop the topic",
+                        *(queue.topic, queue.number, queue.next_offset),
+                    )
+                table.await_commits(self._session, queue.id)
+                waited = True
+        queue.repeats_end = queue.next_offset
+
+    def _take_refilled(self, queue: Queue, row: Row, size_bytes_max: int) -> None:
+        if not queue.rows:
+            self.filled.append(queue)
+        queue.rows.append(row)
+        queue.next_offset += 1
+        self._progress.refilled += 1
+        self._refilled_bytes += len(row.headers) + len(row.body) + 100
+        if self._refilled_bytes >= size_bytes_max:
+            self.append()
+
+    def _is_gone(self, queue: Queue, end: int) -> bool:
+        """Whether retention has dropped what comes next of a queue; then the log says so and goes on behind it."""
+        kept = min(table.first_kept(self._session, queue.id), end)
+        if kept <= queue.next_offset:
+            return False
+        self.append()
+        self.mark_hole(queue.topic, queue.number, queue.next_offset, kept)
+        queue.base = queue.next_offset = kept
+        return True
+
+    # ---- appending
+
+    def append(self) -> None:
+        """Everything taken is in the log, on disk; stops at queues whose rows it refuses.
+
+        Raises StorageError: what is not in the log then still waits.
+        """
+        filled = self.filled
+        if not filled:
+            return
+        try:
+            self._append(filled)
+        except REFUSALS:  # nothing was appended, and one of them is why
+            for queue in filled:
+                try:
+                    self._append([queue])
+                except REFUSALS as exc:
+                    self.stop(queue, exc)
+        self.filled = []
+        self._refilled_bytes = 0
+        self._on_progress(self._progress)
+
+    def _append(self, filled: Sequence[Queue]) -> None:
+        begun_at = time.monotonic()
+        self._sink.append([Batch(queue.topic, queue.number, queue.base, queue.rows) for queue in filled])
+        self._progress.appends.observe(time.monotonic() - begun_at)
+        for queue in filled:
+            self._progress.messages += len(queue.rows)
+            queue.rows = []
+            queue.base = queue.next_offset
+            self.dirty.add(queue.id)

@@ -1,0 +1,81 @@
+"""Every statement on the schemas of topics. What is compatible with what, those decide who register."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from psycopg.rows import class_row
+
+from txmsg.access.rules import ALL_NAMES, Names
+from txmsg.broker.store import audit
+from txmsg.broker.store.among import among
+from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.creators import creator
+from txmsg.errors import MisuseError, UnknownTopic
+
+VERSIONS_MAX: Final = 100
+"""Of a topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRow:
+    """A version of a topic's schema. schema: JSON."""
+
+    topic: str
+    version: int
+    content_type: str
+    schema: str
+    registered_at: datetime
+    registered_by: str | None
+
+
+class TopicSchemas:
+    """The schemas of one Notify database. Every method is its own transaction."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def list(
+        self, limit: int, *, topic: str = "", after: tuple[str, int] = ("", 0), names: Names = ALL_NAMES
+    ) -> Sequence[SchemaRow]:
+        """The first by topic and version that come after this one: of one topic, or of all among these names."""
+        values = {"topic": topic, "name": after[0], "version": after[1], "limit": limit, **names._asdict()}
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SchemaRow)) as cursor:
+            await cursor.execute(_LIST, values)
+            return await cursor.fetchall()
+
+    async def register(self, topic: str, version: int, content_type: str, schema: str, *, after: int) -> bool:
+        """Adds a version if `after` is the latest one. Raises UnknownTopic, and MisuseError for one too many."""
+        async with session(self._pool) as conn, conn.transaction():
+            # As a change of the topic does: of two that register at the same time, the second sees what the first did.
+            found = await conn.execute("select id from txmsg.topic where name = %s for no key update", (topic,))
+            if (row := await found.fetchone()) is None:
+                raise UnknownTopic(f"topic {topic!r} is unknown: it was deleted just now; register again")
+            (topic_id,) = row
+            cursor = await conn.execute(_LATEST, (topic_id,))
+            ((latest, count),) = await cursor.fetchall()
+            if latest != after:
+                return False
+            if count >= VERSIONS_MAX:
+                raise MisuseError(
+                    f"topic {topic!r} has {count} versions of its schema, the most that are kept: use another topic"
+                )
+            await conn.execute(_ADD, (topic_id, version, content_type, schema, creator()))
+            await audit.record(conn, "schema.register", topic, after={"version": version, "content_type": content_type})
+            return True
+
+
+_LIST = f"""
+select t.name as topic, s.version, s.content_type, s.schema, s.registered_at, s.registered_by
+  from txmsg.topic_schema s join txmsg.topic t on t.id = s.topic_id
+ where %(topic)s::text in ('', t.name) and {among("t.name")}
+   and (t.name, s.version) > (%(name)s::text, %(version)s::int)
+ order by t.name, s.version limit %(limit)s
+"""
+_LATEST = "select coalesce(max(version), 0), count(*) from txmsg.topic_schema where topic_id = %s"
+_ADD = """
+insert into txmsg.topic_schema (topic_id, version, content_type, schema, registered_by) values (%s, %s, %s, %s, %s)
+"""

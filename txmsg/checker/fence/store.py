@@ -1,0 +1,79 @@
+"""The contract of a fence in a store of an application's own: any that has transactions and unique keys.
+
+txmsg.testing.fences has the tests that a store must pass.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Final, Generic, TypeVar
+from uuid import UUID
+
+from txmsg.message import ReceivedMessage, TransactionId, TransactionState
+
+O_co = TypeVar("O_co", covariant=True)
+
+
+class FenceStore(ABC, Generic[O_co]):
+    """A fence that an application keeps by itself. Give it to the producer as check_listener=, and as session=.
+
+    The store keeps one row per transaction, unique by its id, with the outcome 'commit' or 'rollback'. The transaction
+    writes 'commit' with its effects; whoever asks about a transaction without a row writes 'rollback'. So one of both
+    fails, and nothing commits after its message was dropped. All methods are called by several threads.
+
+    The type in brackets is that of what the decorated function gets: `class OrderFence(FenceStore[Connection])`.
+    """
+
+    reads_bodies: Final = False
+
+    @abstractmethod
+    def fence_id(self) -> UUID:
+        """A random id, made when it is first asked for, kept in the store, and the same ever after.
+
+        It must not go along into a copy of the store: brokers ask only the clients that can see the original.
+        """
+
+    @abstractmethod
+    def transaction(self, transaction_id: TransactionId) -> AbstractContextManager[O_co]:
+        """A context manager around the decorated function, which gets what it yields.
+
+        On entry it begins a transaction and writes the row 'commit'; if there is a row, it raises TransactionRefused.
+        At the end of the block it commits, and raises unless row *and* effects are certainly committed: also if the
+        transaction was ended, aborted or replaced by another inside. When the block raises, it rolls back, and lets the
+        exception out. It does not begin inside a transaction that others may roll back.
+        """
+
+    @abstractmethod
+    def outcome(self, transaction_id: TransactionId) -> TransactionState:
+        """COMMIT or ROLLBACK by the committed row, which is made 'rollback' if there is none. Idempotent.
+
+        UNKNOWN while the transaction is running, after a second at most: it must not wait for its end. A row 'rollback'
+        that is told is on disk, and read where writes go, never from a replica. May raise: that counts as UNKNOWN.
+        """
+
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        """As a CheckMessageListener."""
+        return self.outcome(message.transaction_id)
+
+
+class AsyncFenceStore(ABC, Generic[O_co]):
+    """The same for an AsyncProducer. All methods are awaited on the event loop of the producer."""
+
+    reads_bodies: Final = False
+
+    @abstractmethod
+    async def fence_id(self) -> UUID:
+        """See `FenceStore.fence_id`."""
+
+    @abstractmethod
+    def transaction(self, transaction_id: TransactionId) -> AbstractAsyncContextManager[O_co]:
+        """See `FenceStore.transaction`."""
+
+    @abstractmethod
+    async def outcome(self, transaction_id: TransactionId) -> TransactionState:
+        """See `FenceStore.outcome`."""
+
+    async def check(self, message: ReceivedMessage) -> TransactionState:
+        """As a CheckMessageListener."""
+        return await self.outcome(message.transaction_id)

@@ -1,0 +1,74 @@
+"""`txmsg rocketmq`: a gateway for RocketMQ's official clients."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.options import json_option, log_format_option
+from txmsg.cli.output import print_address
+from txmsg.logs import log_to_stderr, name_process
+from txmsg.rocketmq.server import GatewayConfig, serve
+from txmsg.runtime import loops
+from txmsg.runtime.signals import stop_on_signals
+from txmsg.settings.common import TlsConfig
+from txmsg.wire.address import check_address
+
+
+@click.command(
+    epilog=f"{EXAMPLE_FORMAT}\n"
+    "  txmsg rocketmq --broker 10.0.0.1:7700,10.0.0.2:7700\n\n"
+    "Prints `listening on HOST:PORT` when it is ready: this is what clients are given as endpoints. As many of them as "
+    "are needed run side by side. Where brokers authenticate, it acts as the user of TXMSG_TOKEN_FILE."
+)
+@click.option(
+    "--broker",
+    "brokers",
+    metavar="HOST:PORT[,HOST:PORT]...",
+    envvar="TXMSG_BROKER",
+    show_envvar=True,
+    default="localhost:7700",
+    show_default=True,
+    help="Brokers of the Notify database.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:8081",
+    show_default=True,
+    help="Where clients find it. Port 0 picks a free port.",
+)
+@click.option("--tls-cert", metavar="FILE", type=click.Path(path_type=Path), help="Its certificate: clients use TLS.")
+@click.option("--tls-key", metavar="FILE", type=click.Path(path_type=Path), help="The key of the certificate.")
+@click.option(
+    "--insecure", is_flag=True, help="Listens where other machines reach it, though its clients do not log in."
+)
+@log_format_option
+@json_option
+def rocketmq(
+    *,
+    brokers: str,
+    listen: str,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    insecure: bool,
+    log_format: str | None,
+    as_json: bool,
+) -> None:
+    """Let the official clients of RocketMQ 5 send and receive: Java, Go, Node, Rust, Python."""
+    config = GatewayConfig(
+        brokers=[check_address("--broker", each) for each in brokers.split(",")],
+        listen=listen,
+        tls=TlsConfig(cert=tls_cert, key=tls_key),
+        insecure=insecure,
+    )
+    log_to_stderr("warning", log_format or "text")
+    name_process("rocketmq")
+    loops.run(_serve(config, as_json=as_json))
+
+
+async def _serve(config: GatewayConfig, *, as_json: bool) -> None:
+    await serve(config, partial(print_address, as_json=as_json), stop_on_signals())

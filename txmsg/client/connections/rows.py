@@ -1,0 +1,76 @@
+# Generated from rows_async.py by `make generate`: change that one.
+
+"""The rows that commit with the effects, written on a connection of a driver."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from txmsg.checker.fence.driver import codes_of
+from txmsg.client.connections.statements import HANDLED_LATER, INSERT_FENCE, INSERT_INBOX, INSERT_OUTBOX
+from txmsg.connections.opening import Driver, driver_of
+from txmsg.errors import MisuseError, StorageError, TransactionRefused
+from txmsg.message import TransactionId
+
+_DUPLICATE: Final = frozenset({"23505", 1062, 1555, 2067})
+_NO_TABLE: Final = frozenset({"42P01", 1146})
+
+
+def write_fence(driver: Driver, connection: Any, transaction_id: TransactionId, fence_id: UUID) -> None:
+    """Raises TransactionRefused if there is a row of this id, MisuseError for the database of another fence."""
+    try:
+        written = driver.execute(connection, INSERT_FENCE, driver.id_of(transaction_id), driver.id_of(fence_id))
+    except Exception as exc:
+        if _is_duplicate(exc):
+            raise TransactionRefused(
+                f"transaction {transaction_id} must not commit: its fence row exists already, because a check has "
+                "decided ROLLBACK, or because the id was used before; run the operation again as a new transaction"
+            ) from exc
+        _refuse_absent_table(exc)
+        raise
+    if written != 1:
+        raise MisuseError(
+            f"the connection is not to the database of fence {fence_id}: checks would look for the transaction "
+            "elsewhere and drop its message; give session= and FenceCheckListener the same database"
+        )
+
+
+def record(driver: Driver, connection: Any, row: dict[str, object]) -> bool:
+    """Writes the row of a message that is handled. False: it was handled before."""
+    values = row["group_name"], str(row["message_id"]), row["generation"]
+    try:
+        driver.execute(connection, INSERT_INBOX, *values)
+    except Exception as exc:
+        if _is_duplicate(exc):
+            return False
+        _refuse_absent_table(exc)
+        raise
+    return not driver.is_found(connection, HANDLED_LATER, *values)
+
+
+def write_outbox(
+    connection: Any, group: str, transaction_id: TransactionId, stored_key: str | None, messages: str
+) -> None:
+    """Adds a row of the outbox in the transaction of the connection."""
+    driver = driver_of(connection)
+    assert driver is not None, "the transaction has begun on it"
+    try:
+        row = group, driver.id_of(transaction_id), stored_key, messages, len(messages)
+        driver.execute(connection, INSERT_OUTBOX, *row)
+    except Exception as exc:
+        _refuse_absent_table(exc)
+        raise
+
+
+def _is_duplicate(error: Exception) -> bool:
+    """Of the key: the only constraint that these rows can break."""
+    return not _DUPLICATE.isdisjoint(codes_of(error))
+
+
+def _refuse_absent_table(error: Exception) -> None:
+    if not _NO_TABLE.isdisjoint(codes_of(error)) or "no such table" in str(error):  # SQLite has no code for it
+        raise StorageError(
+            f"a table of txmsg is absent from the database that session= opens ({error}): call "
+            "txmsg.create_tables(connect) there, or give session= and FenceCheckListener the same database"
+        ) from error

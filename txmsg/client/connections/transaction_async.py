@@ -1,0 +1,111 @@
+"""A transaction on a connection of a driver, and the proof that what commits is the transaction that began.
+
+Nothing tells what application code does on such a connection. So a savepoint is set behind the flow's own row and
+released before COMMIT: a commit, a rollback, an implicit commit of MySQL and a deadlock all end the savepoint, and in a
+transaction that PostgreSQL has aborted its release fails. If it can be released, the row is in what commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final
+
+from txmsg.checker.fence.driver import codes_of
+from txmsg.connections.opening import AsyncDriver, opened_async
+from txmsg.errors import MisuseError
+from txmsg.logs import EventLog
+
+_log = EventLog(__name__)
+
+_SAVEPOINT: Final = "SAVEPOINT txmsg_own"
+_RELEASE: Final = "RELEASE SAVEPOINT txmsg_own"
+_IS_OVER: Final = frozenset({"3B001", "25P01", "25P02", 1305})
+"""How the release fails when there is no such savepoint, no transaction, an aborted one. SQLite has no code for it."""
+
+WriteRow = Callable[[AsyncDriver, Any], Awaitable[None]]
+
+
+class AsyncConnectionTransaction:
+    """A context manager around application code: the transaction that the flow owns, on a connection of `given`.
+
+    given: what a function that opens connections has returned. write_row: writes the flow's own row. An error is raised
+    unless the row is certainly in what has committed.
+    """
+
+    def __init__(self, given: Any, write_row: WriteRow | None, *, owner: str) -> None:
+        self._opened = opened_async(given, owner)
+        self._write_row = write_row
+        self._owner = owner
+        self._driver: AsyncDriver
+        self._connection: Any = None
+        self._transaction: Any = None
+
+    async def __aenter__(self) -> Any:
+        self._driver, self._connection = await self._opened.__aenter__()
+        try:
+            if self._driver.is_in_transaction(self._connection):
+                raise MisuseError(
+                    f"session= of {self._owner} gave a connection that is in a transaction already, which may still "
+                    "be rolled back: give a function that opens a connection of its own, or the block of a pool, such "
+                    "as pool.connection"
+                )
+            self._transaction = self._driver.transaction(self._connection)
+            await self._transaction.__aenter__()
+            try:
+                if self._write_row is not None:
+                    await self._write_row(self._driver, self._connection)
+                await self._driver.execute(self._connection, _SAVEPOINT)
+            except BaseException as exc:
+                await self._roll_back(exc)
+                raise
+        except BaseException as exc:
+            await self._opened.__aexit__(type(exc), exc, exc.__traceback__)
+            raise
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if value is not None:
+                await self._roll_back(value)
+            else:
+                await self._commit()
+        except BaseException as exc:
+            await self._opened.__aexit__(type(exc), exc, exc.__traceback__)
+            raise
+        await self._opened.__aexit__(kind, value, trace)
+
+    async def _commit(self) -> None:
+        try:
+            await self._prove()
+        except BaseException as exc:
+            await self._roll_back(exc)
+            raise
+        await self._transaction.__aexit__(None, None, None)
+
+    async def _prove(self) -> None:
+        try:
+            await self._driver.execute(self._connection, _RELEASE)
+        except Exception as exc:
+            if _IS_OVER.isdisjoint(codes_of(exc)) and "no such savepoint" not in str(exc):
+                raise
+            raise MisuseError(
+                f"the transaction of {self._owner} was ended or aborted inside it ({exc}): it commits at its end, and "
+                "nothing is left to commit; let errors of the database out, or use a savepoint for the part that may "
+                "fail, and leave out commit(), rollback(), `with connection:`, and statements that commit by "
+                "themselves, as DDL of MySQL does"
+            ) from exc
+
+    async def _roll_back(self, reason: BaseException) -> None:
+        try:
+            await self._transaction.__aexit__(type(reason), reason, reason.__traceback__)
+        except Exception as exc:  # noqa: BLE001 - the connection is gone: the caller is to see the first error
+            if exc is not reason:
+                _log.warning(
+                    "transaction.rollback_failed",
+                    "rolling back the session of %(function)s failed",
+                    function=self._owner,
+                    exc_info=True,
+                )

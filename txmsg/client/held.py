@@ -1,0 +1,106 @@
+"""What a consumer has of one broker and has not settled, and until when the broker leaves it to us.
+
+Knows no connection and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
+
+from txmsg.message import ReceivedMessage
+from txmsg.wire.v1.txmsg_pb2 import Receipt
+
+_OFFSET, _BODY = attrgetter("offset"), attrgetter("body")
+
+
+class Hand(NamedTuple):
+    """What was delivered together from one queue: the receipt of these messages, but for their offsets."""
+
+    queue_id: int
+    token: int
+    epoch: int
+
+    def receipt(self, offsets: Sequence[int]) -> Receipt:
+        """The receipt of some of them."""
+        return Receipt(queue_id=self.queue_id, token=self.token, epoch=self.epoch, offset=offsets)
+
+
+def hand_of(receipt: Receipt) -> Hand:
+    """The hand that a receipt is of."""
+    return Hand(receipt.queue_id, receipt.token, receipt.epoch)
+
+
+@dataclass(slots=True)
+class _OfHand:
+    """What is out of one hand, and until when the broker leaves it to us if it hears nothing more."""
+
+    sizes: dict[int, int]
+    """Of bodies, in bytes, by offset: of all that is in memory."""
+    until: float
+    lost: set[int] = field(default_factory=set)
+    """Offsets of those that the broker does not leave to us any more."""
+
+    @property
+    def ours(self) -> set[int]:
+        """The offsets of the others."""
+        return self.sizes.keys() - self.lost
+
+
+class Held:
+    """Messages received and not settled, by hand. count: of them. size_bytes: of their bodies."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self._by_hand: dict[Hand, _OfHand] = {}
+
+    def add(self, hand: Hand, messages: Sequence[ReceivedMessage], unreadable: Collection[int], until: float) -> None:
+        """These were delivered, and offsets without a message that can be read."""
+        self.count += len(messages) + len(unreadable)
+        # What came before from one queue and under one token came in this reply: a part are retries.
+        sizes = self._by_hand.setdefault(hand, _OfHand({}, until)).sizes
+        sizes.update(dict.fromkeys(unreadable, 0))
+        # Not from the columns: protobuf copies a body each time it is read.
+        sizes.update(zip(map(_OFFSET, messages), map(len, map(_BODY, messages)), strict=True))
+        self.size_bytes += sum(map(len, map(_BODY, messages)))
+
+    def drop(self, hand: Hand, offset: int) -> None:
+        """The message is not in memory any more."""
+        self.count -= 1
+        found = self._by_hand.get(hand)
+        if found is not None:
+            self.size_bytes -= found.sizes.pop(offset, 0)
+            if not found.sizes:
+                del self._by_hand[hand]
+
+    def holds(self, hand: Hand, offset: int, now: float) -> bool:
+        """Whether the broker leaves this message to us still."""
+        found = self._by_hand.get(hand)
+        return found is not None and offset in found.sizes and offset not in found.lost and now < found.until
+
+    def until_before(self, moment: float) -> list[Hand]:
+        """The hands that the broker leaves to us until then at most."""
+        return [hand for hand, found in self._by_hand.items() if found.until < moment]
+
+    def receipts(self, hands: Iterable[Hand]) -> list[Receipt]:
+        """Of what is ours of them."""
+        ours = [(hand, self._by_hand[hand].ours) for hand in hands if hand in self._by_hand]
+        return [hand.receipt(sorted(offsets)) for hand, offsets in ours if offsets]
+
+    def extend(self, hands: Iterable[Hand], until: float) -> None:
+        """The broker leaves them to us until then."""
+        for hand in hands:
+            if hand in self._by_hand:
+                self._by_hand[hand].until = until
+
+    def lose(self, receipt: Receipt) -> int:
+        """The broker does not leave these to us any more. How many of them were ours."""
+        found = self._by_hand.get(hand_of(receipt))
+        if found is None:
+            return 0
+        gone = found.ours.intersection(receipt.offset)
+        found.lost |= gone
+        return len(gone)

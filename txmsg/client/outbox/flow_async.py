@@ -1,0 +1,97 @@
+"""The flow around one call that goes on when no broker answers.
+
+As the classic one; but if the half messages cannot be stored in time, or earlier messages of the ordering key wait in
+the outbox, theirs are written there, in the business transaction. Nobody has to be told its outcome.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from txmsg.checker.fence.engines import in_session_async
+from txmsg.client.connections.rows_async import write_outbox
+from txmsg.client.flow_async import AsyncLocalTransaction, go_on_in_session
+from txmsg.client.half import Half
+from txmsg.client.halves_async import AsyncKeptHalves
+from txmsg.client.outbox import rows
+from txmsg.client.outbox.options import Outbox, ordering_key_of
+from txmsg.client.outbox.packed import packed
+from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
+from txmsg.message import Message, new_transaction_id
+
+_log = EventLog(__name__)
+
+R = TypeVar("R")
+
+
+async def run_in_session(
+    producer: AsyncKeptHalves,
+    messages: Sequence[Message],
+    factory: Callable[[], Any],
+    work: Callable[[Any], Awaitable[R]],
+    *,
+    owner: str,
+    outbox: Outbox,
+) -> R:
+    """Half messages, or a row of the outbox; `work` in a session of `factory` behind its fence row; commit."""
+    key = ordering_key_of(messages, owner)
+    assert producer.fence is not None, "the decorator asks for one"
+    fence = producer.fence
+    half = await half_unless_away(
+        producer, messages, outbox, None if key is None else lambda: fence._run(rows.has_key, producer.group, key)
+    )
+    if half is not None:
+        return await go_on_in_session(producer, half, factory, work, owner=owner)
+    transaction_id = new_transaction_id()  # of which there is no half, also if one of this call was stored after all
+    kept = packed(transaction_id, producer._as_sent(messages))
+
+    async def keep_and_work(session: Any) -> R:
+        if isinstance(session, AsyncSession):
+            await in_session_async(session, rows.write, producer.group, transaction_id, key, kept)
+        else:
+            await write_outbox(
+                session, producer.group, transaction_id, None if key is None else rows.stored_key(key), kept
+            )
+        return await work(session)
+
+    result = await AsyncLocalTransaction(fence, transaction_id, owner).run(factory, keep_and_work)
+    producer._outbox.note_written()
+    return result
+
+
+async def half_unless_away(
+    producer: AsyncKeptHalves,
+    messages: Sequence[Message],
+    outbox: Outbox,
+    is_behind_kept: Callable[[], Awaitable[bool]] | None,
+) -> Half | None:
+    """The half messages, stored. None: they are to be kept. Raises BrokerUnavailable when no more can be.
+
+    is_behind_kept: whether earlier messages of their ordering key are in the outbox, if they have one.
+    """
+    state = producer._outbox
+    is_to_try = state.gate.may_try(time.monotonic())
+    if is_to_try and is_behind_kept is not None:
+        is_to_try = not await is_behind_kept()
+    if not is_to_try:
+        state.check_room(outbox, producer.group)
+        return None
+    try:
+        half = await producer._half(messages, None, carry_context=True, wait_s=outbox.wait_s)
+    except BrokerUnavailable as exc:
+        if state.gate.note_away(time.monotonic()):
+            _log.warning(
+                "outbox.begun",
+                "messages of group %(group)s are kept in its outbox: %(error)s",
+                group=producer.group,
+                error=exc,
+            )
+        state.check_room(outbox, producer.group, exc)
+        return None
+    state.gate.note_answer()
+    return half

@@ -1,0 +1,51 @@
+"""Messages <-> the text of a row: a SendRequest, as a broker would have been sent, in base64. Pure."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from txmsg.client.batch import SendEntry, columns_of
+from txmsg.errors import ProtocolError
+from txmsg.message import Message, TransactionId, datetime_of_us
+from txmsg.wire.headers import unpack_headers
+from txmsg.wire.v1.txmsg_pb2 import MessageColumns, SendRequest
+
+
+def packed(transaction_id: TransactionId, messages: Sequence[Message]) -> str:
+    """Due times become absolute. Raises InvalidMessage and MessageTooLarge, as sending does."""
+    entry = SendEntry(transaction_id.bytes, messages, None)
+    return b64encode(SendRequest(batches=columns_of([entry])).SerializeToString()).decode()
+
+
+def unpacked(text: str) -> tuple[list[Message], int]:
+    """The messages in their order, and when they were born. Raises ProtocolError."""
+    try:
+        request = SendRequest.FromString(b64decode(text, validate=True))
+        placed = [
+            (columns.n[row] if columns.n else 0, _message(columns, row), columns.born_at_us[row])
+            for columns in request.batches
+            for row in range(len(columns.body))
+        ]
+    except (DecodeError, binascii.Error, IndexError) as exc:
+        raise ProtocolError(f"{len(text)} characters of the outbox are not messages") from exc
+    if not placed:
+        raise ProtocolError(f"{len(text)} characters of the outbox hold no message")
+    placed.sort(key=lambda each: each[0])
+    return [message for _, message, _ in placed], placed[0][2]
+
+
+def _message(columns: MessageColumns, row: int) -> Message:
+    deliver_at_us = columns.deliver_at_us[row] if columns.deliver_at_us else 0
+    return Message(
+        columns.topic,
+        columns.body[row],
+        key=(columns.key[row] if columns.key else "") or None,
+        tag=(columns.tag[row] if columns.tag else "") or None,
+        headers=unpack_headers(columns.headers[row] if columns.headers else None),
+        ordering_key=(columns.ordering_key[row] if columns.ordering_key else "") or None,
+        deliver_at=datetime_of_us(deliver_at_us) if deliver_at_us else None,
+    )

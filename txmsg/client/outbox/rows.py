@@ -1,0 +1,356 @@
+"""The rows of the outbox. `write` runs in the caller's transaction; each other step owns its transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+from sqlalchemy import Connection, Select, bindparam, delete, exc, func, insert, literal, or_, select, text, update
+from sqlalchemy.orm import Session
+
+from txmsg.checker.fence.business_row import refuse_absent_tables
+from txmsg.checker.fence.check import transaction
+from txmsg.errors import MessageTooLarge, MisuseError
+from txmsg.message import TransactionId
+from txmsg.tables import Ago, fence_identity_table, fence_table, outbox_table, outbox_turn_table
+
+ROWS_PER_PAGE: Final = 500
+BYTES_PER_PAGE: Final = 8 * 1024 * 1024
+"""Of the rows that are read into memory at once; one may be larger."""
+TURN_S: Final = 15.0
+"""After so long without a word of its holder, another process takes the turn to relay. Longer than a page takes."""
+PACKET_CHECKED_BYTES: Final = 1024 * 1024
+"""A row of MySQL that is larger is compared with what the server takes; each server takes this by default."""
+_PACKET_ROOM_BYTES: Final = 16 * 1024
+_REFUSED_SIZE_MAX: Final = 2000
+
+_outbox = outbox_table.c
+_turn = outbox_turn_table.c
+_NOW: Final = Ago(literal(0, literal_execute=True))
+_TURN_BEGAN: Final = Ago(literal(TURN_S, literal_execute=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The messages of one transaction."""
+
+    seq: int
+    transaction_id: TransactionId
+    ordering_key: str | None
+    """As it is stored."""
+    messages: str
+    """Packed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a process sees of the outbox of its producer group without counting.
+
+    rows, refused: as the relay that has the turn counted them last. is_taken: another one has the turn.
+    """
+
+    rows: int
+    refused: int
+    oldest_s: float
+    is_taken: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What waits in the outbox of one producer group. oldest_s: the age of the oldest row; 0 without one."""
+
+    group: str
+    rows: int
+    refused: int
+    size_bytes: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A row, as an operator sees it. refused: what the brokers said, or None."""
+
+    seq: int
+    group: str
+    transaction_id: TransactionId
+    ordering_key: str | None
+    messages: str
+    written_at: datetime
+    refused: str | None
+
+
+# ---- around a call
+
+
+def write(session: Session, group: str, transaction_id: TransactionId, key: str | None, messages: str) -> None:
+    """Adds a row in the transaction of the session. Raises StorageError without the table, MessageTooLarge."""
+    if len(messages) > PACKET_CHECKED_BYTES and session.get_bind().dialect.name in ("mysql", "mariadb"):
+        check_packet(session.scalar(text("SELECT @@max_allowed_packet")) or 0, len(messages))
+    try:
+        session.execute(
+            insert(outbox_table).values(
+                group_name=group,
+                transaction_id=transaction_id,
+                ordering_key=None if key is None else stored_key(key),
+                messages=messages,
+                size_bytes=len(messages),
+            )
+        )
+    except (exc.ProgrammingError, exc.OperationalError) as error:
+        refuse_absent_tables(session.connection().engine, error, outbox_table)
+        raise
+
+
+def check_packet(allowed_bytes: int, size_bytes: int) -> None:
+    """Raises MessageTooLarge for a row that a server of MySQL would not take: it closes the connection instead."""
+    if size_bytes + _PACKET_ROOM_BYTES > allowed_bytes:
+        raise MessageTooLarge(
+            f"the messages of this call take {size_bytes} bytes in the outbox, and the business database takes packets "
+            f"of {allowed_bytes} bytes: raise its max_allowed_packet, or send a reference to the data"
+        )
+
+
+_SELECT_KEY = (
+    select(_outbox.seq)
+    .where(_outbox.group_name == bindparam("group"), _outbox.ordering_key == bindparam("key"))
+    .limit(1)
+)
+
+
+def has_key(connection: Connection, group: str, key: str) -> bool:
+    """Whether a committed row has this ordering key. Raises StorageError where there is no such table."""
+    with _table_is_there(connection), connection.begin():
+        return connection.execute(_SELECT_KEY, {"group": group, "key": stored_key(key)}).first() is not None
+
+
+# ---- the relay
+
+
+def look(connection: Connection, group: str, holder: UUID) -> Look | None:
+    """What waits for a group, by two reads of one row each. None: nothing."""
+    with _table_is_there(connection), connection.begin():
+        first = connection.execute(
+            select(_outbox.written_at, _NOW).where(_outbox.group_name == group).order_by(_outbox.seq).limit(1)
+        ).first()
+        if first is None:
+            return None
+        turn = connection.execute(
+            select(_turn.holder, _turn.waiting, _turn.refused, _turn.taken_at >= _TURN_BEGAN).where(
+                _turn.group_name == group
+            )
+        ).first()
+    written_at, now = first
+    taken_by, waiting, refused, is_held = turn or (None, 0, 0, False)
+    return Look(
+        rows=max(1, waiting),  # its holder has not counted yet
+        refused=refused,
+        oldest_s=max(0.0, (now - written_at).total_seconds()),
+        is_taken=bool(is_held) and taken_by != holder,
+    )
+
+
+def count(connection: Connection, group: str, holder: UUID) -> tuple[int, int]:
+    """Counts the rows of a group, and how many of them are refused; noted beside the turn, for the other processes."""
+    with connection.begin():
+        found = connection.execute(
+            select(func.count(), func.count(_outbox.refused)).where(_outbox.group_name == group)
+        ).one()
+        noting = update(outbox_turn_table).where(_turn.group_name == group, _turn.holder == holder)
+        connection.execute(noting.values(waiting=found[0], refused=found[1]))
+    return found[0], found[1]
+
+
+def take_turn(connection: Connection, group: str, holder: UUID) -> bool:
+    """Takes, or keeps, the turn to relay. It saves work that would be done twice; nothing else rests on it."""
+    mine_or_left = or_(_turn.holder == holder, _turn.taken_at < _TURN_BEGAN)
+    taking = update(outbox_turn_table).where(_turn.group_name == group, mine_or_left)
+    with connection.begin():
+        if connection.execute(taking.values(holder=holder, taken_at=_NOW)).rowcount == 1:
+            return True
+    try:
+        with connection.begin():
+            connection.execute(insert(outbox_turn_table).values(group_name=group, holder=holder, taken_at=_NOW))
+    except exc.IntegrityError:
+        return False  # another one's
+    return True
+
+
+def seize_turn(connection: Connection, group: str, holder: UUID) -> bool:
+    """Takes the turn, whoever has it."""
+    with connection.begin():
+        connection.execute(delete(outbox_turn_table).where(_turn.group_name == group, _turn.holder != holder))
+    return take_turn(connection, group, holder)
+
+
+def leave_turn(connection: Connection, group: str, holder: UUID) -> None:
+    """Lets another process relay at once."""
+    with connection.begin():
+        connection.execute(delete(outbox_turn_table).where(_turn.group_name == group, _turn.holder == holder))
+
+
+def page(connection: Connection, group: str, after: int, with_refused: bool) -> list[Row]:
+    """The next rows to be relayed behind row `after`, in order: some hundreds, or some megabytes.
+
+    Left out are those of an ordering key of which an earlier row still waits; and, unless with_refused, rows that were
+    refused, with those of their key.
+    """
+    with connection.begin():
+        sizes = connection.execute(_relayable(group, after, with_refused=with_refused)).all()
+        seqs: list[int] = []
+        left_bytes = BYTES_PER_PAGE
+        for seq, size_bytes in sizes:
+            left_bytes -= size_bytes
+            if seqs and left_bytes < 0:
+                break
+            seqs.append(seq)
+        found = connection.execute(
+            select(_outbox.seq, _outbox.transaction_id, _outbox.ordering_key, _outbox.messages)
+            .where(_outbox.seq.in_(seqs))
+            .order_by(_outbox.seq)
+        ).all()
+    return [
+        Row(seq=seq, transaction_id=TransactionId(id_), ordering_key=key, messages=messages)
+        for seq, id_, key, messages in found
+    ]
+
+
+def _relayable(group: str, after: int, *, with_refused: bool) -> Select[int, int]:
+    # The earlier rows of a key are looked for each time: a transaction may commit a row after later ones were relayed,
+    # and a call that came after it, with the same key, be behind those.
+    earlier = outbox_table.alias("earlier")
+    is_in_the_way = earlier.c.seq <= after
+    if not with_refused:
+        is_in_the_way = or_(is_in_the_way, earlier.c.refused.is_not(None))
+    waits_for_key = (
+        select(earlier.c.seq)
+        .where(
+            earlier.c.group_name == _outbox.group_name,
+            earlier.c.ordering_key == _outbox.ordering_key,
+            is_in_the_way,
+        )
+        .exists()
+    )
+    statement = (
+        select(_outbox.seq, _outbox.size_bytes)
+        .where(_outbox.group_name == group, _outbox.seq > after, ~waits_for_key)
+        .order_by(_outbox.seq)
+        .limit(ROWS_PER_PAGE)
+    )
+    return statement if with_refused else statement.where(_outbox.refused.is_(None))
+
+
+def finish(connection: Connection, fence_id: UUID, relayed: Mapping[int, TransactionId]) -> bool:
+    """Deletes rows, and writes the fence rows of the transactions that their messages are halves of now.
+
+    True: it is on disk. False, and nothing is changed by this call: a row was gone, or a check-back has decided one of
+    the transactions. Raises MisuseError where the fence is another one now.
+    """
+    try:
+        with transaction(connection):
+            # First: SQLite refuses at once to write after it has read, if another one has written meanwhile.
+            gone = delete(outbox_table).where(_outbox.seq.in_(list(relayed)))
+            if connection.execute(gone).rowcount != len(relayed):
+                connection.rollback()
+                return False
+            if connection.scalar(select(fence_identity_table.c.fence_id)) != fence_id:
+                raise MisuseError(
+                    f"the fence id of {connection.engine.url} has changed since this process started: start it again"
+                )
+            fenced = [{"transaction_id": each, "outcome": "commit"} for each in relayed.values()]
+            connection.execute(insert(fence_table), fenced)
+    except exc.IntegrityError:
+        return False
+    return True
+
+
+def ready(connection: Connection, relayed: Mapping[int, TransactionId]) -> set[int]:
+    """Which of these rows are there, without a fence row of their transaction: `finish` can do them."""
+    decided = select(fence_table.c.transaction_id).where(fence_table.c.transaction_id.in_(list(relayed.values())))
+    with connection.begin():
+        there = set(connection.scalars(select(_outbox.seq).where(_outbox.seq.in_(list(relayed)))))
+        ids = {TransactionId(each) for each in connection.scalars(decided)}
+    return {seq for seq, transaction_id in relayed.items() if seq in there and transaction_id not in ids}
+
+
+def note_refused(connection: Connection, refused: Sequence[tuple[int, str]]) -> None:
+    """Notes why rows were refused."""
+    with connection.begin():
+        for seq, why in refused:
+            connection.execute(update(outbox_table).where(_outbox.seq == seq).values(refused=why[:_REFUSED_SIZE_MAX]))
+
+
+# ---- for operators
+
+
+def waiting(connection: Connection) -> list[Waiting]:
+    """What waits, by producer group."""
+    with _table_is_there(connection), connection.begin():
+        found = connection.execute(
+            select(
+                _outbox.group_name,
+                func.count(),
+                func.count(_outbox.refused),
+                func.sum(_outbox.size_bytes),
+                func.min(_outbox.written_at),
+                _NOW,
+            ).group_by(_outbox.group_name)
+        ).all()
+    return [
+        Waiting(
+            group=group,
+            rows=rows,
+            refused=refused,
+            size_bytes=int(size_bytes),
+            oldest_s=max(0.0, (now - oldest).total_seconds()),
+        )
+        for group, rows, refused, size_bytes, oldest, now in found
+    ]
+
+
+def listed(connection: Connection, group: str | None, limit: int) -> list[Listed]:
+    """The oldest rows, of one group or of all."""
+    statement = select(outbox_table).order_by(_outbox.seq).limit(limit)
+    if group is not None:
+        statement = statement.where(_outbox.group_name == group)
+    with _table_is_there(connection), connection.begin():
+        found = connection.execute(statement).all()
+    return [
+        Listed(
+            seq=row.seq,
+            group=row.group_name,
+            transaction_id=TransactionId(row.transaction_id),
+            ordering_key=None if row.ordering_key is None else unquote(row.ordering_key),
+            messages=row.messages,
+            written_at=row.written_at,
+            refused=row.refused,
+        )
+        for row in found
+    ]
+
+
+def remove(connection: Connection, seqs: Iterable[int] | None) -> int:
+    """Deletes rows, or all: their messages are never delivered. How many there were."""
+    statement = delete(outbox_table)
+    if seqs is not None:
+        statement = statement.where(_outbox.seq.in_(list(seqs)))
+    with _table_is_there(connection), connection.begin():
+        return connection.execute(statement).rowcount
+
+
+def stored_key(key: str) -> str:
+    """An ordering key as the table has it."""
+    return quote(key, safe="")
+
+
+@contextmanager
+def _table_is_there(connection: Connection) -> Iterator[None]:
+    try:
+        yield
+    except (exc.ProgrammingError, exc.OperationalError) as error:
+        refuse_absent_tables(connection.engine, error, outbox_table)
+        raise

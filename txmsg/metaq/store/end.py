@@ -1,0 +1,298 @@
+"""The end of a log, where it grows: frames are placed, synced for all that wait, and seen by readers when they may be.
+
+Does not say who may append, nor to what: `log` does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from txmsg.errors import MisuseError, StorageError
+from txmsg.logs import EventLog
+from txmsg.metaq.format.frame import (
+    HOLES,
+    BadFrame,
+    Buffer,
+    Header,
+    Kind,
+    Payload,
+    header_crc_of,
+    hole,
+    hole_end_of,
+    pack,
+)
+from txmsg.metaq.store.ahead import AHEAD_MAX, Ahead, forget_doubt, queues_in_doubt
+from txmsg.metaq.store.cells import Cell
+from txmsg.metaq.store.commit_log import CommitLogWriter
+from txmsg.metaq.store.queues import QueueEnd, Queues
+from txmsg.metaq.store.recovery import replay
+from txmsg.metaq.store.state import Identity, QueueKey, write_identity
+
+_log = EventLog(__name__)
+
+
+class Append(NamedTuple):
+    """A batch for one queue. base_offset: where it must begin, or None: at the queue's end.
+
+    A queue that nothing was ever appended to begins at base_offset. is_mirrored: the messages stand elsewhere under
+    these offsets, and their producer appends them again when a power cut has taken them. due_at_us: the batch waits
+    until then, and the offset that its append returns is not that of its queue.
+    """
+
+    topic: str
+    queue: int
+    payload: Payload
+    base_offset: int | None = None
+    is_mirrored: bool = False
+    due_at_us: int | None = None
+
+
+Placed: TypeAlias = tuple[QueueEnd, Cell, int]
+"""A frame that was placed: its queue, its cell, and the offset after it."""
+
+
+class LogEnd:
+    """The end of a log that is open. Methods need `lock` unless they say otherwise.
+
+    position: where it goes on; all before it is on disk. on_rolled: told that a file is finished.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        identity: Identity,
+        queues: Queues,
+        *,
+        position: int,
+        file_size_bytes_max: int,
+        on_rolled: Callable[[], None],
+    ) -> None:
+        self.lock = threading.Lock()
+        """The order of appends."""
+        self.root = root
+        self.identity = identity
+        self.queues = queues
+        self.own: set[QueueKey] = set()
+        """What was appended to, but for what is mirrored."""
+        self.is_closed = False
+        self._syncing = threading.Lock()  # one fdatasync at a time, for all that wait; taken before `lock`
+        self._ahead = Ahead(root)
+        self._unseen: OSError | None = None  # why cells of what was appended are not written yet
+        self._on_rolled = on_rolled
+        self.writer = CommitLogWriter(
+            root / "commitlog",
+            end=position,
+            file_size_bytes_max=file_size_bytes_max,
+            on_failure=self._ahead.spoil,
+        )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nothing is appended or synced meanwhile. Holds `lock`."""
+        with self._syncing, self.lock:
+            yield
+
+    def require_usable(self) -> None:
+        """Raises StorageError, or MisuseError when it was closed."""
+        if self.writer.failed is not None:
+            raise StorageError(
+                f"the log {self.root} accepts no more appends: {self.writer.failed}"
+            ) from self.writer.failed
+        if self.is_closed:
+            raise MisuseError(f"the log {self.root} is closed: open it again")
+        if self._unseen is not None:
+            self.write_cells(self.writer.synced)
+        if self._unseen is not None:
+            raise StorageError(
+                f"the log {self.root} is full: {self._unseen.strerror}; nothing was appended, and the messages before "
+                "it are on disk but not visible until there is space"
+            ) from self._unseen
+
+    # ---- appending
+
+    def place(self, appends: Sequence[Append]) -> list[Placed]:
+        """Writes frames to the end of the log: all of them, and into one file, or none."""
+        parts, placed, size = self.foreseen(appends)
+        if not self.writer.room(size):
+            self.writer.roll()
+            self.write_cells(self.writer.synced)
+            self._on_rolled()
+            parts, placed, _ = self.foreseen(appends)  # for where they stand now
+        self.writer.append(parts, sum(end - cell.base_offset for _, cell, end in placed))
+        return placed
+
+    def foreseen(self, appends: Sequence[Append]) -> tuple[list[Buffer], list[Placed], int]:
+        """The frames as they will stand at the end of the log, in parts, and their size. Moves nothing yet.
+
+        Raises MisuseError for a base_offset that is not the queue's end, and as `Queues.of`.
+        """
+        parts: list[Buffer] = []
+        placed: list[Placed] = []
+        ends: dict[QueueEnd, int] = {}
+        position = self.writer.end
+        for topic, number, payload, base_offset, *_ in appends:
+            queue = self.queues.of(topic, number)
+            at = ends.get(queue, queue.end)
+            if base_offset is not None and base_offset != at:
+                if not queue.is_new or queue in ends:
+                    raise MisuseError(
+                        f"offset {base_offset} of topic {topic} queue {number}: the next one is {at}; nothing was "
+                        "appended"
+                    )
+                at = base_offset
+            frame = pack(
+                payload,
+                queue.name,
+                number,
+                at,
+                position=position,
+                log_id=self.identity.log_id,
+                synced=self.writer.synced,
+                generation=self.identity.generation,
+            )
+            parts += frame
+            size = sum(map(len, frame))
+            crc = header_crc_of(frame)
+            end = hole_end_of(payload) if payload.kind in HOLES else at + payload.count
+            placed.append((queue, Cell(at, position, size, payload.count, payload.last_stored_at_us, crc), end))
+            ends[queue] = end
+            position += size
+        return parts, placed, position - self.writer.end
+
+    def bases(self, appends: Sequence[Append]) -> list[int]:
+        """The offsets at which these batches of messages will begin, each where its queue ends."""
+        bases: list[int] = []
+        ends: dict[QueueEnd, int] = {}
+        for append in appends:
+            queue = self.queues.of(append.topic, append.queue)
+            bases.append(ends.get(queue, queue.end))
+            ends[queue] = bases[-1] + append.payload.count
+        return bases
+
+    def note(self, placed: Sequence[Placed]) -> None:
+        """Moves the ends of queues."""
+        for queue, cell, end in placed:
+            self.queues.add(queue, cell, end)
+
+    def name_early(self, queues: Collection[QueueKey]) -> None:
+        """Has the log say first that messages of these queues may be seen before they are on disk. Raises StorageError.
+
+        Raises InvalidName and MisuseError for what cannot be a queue.
+        """
+        if new := {queue for queue in queues if queue not in self._ahead}:
+            for queue in new:
+                self.queues.of(*queue)
+            self._ahead.name(new)
+
+    def pass_over_doubt(self, now_us: int) -> None:
+        """Marks offsets as missing that may have been given out before a power cut took their messages."""
+        if queues := queues_in_doubt(self.root):
+            ends = [self.queues.of(*queue).end + AHEAD_MAX for queue in queues]
+            self.note(
+                self.place(
+                    [Append(*queue, hole(end, now_us, Kind.PASSED)) for queue, end in zip(queues, ends, strict=True)]
+                )
+            )
+            self.settle()
+            _log.warning(
+                "log.not_closed",
+                "the log %(log)s was not closed before the machine stopped: what its timed topics appended last may be "
+                "gone, and %(queues)d queues pass over %(offsets)d offsets each, which readers are told of",
+                log=self.root,
+                queues=len(queues),
+                offsets=AHEAD_MAX,
+            )
+        forget_doubt(self.root)
+
+    def cut(self, topic: str, queue: int, begin: int, payloads: Sequence[Payload]) -> None:
+        """Has a queue go on at `begin`, with these; what was there is void. On disk on return. Needs `alone`."""
+        end = self.queues.of(topic, queue)
+        end_before, end.end = end.end, begin
+        try:
+            placed = self.place([Append(topic, queue, payload) for payload in payloads])
+        except StorageError:
+            end.end = end_before
+            raise
+        self.writer.sync()
+        try:
+            end.cut(self.queues.files, begin)
+        except OSError as exc:
+            self.writer.fail(f"cells of topic {topic} queue {queue} cannot be cut: {exc.strerror}; open it again")
+            raise
+        self.note(placed)
+        self.write_cells(self.writer.end)
+
+    def take_frames(self, first: int, frames: memoryview, headers: Sequence[Header]) -> None:
+        """Appends what another log has at the same position: see `Log.take_frames`. Needs `alone`."""
+        self.require_usable()
+        writer = self.writer
+        if first != writer.first and first == writer.end:
+            writer.roll()
+            self._on_rolled()
+        if (first, headers[0].position) != (writer.first, writer.end):
+            raise BadFrame(
+                f"frames at position {headers[0].position} of file {first} came, where {writer.end} of file "
+                f"{writer.first} is expected"
+            )
+        if headers[-1].generation > self.identity.generation:
+            self.begin_generation(headers[-1].generation)
+        writer.append([frames], 0)
+        writer.sync()
+        for header in headers:
+            if header.kind is not Kind.PAD:
+                at = header.position - headers[0].position
+                replay(header, self.queues, lambda at=at, header=header: frames[at : at + header.size_bytes])  # type: ignore[misc]
+        self.write_cells(writer.end)  # what has no room is said by the next call: these frames are on disk
+
+    def begin_generation(self, generation: int) -> None:
+        """Has later frames be of this generation of the log. On disk on return."""
+        identity = Identity(self.identity.log_id, generation)
+        write_identity(self.root, identity)
+        self.identity = identity
+
+    # ---- to disk, and to readers
+
+    def write_cells(self, up_to: int, only: Sequence[QueueEnd] | None = None) -> None:
+        """Lets readers see frames before this position. What cannot be written waits; `require_usable` tries again."""
+        try:
+            self.queues.write(up_to, only)
+            self._unseen = None
+        except OSError as exc:
+            self._unseen = exc
+
+    def settle(self) -> None:
+        """Everything that was appended is on disk and visible. Needs `alone`. Raises StorageError."""
+        self.require_usable()
+        self.writer.sync()
+        self.write_cells(self.writer.synced)
+        self.require_usable()
+
+    def sync(self, position: int) -> None:
+        """Returns when everything before this position is on disk, and seen by readers. Without `lock`."""
+        with self._syncing:  # a second caller finds its work done by the first
+            if self.writer.synced < position:
+                if self.writer.failed is not None:
+                    raise self.writer.failed
+                self.writer.sync()
+            with self.lock:
+                self.write_cells(self.writer.synced)
+
+    @property
+    def has_unseen(self) -> bool:
+        """Whether something is not on disk yet, or not visible."""
+        return self.writer.synced < self.writer.end or self._unseen is not None
+
+    def close(self, *, is_whole: bool) -> None:
+        """Syncs and closes. is_whole: nobody need look for what may have been lost. Without `lock`."""
+        with self.alone():  # an append that was under way has ended, or finds its work done
+            try:
+                self.writer.close()
+                self.write_cells(self.writer.synced)
+                if self.writer.failed is None and is_whole:
+                    self._ahead.forget()
+            finally:
+                self._ahead.close()

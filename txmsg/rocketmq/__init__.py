@@ -1,0 +1,13 @@
+"""The gateway of RocketMQ's official clients: their gRPC protocol in front of txmsg's brokers, which stay as they are.
+
+status     what went wrong, as the codes that clients know
+ids        message ids, tags, and receipt handles, which are texts to RocketMQ's clients
+codec      messages of both worlds, one as the other
+senders    sends, half messages and outcomes
+receivers  receives, acknowledgements, refusals, and the renewal of what push consumers hold
+clients    who is connected, and whom to ask what became of a transaction
+api        the service apache.rocketmq.v2.MessagingService
+server     serves it
+
+It is a process of its own, as many as are needed: a call costs gRPC for Python several times what it costs a broker.
+"""

@@ -1,0 +1,346 @@
+"""The service apache.rocketmq.v2.MessagingService: requests become calls of senders, receivers and clients.
+
+What a client can mend is told in the status of a reply, as RocketMQ does; a call fails only for a method that is not
+served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+from txmsg.errors import TxmsgError
+from txmsg.logs import EventLog
+from txmsg.message import TransactionState, now_us
+from txmsg.rocketmq.clients import Client, Clients
+from txmsg.rocketmq.codec import BODY_SIZE_BYTES_MAX, delivered_message, group_of, message_of, topic_of
+from txmsg.rocketmq.ids import Handle, tags_of_filter, transaction_of_id
+from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Receivers
+from txmsg.rocketmq.routes import Routes
+from txmsg.rocketmq.senders import Senders
+from txmsg.rocketmq.status import OK, Refused, status_of
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+
+_log = EventLog(__name__)
+
+SERVICE: Final = "apache.rocketmq.v2.MessagingService"
+INVISIBLE_S: Final = (10.0, 12 * 3600.0)
+_RECEIVED_MAX: Final = 32
+_WAIT_S_MAX: Final = 20.0
+_WAIT_MARGIN_S: Final = 1.0
+"""So much before a call's deadline it is answered."""
+_ATTEMPTS_MAX: Final = 17
+_CLIENT_ID: Final = "x-mq-client-id"
+_STATES: Final = {pb.COMMIT: TransactionState.COMMIT, pb.ROLLBACK: TransactionState.ROLLBACK}
+
+Call = grpc.aio.ServicerContext[Any, Any]
+RequestT = TypeVar("RequestT")
+ReplyT = TypeVar("ReplyT")
+
+
+class Api:
+    """The methods that official clients call."""
+
+    def __init__(self, senders: Senders, receivers: Receivers, clients: Clients, routes: Routes) -> None:
+        self._senders = senders
+        self._receivers = receivers
+        self._clients = clients
+        self._routes = routes
+        self.stopping = asyncio.Event()
+        """Set: receives wait no more, and Telemetry streams end."""
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """What a server of grpc.aio adds."""
+        unary: dict[str, tuple[Callable[[Any, str], Awaitable[Any]], Any, Any]] = {
+            "QueryRoute": (self.query_route, pb.QueryRouteRequest, pb.QueryRouteResponse),
+            "QueryAssignment": (self.query_assignment, pb.QueryAssignmentRequest, pb.QueryAssignmentResponse),
+            "Heartbeat": (self.heartbeat, pb.HeartbeatRequest, pb.HeartbeatResponse),
+            "NotifyClientTermination": (
+                self.terminated,
+                pb.NotifyClientTerminationRequest,
+                pb.NotifyClientTerminationResponse,
+            ),
+            "SendMessage": (self.send, pb.SendMessageRequest, pb.SendMessageResponse),
+            "EndTransaction": (self.end_transaction, pb.EndTransactionRequest, pb.EndTransactionResponse),
+            "RecallMessage": (self.recall, pb.RecallMessageRequest, pb.RecallMessageResponse),
+            "AckMessage": (self.acknowledge, pb.AckMessageRequest, pb.AckMessageResponse),
+            "ForwardMessageToDeadLetterQueue": (
+                self.bury,
+                pb.ForwardMessageToDeadLetterQueueRequest,
+                pb.ForwardMessageToDeadLetterQueueResponse,
+            ),
+            "ChangeInvisibleDuration": (
+                self.change_invisible,
+                pb.ChangeInvisibleDurationRequest,
+                pb.ChangeInvisibleDurationResponse,
+            ),
+        }
+        methods: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(
+                _answered(name, method, reply),
+                request_deserializer=request.FromString,
+                response_serializer=reply.SerializeToString,
+            )
+            for name, (method, request, reply) in unary.items()
+        }
+        methods["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
+            self.receive,
+            request_deserializer=pb.ReceiveMessageRequest.FromString,
+            response_serializer=pb.ReceiveMessageResponse.SerializeToString,
+        )
+        methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
+            self.telemetry,
+            request_deserializer=pb.TelemetryCommand.FromString,
+            response_serializer=pb.TelemetryCommand.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    # ---- who is there, and where
+
+    async def query_route(self, request: pb.QueryRouteRequest, _: str) -> pb.QueryRouteResponse:
+        queues = await self._routes.queues(topic_of(request.topic), request.endpoints)
+        return pb.QueryRouteResponse(status=OK, message_queues=queues)
+
+    async def query_assignment(self, request: pb.QueryAssignmentRequest, _: str) -> pb.QueryAssignmentResponse:
+        """Every member of a group polls every broker, which gives each message to one of them."""
+        group_of(request.group)
+        queues = await self._routes.queues(topic_of(request.topic), request.endpoints)
+        return pb.QueryAssignmentResponse(
+            status=OK, assignments=[pb.Assignment(message_queue=queue) for queue in queues]
+        )
+
+    async def heartbeat(self, _: pb.HeartbeatRequest, client_id: str) -> pb.HeartbeatResponse:
+        self._receivers.heard(client_id)
+        return pb.HeartbeatResponse(status=OK)
+
+    async def terminated(
+        self, _: pb.NotifyClientTerminationRequest, client_id: str
+    ) -> pb.NotifyClientTerminationResponse:
+        self._receivers.left(client_id)
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+    async def telemetry(self, frames: AsyncIterator[pb.TelemetryCommand], call: Call) -> None:
+        """A client's stream: it says what it is, and is asked what became of transactions."""
+        try:
+            client = Client(_client_id(call))
+        except Refused as exc:
+            await call.write(pb.TelemetryCommand(status=status_of(exc)))
+            return
+        self._clients.attach(client)
+        reading = asyncio.create_task(self._read(client, frames))
+        stopping = asyncio.create_task(self.stopping.wait())
+        getting: asyncio.Task[pb.TelemetryCommand] | None = None
+        try:
+            while not (reading.done() or stopping.done()):
+                getting = asyncio.create_task(client.commands.get())
+                await asyncio.wait({getting, reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if getting.done():
+                    await call.write(getting.result())
+                else:
+                    getting.cancel()
+            if reading.done():
+                reading.result()
+        finally:
+            if self._clients.detach(client):
+                self._receivers.left(client.id)
+            for task in (reading, stopping, getting):
+                if task is not None:
+                    task.cancel()
+
+    async def _read(self, client: Client, frames: AsyncIterator[pb.TelemetryCommand]) -> None:
+        async for frame in frames:
+            if frame.HasField("settings"):
+                with suppress(Refused):  # the topic is refused where it is used
+                    topics = [topic_of(topic) for topic in frame.settings.publishing.topics]
+                    self._clients.sends_to(client.id, topics)
+                await client.commands.put(pb.TelemetryCommand(status=OK, settings=_agreed(frame.settings)))
+
+    # ---- sending
+
+    async def send(self, request: pb.SendMessageRequest, client_id: str) -> pb.SendMessageResponse:
+        if not request.messages:
+            raise Refused(pb.BAD_REQUEST, "there is no message to send")
+        entries = await asyncio.gather(*(self._send(message, client_id) for message in request.messages))
+        statuses = {entry.status.code: entry.status for entry in entries}
+        status = next(iter(statuses.values())) if len(statuses) == 1 else pb.Status(code=pb.MULTIPLE_RESULTS)
+        return pb.SendMessageResponse(status=status, entries=entries)
+
+    async def _send(self, sent: pb.Message, client_id: str) -> pb.SendResultEntry:
+        properties = sent.system_properties
+        is_half = properties.message_type == pb.TRANSACTION
+        try:
+            sent_at_us = now_us()
+            message = message_of(sent, sent_at_us)
+            if is_half:
+                self._clients.sends_to(client_id, [message.topic], halves=True)
+            await self._senders.send(
+                transaction_of_id(properties.message_id), message, born_at_us=sent_at_us, half=is_half
+            )
+        except (Refused, TxmsgError) as exc:
+            return pb.SendResultEntry(status=status_of(exc))
+        id_ = properties.message_id
+        return pb.SendResultEntry(
+            status=OK, message_id=id_, transaction_id=id_, recall_handle=id_ if message.is_delayed else ""
+        )
+
+    async def end_transaction(self, request: pb.EndTransactionRequest, _: str) -> pb.EndTransactionResponse:
+        """Final for COMMIT and ROLLBACK. Anything else leaves the check to time: it is asked again later."""
+        transaction_id = transaction_of_id(request.transaction_id or request.message_id)
+        state = _STATES.get(request.resolution)
+        if state is None:
+            self._clients.answer(transaction_id, TransactionState.UNKNOWN)
+        else:
+            await self._senders.end(topic_of(request.topic), transaction_id, state)
+            self._clients.answer(transaction_id, state)
+        return pb.EndTransactionResponse(status=OK)
+
+    async def recall(self, request: pb.RecallMessageRequest, _: str) -> pb.RecallMessageResponse:
+        if not await self._senders.recall(topic_of(request.topic), transaction_of_id(request.recall_handle)):
+            raise Refused(pb.MESSAGE_NOT_FOUND, "the message is due: it is being delivered")
+        return pb.RecallMessageResponse(status=OK, message_id=request.recall_handle)
+
+    # ---- receiving
+
+    async def receive(self, request: pb.ReceiveMessageRequest, call: Call) -> None:
+        """The status alone where there is nothing; else it, the messages, and when their delivery began."""
+        try:
+            invisible_s = _invisible_s(request)
+            member = Member(group_of(request.group), _client_id(call), topic_of(request.message_queue.topic))
+            got = await self._receivers.receive(
+                member,
+                request.message_queue.broker.name,
+                tags_of_filter(request.filter_expression),
+                count=max(1, min(request.batch_size, _RECEIVED_MAX)),
+                wait_s=0 if self.stopping.is_set() else _wait_s(request, call),
+                invisible_s=invisible_s,
+                renews=request.auto_renew,
+            )
+        except (Refused, TxmsgError) as exc:
+            await call.write(pb.ReceiveMessageResponse(status=status_of(exc)))
+            return
+        if not got:
+            nothing = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
+            await call.write(pb.ReceiveMessageResponse(status=nothing))
+            return
+        try:
+            await call.write(pb.ReceiveMessageResponse(status=OK))
+            for message, handle in got:
+                shown = delivered_message(message, handle, invisible_s)
+                await call.write(pb.ReceiveMessageResponse(message=shown))
+            last = pb.ReceiveMessageResponse()
+            last.delivery_timestamp.GetCurrentTime()
+            await call.write(last)
+        except BaseException:  # above all a cancellation: the client has ended the call, or its time is over
+            self._receivers.unsent(member, [handle for _, handle in got])
+            raise
+
+    async def acknowledge(self, request: pb.AckMessageRequest, client_id: str) -> pb.AckMessageResponse:
+        member = Member(group_of(request.group), client_id, topic_of(request.topic))
+        handles = [Handle.parse(entry.receipt_handle) for entry in request.entries]
+        late = await self._receivers.acknowledge(member, handles)
+        too_late = pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message=TOO_LATE)
+        return pb.AckMessageResponse(
+            status=too_late if len(late) == len(handles) else pb.Status(code=pb.MULTIPLE_RESULTS) if late else OK,
+            entries=[
+                pb.AckMessageResultEntry(
+                    message_id=entry.message_id,
+                    receipt_handle=entry.receipt_handle,
+                    status=too_late if handle in late else OK,
+                )
+                for entry, handle in zip(request.entries, handles, strict=True)
+            ],
+        )
+
+    async def bury(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, client_id: str
+    ) -> pb.ForwardMessageToDeadLetterQueueResponse:
+        member = Member(group_of(request.group), client_id, topic_of(request.topic))
+        error = f"the consumer gave it up after {request.delivery_attempt} attempts"
+        await self._receivers.refuse(member, Handle.parse(request.receipt_handle), error, delay_s=None, dead=True)
+        return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    async def change_invisible(
+        self, request: pb.ChangeInvisibleDurationRequest, client_id: str
+    ) -> pb.ChangeInvisibleDurationResponse:
+        """Push consumers refuse a message by it; simple consumers ask for more time, or give it back."""
+        member = Member(group_of(request.group), client_id, topic_of(request.topic))
+        handle = Handle.parse(request.receipt_handle)
+        invisible_s = _seconds(request.invisible_duration)
+        if not 0 <= invisible_s <= INVISIBLE_S[1]:
+            raise Refused(pb.ILLEGAL_INVISIBLE_TIME, f"{invisible_s:g} s are not 0 s to {INVISIBLE_S[1]:g} s")
+        if self._receivers.is_renewed(handle):
+            await self._receivers.refuse(member, handle, "the consumer refused it", delay_s=invisible_s, dead=False)
+        else:
+            await self._receivers.extend(member, handle, invisible_s)
+        return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
+
+
+def _answered(
+    name: str, method: Callable[[RequestT, str], Awaitable[ReplyT]], reply: Callable[..., ReplyT]
+) -> Callable[[RequestT, Call], Awaitable[ReplyT]]:
+    """The method as gRPC calls it: what it raises becomes a status."""
+
+    async def answer(request: RequestT, call: Call) -> ReplyT:
+        try:
+            return await method(request, _client_id(call))
+        except (Refused, TxmsgError) as exc:
+            return reply(status=status_of(exc))
+        except Exception:  # noqa: BLE001 - the root of a call: its client is told that it is none of its making
+            _log.exception("rocketmq.call_failed", "%(method)s failed unexpectedly", method=name)
+            return reply(
+                status=pb.Status(code=pb.INTERNAL_SERVER_ERROR, message="an error here: see the gateway's log")
+            )
+
+    return answer
+
+
+def _client_id(call: Call) -> str:
+    for name, value in call.invocation_metadata() or ():
+        if name == _CLIENT_ID and value:
+            return value.decode(errors="replace") if isinstance(value, bytes) else value
+    raise Refused(pb.CLIENT_ID_REQUIRED, f"the header {_CLIENT_ID} is missing")
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.seconds + duration.nanos / 1e9
+
+
+def _invisible_s(request: pb.ReceiveMessageRequest) -> float:
+    if request.auto_renew:
+        return RENEWED_S
+    invisible_s = _seconds(request.invisible_duration)
+    if not INVISIBLE_S[0] <= invisible_s <= INVISIBLE_S[1]:
+        raise Refused(
+            pb.ILLEGAL_INVISIBLE_TIME,
+            f"an invisible duration of {invisible_s:g} s: {INVISIBLE_S[0]:g} s to {INVISIBLE_S[1]:g} s are allowed",
+        )
+    return invisible_s
+
+
+def _wait_s(request: pb.ReceiveMessageRequest, call: Call) -> float:
+    left_s = call.time_remaining()
+    asked_s = _seconds(request.long_polling_timeout) if request.HasField("long_polling_timeout") else _WAIT_S_MAX
+    return max(0.0, min(asked_s, _WAIT_S_MAX, _WAIT_S_MAX if left_s is None else left_s - _WAIT_MARGIN_S))
+
+
+def _agreed(settings: pb.Settings) -> pb.Settings:
+    """What a client is to do: as it asked, within what is served."""
+    agreed = pb.Settings()
+    agreed.CopyFrom(settings)
+    agreed.metric.CopyFrom(pb.Metric(on=False))
+    if settings.HasField("publishing"):
+        agreed.publishing.max_body_size = BODY_SIZE_BYTES_MAX
+        agreed.publishing.validate_message_type = True
+        backoff = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
+        agreed.backoff_policy.CopyFrom(pb.RetryPolicy(max_attempts=3, exponential_backoff=backoff))
+    else:
+        agreed.subscription.receive_batch_size = _RECEIVED_MAX
+        agreed.subscription.long_polling_timeout.CopyFrom(Duration(seconds=5))
+        backoff = pb.ExponentialBackoff(initial=Duration(seconds=1), max=Duration(seconds=600), multiplier=2)
+        agreed.backoff_policy.CopyFrom(pb.RetryPolicy(max_attempts=_ATTEMPTS_MAX, exponential_backoff=backoff))
+    return agreed

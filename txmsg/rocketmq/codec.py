@@ -1,0 +1,212 @@
+"""Messages of both worlds, one as the other. docs/how-to/rocketmq.md has the table. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from txmsg.errors import InvalidName
+from txmsg.message import DELAY_MAX, Message, ReceivedMessage, check_name, datetime_of_us
+from txmsg.rocketmq.ids import ID_HEADER, Handle, id_of, plain_tag, quoted_tag, transaction_of_id, usual_id
+from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+
+BODY_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What clients are told; what a broker takes is its own affair."""
+PROPERTIES_MAX: Final = 128
+PROPERTIES_SIZE_BYTES_MAX: Final = 16 * 1024
+GROUP_SIZE_BYTES_MAX: Final = 64
+OWN_HEADERS: Final = "rocketmq."
+KEYS_HEADER: Final = f"{OWN_HEADERS}keys"
+BORN_HOST_HEADER: Final = f"{OWN_HEADERS}born-host"
+TRACE_HEADER: Final = f"{OWN_HEADERS}trace-context"
+PRIORITY_HEADER: Final = f"{OWN_HEADERS}priority"
+
+_DIGESTS: Mapping[pb.DigestType, Callable[[bytes], str]] = {
+    pb.CRC32: lambda body: f"{zlib.crc32(body):X}",
+    pb.MD5: lambda body: hashlib.md5(body, usedforsecurity=False).hexdigest().upper(),
+    pb.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest().upper(),
+}
+_GZIP_WINDOW: Final = 31
+_INT32_MAX: Final = 2**31 - 1
+
+
+def topic_of(resource: pb.Resource) -> str:
+    """The name of a topic. Raises Refused."""
+    return _name_of("topic", resource, pb.ILLEGAL_TOPIC)
+
+
+def group_of(resource: pb.Resource) -> str:
+    """The name of a consumer group. Raises Refused."""
+    return _name_of("consumer group", resource, pb.ILLEGAL_CONSUMER_GROUP)
+
+
+def _name_of(what: str, resource: pb.Resource, code: pb.Code) -> str:
+    if resource.resource_namespace:
+        raise Refused(
+            code,
+            f"{what} {resource.name!r} is in namespace {resource.resource_namespace!r}: there are none here, so leave "
+            "it out of the client's configuration, and put it into the name if you need it",
+        )
+    try:
+        return check_name(what, resource.name)
+    except InvalidName as exc:
+        raise Refused(code, str(exc)) from None
+
+
+def message_of(sent: pb.Message, now_us: int) -> Message:
+    """What is to be stored. Raises Refused, with RocketMQ's code, and InvalidMessage."""
+    properties = sent.system_properties
+    group = properties.message_group if properties.HasField("message_group") else None
+    deliver_at = _deliver_at(properties, now_us)
+    _check_type(properties.message_type, group, deliver_at)
+    return Message(
+        topic_of(sent.topic),
+        _body_of(sent),
+        key=properties.keys[0] if properties.keys else None,
+        tag=quoted_tag(properties.tag) if properties.HasField("tag") else None,
+        headers=_headers_of(sent),
+        ordering_key=group,
+        deliver_at=deliver_at,
+    )
+
+
+def _check_type(kind: pb.MessageType, group: str | None, deliver_at: datetime | None) -> None:
+    if kind not in (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION):
+        raise Refused(
+            pb.UNSUPPORTED, f"messages of type {kind} are not supported: send NORMAL, FIFO, DELAY or TRANSACTION"
+        )
+    if (kind == pb.FIFO) != (group is not None):
+        raise Refused(
+            pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a message has a message group if, and only if, its type is FIFO"
+        )
+    if (kind == pb.DELAY) != (deliver_at is not None):
+        raise Refused(
+            pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "a message has a delivery timestamp if, and only if, its type is DELAY",
+        )
+    if group is not None and not 0 < len(group.encode()) < GROUP_SIZE_BYTES_MAX:
+        raise Refused(
+            pb.ILLEGAL_MESSAGE_GROUP, f"a message group has 1 to {GROUP_SIZE_BYTES_MAX - 1} bytes, not {group!r}"
+        )
+
+
+def _deliver_at(properties: pb.SystemProperties, now_us: int) -> datetime | None:
+    if not properties.HasField("delivery_timestamp"):
+        return None
+    seconds = properties.delivery_timestamp.seconds  # of any client: do not trust Timestamp's own range
+    at_us = seconds * 1_000_000 + properties.delivery_timestamp.nanos // 1000
+    if not 0 <= at_us <= now_us + DELAY_MAX.total_seconds() * 1_000_000:
+        raise Refused(
+            pb.ILLEGAL_DELIVERY_TIME,
+            f"a delivery timestamp of {seconds} seconds since 1970 is none of the next {DELAY_MAX.days} days: are "
+            "these milliseconds?",
+        )
+    return datetime_of_us(at_us)
+
+
+def _body_of(sent: pb.Message) -> bytes:
+    properties, body = sent.system_properties, sent.body
+    if properties.HasField("body_digest") and properties.body_digest.type in _DIGESTS:
+        digest = _DIGESTS[properties.body_digest.type](body)
+        told = properties.body_digest.checksum.upper()
+        if told.lstrip("0") != digest.lstrip("0"):
+            raise Refused(pb.MESSAGE_CORRUPTED, f"the digest of the body is {digest}, and the sender's is {told}")
+    if properties.body_encoding == pb.GZIP:
+        body = _unzipped(body)
+    if not body:
+        raise Refused(pb.MESSAGE_BODY_EMPTY, "the body is empty")
+    if len(body) > BODY_SIZE_BYTES_MAX:
+        raise Refused(
+            pb.MESSAGE_BODY_TOO_LARGE, f"a body of {len(body)} bytes: at most {BODY_SIZE_BYTES_MAX} are allowed"
+        )
+    return body
+
+
+def _unzipped(body: bytes) -> bytes:
+    unzip = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        plain = unzip.decompress(body, BODY_SIZE_BYTES_MAX + 1)
+    except zlib.error as exc:
+        raise Refused(pb.MESSAGE_CORRUPTED, f"the body is not GZIP, as it says: {exc}") from None
+    if len(plain) <= BODY_SIZE_BYTES_MAX and not unzip.eof:
+        raise Refused(pb.MESSAGE_CORRUPTED, "the body is GZIP that is cut off")
+    return plain
+
+
+def _headers_of(sent: pb.Message) -> dict[str, str]:
+    properties = sent.system_properties
+    headers = dict(sent.user_properties)
+    size_bytes = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+    if len(headers) > PROPERTIES_MAX or size_bytes > PROPERTIES_SIZE_BYTES_MAX:
+        raise Refused(
+            pb.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{len(headers)} properties of {size_bytes} bytes: at most {PROPERTIES_MAX} of {PROPERTIES_SIZE_BYTES_MAX} "
+            "are allowed",
+        )
+    for name in headers:
+        if not name.isprintable() or name.startswith(OWN_HEADERS):
+            raise Refused(
+                pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"a property cannot be named {name!r}: use printable characters, and begin with another word than "
+                f"{OWN_HEADERS}",
+            )
+    for key in properties.keys:
+        if not key or not key.isprintable() or " " in key:
+            raise Refused(pb.ILLEGAL_MESSAGE_KEY, f"{key!r} cannot be a key: use printable characters without blanks")
+    if len(properties.keys) > 1:
+        headers[KEYS_HEADER] = " ".join(properties.keys)
+    if properties.message_id != usual_id(transaction_of_id(properties.message_id)):
+        headers[ID_HEADER] = properties.message_id
+    if properties.born_host:
+        headers[BORN_HOST_HEADER] = properties.born_host
+    if properties.trace_context:
+        headers[TRACE_HEADER] = properties.trace_context
+    if properties.HasField("priority"):
+        headers[PRIORITY_HEADER] = str(properties.priority)
+    return headers
+
+
+def delivered_message(message: ReceivedMessage, handle: Handle | None, invisible_s: float) -> pb.Message:
+    """What a consumer gets. handle: None for a check-back."""
+    headers = message.headers
+    keys = headers[KEYS_HEADER].split(" ") if KEYS_HEADER in headers else [message.key] if message.key else []
+    properties = pb.SystemProperties(
+        keys=keys,
+        message_id=id_of(message),
+        body_digest=pb.Digest(type=pb.MD5, checksum=_DIGESTS[pb.MD5](message.body)),
+        body_encoding=pb.IDENTITY,
+        message_type=pb.NORMAL if message.ordering_key is None else pb.FIFO,
+        born_timestamp=_timestamp(message.born_at_us),
+        born_host=headers.get(BORN_HOST_HEADER, ""),
+        store_timestamp=_timestamp(message.stored_at_us),
+        delivery_attempt=message.attempt,
+    )
+    if message.tag is not None:
+        properties.tag = plain_tag(message.tag)
+    if message.ordering_key is not None:
+        properties.message_group = message.ordering_key
+    if TRACE_HEADER in headers:
+        properties.trace_context = headers[TRACE_HEADER]
+    if (priority := headers.get(PRIORITY_HEADER, "")).isdecimal() and len(priority) < len(str(_INT32_MAX)):
+        properties.priority = int(priority)
+    if handle is not None:
+        properties.receipt_handle = str(handle)
+        properties.queue_id = message.queue or 0
+        properties.queue_offset = message.offset or 0
+        properties.invisible_duration.FromMilliseconds(round(invisible_s * 1000))
+    return pb.Message(
+        topic=pb.Resource(name=message.topic),
+        user_properties={name: value for name, value in headers.items() if not name.startswith(OWN_HEADERS)},
+        system_properties=properties,
+        body=message.body,
+    )
+
+
+def _timestamp(us: int) -> Timestamp:
+    return Timestamp(seconds=us // 1_000_000, nanos=us % 1_000_000 * 1000)

@@ -1,0 +1,104 @@
+"""Texts that RocketMQ's clients carry: message ids, tags, receipt handles. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NamedTuple, Self
+from urllib.parse import quote_from_bytes, unquote
+
+from txmsg.message import NAME_SIZE_MAX, ReceivedMessage
+from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.v1.txmsg_pb2 import Receipt
+
+ID_HEADER = "rocketmq.id"
+"""The id that a client gave its message, where it is not the usual text of the transaction id."""
+
+_V1 = re.compile(r"01[0-9A-Fa-f]{32}")
+_ID_LENGTH_MAX = 255
+_HANDLE = re.compile(r"(\d+)\.([0-9a-f]+)\.(\d+)\.(\d+)@(.+)", re.DOTALL)
+_NUMBER_MAX = 2**64
+
+
+def transaction_of_id(text: str) -> bytes:
+    """The 16 bytes that stand for a message id: those that it is made of, of another id its digest.
+
+    So what a client sends again under an id is the same message. Raises Refused.
+    """
+    if not 0 < len(text) <= _ID_LENGTH_MAX:
+        raise Refused(pb.ILLEGAL_MESSAGE_ID, f"a message id of {len(text)} characters: 1 to {_ID_LENGTH_MAX} are taken")
+    if _V1.fullmatch(text):
+        return bytes.fromhex(text[2:])
+    return hashlib.sha256(text.encode()).digest()[:16]
+
+
+def usual_id(transaction_id: bytes) -> str:
+    """The text that most clients make of these bytes."""
+    return f"01{transaction_id.hex().upper()}"
+
+
+def id_of(message: ReceivedMessage) -> str:
+    """The id of a message as RocketMQ's clients are told it: the one that its sender gave it."""
+    if given := message.headers.get(ID_HEADER):
+        return given
+    return message.id if message.n else usual_id(message.id_bytes)
+
+
+def quoted_tag(tag: str) -> str:
+    """A tag of any characters as one of txmsg: all but letters, digits and . _ - become %XX. Raises Refused."""
+    quoted = quote_from_bytes(tag.encode(), safe="").replace("~", "%7E")
+    if quoted[:1] in (".", "-"):
+        quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
+    if not tag.strip() or "|" in tag or len(quoted) > NAME_SIZE_MAX:
+        raise Refused(
+            pb.ILLEGAL_MESSAGE_TAG,
+            f"tag {tag!r} cannot be stored: it is to be of other characters than blanks and |, and of at most "
+            f"{NAME_SIZE_MAX} with those that are no letters, digits, or one of . _ - counted as three per byte",
+        )
+    return quoted
+
+
+def plain_tag(tag: str) -> str:
+    """The inverse of `quoted_tag`."""
+    return unquote(tag)
+
+
+def tags_of_filter(expression: pb.FilterExpression) -> str:
+    """A tag expression as txmsg has them. Raises Refused for SQL."""
+    if expression.type == pb.SQL:
+        raise Refused(
+            pb.ILLEGAL_FILTER_EXPRESSION, "SQL filters are not supported: filter by tags, as in `signup || import`"
+        )
+    text = expression.expression.strip()
+    if text in ("", "*"):
+        return "*"
+    return " || ".join(quoted_tag(tag.strip()) for tag in text.split("||"))
+
+
+class Handle(NamedTuple):
+    """One message in the hand of one consumer, and the broker that delivered it."""
+
+    broker: str
+    queue_id: int
+    token: int
+    epoch: int
+    offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The inverse of `str`. Raises Refused for any other text."""
+        found = _HANDLE.fullmatch(text)
+        if found is not None:
+            queue_id, token, epoch, offset = int(found[1]), int(found[2], 16), int(found[3]), int(found[4])
+            if max(queue_id * 2**32, token, epoch, offset) < _NUMBER_MAX:
+                return cls(found[5], queue_id, token, epoch, offset)
+        raise Refused(pb.INVALID_RECEIPT_HANDLE, f"receipt handle {text[:100]!r} is none that this server gives")
+
+    def __str__(self) -> str:
+        return f"{self.queue_id}.{self.token:x}.{self.epoch}.{self.offset}@{self.broker}"
+
+    @property
+    def receipt(self) -> Receipt:
+        """The same for a broker."""
+        return Receipt(queue_id=self.queue_id, token=self.token, epoch=self.epoch, offset=[self.offset])

@@ -1,0 +1,61 @@
+"""Sends what RocketMQ's producers send: messages, half messages, outcomes. Belongs to one loop.
+
+The producer group of a transaction is its topic: that is what these clients ask about, and are asked about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from txmsg.client.batch import EndEntry, SendEntry, recalled
+from txmsg.client.channel import Brokers
+from txmsg.client.sender import Sender
+from txmsg.message import Message, TransactionState, message_id
+
+_TOPICS_MAX = 10_000
+"""Topics whose senders are kept: each is small, and there are as many as topics that clients name and brokers have."""
+
+
+class Senders:
+    """A sender for each producer group. timeout_s: how long a call may take, with attempts at several brokers."""
+
+    def __init__(self, brokers: Brokers, *, timeout_s: float) -> None:
+        self._brokers = brokers
+        self._timeout_s = timeout_s
+        self._of_topic: dict[str, Sender] = {}
+
+    async def send(self, transaction_id: bytes, message: Message, *, born_at_us: int, half: bool) -> None:
+        """Returns when it is on disk. Idempotent under the same id. Raises what `AsyncProducer.send` or `half` does."""
+        sender = self._sender(message.topic)
+        waiter = sender.new_waiter()
+        entry = SendEntry(transaction_id, (message,), waiter)
+        entry.born_at_us = born_at_us
+        (sender.halves if half else sender.plain).offer(entry)
+        await waiter
+
+    async def end(self, topic: str, transaction_id: bytes, state: TransactionState) -> None:
+        """Returns when the outcome is on disk. Raises what `AsyncProducer.end` does."""
+        sender = self._sender(topic)
+        waiter = sender.new_waiter()
+        sender.end(self._brokers.shard, EndEntry(transaction_id, state, waiter))
+        await waiter
+
+    async def recall(self, topic: str, transaction_id: bytes) -> bool:
+        """Whether the delayed message is taken back; False: too late. Raises OutcomeExpired, MisuseError."""
+        result = await self._sender(topic).recall(transaction_id, 0)
+        return recalled(message_id(UUID(bytes=transaction_id), 0), result)
+
+    async def drain(self) -> None:
+        """Takes nothing more and returns when everything taken is settled."""
+        await asyncio.gather(*(sender.drain() for sender in self._of_topic.values()))
+
+    def _sender(self, topic: str) -> Sender:
+        sender = self._of_topic.get(topic)
+        if sender is None:
+            sender = self._of_topic[topic] = Sender(self._brokers, group=topic, timeout_s=self._timeout_s)
+            if len(self._of_topic) > _TOPICS_MAX:
+                idle = next((name for name, each in self._of_topic.items() if not each.pending_items()), topic)
+                if idle != topic:
+                    del self._of_topic[idle]
+        return sender

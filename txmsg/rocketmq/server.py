@@ -1,0 +1,104 @@
+"""Serves RocketMQ's clients: the one place that knows all parts of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import grpc
+
+from txmsg.client.attach import Presence
+from txmsg.client.channel import Brokers, knock
+from txmsg.errors import MisuseError
+from txmsg.rocketmq.api import Api
+from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.receivers import Receivers
+from txmsg.rocketmq.routes import Routes
+from txmsg.rocketmq.senders import Senders
+from txmsg.settings.common import TlsConfig
+from txmsg.wire.address import check_reach, host_and_port
+from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
+
+_CLOSE_S_MAX = 5.0
+"""How long calls under way may take at the end."""
+_TIMEOUT_S = 2.5
+"""Of a send: clients wait for 3 s by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """Whose messages, and where."""
+
+    brokers: Sequence[str]
+    """Addresses of brokers of one Notify database."""
+    listen: str = "127.0.0.1:8081"
+    """HOST:PORT; port 0 takes a free one."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    insecure: bool = False
+    """Whether the network itself keeps strangers away."""
+
+    def __post_init__(self) -> None:
+        check_reach(
+            "--listen",
+            self.listen,
+            "its clients do not log in: whoever reaches it acts as its own user",
+            "listen on 127.0.0.1, or give --insecure where the network itself keeps strangers away",
+            is_guarded=self.insecure,
+        )
+
+
+async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Serves until `stop` is set, then ends in order.
+
+    `on_ready` is called once with the address when it answers. Raises MisuseError when it cannot listen there, and
+    Unauthenticated when the brokers do not let it in.
+    """
+    await knock(Brokers(config.brokers))
+    brokers = Brokers(config.brokers)
+    senders, receivers, clients = Senders(brokers, timeout_s=_TIMEOUT_S), Receivers(brokers), Clients(brokers)
+    api = Api(senders, receivers, clients, Routes(brokers))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(brokers.close)
+        for task in (
+            asyncio.create_task(Presence(brokers, client_id=uuid4().hex).run(), name="rocketmq-routes"),
+            asyncio.create_task(receivers.renew(), name="rocketmq-renewals"),
+        ):
+            stack.push_async_callback(_ended, task)
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_SIZE_BYTES_MAX),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        server.add_generic_rpc_handlers((api.handlers(),))
+        address = _listen(server, config)
+        await server.start()
+        on_ready(address)
+        await stop.wait()
+        api.stopping.set()
+        await server.stop(_CLOSE_S_MAX)
+        await senders.drain()
+        await clients.close()
+
+
+def _listen(server: grpc.aio.Server, config: GatewayConfig) -> str:
+    host, _ = host_and_port(config.listen)
+    try:
+        if config.tls.cert is None or config.tls.key is None:
+            port = server.add_insecure_port(config.listen)
+        else:
+            pair = (config.tls.key.read_bytes(), config.tls.cert.read_bytes())
+            port = server.add_secure_port(config.listen, grpc.ssl_server_credentials([pair]))
+    except RuntimeError as exc:
+        raise MisuseError(f"--listen {config.listen}: it cannot be listened on: {exc}") from None
+    return f"{host}:{port}"
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

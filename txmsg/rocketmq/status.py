@@ -1,0 +1,51 @@
+"""What goes wrong, as the codes that RocketMQ's clients know."""
+
+from __future__ import annotations
+
+from txmsg.errors import (
+    BrokerUnavailable,
+    InvalidMessage,
+    MessageTooLarge,
+    OutcomeConflict,
+    OutcomeExpired,
+    OutcomeUnknown,
+    Overloaded,
+    PermissionDenied,
+    TopicClosed,
+    TxmsgError,
+    Unauthenticated,
+    UnknownTopic,
+)
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+
+OK = pb.Status(code=pb.OK, message="OK")
+
+_CODES: dict[type[TxmsgError], pb.Code] = {
+    UnknownTopic: pb.TOPIC_NOT_FOUND,
+    MessageTooLarge: pb.MESSAGE_BODY_TOO_LARGE,
+    InvalidMessage: pb.BAD_REQUEST,
+    TopicClosed: pb.FORBIDDEN,
+    OutcomeConflict: pb.INVALID_TRANSACTION_ID,
+    OutcomeExpired: pb.INVALID_TRANSACTION_ID,
+    Overloaded: pb.TOO_MANY_REQUESTS,
+    PermissionDenied: pb.FORBIDDEN,
+    Unauthenticated: pb.UNAUTHORIZED,
+    BrokerUnavailable: pb.HA_NOT_AVAILABLE,
+    OutcomeUnknown: pb.HA_NOT_AVAILABLE,
+}
+
+
+class Refused(Exception):
+    """A request that cannot be carried out: `code` tells the client why, the text people."""
+
+    def __init__(self, code: pb.Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def status_of(error: Refused | TxmsgError) -> pb.Status:
+    """What a client is told of it."""
+    if isinstance(error, Refused):
+        return pb.Status(code=error.code, message=str(error))
+    code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), pb.INTERNAL_SERVER_ERROR)
+    return pb.Status(code=code, message=str(error))

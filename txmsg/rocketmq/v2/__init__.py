@@ -1,0 +1,1 @@
+"""Generated from messaging.proto by tools/generate.py."""

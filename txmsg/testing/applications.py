@@ -1,0 +1,186 @@
+"""Applications under test: run at the test's broker, or given messages without any broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from txmsg.app.application import Txmsg
+from txmsg.app.handling import Handling
+from txmsg.app.router import Subscription
+from txmsg.consumer.subscriptions import Subscriptions
+from txmsg.errors import MisuseError, shown
+from txmsg.message import Message, ReceivedMessage, new_transaction_id_bytes
+from txmsg.runtime.threads import DaemonThreads
+from txmsg.wire.tags import parse_tags
+
+if TYPE_CHECKING:
+    from txmsg.testing.broker import Broker
+
+Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
+
+
+class AppRun:
+    """An application at the broker of a test: `with` or `async with` starts it and ends it.
+
+    What the test has changed, brokers and dependencies, is afterwards as it was before.
+    """
+
+    def __init__(self, app: Txmsg, broker: Broker, *, overrides: Overrides | None = None) -> None:
+        self.app = app
+        self._broker = broker
+        self._overrides = overrides or {}
+        self._before: tuple[Any, dict[Any, Any]] | None = None
+
+    def __enter__(self) -> Self:
+        with self._restored_if_it_fails():
+            self.app.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.app.__exit__()
+        finally:
+            self._restore()
+
+    async def __aenter__(self) -> Self:
+        with self._restored_if_it_fails():
+            await self.app.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.app.close()
+        finally:
+            self._restore()
+
+    def wait_until_idle(self, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False) -> None:
+        """Returns when its groups have acknowledged all messages of their topics; fails with what is left.
+
+        What handlers send to topics of other handlers counts, too. dead: so many messages of all groups are to become
+        dead letters. timeout_s, jump: as in `Broker.delivered`.
+        """
+        from txmsg.testing.broker import wait
+
+        __tracebackhide__ = True
+        wait(self._looks(dead, timeout_s, jump))
+
+    async def wait_until_idle_async(self, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False) -> None:
+        """The same for a coroutine."""
+        from txmsg.testing.broker import wait_async
+
+        __tracebackhide__ = True
+        await wait_async(self._looks(dead, timeout_s, jump))
+
+    def _looks(self, dead: int, timeout_s: float | None, jump: bool) -> Iterator[None]:
+        wanted = [(str(each.group), each.topic) for each in self.app.chosen()]
+        return self._broker._until_idle(wanted, dead, timeout_s, jump)
+
+    @contextmanager
+    def _restored_if_it_fails(self) -> Iterator[None]:
+        overrides = self.app.dependency_overrides
+        self._before = (self.app.brokers, dict(overrides))
+        self.app.brokers = self._broker.address
+        overrides.update(self._overrides)
+        try:
+            yield
+        except BaseException:
+            self._restore()
+            raise
+
+    def _restore(self) -> None:
+        assert self._before is not None, "it was entered"
+        self.app.brokers, overrides = self._before
+        self.app.dependency_overrides.clear()
+        self.app.dependency_overrides.update(overrides)
+
+
+# ---- without a broker
+
+
+def handle(
+    app: Txmsg, *messages: Message | ReceivedMessage, group: str | None = None, overrides: Overrides | None = None
+) -> None:
+    """Has the handler of these messages' topic handle them, one after the other, without a broker.
+
+    With its middleware, dependencies and payloads, and a handler of lists gets them as lists; rates and hooks of the
+    application are left out. Raises what the handler raises, also Reject, Skip and RetryAfter, and Reject for a body
+    that is not valid. group: where several groups have a handler of the topic. overrides: what stands in for functions
+    of Depends, besides `app.dependency_overrides`. Raises MisuseError if no handler gets such a message.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(handle_async(app, *messages, group=group, overrides=overrides))
+    else:
+        raise MisuseError("handle() blocks, and was called by a coroutine: write await handle_async(...)")
+
+
+async def handle_async(
+    app: Txmsg, *messages: Message | ReceivedMessage, group: str | None = None, overrides: Overrides | None = None
+) -> None:
+    """The same for a coroutine."""
+    received = [_received(each) for each in messages]
+    subscriptions = [_subscription_of(app, each, group) for each in received]
+    if not subscriptions or subscriptions.count(subscriptions[0]) < len(subscriptions):
+        topics = ", ".join(sorted({each.topic for each in received})) or "none"
+        raise MisuseError(f"handle() is given messages of these topics: {topics}; give it those of one handler")
+    subscription = replace(subscriptions[0], rate=None)
+    handling = Handling(subscription, {**app.dependency_overrides, **(overrides or {})})
+    of_group = Subscriptions(str(subscription.group))
+    of_group.add(subscription.typed or subscription.topic, subscription.tag)(handling.handle)
+    function = of_group.handlers[subscription.topic].function
+    threads = DaemonThreads(1, name="txmsg-handle")
+    try:
+        if subscription.batch is None:
+            for each in received:
+                await function(each, threads)
+        else:
+            ends = await asyncio.gather(*(function(each, threads) for each in received), return_exceptions=True)
+            for end in ends:
+                if end is not None:
+                    raise end
+    finally:
+        await handling.close()
+        threads.shutdown()
+
+
+def _received(message: Message | ReceivedMessage) -> ReceivedMessage:
+    """As a consumer gets it the first time."""
+    if isinstance(message, ReceivedMessage):
+        return message
+    return ReceivedMessage(
+        message.topic,
+        message.body,
+        key=message.key,
+        tag=message.tag,
+        headers=message.headers,
+        queue=0,
+        offset=0,
+        id_bytes=new_transaction_id_bytes(),
+        ordering_key=message.ordering_key,
+    )
+
+
+def _subscription_of(app: Txmsg, message: ReceivedMessage, group: str | None) -> Subscription:
+    of_topic = [each for each in app.subscriptions if each.topic == message.topic]
+    found = [
+        each
+        for each in of_topic
+        if (group is None or each.group == group) and parse_tags(each.tag).matches(message.tag)
+    ]
+    if len(found) == 1:
+        return found[0]
+    what = f"a message of topic {message.topic!r} with tag {shown(message.tag)}"
+    if found:
+        groups = ", ".join(sorted(str(each.group) for each in found))
+        raise MisuseError(f"{what} is for several groups, {groups}: say which one by group=")
+    if of_topic:
+        there = ", ".join(sorted(f"{each.group} (tag {each.tag})" for each in of_topic))
+    else:
+        topics = ", ".join(sorted({each.topic for each in app.subscriptions})) or "none"
+        there = f"none of this topic; topics are {topics}"
+    raise MisuseError(f"no handler gets {what}{'' if group is None else f' in group {group!r}'}: there are {there}")

@@ -1,0 +1,100 @@
+"""An AsyncAPI 3.0 document of topics, what is in their messages, and who sends and receives them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from txmsg.typed.codecs import Schema
+from txmsg.typed.registry import SchemaVersion
+from txmsg.typed.topic import VERSION_HEADER
+
+_ODD_IN_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
+_DEFINITION: Final = "#/$defs/"
+_BY_NAME: Final = frozenset({"properties", "patternProperties"})
+_SEVERAL: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_ONE: Final = frozenset({"items", "additionalProperties", "not"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What an application does with a topic. group: whose progress this is, of a subscription."""
+
+    action: Literal["send", "receive"]
+    topic: str
+    group: str = ""
+
+
+def asyncapi(
+    schemas: Iterable[SchemaVersion], operations: Iterable[Operation] = (), *, title: str, version: str
+) -> dict[str, Any]:
+    """The document: a channel for each topic, with a message for each version of its schema.
+
+    title, version: of the application, or of what else the document is about.
+    """
+    channels: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
+    for each in sorted(schemas, key=lambda each: (each.topic, each.version)):
+        name = f"{_named(each.topic)}.v{each.version}"
+        _channel(channels, each.topic)["messages"][f"v{each.version}"] = {
+            "name": name,
+            "contentType": each.content_type,
+            "headers": {
+                "type": "object",
+                "properties": {VERSION_HEADER: {"type": "string", "const": str(each.version)}},
+            },
+            "payload": {"$ref": f"#/components/schemas/{name}"},
+        }
+        schema = dict(each.schema)
+        for inner, definition in schema.pop("$defs", {}).items():
+            definitions[f"{name}.{_named(inner)}"] = _placed(definition, name)
+        definitions[name] = _placed(schema, name)
+    done: dict[str, Any] = {}
+    for operation in operations:
+        _channel(channels, operation.topic)
+        name = ".".join(filter(None, (operation.action, _named(operation.topic), _named(operation.group))))
+        done[name] = {
+            "action": operation.action,
+            "channel": {"$ref": f"#/channels/{_named(operation.topic)}"},
+            **({"title": f"consumer group {operation.group}"} if operation.group else {}),
+        }
+    return {
+        "asyncapi": "3.0.0",
+        "info": {"title": title, "version": version},
+        "defaultContentType": "application/json",
+        "channels": channels,
+        **({"operations": done} if done else {}),
+        "components": {"schemas": definitions},
+    }
+
+
+def _channel(channels: dict[str, Any], topic: str) -> dict[str, Any]:
+    channel: dict[str, Any] = channels.setdefault(_named(topic), {"address": topic, "messages": {}})
+    return channel
+
+
+def _named(text: str) -> str:
+    """A key of the document, which allows fewer characters than topics do."""
+    return _ODD_IN_NAME.sub("_", text)
+
+
+def _placed(part: Any, name: str) -> Any:
+    """A part of a schema, whose references lead to where its definitions are in the document."""
+    if not isinstance(part, dict):
+        return part
+    placed: Schema = {}
+    for word, value in part.items():
+        if word == "$ref":
+            inner = value.removeprefix(_DEFINITION)
+            placed[word] = "#/components/schemas/" + (name if value == "#" else f"{name}.{_named(inner)}")
+        elif word == "discriminator" and isinstance(value, dict):
+            placed[word] = value["propertyName"]  # as AsyncAPI has it; the mapping is that of OpenAPI
+        elif word in _BY_NAME:
+            placed[word] = {each: _placed(inner, name) for each, inner in value.items()}
+        elif word in _SEVERAL:
+            placed[word] = [_placed(each, name) for each in value]
+        else:
+            placed[word] = _placed(value, name) if word in _ONE else value
+    return placed

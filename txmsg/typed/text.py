@@ -1,0 +1,61 @@
+"""Values as text: JSON bodies, and keys. Knows no messages."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Final
+from uuid import UUID
+
+_INT_KEY_MAX: Final = 10**100
+
+NOT_JSON: Final = (TypeError, ValueError, RecursionError)
+"""What `json_of` raises for a value that JSON cannot represent."""
+
+
+def json_of(value: object) -> bytes:
+    """JSON in UTF-8. UUID, Decimal, datetime, date and time become strings. NaN and infinities are refused."""
+    return _ENCODER.encode(value).encode()
+
+
+def why_not_json(exc: Exception) -> str:
+    """What `json_of` says in its exception, in words for the caller."""
+    if isinstance(exc, UnicodeEncodeError):
+        return f"it holds the lone surrogate {exc.object[exc.start]!r}"
+    if isinstance(exc, RecursionError):
+        return "it is nested too deeply"
+    return str(exc).removesuffix("; use sys.set_int_max_str_digits() to increase the limit")
+
+
+def key_of(value: object) -> str | None:
+    """The text of a key; None for a value that has no short one."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, UUID | Decimal) or (isinstance(value, int) and abs(value) < _INT_KEY_MAX):
+        return str(value)
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return None
+
+
+def named(value: object) -> str:
+    """The type of a value, with its article."""
+    return named_type(type(value))
+
+
+def named_type(kind: type) -> str:
+    """The name of a type, with its article."""
+    name = kind.__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, UUID | Decimal):
+        return str(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    raise TypeError(f"there is no JSON for {type(value).__name__}")
+
+
+_ENCODER: Final = json.JSONEncoder(default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
