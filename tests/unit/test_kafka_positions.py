@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from txmsg.errors import BrokerUnavailable
@@ -77,6 +77,36 @@ def test_a_partition_that_is_not_there_is_left_out_at_once() -> None:
 def test_a_partition_that_no_node_knows_is_no_empty_one() -> None:
     with pytest.raises(BrokerUnavailable, match=r"has topic t, but for 0\.2 s its nodes do not know partition 0"):
         positions(Nodes(knows_after=1_000_000), 1).ends([QUEUE])
+
+
+class GoneNodes(Nodes):
+    """Go away before they answer, twice: librdkafka tells that as an offset that is none, without an error."""
+
+    def list_offsets(self, asked: dict[TopicPartition, Any], **_: object) -> dict[TopicPartition, Answer]:
+        self.asked += 1
+        return {each: Answer(7 if self.asked > 2 else OFFSET_INVALID) for each in asked}
+
+
+def test_a_node_that_went_away_before_it_answered_is_asked_again() -> None:
+    nodes = GoneNodes()
+    assert positions(nodes, 1).bounds([QUEUE]) == {QUEUE: Bounds(7, 7)}
+    assert nodes.asked == 4  # three times for the first offset, once for the last
+
+
+class OlderNodes(GoneNodes):
+    """All their messages are older."""
+
+    def list_offsets(self, asked: dict[TopicPartition, OffsetSpec], **_: object) -> dict[TopicPartition, Answer]:
+        if {OffsetSpec.earliest(), OffsetSpec.latest()} & set(asked.values()):
+            return dict.fromkeys(asked, Answer(7))
+        self.asked += 1
+        return dict.fromkeys(asked, Answer(OFFSET_END if self.asked > 2 else OFFSET_INVALID))
+
+
+def test_what_is_asked_by_time_is_not_taken_for_the_end_when_a_node_went_away() -> None:
+    nodes = OlderNodes()
+    assert positions(nodes, 1).at_time([QUEUE], 1) == {QUEUE: 7}
+    assert nodes.asked == 3
 
 
 class Filled:

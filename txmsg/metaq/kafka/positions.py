@@ -32,6 +32,8 @@ _LEAPS_MAX: Final = 8
 """Looks that go by the distance, before the rest is bisected."""
 _NOWHERE: Final = -1
 """The offset by time, where all messages are older."""
+_KEPT: Final = 0
+"""The least offset of what is kept."""
 _RUNS_MAX: Final = 16
 """Of a queue, kept."""
 _UNKNOWN: Final = frozenset(
@@ -154,12 +156,13 @@ class Positions:
         highs = self._offsets(partitions.values(), OffsetSpec.latest())
         return {queue: highs[partition] for queue, partition in partitions.items() if partition in highs}
 
-    def _offsets(self, partitions: Iterable[Partition], which: OffsetSpec) -> dict[Partition, int]:
+    def _offsets(self, partitions: Iterable[Partition], which: OffsetSpec, least: int = _KEPT) -> dict[Partition, int]:
+        """What is known of these partitions that exist. least: a smaller offset is no answer."""
         found: dict[Partition, int] = {}
         left = set(partitions)
         deadline = time.monotonic() + self._clients.timeout_s
         while left:
-            answered, unknown = self._asked(left, which)
+            answered, unknown = self._asked(left, which, least)
             found |= answered
             # A node that has just come back may not know yet what it has, and a new partition has no leader at first.
             counts = {topic: self._topics.partitions_of(topic) for topic in {each.topic for each in unknown}}
@@ -175,7 +178,7 @@ class Positions:
         return found
 
     def _asked(
-        self, partitions: Collection[Partition], which: OffsetSpec
+        self, partitions: Collection[Partition], which: OffsetSpec, least: int
     ) -> tuple[dict[Partition, int], list[Partition]]:
         """The offsets, and the partitions that the nodes asked do not know."""
         found: dict[Partition, int] = {}
@@ -189,10 +192,15 @@ class Positions:
             for place, answer in answers.items():
                 partition = Partition(place.topic, place.partition)
                 try:
-                    found[partition] = answer.result().offset
+                    offset = answer.result().offset
                 except KafkaException as exc:
                     if kafka_error_of(exc).code() not in _UNKNOWN:
                         raise
+                    unknown.append(partition)
+                    continue
+                if offset >= least:
+                    found[partition] = offset
+                else:  # librdkafka tells no error where a node went away before it answered
                     unknown.append(partition)
         return found, unknown
 
@@ -295,7 +303,7 @@ class Positions:
         bounds = self.bounds(queues)
         found = dict.fromkeys(queues, 0) | {queue: kept.end for queue, kept in self._ranges(bounds).items()}
         partitions = {queue: self.partition_of(queue) for queue in bounds}
-        places = self._offsets(partitions.values(), OffsetSpec.for_timestamp(at_ms))
+        places = self._offsets(partitions.values(), OffsetSpec.for_timestamp(at_ms), _NOWHERE)
         searches = {
             queue: Search(at_ms, places[at], bounds[queue].high, places[at], by_time=True)
             for queue, at in partitions.items()
