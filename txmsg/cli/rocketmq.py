@@ -41,8 +41,19 @@ from txmsg.wire.address import check_address
     show_default=True,
     help="Where clients find it. Port 0 picks a free port.",
 )
-@click.option("--tls-cert", metavar="FILE", type=click.Path(path_type=Path), help="Its certificate: clients use TLS.")
+@click.option(
+    "--tls-cert",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Its certificate: clients use TLS. Read again when it changes.",
+)
 @click.option("--tls-key", metavar="FILE", type=click.Path(path_type=Path), help="The key of the certificate.")
+@click.option(
+    "--tls-client-ca",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Authorities: only clients with a certificate of one of them get in.",
+)
 @click.option(
     "--insecure", is_flag=True, help="Listens where other machines reach it, though its clients do not log in."
 )
@@ -54,6 +65,7 @@ def rocketmq(
     listen: str,
     tls_cert: Path | None,
     tls_key: Path | None,
+    tls_client_ca: Path | None,
     insecure: bool,
     log_format: str | None,
     as_json: bool,
@@ -62,7 +74,7 @@ def rocketmq(
     config = GatewayConfig(
         brokers=[check_address("--broker", each) for each in brokers.split(",")],
         listen=listen,
-        tls=TlsConfig(cert=tls_cert, key=tls_key),
+        tls=TlsConfig(cert=tls_cert, key=tls_key, client_ca=tls_client_ca),
         insecure=insecure,
     )
     log_to_stderr("warning", log_format or "text")

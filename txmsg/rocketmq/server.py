@@ -18,12 +18,15 @@ from txmsg.rocketmq.clients import Clients
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
+from txmsg.rocketmq.tls import Certificates
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 
 _CLOSE_S_MAX = 5.0
 """How long calls under way may take at the end."""
+_LOOK_S = 1.0
+"""How often files of TLS are looked at."""
 _TIMEOUT_S = 2.5
 """Of a send: clients wait for 3 s by default."""
 
@@ -45,8 +48,9 @@ class GatewayConfig:
             "--listen",
             self.listen,
             "its clients do not log in: whoever reaches it acts as its own user",
-            "listen on 127.0.0.1, or give --insecure where the network itself keeps strangers away",
-            is_guarded=self.insecure,
+            "listen on 127.0.0.1, let only clients with a certificate in by --tls-client-ca, or give --insecure where "
+            "the network itself keeps strangers away",
+            is_guarded=self.insecure or self.tls.client_ca is not None,
         )
 
 
@@ -75,7 +79,10 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
             ]
         )
         server.add_generic_rpc_handlers((api.handlers(),))
-        address = _listen(server, config)
+        certificates = None if config.tls.cert is None else Certificates(config.tls)
+        if certificates is not None:
+            stack.push_async_callback(_ended, asyncio.create_task(_renewed(certificates), name="rocketmq-tls"))
+        address = _listen(server, config, certificates)
         await server.start()
         on_ready(address)
         await stop.wait()
@@ -85,17 +92,22 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
         await clients.close()
 
 
-def _listen(server: grpc.aio.Server, config: GatewayConfig) -> str:
+def _listen(server: grpc.aio.Server, config: GatewayConfig, certificates: Certificates | None) -> str:
     host, _ = host_and_port(config.listen)
     try:
-        if config.tls.cert is None or config.tls.key is None:
+        if certificates is None:
             port = server.add_insecure_port(config.listen)
         else:
-            pair = (config.tls.key.read_bytes(), config.tls.cert.read_bytes())
-            port = server.add_secure_port(config.listen, grpc.ssl_server_credentials([pair]))
+            port = server.add_secure_port(config.listen, certificates.credentials())
     except RuntimeError as exc:
         raise MisuseError(f"--listen {config.listen}: it cannot be listened on: {exc}") from None
     return f"{host}:{port}"
+
+
+async def _renewed(certificates: Certificates) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        certificates.renew()
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -1,0 +1,73 @@
+"""The gateway's TLS: which certificate a client sees, and which clients get in."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.wire.certificates import Authority
+from txmsg.rocketmq.tls import Certificates
+from txmsg.settings.common import TlsConfig
+
+_WAIT_S = 60.0
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
+
+
+@asynccontextmanager
+async def _listening(config: TlsConfig) -> AsyncIterator[int]:
+    server = grpc.aio.server()
+    port = server.add_secure_port("127.0.0.1:0", Certificates(config).credentials())
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
+async def _certificate(port: int) -> str:
+    """What a client sees."""
+    return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port), timeout=_WAIT_S)
+
+
+async def _is_in(port: int, *pem: bytes | None) -> bool:
+    """Whether a client gets an answer that trusts this authority and shows this key and certificate."""
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", grpc.ssl_channel_credentials(*pem)) as channel:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/nobody/Answers")
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call(b"", timeout=_WAIT_S)
+    return failed.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_new_connections_get_the_newest_certificate_that_can_be_used(authority: Authority) -> None:
+    certificate, key = authority.issue("127.0.0.1")
+    async with _listening(TlsConfig(cert=certificate, key=key)) as port:
+        first = await _certificate(port)
+        authority.issue("127.0.0.1")
+        second = await _certificate(port)
+        key.write_text("broken")
+        third = await _certificate(port)
+    assert (first != second, third == second) == (True, True)
+
+
+async def test_only_clients_with_a_certificate_get_in_where_there_are_authorities(
+    authority: Authority, tmp_path: Path
+) -> None:
+    certificate, key = authority.issue("127.0.0.1")
+    config = TlsConfig(cert=certificate, key=key, client_ca=authority.file)
+    own = [path.read_bytes() for path in reversed(authority.issue("shop", "shop"))]
+    others = [path.read_bytes() for path in reversed(Authority(tmp_path / "other").issue("shop"))]
+    trusted = authority.file.read_bytes()
+    async with _listening(config) as port:
+        assert await _is_in(port, trusted, *own)
+        assert not await _is_in(port, trusted)
+        assert not await _is_in(port, trusted, *others)
