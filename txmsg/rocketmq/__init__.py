@@ -6,7 +6,9 @@ codec      messages of both worlds, one as the other
 senders    sends, half messages and outcomes
 receivers  receives, acknowledgements, refusals, and the renewal of what push consumers hold
 clients    who is connected, and whom to ask what became of a transaction
+door       who calls, and whether it may
 api        the service apache.rocketmq.v2.MessagingService
+tls        certificates, read again when they change
 server     serves it
 
 It is a process of its own, as many as are needed: a call costs gRPC for Python several times what it costs a broker.

@@ -19,6 +19,7 @@ from txmsg.logs import EventLog
 from txmsg.message import TransactionState, now_us
 from txmsg.rocketmq.clients import Client, Clients
 from txmsg.rocketmq.codec import BODY_SIZE_BYTES_MAX, delivered_message, group_of, message_of, topic_of
+from txmsg.rocketmq.door import Call, Caller, Door
 from txmsg.rocketmq.ids import Handle, tags_of_filter, transaction_of_id
 from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Receivers
 from txmsg.rocketmq.routes import Routes
@@ -35,10 +36,8 @@ _WAIT_S_MAX: Final = 20.0
 _WAIT_MARGIN_S: Final = 1.0
 """So much before a call's deadline it is answered."""
 _ATTEMPTS_MAX: Final = 17
-_CLIENT_ID: Final = "x-mq-client-id"
 _STATES: Final = {pb.COMMIT: TransactionState.COMMIT, pb.ROLLBACK: TransactionState.ROLLBACK}
 
-Call = grpc.aio.ServicerContext[Any, Any]
 RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
 
@@ -46,7 +45,10 @@ ReplyT = TypeVar("ReplyT")
 class Api:
     """The methods that official clients call."""
 
-    def __init__(self, senders: Senders, receivers: Receivers, clients: Clients, routes: Routes) -> None:
+    def __init__(
+        self, senders: Senders, receivers: Receivers, clients: Clients, routes: Routes, door: Door | None = None
+    ) -> None:
+        self._door = door or Door()
         self._senders = senders
         self._receivers = receivers
         self._clients = clients
@@ -82,7 +84,7 @@ class Api:
         }
         methods: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(
-                _answered(name, method, reply),
+                self._answered(name, method, reply),
                 request_deserializer=request.FromString,
                 response_serializer=reply.SerializeToString,
             )
@@ -99,6 +101,24 @@ class Api:
             response_serializer=pb.TelemetryCommand.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _answered(
+        self, name: str, method: Callable[[RequestT, str], Awaitable[ReplyT]], reply: Callable[..., ReplyT]
+    ) -> Callable[[RequestT, Call], Awaitable[ReplyT]]:
+        """The method as gRPC calls it: what it raises becomes a status."""
+
+        async def answer(request: RequestT, call: Call) -> ReplyT:
+            try:
+                return await method(request, (await self._door.enter(name, request, call)).client_id)
+            except (Refused, TxmsgError) as exc:
+                return reply(status=status_of(exc))
+            except Exception:  # noqa: BLE001 - the root of a call: its client is told that it is none of its making
+                _log.exception("rocketmq.call_failed", "%(method)s failed unexpectedly", method=name)
+                return reply(
+                    status=pb.Status(code=pb.INTERNAL_SERVER_ERROR, message="an error here: see the gateway's log")
+                )
+
+        return answer
 
     # ---- who is there, and where
 
@@ -127,12 +147,16 @@ class Api:
     async def telemetry(self, frames: AsyncIterator[pb.TelemetryCommand], call: Call) -> None:
         """A client's stream: it says what it is, and is asked what became of transactions."""
         try:
-            client = Client(_client_id(call))
-        except Refused as exc:
+            caller = await self._door.enter("Telemetry", None, call)
+            async with self._door.staying("Telemetry", None, caller):
+                await self._telemetry(caller, frames, call)
+        except (Refused, TxmsgError) as exc:
             await call.write(pb.TelemetryCommand(status=status_of(exc)))
-            return
+
+    async def _telemetry(self, caller: Caller, frames: AsyncIterator[pb.TelemetryCommand], call: Call) -> None:
+        client = Client(caller.client_id)
         self._clients.attach(client)
-        reading = asyncio.create_task(self._read(client, frames))
+        reading = asyncio.create_task(self._read(client, caller, frames))
         stopping = asyncio.create_task(self.stopping.wait())
         getting: asyncio.Task[pb.TelemetryCommand] | None = None
         try:
@@ -152,12 +176,12 @@ class Api:
                 if task is not None:
                     task.cancel()
 
-    async def _read(self, client: Client, frames: AsyncIterator[pb.TelemetryCommand]) -> None:
+    async def _read(self, client: Client, caller: Caller, frames: AsyncIterator[pb.TelemetryCommand]) -> None:
         async for frame in frames:
             if frame.HasField("settings"):
                 with suppress(Refused):  # the topic is refused where it is used
                     topics = [topic_of(topic) for topic in frame.settings.publishing.topics]
-                    self._clients.sends_to(client.id, topics)
+                    self._clients.sends_to(client.id, self._door.asked_of(topics, caller))
                 await client.commands.put(pb.TelemetryCommand(status=OK, settings=_agreed(frame.settings)))
 
     # ---- sending
@@ -209,17 +233,19 @@ class Api:
     async def receive(self, request: pb.ReceiveMessageRequest, call: Call) -> None:
         """The status alone where there is nothing; else it, the messages, and when their delivery began."""
         try:
+            caller = await self._door.enter("ReceiveMessage", request, call)
             invisible_s = _invisible_s(request)
-            member = Member(group_of(request.group), _client_id(call), topic_of(request.message_queue.topic))
-            got = await self._receivers.receive(
-                member,
-                request.message_queue.broker.name,
-                tags_of_filter(request.filter_expression),
-                count=max(1, min(request.batch_size, _RECEIVED_MAX)),
-                wait_s=0 if self.stopping.is_set() else _wait_s(request, call),
-                invisible_s=invisible_s,
-                renews=request.auto_renew,
-            )
+            member = Member(group_of(request.group), caller.client_id, topic_of(request.message_queue.topic))
+            async with self._door.staying("ReceiveMessage", request, caller):
+                got = await self._receivers.receive(
+                    member,
+                    request.message_queue.broker.name,
+                    tags_of_filter(request.filter_expression),
+                    count=max(1, min(request.batch_size, _RECEIVED_MAX)),
+                    wait_s=0 if self.stopping.is_set() else _wait_s(request, call),
+                    invisible_s=invisible_s,
+                    renews=request.auto_renew,
+                )
         except (Refused, TxmsgError) as exc:
             await call.write(pb.ReceiveMessageResponse(status=status_of(exc)))
             return
@@ -278,32 +304,6 @@ class Api:
         else:
             await self._receivers.extend(member, handle, invisible_s)
         return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
-
-
-def _answered(
-    name: str, method: Callable[[RequestT, str], Awaitable[ReplyT]], reply: Callable[..., ReplyT]
-) -> Callable[[RequestT, Call], Awaitable[ReplyT]]:
-    """The method as gRPC calls it: what it raises becomes a status."""
-
-    async def answer(request: RequestT, call: Call) -> ReplyT:
-        try:
-            return await method(request, _client_id(call))
-        except (Refused, TxmsgError) as exc:
-            return reply(status=status_of(exc))
-        except Exception:  # noqa: BLE001 - the root of a call: its client is told that it is none of its making
-            _log.exception("rocketmq.call_failed", "%(method)s failed unexpectedly", method=name)
-            return reply(
-                status=pb.Status(code=pb.INTERNAL_SERVER_ERROR, message="an error here: see the gateway's log")
-            )
-
-    return answer
-
-
-def _client_id(call: Call) -> str:
-    for name, value in call.invocation_metadata() or ():
-        if name == _CLIENT_ID and value:
-            return value.decode(errors="replace") if isinstance(value, bytes) else value
-    raise Refused(pb.CLIENT_ID_REQUIRED, f"the header {_CLIENT_ID} is missing")
 
 
 def _seconds(duration: Duration) -> float:

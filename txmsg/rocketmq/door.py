@@ -1,0 +1,64 @@
+"""Who calls, and whether it may. Without access keys, everybody: all calls are the gateway's own user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from txmsg.access.principal import ANYONE, Principal
+from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+
+Call = grpc.aio.ServicerContext[Any, Any]
+
+_CLIENT_ID: Final = "x-mq-client-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who has made a call. client_id: as the gateway knows the client; no two users have the same ones."""
+
+    client_id: str
+    principal: Principal
+
+
+class Door:
+    """Lets every call in."""
+
+    async def enter(self, method: str, request: Any, call: Call) -> Caller:
+        """Who this is, if it may make this call. request: None for a stream. Raises Refused, TxmsgError."""
+        del method, request
+        return Caller(client_id_of(metadata_of(call)), ANYONE)
+
+    def staying(self, method: str, request: Any, caller: Caller) -> AbstractAsyncContextManager[object]:
+        """Around what may wait for long: what is within is cancelled as soon as the caller may not make the call.
+
+        Then it raises Unauthenticated or PermissionDenied.
+        """
+        del method, request, caller
+        return nullcontext()
+
+    def asked_of(self, topics: Iterable[str], caller: Caller) -> list[str]:
+        """The topics about whose transactions it may be asked."""
+        del caller
+        return list(topics)
+
+
+def metadata_of(call: Call) -> dict[str, str]:
+    """The headers of a call."""
+    return {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for name, value in call.invocation_metadata() or ()
+    }
+
+
+def client_id_of(metadata: dict[str, str]) -> str:
+    """What the client calls itself. Raises Refused."""
+    found = metadata.get(_CLIENT_ID)
+    if not found:
+        raise Refused(pb.CLIENT_ID_REQUIRED, f"the header {_CLIENT_ID} is missing")
+    return found
