@@ -25,7 +25,7 @@ from . import figures, offsets
 from .counting import count
 from .figures import Deltas
 from .offsets import Span
-from .running import read_trades, run
+from .running import run, start_query
 
 QUERY = "trade_dashboard"
 
@@ -40,8 +40,7 @@ def start(spark: SparkSession, *, metaq: str, results: str, checkpoint: str, tri
         figures.create_tables(connection)
         offsets.create_table(connection)
     sink = write_idempotent(results, query=QUERY, collect=_counted, write=_write)
-    writer = read_trades(spark, metaq).writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
-    return writer.queryName(QUERY).trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds").start()
+    return start_query(spark, sink, query=QUERY, metaq=metaq, checkpoint=checkpoint, trigger_s=trigger_s)
 
 
 def _counted(batch: DataFrame, batch_id: int) -> tuple[Deltas, Mapping[int, Span]]:

@@ -87,6 +87,20 @@ def read_trades(spark: SparkSession, metaq: str) -> DataFrame:
     return messages.select("queue", "offset", short, "stored_at", current_timestamp().alias("planned_at"))
 
 
+def start_query(
+    spark: SparkSession,
+    sink: Callable[[DataFrame, int], None],
+    *,
+    query: str,
+    metaq: str,
+    checkpoint: str,
+    trigger_s: float,
+) -> StreamingQuery:
+    """Starts to hand batches of trades to this sink, under this name."""
+    writer = read_trades(spark, metaq).writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    return writer.queryName(query).trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds").start()
+
+
 def warm_up(spark: SparkSession) -> None:
     """Counts a few messages of a log of its own, for nothing: a JVM takes some ten seconds for its first batch."""
     with TemporaryDirectory(prefix="txmsg-") as directory, Log(Path(directory) / "log") as log:
