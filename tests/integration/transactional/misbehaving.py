@@ -102,10 +102,14 @@ def prepare(engine: Engine) -> None:
 
 
 def programs(seed: int, count: int, url_name: str, *, savepoints_mark: bool, cancels: bool) -> list[Program]:
-    """savepoints_mark: whether a marker may be in a savepoint; its message must be, too, then."""
+    """So many, and a polite one at the end, which commits.
+
+    savepoints_mark: whether a marker may be in a savepoint; its message must be, too, then.
+    """
     chance = random.Random(f"{seed}/{url_name}/{savepoints_mark}")
     maker = _Maker(chance, url_name, savepoints_mark=savepoints_mark, cancels=cancels)
-    return [Program(f"{seed}-{url_name}-{number}", maker.steps(depth=0)) for number in range(count)]
+    made = [maker.steps(depth=0) for _ in range(count)]
+    return [Program(f"{seed}-{url_name}-{number}", steps) for number, steps in enumerate([*made, (Step(Do.MARK),)])]
 
 
 class _Maker:
