@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option, log_format_option
 from txmsg.cli.output import print_address
@@ -22,7 +23,7 @@ from txmsg.wire.address import check_address
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg rocketmq --broker 10.0.0.1:7700,10.0.0.2:7700\n\n"
     "Prints `listening on HOST:PORT` when it is ready: this is what clients are given as endpoints. As many of them as "
-    "are needed run side by side. Where brokers authenticate, it acts as the user of TXMSG_TOKEN_FILE."
+    "are needed run side by side."
 )
 @click.option(
     "--broker",
@@ -34,6 +35,7 @@ from txmsg.wire.address import check_address
     show_default=True,
     help="Brokers of the Notify database.",
 )
+@token_file_option
 @click.option(
     "--listen",
     metavar="HOST:PORT",
