@@ -24,10 +24,13 @@ from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
+from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.log_api import LogApi
 from txmsg.metaq.server.server import _READERS
 from txmsg.metaq.store.delayed import DelayedReader, delayed_from
 from txmsg.metaq.store.reader import LogReader
+from txmsg.wire.v1 import metaq_pb2 as pb
 
 
 @pytest.fixture
@@ -192,20 +195,28 @@ def test_a_command_lists_and_recalls_what_a_producer_has_sent(place: str) -> Non
 
 
 def test_recalls_that_wait_for_a_move_hold_up_no_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    is_begun, is_moved = threading.Event(), threading.Event()
+    """As many as there are threads that read have come to the server when something is read."""
+    received, is_moved = threading.Semaphore(0), threading.Event()
+    received_by_api = LogApi.recall
 
     def recall(*_: object) -> None:
-        is_begun.set()
         assert is_moved.wait(60)
 
+    async def receive(api: LogApi, request: pb.RecallInLogRequest) -> pb.RecallInLogReply:
+        received.release()  # before the loop looks at another request, the recall waits where it is to wait
+        return await received_by_api(api, request)
+
     monkeypatch.setattr(LocalLog, "recall", recall)
-    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, open_log(address) as log:
+    monkeypatch.setattr(LogApi, "recall", receive)
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, RemoteLog(address) as log:
         with ThreadPoolExecutor(_READERS) as threads:
             recalls = [threads.submit(log.recall, "t", number) for number in range(_READERS)]
-            assert is_begun.wait(60)
-            assert log.ranges([LogQueue("t", 0)]), "read while they wait"
-            assert not any(recall.done() for recall in recalls)
-            is_moved.set()
+            try:
+                assert all(received.acquire(timeout=60) for _ in recalls)
+                assert log.ranges([LogQueue("t", 0)]), "read while they wait"
+                assert not any(recall.done() for recall in recalls)
+            finally:
+                is_moved.set()
         assert [recall.result() for recall in recalls] == [None] * _READERS
 
 
