@@ -158,8 +158,12 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         rotate = access_pb2.RotateTokenRequest(name="eve")
         before, after = changes("Access/RotateToken", rotate, "user.rotate", "eve")
         assert (len(before["tokens"]), len(after["tokens"])) == (1, 2)
+        key = access_pb2.CreateAccessKeyRequest(name="eve", id="a" * 16, sealed_secret=b"sealed")
+        before, after = changes("Access/CreateAccessKey", key, "user.access_key", "eve")
+        assert (before["access_keys"], after["access_keys"]) == ([], ["a" * 16])
         before, after = changes("Access/Revoke", access_pb2.RevokeRequest(name="eve"), "user.revoke", "eve")
         assert (len(before["tokens"]), len(after["tokens"])) == (2, 0)
+        assert (before["access_keys"], after["access_keys"]) == (["a" * 16], [])
         limits = access_pb2.LimitUserRequest(name="eve", limits={"connections": 3})
         assert changes("Access/LimitUser", limits, "user.limit", "eve")[1]["limits"] == {"connections": 3}
         rule = rules_pb2.AccessRule(subject="eve", action="send", kind="topic", pattern="t")

@@ -31,6 +31,7 @@ from tests.integration.client_harness import WAIT_S
 from tests.ports import own_port
 from tests.waiting import until
 from txmsg import AsyncProducer, Consumer, Message, PermissionDenied, Producer, Unauthenticated
+from txmsg.access.keys import AccessKey, KeyFile
 from txmsg.access.tokens import new_token
 from txmsg.cli.main import main
 from txmsg.cli.user import make_first_user
@@ -438,3 +439,40 @@ def test_a_user_above_its_limits_is_refused_and_another_is_not(secured: Secured)
     with Producer(secured.first.address, group="a", token=anna_token) as free:
         free.send_many(many)
         free.send(Message("limited", b"x"))
+
+
+def test_access_keys_are_kept_encrypted_two_at_a_time_and_are_told_to_who_asks_for_them(
+    secured: Secured, tmp_path: Path
+) -> None:
+    name, _ = secured.new()
+    file = tmp_path / "access-keys.key"
+    said("user", "access-key", "file", str(file))
+
+    def access_key(command: str, *args: str) -> Any:
+        return json_of(
+            "user", "access-key", command, name, *args, "--broker", secured.first.address, "--token-file",
+            str(secured.admin),
+        )  # fmt: skip
+
+    def watched() -> dict[str, bytes]:
+        with BlockingChannel(secured.first.address, token=secured.admin) as channel:
+            assert not channel.call(Access.watch, WatchAccessRequest(), timeout_s=WAIT_S).access_keys
+            reply = channel.call(Access.watch, WatchAccessRequest(access_keys=True), timeout_s=WAIT_S)
+        return {key.id: key.sealed_secret for key in reply.access_keys if key.user == name}
+
+    old, new = (access_key("create", "--access-key-file", str(file)) for _ in range(2))
+    assert [key["id"] for key in access_key("list")["access_keys"]] == [new["access_key"], old["access_key"]]
+    with pytest.raises(AssertionError, match="2 access keys, as many as may be"):
+        access_key("create", "--access-key-file", str(file))
+    kept = watched()
+    for made in (old, new):
+        key = AccessKey(id=made["access_key"], user=name, sealed_secret=kept[made["access_key"]])
+        assert KeyFile(file).open(key) == made["secret"].encode()
+        assert made["secret"].encode() not in key.sealed_secret
+    assert [key["id"] for key in access_key("revoke", old["access_key"])["access_keys"]] == [new["access_key"]]
+    assert set(watched()) == {new["access_key"]}
+    assert len(secured.user("show", name)["tokens"]) == 1
+    secured.user("revoke", name)
+    assert not watched()
+    with pytest.raises(AssertionError, match="has no access key with this id"):
+        access_key("revoke", new["access_key"])

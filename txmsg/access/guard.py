@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hmac
 import math
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from txmsg.access.keys import KEY_ID, AccessKey
 from txmsg.access.limits import NO_LIMITS, UserLimits
 from txmsg.access.permissions import denied, missing
 from txmsg.access.principal import Principal
@@ -21,17 +23,24 @@ from txmsg.access.tokens import ID_LENGTH, read_token
 from txmsg.errors import BrokerUnavailable, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 
-__all__ = ["AGE_S_MAX", "CERTIFICATE", "Guard", "host_of"]
+__all__ = ["ACCESS_KEY", "AGE_S_MAX", "CERTIFICATE", "Guard", "host_of"]
 
 AGE_S_MAX: Final = 60.0
 """For how long a server that cannot ask whether users have changed still lets them connect."""
 CERTIFICATE: Final = "certificate "
 """What the credential of a principal begins with that a client certificate proves; the name in it follows."""
+ACCESS_KEY: Final = "access key "
+"""What the credential of a principal begins with that has signed a call; the id of the access key follows."""
 _ABSENT: Final = Credential(id="-" * ID_LENGTH, user="", secret_sha256=bytes(32), expires_at=-math.inf)
 """Compared with where there is no such token: an unknown one takes as long as a wrong one."""
 _REFUSED: Final = (
     "the token is not valid here: it is wrong, expired or revoked, or of another installation; make another one with "
     "`txmsg user rotate NAME`"
+)
+_ABSENT_KEY: Final = AccessKey(id="-" * ID_LENGTH, user="", sealed_secret=b"")
+_NOT_SIGNED: Final = (
+    "the access key is not valid here: it is wrong or revoked, the secret is another one, or the clock of the client "
+    "is wrong; make another access key with `txmsg user access-key create NAME`"
 )
 _SAID_PER_MINUTE_MAX: Final = 60
 _log = EventLog(__name__)
@@ -104,11 +113,7 @@ class Guard:
         Raises Unauthenticated, whose text does not say whether there is such a user; the log does. Raises
         BrokerUnavailable if the snapshot is too old to tell.
         """
-        if not self.is_fresh:
-            raise BrokerUnavailable(
-                f"this server could not ask for {self._age_s_max:g} s whether users have changed, and takes no new "
-                "connections: ask another one"
-            )
+        self._check_fresh()
         if token:
             return self._of_token(token, peer)
         if certificate:
@@ -121,6 +126,21 @@ class Guard:
         )
         raise Unauthenticated(f"this server requires authentication: give token= or set TXMSG_TOKEN_FILE; {how}")
 
+    def authenticate_key(self, key_id: str, objection: Callable[[AccessKey], str], peer: str) -> Principal:
+        """Who this is by an access key. objection: why it is not proven that the client has its secret; "" if it is.
+
+        It is asked of an unknown key, too, so that both take as long. Raises as `authenticate`.
+        """
+        self._check_fresh()
+        found = self.snapshot.access_keys.get(key_id)
+        why = objection(found or _ABSENT_KEY)
+        if found is None:
+            why = "it is unknown or was revoked"
+        if found is None or why:
+            self._refused(peer, key_id if re.fullmatch(KEY_ID, key_id) else "", why)
+            raise Unauthenticated(_NOT_SIGNED)
+        return self._principal(self.snapshot.users[found.user], ACCESS_KEY + found.id)
+
     def renewed(self, principal: Principal) -> Principal:
         """The same user as it is now. Raises Unauthenticated if its credential was revoked or has expired."""
         if principal.credential.startswith(CERTIFICATE):
@@ -128,6 +148,11 @@ class Guard:
             if user is None or user.name != principal.name:
                 raise Unauthenticated("this certificate does not stand for its user any more")
             return self._principal(user, principal.credential)
+        if principal.credential.startswith(ACCESS_KEY):
+            key = self.snapshot.access_keys.get(principal.credential.removeprefix(ACCESS_KEY))
+            if key is None or key.user != principal.name:
+                raise Unauthenticated(_NOT_SIGNED)
+            return self._principal(self.snapshot.users[key.user], principal.credential)
         credential = self.snapshot.credentials.get(principal.credential)
         if credential is None or credential.user != principal.name or credential.expires_at <= self._clock():
             raise Unauthenticated(_REFUSED)
@@ -144,6 +169,13 @@ class Guard:
         if lacking is None:
             return None
         return denied(principal.name, *lacking, file=principal.file)
+
+    def _check_fresh(self) -> None:
+        if not self.is_fresh:
+            raise BrokerUnavailable(
+                f"this server could not ask for {self._age_s_max:g} s whether users have changed, and takes no new "
+                "connections: ask another one"
+            )
 
     def _of_token(self, token: str, peer: str) -> Principal:
         read = read_token(token)

@@ -248,6 +248,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Access/CreateUser": _CHANGES_CLUSTER,
     "Access/AlterUser": _CHANGES_CLUSTER,
     "Access/RotateToken": _CHANGES_CLUSTER,
+    "Access/CreateAccessKey": _CHANGES_CLUSTER,
     "Access/Revoke": _CHANGES_CLUSTER,
     "Access/LimitUser": _CHANGES_CLUSTER,
     "Access/DeleteUser": _CHANGES_CLUSTER,

@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,126}")
 class Principal:
     """A user, its roles and rights, and until when its credential is valid (seconds since 1970).
 
-    credential: the public id of its token, or "certificate NAME". file: as `AccessSnapshot.file`.
+    credential: the public id of its token, "certificate NAME", or "access key ID". file: as `AccessSnapshot.file`.
     """
 
     name: str

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from txmsg.access.keys import AccessKey
 from txmsg.access.rules import Rules
 
 __all__ = ["AccessSnapshot", "Credential", "User"]
@@ -40,6 +41,8 @@ class AccessSnapshot:
     users: Mapping[str, User] = field(default_factory=dict)
     credentials: Mapping[str, Credential] = field(default_factory=dict)
     """By the public id of the token."""
+    access_keys: Mapping[str, AccessKey] = field(default_factory=dict)
+    """By their ids."""
     rules: Rules = field(default_factory=Rules)
     file: str = ""
     """Where they are changed; "": by `txmsg user` and `txmsg acl`."""

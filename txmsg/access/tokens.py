@@ -12,7 +12,7 @@ import secrets
 from base64 import b32encode
 from typing import Final, NamedTuple
 
-__all__ = ["ID_LENGTH", "NewToken", "ReadToken", "is_token", "new_token", "read_token"]
+__all__ = ["ID_LENGTH", "NewToken", "ReadToken", "base32", "is_token", "new_token", "read_token"]
 
 _PREFIX: Final = "txmsg"
 _ID_SIZE_BYTES: Final = 10
@@ -41,7 +41,7 @@ class ReadToken(NamedTuple):
 
 def new_token() -> NewToken:
     """Another one."""
-    id_, secret = _base32(secrets.token_bytes(_ID_SIZE_BYTES)), _base32(secrets.token_bytes(_SECRET_SIZE_BYTES))
+    id_, secret = base32(secrets.token_bytes(_ID_SIZE_BYTES)), base32(secrets.token_bytes(_SECRET_SIZE_BYTES))
     return NewToken(id_, _hash(secret), f"{_PREFIX}_{id_}_{secret}")
 
 
@@ -56,7 +56,8 @@ def read_token(text: str) -> ReadToken | None:
     return None if found is None else ReadToken(found[1], _hash(found[2]))
 
 
-def _base32(data: bytes) -> str:
+def base32(data: bytes) -> str:
+    """Text of these bytes that nobody mistypes: lower-case letters and digits without 0 and 1."""
     return b32encode(data).decode("ascii").rstrip("=").lower()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from txmsg.access.keys import KeyFile, NewAccessKey, new_access_key
 from txmsg.access.rules import Rule
 from txmsg.administration import Ask, moment
 from txmsg.errors import MisuseError
@@ -25,8 +26,19 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessKey:
+    """An access key, without its secret."""
+
+    id: str
+    created_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A user, and its tokens, the newest first. certificate: the name in client certificates that stand for it."""
+    """A user, and its tokens and access keys, the newest first.
+
+    certificate: the name in client certificates that stand for it.
+    """
 
     name: str
     roles: Sequence[str]
@@ -35,6 +47,7 @@ class User:
     limits: Mapping[str, float]
     """Its own; 0: no limit."""
     tokens: Sequence[Token]
+    access_keys: Sequence[AccessKey]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +132,16 @@ class UserAdministration:
         reply = self._ask(access_rpc.Access.rotate_token, request)
         return _user(reply.user), reply.token
 
-    def revoke(self, name: str, *, token: str = "") -> User:
-        """Takes away one token by its id; without it all of the user, and its certificate."""
-        return _user(self._ask(access_rpc.Access.revoke, pb.RevokeRequest(name=name, token=token)).user)
+    def create_access_key(self, name: str, file: KeyFile) -> tuple[User, NewAccessKey]:
+        """An access key, whose secret nobody can see again without the file. Raises MisuseError if it has two."""
+        key = new_access_key()
+        request = pb.CreateAccessKeyRequest(name=name, id=key.id, sealed_secret=file.seal(key, name))
+        return _user(self._ask(access_rpc.Access.create_access_key, request).user), key
+
+    def revoke(self, name: str, *, token: str = "", access_key: str = "") -> User:
+        """Takes away one token or access key by its id; without either all of the user, and its certificate."""
+        request = pb.RevokeRequest(name=name, token=token, access_key=access_key)
+        return _user(self._ask(access_rpc.Access.revoke, request).user)
 
     def limit(self, name: str, limits: Mapping[str, float], *, others_default: bool = False) -> User:
         """Sets what it may take of a server; 0: no limit. others_default: it keeps no other limits of its own."""
@@ -148,4 +168,5 @@ def _user(user: pb.AccessUser) -> User:
             Token(id=each.id, created_at=moment(each.created_at_us), expires_at=moment(each.expires_at_us))
             for each in user.tokens
         ],
+        access_keys=[AccessKey(id=each.id, created_at=moment(each.created_at_us)) for each in user.access_keys],
     )

@@ -7,6 +7,7 @@ two. A broker that is cut off from its database goes on with what it knows, and 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from txmsg.access.guard import Guard
+from txmsg.access.keys import KEY_ID, SEALED_SIZE_BYTES_MAX, AccessKey
 from txmsg.access.limits import UserLimits, checked_limits
 from txmsg.access.principal import check_role_name, check_user_name
 from txmsg.access.snapshot import AccessSnapshot
@@ -163,9 +165,22 @@ class UserDirectory:
         await self._take()
         return row, token.text
 
-    async def revoke(self, name: str, token_id: str) -> UserRow:
-        """Takes away one token; with "" all of them and the certificate."""
-        row = await self._users.revoke(name, token_id)
+    async def add_access_key(self, key: AccessKey) -> UserRow:
+        """An access key, that its maker has encrypted."""
+        if re.fullmatch(KEY_ID, key.id) is None or not 0 < len(key.sealed_secret) <= SEALED_SIZE_BYTES_MAX:
+            raise MisuseError(
+                f"access key {shown(key.id)} is not one as `txmsg user access-key create` makes them, with 1 to "
+                f"{SEALED_SIZE_BYTES_MAX} bytes of an encrypted secret"
+            )
+        row = await self._users.add_access_key(key)
+        await self._take()
+        return row
+
+    async def revoke(self, name: str, token_id: str = "", access_key_id: str = "") -> UserRow:
+        """Takes away one token or one access key; without either all of them and the certificate."""
+        if token_id and access_key_id:
+            raise MisuseError("a token and an access key are revoked one after the other: name one of them")
+        row = await self._users.revoke(name, token_id, access_key_id)
         await self._take()
         return row
 

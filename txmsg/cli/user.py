@@ -13,6 +13,7 @@ import click
 from txmsg.access.rules import ADMIN
 from txmsg.administration.access import User, UserAdministration
 from txmsg.cli.access import asker_of_storage, of_database
+from txmsg.cli.access_key import access_key
 from txmsg.cli.connections import asker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, contains_option, duration, json_option, page_option, table_options, yes_option
@@ -58,6 +59,9 @@ def user() -> None:
 
     Brokers started with --auth let users in only, and let them do only what rules allow (`txmsg acl`).
     """
+
+
+user.add_command(access_key)
 
 
 @user.command(
@@ -178,7 +182,10 @@ def rotate(*, name: str, expires: float | None, out: Path | None, users: UserAdm
 @administered
 @json_option
 def revoke(*, name: str, token: str, users: UserAdministration, as_json: bool) -> None:
-    """Take away the tokens and the certificate of a user, or one token. All brokers cut its connections within 2 s."""
+    """Take away tokens, access keys and certificate of a user, or one token.
+
+    All brokers cut its connections within 2 s.
+    """
     found = users.revoke(name, token=token)
     if as_json:
         click.echo(json_text(asdict(found)))
@@ -289,6 +296,14 @@ def _print_user(found: User, *, as_json: bool) -> None:
         click.echo(json_text(asdict(found)))
         return
     limits = ", ".join(f"{name}={value:g}" for name, value in found.limits.items())
-    print_facts({**asdict(found), "roles": ", ".join(found.roles) or None, "limits": limits or None, "tokens": None})
+    print_facts(
+        {
+            **asdict(found),
+            "roles": ", ".join(found.roles) or None,
+            "limits": limits or None,
+            "tokens": None,
+            "access_keys": ", ".join(key.id for key in found.access_keys) or None,
+        }
+    )
     if found.tokens:
         print_rows(asdict(each) for each in found.tokens)

@@ -9,7 +9,7 @@ import psycopg
 from txmsg.testing.clock import MOVES
 
 PAST = {
-    *("access_rule.created_at", "access_token.created_at", "access_user.created_at"),
+    *("access_key.created_at", "access_rule.created_at", "access_token.created_at", "access_user.created_at"),
     *("alert.fired_at", "alert.notified_at", "alert.resolved_at", "alert.seen_at", "alert.since"),
     *("alert_notification.created_at", "alert_round.begun_at", "alert_silence.created_at"),
     *("audit.at", "body_key.erased_at", "broker.heartbeat_at", "broker.started_at", "incarnation.server_started_at"),

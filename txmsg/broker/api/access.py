@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
+from txmsg.access.keys import AccessKey
 from txmsg.access.principal import Principal
 from txmsg.access.snapshot import AccessSnapshot
 from txmsg.broker.access import LiveAccess, UserDirectory
@@ -57,7 +58,11 @@ class AccessApi:
         return pb.RotateTokenReply(user=_user(row), token=token)
 
     async def revoke(self, request: pb.RevokeRequest) -> pb.RevokeReply:
-        return pb.RevokeReply(user=_user(await self._users.revoke(request.name, request.token)))
+        return pb.RevokeReply(user=_user(await self._users.revoke(request.name, request.token, request.access_key)))
+
+    async def create_access_key(self, request: pb.CreateAccessKeyRequest) -> pb.CreateAccessKeyReply:
+        key = AccessKey(id=request.id, user=request.name, sealed_secret=request.sealed_secret)
+        return pb.CreateAccessKeyReply(user=_user(await self._users.add_access_key(key)))
 
     async def limit_user(self, request: pb.LimitUserRequest) -> pb.LimitUserReply:
         row = await self._users.limit(request.name, dict(request.limits), others_default=request.others_default)
@@ -74,7 +79,7 @@ class AccessApi:
         if self._live is None:
             raise MisuseError("this broker has no authentication: start it with --auth")
         snapshot = await self._live.changed_from(request.version, min(request.wait_ms / 1000, _WAIT_S_MAX))
-        return _watched(snapshot)
+        return _watched(snapshot, with_access_keys=request.access_keys)
 
 
 def who_am_i(principal: Principal, *, authentication: bool) -> pb.WhoAmIReply:
@@ -112,10 +117,11 @@ def _user(row: UserRow) -> pb.AccessUser:
             )
             for token in row.tokens
         ],
+        access_keys=[pb.AccessKey(id=key.id, created_at_us=us_of_datetime(key.created_at)) for key in row.access_keys],
     )
 
 
-def _watched(snapshot: AccessSnapshot) -> pb.WatchAccessReply:
+def _watched(snapshot: AccessSnapshot, *, with_access_keys: bool) -> pb.WatchAccessReply:
     return pb.WatchAccessReply(
         version=snapshot.version,
         users=[
@@ -129,4 +135,10 @@ def _watched(snapshot: AccessSnapshot) -> pb.WatchAccessReply:
             for each in snapshot.credentials.values()
         ],
         rules=map(pack_rule, snapshot.rules.all),
+        access_keys=[
+            pb.WatchedAccessKey(id=each.id, user=each.user, sealed_secret=each.sealed_secret)
+            for each in snapshot.access_keys.values()
+        ]
+        if with_access_keys
+        else (),
     )

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from txmsg.access.keys import AccessKey
 from txmsg.access.rules import ADMIN, Rules, known_rules
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.access.tokens import NewToken
@@ -37,9 +38,16 @@ class TokenRow(NamedTuple):
     expires_at: datetime | None
 
 
+class AccessKeyRow(NamedTuple):
+    """An access key, without its secret."""
+
+    id: str
+    created_at: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRow:
-    """A user, and its tokens, the newest first."""
+    """A user, and its tokens and access keys, the newest first."""
 
     name: str
     roles: Sequence[str]
@@ -47,6 +55,7 @@ class UserRow:
     created_at: datetime
     limits: Mapping[str, float]
     tokens: Sequence[TokenRow] = ()
+    access_keys: Sequence[AccessKeyRow] = ()
 
 
 class Users:
@@ -73,6 +82,7 @@ class Users:
                 await conn.execute("select name, roles, certificate, limits from txmsg.access_user")
             ).fetchall()
             tokens = await (await conn.execute(_TOKENS)).fetchall()
+            keys = await (await conn.execute("select id, user_name, sealed_secret from txmsg.access_key")).fetchall()
             rules = await (
                 await conn.execute("select subject, action, kind, pattern from txmsg.access_rule")
             ).fetchall()
@@ -90,6 +100,9 @@ class Users:
                     expires_at=math.inf if expires_at is None else expires_at.timestamp(),
                 )
                 for id_, user, secret_sha256, expires_at in tokens
+            },
+            access_keys={
+                id_: AccessKey(id=id_, user=user, sealed_secret=sealed_secret) for id_, user, sealed_secret in keys
             },
             rules=Rules(known_rules(rules)),
         )
@@ -163,18 +176,42 @@ class Users:
             await _add_token(conn, name, token, expires_at)
             return await _changed(conn, "user.rotate", before)
 
-    async def revoke(self, name: str, token_id: str) -> UserRow:
-        """Takes away one token; with "" all of them and the certificate. Raises MisuseError."""
+    async def add_access_key(self, key: AccessKey) -> UserRow:
+        """Adds an access key to its user. Raises MisuseError, also for one who has two: none may end unasked."""
+        async with session(self._pool) as conn, conn.transaction():
+            await begin_change(conn)
+            before = await _user(conn, key.user)
+            if len(before.access_keys) >= len(_SLOTS):
+                raise MisuseError(
+                    f"user {key.user} has {len(before.access_keys)} access keys, as many as may be: revoke one that is "
+                    f"not in use any more with `txmsg user access-key revoke {key.user} ID`"
+                )
+            added = await conn.execute(
+                _ADD_ACCESS_KEY,
+                {"id": key.id, "name": key.user, "slots": list(_SLOTS), "sealed_secret": key.sealed_secret},
+            )
+            if not added.rowcount:
+                raise MisuseError(f"there is an access key {key.id} already: make another one")
+            return await _changed(conn, "user.access_key", before)
+
+    async def revoke(self, name: str, token_id: str = "", access_key_id: str = "") -> UserRow:
+        """Takes away one token or access key; without either all of them and the certificate. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
             before = await _user(conn, name)
             if token_id and all(token.id != token_id for token in before.tokens):
                 raise MisuseError(f"user {name} has no token with this id: `txmsg user show {name}` lists them")
-            if not token_id:
+            if access_key_id and all(key.id != access_key_id for key in before.access_keys):
+                raise MisuseError(f"user {name} has no access key with this id: `txmsg user show {name}` lists them")
+            is_all = not token_id and not access_key_id
+            if is_all:
                 await _set_certificate(conn, name, None)
+            which = {"name": name, "all": is_all, "token": token_id, "access_key": access_key_id}
             await conn.execute(
-                "delete from txmsg.access_token where user_name = %(name)s and %(id)s in ('', id)",
-                {"name": name, "id": token_id},
+                "delete from txmsg.access_token where user_name = %(name)s and (%(all)s or id = %(token)s)", which
+            )
+            await conn.execute(
+                "delete from txmsg.access_key where user_name = %(name)s and (%(all)s or id = %(access_key)s)", which
             )
             return await _changed(conn, "user.revoke", before)
 
@@ -216,6 +253,7 @@ def _state(user: UserRow) -> State:
         "certificate": user.certificate,
         "limits": user.limits,
         "tokens": {token.id: token.expires_at for token in user.tokens},
+        "access_keys": [key.id for key in user.access_keys],
     }
 
 
@@ -235,7 +273,12 @@ async def _with_tokens(conn: Connection, row: UserRow) -> UserRow:
             (row.name,),
         )
         tokens = await cursor.fetchall()
-    return replace(row, tokens=tokens)
+    async with conn.cursor(row_factory=class_row(AccessKeyRow)) as of_keys:
+        await of_keys.execute(
+            "select id, created_at from txmsg.access_key where user_name = %s order by created_at desc", (row.name,)
+        )
+        access_keys = await of_keys.fetchall()
+    return replace(row, tokens=tokens, access_keys=access_keys)
 
 
 async def _set_certificate(conn: Connection, name: str, certificate: str | None) -> None:
@@ -288,4 +331,12 @@ select %(id)s, %(name)s, min(slot), %(secret_sha256)s, %(expires_at)s
   from unnest(%(slots)s::smallint[]) slot
  where slot not in (select t.slot from txmsg.access_token t where t.user_name = %(name)s)
 having coalesce(%(expires_at)s::timestamptz > clock_timestamp(), true)
+"""
+
+_ADD_ACCESS_KEY = """
+insert into txmsg.access_key (id, user_name, slot, sealed_secret)
+select %(id)s, %(name)s, min(slot), %(sealed_secret)s
+  from unnest(%(slots)s::smallint[]) slot
+ where slot not in (select k.slot from txmsg.access_key k where k.user_name = %(name)s)
+    on conflict (id) do nothing
 """

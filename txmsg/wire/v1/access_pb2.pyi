@@ -17,8 +17,16 @@ class AccessToken(_message.Message):
     expires_at_us: int
     def __init__(self, id: _Optional[str] = ..., created_at_us: _Optional[int] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
 
+class AccessKey(_message.Message):
+    __slots__ = ("id", "created_at_us")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    created_at_us: int
+    def __init__(self, id: _Optional[str] = ..., created_at_us: _Optional[int] = ...) -> None: ...
+
 class AccessUser(_message.Message):
-    __slots__ = ("name", "roles", "certificate", "created_at_us", "limits", "tokens")
+    __slots__ = ("name", "roles", "certificate", "created_at_us", "limits", "tokens", "access_keys")
     class LimitsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -32,13 +40,15 @@ class AccessUser(_message.Message):
     CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_KEYS_FIELD_NUMBER: _ClassVar[int]
     name: str
     roles: _containers.RepeatedScalarFieldContainer[str]
     certificate: str
     created_at_us: int
     limits: _containers.ScalarMap[str, float]
     tokens: _containers.RepeatedCompositeFieldContainer[AccessToken]
-    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., certificate: _Optional[str] = ..., created_at_us: _Optional[int] = ..., limits: _Optional[_Mapping[str, float]] = ..., tokens: _Optional[_Iterable[_Union[AccessToken, _Mapping]]] = ...) -> None: ...
+    access_keys: _containers.RepeatedCompositeFieldContainer[AccessKey]
+    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., certificate: _Optional[str] = ..., created_at_us: _Optional[int] = ..., limits: _Optional[_Mapping[str, float]] = ..., tokens: _Optional[_Iterable[_Union[AccessToken, _Mapping]]] = ..., access_keys: _Optional[_Iterable[_Union[AccessKey, _Mapping]]] = ...) -> None: ...
 
 class WhoAmIRequest(_message.Message):
     __slots__ = ()
@@ -134,13 +144,31 @@ class RotateTokenReply(_message.Message):
     token: str
     def __init__(self, user: _Optional[_Union[AccessUser, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
 
+class CreateAccessKeyRequest(_message.Message):
+    __slots__ = ("name", "id", "sealed_secret")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SEALED_SECRET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: str
+    sealed_secret: bytes
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[str] = ..., sealed_secret: _Optional[bytes] = ...) -> None: ...
+
+class CreateAccessKeyReply(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: AccessUser
+    def __init__(self, user: _Optional[_Union[AccessUser, _Mapping]] = ...) -> None: ...
+
 class RevokeRequest(_message.Message):
-    __slots__ = ("name", "token")
+    __slots__ = ("name", "token", "access_key")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_KEY_FIELD_NUMBER: _ClassVar[int]
     name: str
     token: str
-    def __init__(self, name: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+    access_key: str
+    def __init__(self, name: _Optional[str] = ..., token: _Optional[str] = ..., access_key: _Optional[str] = ...) -> None: ...
 
 class RevokeReply(_message.Message):
     __slots__ = ("user",)
@@ -182,12 +210,14 @@ class DeleteUserReply(_message.Message):
     def __init__(self) -> None: ...
 
 class WatchAccessRequest(_message.Message):
-    __slots__ = ("version", "wait_ms")
+    __slots__ = ("version", "wait_ms", "access_keys")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_KEYS_FIELD_NUMBER: _ClassVar[int]
     version: int
     wait_ms: int
-    def __init__(self, version: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    access_keys: bool
+    def __init__(self, version: _Optional[int] = ..., wait_ms: _Optional[int] = ..., access_keys: bool = ...) -> None: ...
 
 class WatchedToken(_message.Message):
     __slots__ = ("id", "user", "secret_sha256", "expires_at_us")
@@ -201,14 +231,26 @@ class WatchedToken(_message.Message):
     expires_at_us: int
     def __init__(self, id: _Optional[str] = ..., user: _Optional[str] = ..., secret_sha256: _Optional[bytes] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
 
+class WatchedAccessKey(_message.Message):
+    __slots__ = ("id", "user", "sealed_secret")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    SEALED_SECRET_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    user: str
+    sealed_secret: bytes
+    def __init__(self, id: _Optional[str] = ..., user: _Optional[str] = ..., sealed_secret: _Optional[bytes] = ...) -> None: ...
+
 class WatchAccessReply(_message.Message):
-    __slots__ = ("version", "users", "tokens", "rules")
+    __slots__ = ("version", "users", "tokens", "rules", "access_keys")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     USERS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_KEYS_FIELD_NUMBER: _ClassVar[int]
     version: int
     users: _containers.RepeatedCompositeFieldContainer[AccessUser]
     tokens: _containers.RepeatedCompositeFieldContainer[WatchedToken]
     rules: _containers.RepeatedCompositeFieldContainer[_rules_pb2.AccessRule]
-    def __init__(self, version: _Optional[int] = ..., users: _Optional[_Iterable[_Union[AccessUser, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[WatchedToken, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[_rules_pb2.AccessRule, _Mapping]]] = ...) -> None: ...
+    access_keys: _containers.RepeatedCompositeFieldContainer[WatchedAccessKey]
+    def __init__(self, version: _Optional[int] = ..., users: _Optional[_Iterable[_Union[AccessUser, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[WatchedToken, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[_rules_pb2.AccessRule, _Mapping]]] = ..., access_keys: _Optional[_Iterable[_Union[WatchedAccessKey, _Mapping]]] = ...) -> None: ...

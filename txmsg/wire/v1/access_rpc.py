@@ -16,7 +16,9 @@ class Access:
     alter_user = Method("Access/AlterUser", pb.AlterUserRequest, pb.AlterUserReply)
     # Makes another token. Two are valid at a time: a third one takes the place of the older one. Not idempotent.
     rotate_token = Method("Access/RotateToken", pb.RotateTokenRequest, pb.RotateTokenReply)
-    # Takes away one token, or all of a user with its certificate.
+    # Makes an access key: its secret comes encrypted, by a key that no broker has. A user has two at most.
+    create_access_key = Method("Access/CreateAccessKey", pb.CreateAccessKeyRequest, pb.CreateAccessKeyReply)
+    # Takes away one token or access key, or all of a user with its certificate.
     revoke = Method("Access/Revoke", pb.RevokeRequest, pb.RevokeReply)
     # Sets what it may take of a server.
     limit_user = Method("Access/LimitUser", pb.LimitUserRequest, pb.LimitUserReply)

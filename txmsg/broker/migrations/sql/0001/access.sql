@@ -28,6 +28,16 @@ create table txmsg.access_token (
     unique (user_name, slot)
 );
 
+-- For clients that sign their calls. The secret is encrypted by a key that is not in this database.
+create table txmsg.access_key (
+    id text collate "C" primary key check (id ~ '^[a-z2-7]{16}$'),
+    user_name text collate "C" not null references txmsg.access_user on delete cascade,
+    slot smallint not null check (slot in (1, 2)),
+    sealed_secret bytea not null check (octet_length(sealed_secret) between 1 and 256),
+    created_at timestamptz not null default now(),
+    unique (user_name, slot)
+);
+
 -- subject: a user, or role:NAME. pattern: a name, or a prefix and an asterisk.
 create table txmsg.access_rule (
     subject text collate "C" not null,

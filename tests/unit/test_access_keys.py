@@ -1,0 +1,77 @@
+"""Access keys: what their secrets are encrypted by, and whose they are."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+from txmsg.access.guard import ACCESS_KEY, Guard
+from txmsg.access.keys import AccessKey, KeyFile, new_access_key
+from txmsg.access.snapshot import AccessSnapshot, User
+from txmsg.errors import MisuseError, Unauthenticated
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "access-keys.key"
+    KeyFile.make(path)
+    return path
+
+
+def test_a_secret_is_read_again_by_the_same_file_as_of_its_own_id_and_user_only(path: Path, tmp_path: Path) -> None:
+    made = new_access_key()
+    sealed = KeyFile(path).seal(made, "shop")
+    opened = KeyFile(path).open
+    assert opened(AccessKey(id=made.id, user="shop", sealed_secret=sealed)) == made.secret.encode()
+    assert opened(AccessKey(id=made.id, user="eve", sealed_secret=sealed)) is None
+    assert opened(AccessKey(id=new_access_key().id, user="shop", sealed_secret=sealed)) is None
+    assert opened(AccessKey(id=made.id, user="shop", sealed_secret=b"short")) is None
+    other = tmp_path / "other.key"
+    KeyFile.make(other)
+    assert KeyFile(other).open(AccessKey(id=made.id, user="shop", sealed_secret=sealed)) is None
+    assert made.secret not in repr(made)
+
+
+def test_the_first_line_encrypts_and_each_decrypts(path: Path) -> None:
+    old = new_access_key()
+    key = AccessKey(id=old.id, user="shop", sealed_secret=KeyFile(path).seal(old, "shop"))
+    before = path.read_text()
+    path.write_text(f"{b64encode(bytes(32)).decode()}  # the new one\n{before}")
+    assert KeyFile(path).open(key) == old.secret.encode()
+    new = new_access_key()
+    sealed = KeyFile(path).seal(new, "shop")
+    path.write_text(before)
+    assert KeyFile(path).open(AccessKey(id=new.id, user="shop", sealed_secret=sealed)) is None
+
+
+def test_a_file_is_private_and_never_made_over(path: Path) -> None:
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(MisuseError, match="File exists"):
+        KeyFile.make(path)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "not base64", "AAAA", "\u00e9"])
+def test_a_file_without_a_key_is_refused_with_the_way_out(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(MisuseError, match="txmsg user access-key file FILE"):
+        KeyFile(path)
+
+
+def test_who_has_proven_its_access_key_is_its_user_until_it_is_revoked() -> None:
+    key = AccessKey(id="a" * 16, user="shop", sealed_secret=b"sealed")
+    guard = Guard()
+    guard.use(AccessSnapshot(version=1, users={"shop": User(name="shop")}, access_keys={key.id: key}))
+    principal = guard.authenticate_key(key.id, lambda _: "", "127.0.0.1:1")
+    assert (principal.name, principal.credential) == ("shop", f"{ACCESS_KEY}{key.id}")
+    assert guard.renewed(principal) == principal
+    refused: list[str] = []
+    guard.on_refused = lambda _, why: refused.append(why)
+    for key_id, why in ((key.id, "the signature is wrong"), ("b" * 16, "")):
+        with pytest.raises(Unauthenticated, match="the access key is not valid here"):
+            guard.authenticate_key(key_id, lambda _, why=why: why, "127.0.0.1:1")  # type: ignore[misc]
+    assert refused == ["the signature is wrong", "it is unknown or was revoked"]
+    guard.use(AccessSnapshot(version=2, users={"shop": User(name="shop")}))
+    with pytest.raises(Unauthenticated):
+        guard.renewed(principal)

@@ -1,0 +1,94 @@
+"""`txmsg user access-key`: credentials for clients that sign their calls, as RocketMQ's do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from txmsg.access.keys import KeyFile
+from txmsg.administration.access import UserAdministration
+from txmsg.cli.access import of_database
+from txmsg.cli.main import EXAMPLE_FORMAT
+from txmsg.cli.options import Decorator, json_option, table_options
+from txmsg.cli.output import json_text, print_facts, print_rows, say
+
+_administered: Decorator = of_database(UserAdministration, "users")
+
+
+@click.group("access-key")
+def access_key() -> None:
+    """Give a user access keys, for clients of RocketMQ at a gateway (`txmsg rocketmq`).
+
+    Their secrets are kept, encrypted by a file that gateways have and the Notify database does not.
+    """
+
+
+@access_key.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key file access-keys.key")
+@click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+def file(*, path: Path) -> None:
+    """Make a file with a new key, which only you can read: for gateways, and for `create`."""
+    KeyFile.make(path)
+    say(f"{path} is made: give it to gateways by --access-key-file, and keep it out of backups of the Notify database")
+
+
+@access_key.command(
+    short_help="Make an access key, and print it with its secret.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key create shop --access-key-file access-keys.key",
+)
+@click.argument("name", metavar="USER")
+@click.option(
+    "--access-key-file",
+    "path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The file that gateways have; it encrypts the secret here.",
+)
+@_administered
+@json_option
+def create(*, name: str, path: Path, users: UserAdministration, as_json: bool) -> None:
+    """Make an access key, and print it with its secret: only this once.
+
+    A user has two at most, so that clients can change over: revoke the old one then.
+    """
+    _, key = users.create_access_key(name, KeyFile(path))
+    told = {"access_key": key.id, "secret": key.secret}
+    if as_json:
+        click.echo(json_text({"user": name, **told}))
+        return
+    say(f"user {name} has a new access key; its secret is not shown again:", err=True)
+    print_facts(told)
+
+
+@access_key.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key list shop")
+@click.argument("name", metavar="USER")
+@_administered
+@json_option
+@table_options
+def list_(*, name: str, users: UserAdministration, as_json: bool) -> None:
+    """List the access keys of a user, without their secrets."""
+    found = [asdict(key) for key in users.show(name).access_keys]
+    if as_json:
+        click.echo(json_text({"access_keys": found}))
+    elif found:
+        print_rows(found)
+    else:
+        click.echo(f"user {name} has no access keys")
+
+
+@access_key.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key revoke shop k2zq5h7a4mv3xw2c")
+@click.argument("name", metavar="USER")
+@click.argument("key_id", metavar="ID")
+@_administered
+@json_option
+def revoke(*, name: str, key_id: str, users: UserAdministration, as_json: bool) -> None:
+    """Take away an access key. Gateways refuse it within 2 s, and end calls that wait."""
+    if not key_id:
+        raise click.UsageError("the ID of an access key is not empty: `txmsg user access-key list` shows it")
+    found = users.revoke(name, access_key=key_id)
+    if as_json:
+        click.echo(json_text(asdict(found)))
+    else:
+        say(f"access key {key_id} is revoked; user {name} has {len(found.access_keys)} left")
