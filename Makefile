@@ -75,10 +75,10 @@ test-all: test ## Run all tests, including those that need Java or take minutes;
 	$(BIN)/python -m pytest -n 3 -m long $(PYTEST_ARGS)  # each may start a JVM, or measure
 
 races: $(STAMP) ## Race RACES=10000 transactions against checks on each database and driver; prints how they ended
-	$(BIN)/python -m pytest tests/integration/fence/test_races.py -n 0 --fence-races $(RACES) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/integration/fence/test_races.py -n 0 --seed random --fence-races $(RACES) $(PYTEST_ARGS)
 
 fuzz: $(STAMP) ## Fuzz all parsers and servers, each target for DURATION=60 seconds; prints the outcomes
-	$(BIN)/python -m pytest tests/fuzz -n 0 -s --timeout 0 --fuzz-s $(DURATION) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/fuzz -n 0 -s --timeout 0 --seed random --fuzz-s $(DURATION) $(PYTEST_ARGS)
 
 model: $(STAMP) ## Compare random histories of two brokers with the model for about DURATION=60 seconds (SEED=n, PLANT=all)
 	$(BIN)/python -m tests.model --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)")

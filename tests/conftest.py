@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import shutil
 import time
 import uuid
@@ -18,6 +19,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Protocol
+from zlib import crc32
 
 import hypothesis
 import psutil
@@ -36,8 +38,9 @@ from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
 
 # A busy machine is no defect of what is tested, nor of how its examples are made.
-hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("suite")
+_PROFILE = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("the same in every run", _PROFILE, derandomize=True)
+hypothesis.settings.register_profile("new in every run", _PROFILE, derandomize=False)
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +118,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fence-races", default=200, type=int, metavar="N", help="races of transactions and checks, per driver (200)"
     )
-    parser.addoption("--fence-seed", type=int, metavar="SEED", help="repeats the plan of such a run (default: random)")
+    parser.addoption(
+        "--seed",
+        default="fixed",
+        metavar="N|random",
+        help="what tests that choose at random begin with: a number that a failure has named, 'random' for another one "
+        "in every run, and new examples of Hypothesis, or 'fixed' (default) for one of each test's own",
+    )
     parser.addoption(
         "--half-open", default=3000, type=int, metavar="N", help="connections that say nothing, of one test (3000)"
     )
@@ -128,6 +137,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    is_random = config.getoption("--seed") == "random"
+    hypothesis.settings.load_profile("new in every run" if is_random else "the same in every run")
     is_main_process = "PYTEST_XDIST_WORKER" not in os.environ
     if is_main_process and config.getoption("--require-tools"):
         from tests.tools import missing
@@ -191,6 +202,15 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """What a test that chooses at random begins with; it is to name it when it fails."""
+    chosen: str = request.config.getoption("--seed")
+    if chosen == "random":
+        return secrets.randbelow(10**6)
+    return crc32(request.node.nodeid.encode()) % 10**6 if chosen == "fixed" else int(chosen)
 
 
 @pytest.fixture(scope="session", autouse=True)

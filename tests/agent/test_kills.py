@@ -150,16 +150,15 @@ class History:
 
 @pytest.mark.parametrize("histories", [15, pytest.param(400, marks=pytest.mark.long)])
 def test_each_line_is_there_under_one_id_whenever_it_was_killed(
-    tmp_path: Path, histories: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, histories: int, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     kills = 0
-    first = random.randrange(10**9)
-    for seed in range(first, first + histories):
-        directory = tmp_path / str(seed)
+    for number in range(seed, seed + histories):
+        directory = tmp_path / str(number)
         directory.mkdir()
-        history = History(directory, seed, monkeypatch)
+        history = History(directory, number, monkeypatch)
         history.play()
-        assert history.numbers() == list(range(history.count)), f"seed {seed}"
+        assert history.numbers() == list(range(history.count)), f"seed {number}"
         kills += history.killing.kills
         history.close()
         shutil.rmtree(directory)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import secrets
 
 from tests.integration.batch_harness import Notify, columns_of
 from tests.integration.test_memory import memory_topic
@@ -23,8 +22,7 @@ async def clock_that_can_be_set(db: Notify) -> None:
     Plant("a clock", Defect.LOST, tuple((function, _CLOCK, _SET_CLOCK) for function in functions)).install(db.url)
 
 
-async def test_a_time_is_found_by_halves_as_if_each_message_was_looked_at(db: Notify) -> None:
-    seed = secrets.randbelow(10**6)
+async def test_a_time_is_found_by_halves_as_if_each_message_was_looked_at(db: Notify, seed: int) -> None:
     at = random.Random(seed)
     await clock_that_can_be_set(db)
     queues = [*db.queues[:2], *await memory_topic(db.url)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -43,8 +42,8 @@ def url(notify_url: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def load(url: str) -> Load:
-    return Load(url, "trade", QUEUES, seed=random.randrange(2**32))
+def load(url: str, seed: int) -> Load:
+    return Load(url, "trade", QUEUES, seed=seed)
 
 
 @pytest.fixture

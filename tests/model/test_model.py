@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 import psycopg
 import pytest
 
@@ -24,9 +22,8 @@ FIND_S_MAX = 240.0
 @pytest.mark.long  # that a history is played and judged, test_a_planted_defect_is_found shows each time
 @pytest.mark.timeout(0)  # as long as asked for; every wait inside has an end
 async def test_random_histories_are_as_promised(
-    postgres: PostgresServer, notify_template: str, request: pytest.FixtureRequest
+    postgres: PostgresServer, notify_template: str, request: pytest.FixtureRequest, seed: int
 ) -> None:
-    seed = secrets.randbelow(10**9)
     duration_s: float = request.config.getoption("--model-s")
     result = await explore(postgres, notify_template, duration_s=duration_s, seed=seed, is_enough=_has_seen_all)
     assert result.found is None, result.found.described()
@@ -46,8 +43,9 @@ def _has_seen_all(result: Result) -> bool:
     [ONE_OF_EACH_KIND[0], *(pytest.param(plant, marks=pytest.mark.long) for plant in ONE_OF_EACH_KIND[1:])],
     ids=lambda plant: plant.name.replace(" ", "-"),
 )
-async def test_a_planted_defect_is_found(postgres: PostgresServer, notify_template: str, plant: Plant) -> None:
-    seed = secrets.randbelow(10**9)
+async def test_a_planted_defect_is_found(
+    postgres: PostgresServer, notify_template: str, plant: Plant, seed: int
+) -> None:
     result = await explore(postgres, notify_template, duration_s=FIND_S_MAX, seed=seed, plant=plant, shrink=False)
     assert result.found is not None, f"not found from seed {seed} in {FIND_S_MAX} s: {result.counts}"
 

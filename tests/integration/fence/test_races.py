@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
 
@@ -19,11 +18,9 @@ Run = Callable[[int, int], list[Race]]
 
 
 @pytest.fixture
-def judge(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Callable[[Run], None]:
+def judge(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], seed: int) -> Callable[[Run], None]:
     """Runs the races and compares the books."""
     count: int = request.config.getoption("--fence-races")
-    chosen: int | None = request.config.getoption("--fence-seed")
-    seed = random.randrange(1_000_000) if chosen is None else chosen
 
     def judge(run: Run) -> None:
         began_s = time.monotonic()
@@ -31,7 +28,7 @@ def judge(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) ->
         with capsys.disabled():
             print(f"\n{request.node.name}: {len(races)} races in {time.monotonic() - began_s:.1f} s\n{report(races)}")
         found = problems(races)
-        assert not found, f"{len(found)} with --fence-seed={seed}; the first: {found[:3]}"
+        assert not found, f"{len(found)} with --seed={seed}; the first: {found[:3]}"
         answers = {answer for race in races for answer in race.answers}
         assert answers == {COMMIT, ROLLBACK, UNKNOWN}, "the races are none: checks met no transaction in some state"
         assert {Said.COMMITTED, Said.ROLLED_BACK, Said.REFUSED} <= {race.said for race in races}

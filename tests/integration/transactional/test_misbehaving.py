@@ -1,14 +1,13 @@
 """A message is delivered if and only if its marker row is there, whatever the user's function does to its session.
 
 And under @idempotent: it is acknowledged if and only if the effect and the inbox row are there. A failure names the
-seed, the first part of a program's name, that repeats it with --fence-seed.
+seed, the first part of a program's name, that repeats it with --seed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,9 +85,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCapt
 
 
 @pytest.fixture
-def made(request: pytest.FixtureRequest, place: Place) -> Callable[..., list[Program]]:
-    chosen: int | None = request.config.getoption("--fence-seed")
-    seed = random.randrange(1_000_000) if chosen is None else chosen
+def made(request: pytest.FixtureRequest, place: Place, seed: int) -> Callable[..., list[Program]]:
     count = 200 if request.node.get_closest_marker("long") else 12
 
     def made(*, savepoints_mark: bool = False) -> list[Program]:
