@@ -110,8 +110,13 @@ def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
         assert said.status.code == code
     assert calls.acknowledge("of another server") == pb.INVALID_RECEIPT_HANDLE
     assert calls.acknowledge("1.1.1.1@nowhere:7700") == pb.HA_NOT_AVAILABLE
-    unknown = pb.EndTransactionRequest(topic=_TOPIC, transaction_id=usual_id(bytes(15) + b"x"), resolution=pb.COMMIT)
-    assert calls("EndTransaction", unknown, pb.EndTransactionResponse).status.code == pb.INVALID_TRANSACTION_ID
+    for id_ in ("", " ", usual_id(bytes(15) + b"x")):
+        end = pb.EndTransactionRequest(topic=_TOPIC, transaction_id=id_, resolution=pb.COMMIT)
+        assert calls("EndTransaction", end, pb.EndTransactionResponse).status.code == pb.INVALID_TRANSACTION_ID
+    nothing, no_entry = pb.SendMessageRequest(), pb.AckMessageRequest(group=_GROUP, topic=_TOPIC)
+    assert calls("SendMessage", nothing, pb.SendMessageResponse).status.code == pb.MESSAGE_CORRUPTED
+    assert calls("AckMessage", no_entry, pb.AckMessageResponse).status.code == pb.BAD_REQUEST
+    assert calls.send(b"another", bytes(16)).status.code == pb.ILLEGAL_MESSAGE_ID
 
 
 def test_what_is_sent_again_is_one_message_and_an_acknowledgement_counts_once(calls: Calls) -> None:

@@ -59,7 +59,7 @@ def test_messages_of_both_worlds_are_one_as_the_other(
     }
     assert of_txmsg["id"] == f"01{own.partition('.')[0].replace('-', '').upper()}"
     assert (of_txmsg["tag"], of_txmsg["keys"], of_txmsg["group"]) == ("paid", ["key-9"], "user-7")
-    assert of_txmsg["properties"] == {"a": "b"}
+    assert of_txmsg["properties"] == {"a": "b", "__SHARDINGKEY": "user-7"}
 
 
 def test_a_python_service_answers_for_a_transaction_that_a_client_of_rocketmq_left(

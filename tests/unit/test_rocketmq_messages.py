@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txmsg.errors import DuplicateId
 from txmsg.message import ReceivedMessage, is_name
-from txmsg.rocketmq.codec import BODY_SIZE_BYTES_MAX, delivered_message, message_of
+from txmsg.rocketmq.codec import delivered_message, message_of
 from txmsg.rocketmq.ids import Handle, id_of, plain_tag, quoted_tag, tags_of_filter, transaction_of_id, usual_id
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
+from txmsg.rocketmq.status import Refused, status_of
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.tags import parse_tags
 
@@ -27,7 +29,10 @@ def _sent(kind: pb.MessageType = pb.NORMAL, body: bytes = b"{}", **properties: o
     return pb.Message(topic=pb.Resource(name="orders"), system_properties=made, body=body)
 
 
-@given(st.text(st.characters(codec="utf-8", exclude_characters="|"), min_size=1, max_size=10).filter(str.strip))
+_TAG_CHARACTERS = st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters="|")
+
+
+@given(st.text(_TAG_CHARACTERS, min_size=1, max_size=10).filter(str.strip))
 def test_any_tag_is_a_name_and_comes_back(tag: str) -> None:
     assert is_name(quoted_tag(tag))
     assert plain_tag(quoted_tag(tag)) == tag
@@ -39,7 +44,7 @@ def test_a_filter_wants_the_tags_that_it_names(tags: list[str]) -> None:
     assert wanted.tags == frozenset(map(quoted_tag, tags))
 
 
-@pytest.mark.parametrize("tag", ["", "  ", "a|b", "x" * 128, "订" * 15])
+@pytest.mark.parametrize("tag", ["", "  ", "a|b", "a\nb", "x" * 128, "订" * 15])
 def test_a_tag_that_cannot_be_stored_is_refused(tag: str) -> None:
     with pytest.raises(Refused) as refused:
         quoted_tag(tag)
@@ -48,7 +53,7 @@ def test_a_tag_that_cannot_be_stored_is_refused(tag: str) -> None:
 
 @given(st.text(min_size=1, max_size=60))
 def test_an_id_comes_back_as_it_was_given_and_stands_for_one_message(given_id: str) -> None:
-    if not given_id.isprintable():
+    if not given_id.strip() or "\0" in given_id:
         return
     made = message_of(_sent(message_id=given_id), _NOW_US)
     id_bytes = transaction_of_id(given_id)
@@ -82,7 +87,7 @@ def test_a_message_goes_there_and_comes_back() -> None:
         made.ordering_key,
     )  # fmt: skip
     back = delivered_message(received, Handle("b:1", 1, 2, 3, 5), 30)
-    assert dict(back.user_properties) == {"region": "eu"}
+    assert dict(back.user_properties) == {"region": "eu", "__SHARDINGKEY": "g"}
     kept = ("tag", "keys", "message_id", "message_type", "message_group", "born_host", "trace_context", "priority")
     for name in kept:
         assert getattr(back.system_properties, name) == getattr(sent.system_properties, name)
@@ -90,8 +95,30 @@ def test_a_message_goes_there_and_comes_back() -> None:
     assert back.system_properties.body_digest.checksum == hashlib.md5(b"{}").hexdigest().upper()
 
 
-def test_a_zipped_body_is_stored_as_it_was_before() -> None:
-    assert message_of(_sent(body=gzip.compress(b"hello"), body_encoding=pb.GZIP), _NOW_US).body == b"hello"
+def test_a_half_shows_its_transaction_to_consumers_and_checkers() -> None:
+    made = message_of(_sent(pb.TRANSACTION), _NOW_US)
+    received = ReceivedMessage("orders", made.body, headers=made.headers, id_bytes=bytes(range(16)))
+    assert dict(delivered_message(received, None, 0).user_properties) == {"__transactionId__": _ID}
+
+
+def test_a_key_with_blanks_is_several_and_an_empty_text_is_none() -> None:
+    made = message_of(_sent(keys=["", "a b", "c"], tag="", message_group=""), _NOW_US)
+    assert (made.key, made.tag, made.ordering_key) == ("a", None, None)
+    received = ReceivedMessage("orders", b"x", made.key, None, made.headers)
+    assert delivered_message(received, None, 0).system_properties.keys == ["a", "b", "c"]
+
+
+def _zipped(*parts: bytes) -> bytes:
+    return b"".join(map(gzip.compress, parts))
+
+
+@pytest.mark.parametrize("zipped", [_zipped(b"hello"), _zipped(b"he", b"", b"llo"), _zipped(*[b""] * 63, b"hello")])
+def test_a_zipped_body_is_stored_as_it_was_before(zipped: bytes) -> None:
+    assert message_of(_sent(body=zipped, body_encoding=pb.GZIP), _NOW_US).body == b"hello"
+
+
+def test_an_id_of_another_message_is_the_senders_to_mend() -> None:
+    assert status_of(DuplicateId("used before")).code == pb.ILLEGAL_MESSAGE_ID
 
 
 @pytest.mark.parametrize(
@@ -115,36 +142,87 @@ def _delivered_at(seconds: int) -> pb.Message:
     return made
 
 
+def _with_properties(properties: dict[str, str], **system: object) -> pb.Message:
+    sent = _sent(**system)  # type: ignore[arg-type]
+    sent.user_properties.update(properties)
+    return sent
+
+
+_ZEROS = bytes(BODY_SIZE_BYTES_MAX)
+
+
 @pytest.mark.parametrize(
-    ("sent", "code"),
+    "sent",
     [
-        (_sent(body=b""), pb.MESSAGE_BODY_EMPTY),
-        (_sent(body=bytes(BODY_SIZE_BYTES_MAX + 1)), pb.MESSAGE_BODY_TOO_LARGE),
-        (_sent(body=gzip.compress(bytes(BODY_SIZE_BYTES_MAX + 1)), body_encoding=pb.GZIP), pb.MESSAGE_BODY_TOO_LARGE),
-        (_sent(body=gzip.compress(b"hello")[:-9], body_encoding=pb.GZIP), pb.MESSAGE_CORRUPTED),
-        (_sent(body=b"plain", body_encoding=pb.GZIP), pb.MESSAGE_CORRUPTED),
-        (_sent(pb.FIFO), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
-        (_sent(pb.TRANSACTION, message_group="g"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
-        (_sent(pb.DELAY), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
-        (_sent(pb.LITE), pb.UNSUPPORTED),
-        (_sent(pb.FIFO, message_group="g" * 64), pb.ILLEGAL_MESSAGE_GROUP),
-        (_delivered_at(_NOW_US // 1000), pb.ILLEGAL_DELIVERY_TIME),  # milliseconds where seconds are meant
-        (_delivered_at(-1), pb.ILLEGAL_DELIVERY_TIME),
-        (_delivered_at(2**62), pb.ILLEGAL_DELIVERY_TIME),
-        (_sent(keys=["a b"]), pb.ILLEGAL_MESSAGE_KEY),
-        (_sent(message_id=""), pb.ILLEGAL_MESSAGE_ID),
+        _sent(body=_ZEROS),
+        _sent(body=_zipped(_ZEROS), body_encoding=pb.GZIP),
+        _sent(pb.FIFO, message_group="g" * 63),
+        _sent(pb.FIFO, message_group="订 单"),
+        _sent(keys=["k" * 512, "l" * 1000]),
+        _sent(message_id="x" * 255),
+        _with_properties({str(n): "x" for n in range(128)}),
+        _with_properties({"a": "x" * (16 * 1024 - 6)}, tag="tag", keys=["k", "l"]),
+        _with_properties({"": ""}),
+        _delivered_at(_NOW_US // 1_000_000 - 1),  # the past is now
+        _delivered_at(_NOW_US // 1_000_000 + 366 * 86_400),
+    ],
+)
+def test_what_is_just_within_a_limit_is_taken(sent: pb.Message) -> None:
+    assert message_of(sent, _NOW_US).topic == "orders"
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "named"),
+    [
+        (_sent(body=b""), pb.MESSAGE_BODY_EMPTY, "body"),
+        (_sent(body=_zipped(b"", b""), body_encoding=pb.GZIP), pb.MESSAGE_BODY_EMPTY, "body"),
+        (_sent(body=_ZEROS + b"x"), pb.MESSAGE_BODY_TOO_LARGE, "body"),
+        (_sent(body=_zipped(_ZEROS + b"x"), body_encoding=pb.GZIP), pb.MESSAGE_BODY_TOO_LARGE, "body"),
+        (_sent(body=_zipped(_ZEROS, b"x"), body_encoding=pb.GZIP), pb.MESSAGE_BODY_TOO_LARGE, "body"),
+        (_sent(body=_zipped(b"hello")[:-9], body_encoding=pb.GZIP), pb.MESSAGE_CORRUPTED, "body"),
+        (_sent(body=_zipped(b"a", b"b")[:-9], body_encoding=pb.GZIP), pb.MESSAGE_CORRUPTED, "body"),
+        (_sent(body=_zipped(b"a") + b"plain", body_encoding=pb.GZIP), pb.MESSAGE_CORRUPTED, "body"),
+        (_sent(body=_zipped(*[b"a"] * 65), body_encoding=pb.GZIP), pb.MESSAGE_CORRUPTED, "body"),
+        (_sent(body=b"plain", body_encoding=pb.GZIP), pb.MESSAGE_CORRUPTED, "body"),
+        (_sent(pb.FIFO), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message group"),
+        (_sent(pb.FIFO, message_group=""), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message group"),
+        (_sent(pb.TRANSACTION, message_group="g"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message group"),
+        (_sent(pb.DELAY), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "delivery timestamp"),
+        (_sent(pb.LITE), pb.UNSUPPORTED, "type"),
+        (_sent(pb.FIFO, message_group="g" * 64), pb.ILLEGAL_MESSAGE_GROUP, "message group"),
+        (_sent(pb.FIFO, message_group="订" * 22), pb.ILLEGAL_MESSAGE_GROUP, "message group"),
+        (_sent(pb.FIFO, message_group="  "), pb.ILLEGAL_MESSAGE_GROUP, "message group"),
+        (_sent(pb.FIFO, message_group="a\tb"), pb.ILLEGAL_MESSAGE_GROUP, "message group"),
+        (_delivered_at(_NOW_US // 1000), pb.ILLEGAL_DELIVERY_TIME, "delivery timestamp"),  # milliseconds for seconds
+        (_delivered_at(_NOW_US // 1_000_000 + 366 * 86_400 + 1), pb.ILLEGAL_DELIVERY_TIME, "delivery timestamp"),
+        (_delivered_at(-1), pb.ILLEGAL_DELIVERY_TIME, "delivery timestamp"),
+        (_delivered_at(2**62), pb.ILLEGAL_DELIVERY_TIME, "delivery timestamp"),
+        (_sent(tag=" "), pb.ILLEGAL_MESSAGE_TAG, "tag"),
+        (_sent(tag="a|b"), pb.ILLEGAL_MESSAGE_TAG, "tag"),
+        (_sent(tag="a\x7f"), pb.ILLEGAL_MESSAGE_TAG, "tag"),
+        (_sent(tag="t" * 128), pb.ILLEGAL_MESSAGE_TAG, "tag"),
+        (_sent(keys=[" "]), pb.ILLEGAL_MESSAGE_KEY, "key"),
+        (_sent(keys=["a", "b\n"]), pb.ILLEGAL_MESSAGE_KEY, "key"),
+        (_sent(keys=["k" * 513]), pb.ILLEGAL_MESSAGE_KEY, "key"),
+        (_sent(message_id=""), pb.ILLEGAL_MESSAGE_ID, "message id"),
+        (_sent(message_id="  "), pb.ILLEGAL_MESSAGE_ID, "message id"),
+        (_sent(message_id="x" * 256), pb.ILLEGAL_MESSAGE_ID, "message id"),
         (pb.Message(topic=pb.Resource(name="a/b"), system_properties=_sent().system_properties, body=b"x"),
-         pb.ILLEGAL_TOPIC),
+         pb.ILLEGAL_TOPIC, "topic"),
         (pb.Message(topic=pb.Resource(name="a", resource_namespace="n"), system_properties=_sent().system_properties,
-                    body=b"x"), pb.ILLEGAL_TOPIC),
-        (pb.Message(topic=pb.Resource(name="a"), user_properties={"rocketmq.id": "x"},
-                    system_properties=_sent().system_properties, body=b"x"), pb.ILLEGAL_MESSAGE_PROPERTY_KEY),
-        (pb.Message(topic=pb.Resource(name="a"), user_properties={str(n): "x" for n in range(129)},
-                    system_properties=_sent().system_properties, body=b"x"), pb.MESSAGE_PROPERTIES_TOO_LARGE),
+                    body=b"x"), pb.ILLEGAL_TOPIC, "namespace"),
+        (_with_properties({"rocketmq.id": "x"}), pb.ILLEGAL_MESSAGE_PROPERTY_KEY, "rocketmq.id"),
+        (_with_properties({"TAGS": "x"}), pb.ILLEGAL_MESSAGE_PROPERTY_KEY, "TAGS"),
+        (_with_properties({"a\n": "x"}), pb.ILLEGAL_MESSAGE_PROPERTY_KEY, "property"),
+        (_with_properties({"region": "x\x85"}), pb.ILLEGAL_MESSAGE_PROPERTY_KEY, "region"),
+        (_with_properties({str(n): "x" for n in range(129)}), pb.MESSAGE_PROPERTIES_TOO_LARGE, "129 properties"),
+        (_with_properties({"a": "x" * (16 * 1024)}), pb.MESSAGE_PROPERTIES_TOO_LARGE, "properties"),
+        (_with_properties({"a": "x" * (16 * 1024 - 6)}, tag="tags", keys=["k", "l"]),
+         pb.MESSAGE_PROPERTIES_TOO_LARGE, "tag"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_sent_is_refused_with_the_code_of_rocketmq(sent: pb.Message, code: pb.Code) -> None:
-    with pytest.raises(Refused) as refused:
+def test_what_cannot_be_sent_is_refused_with_the_code_of_rocketmq(sent: pb.Message, code: pb.Code, named: str) -> None:
+    with pytest.raises(Refused, match=named) as refused:
         message_of(sent, _NOW_US)
     assert refused.value.code == code
 

@@ -18,9 +18,10 @@ from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import TransactionState, now_us
 from txmsg.rocketmq.clients import Client, Clients
-from txmsg.rocketmq.codec import BODY_SIZE_BYTES_MAX, delivered_message, group_of, message_of, topic_of
+from txmsg.rocketmq.codec import delivered_message, group_of, message_of, topic_of
 from txmsg.rocketmq.door import Call, Caller, Door
 from txmsg.rocketmq.ids import Handle, tags_of_filter, transaction_of_id
+from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Receivers
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
@@ -188,7 +189,7 @@ class Api:
 
     async def send(self, request: pb.SendMessageRequest, client_id: str) -> pb.SendMessageResponse:
         if not request.messages:
-            raise Refused(pb.BAD_REQUEST, "there is no message to send")
+            raise Refused(pb.MESSAGE_CORRUPTED, "there is no message to send")
         entries = await asyncio.gather(*(self._send(message, client_id) for message in request.messages))
         statuses = {entry.status.code: entry.status for entry in entries}
         status = next(iter(statuses.values())) if len(statuses) == 1 else pb.Status(code=pb.MULTIPLE_RESULTS)
@@ -214,7 +215,9 @@ class Api:
 
     async def end_transaction(self, request: pb.EndTransactionRequest, _: str) -> pb.EndTransactionResponse:
         """Final for COMMIT and ROLLBACK. Anything else leaves the check to time: it is asked again later."""
-        transaction_id = transaction_of_id(request.transaction_id or request.message_id)
+        transaction_id = transaction_of_id(
+            request.transaction_id or request.message_id, "transaction id", pb.INVALID_TRANSACTION_ID
+        )
         state = _STATES.get(request.resolution)
         if state is None:
             self._clients.answer(transaction_id, TransactionState.UNKNOWN)
@@ -267,6 +270,8 @@ class Api:
 
     async def acknowledge(self, request: pb.AckMessageRequest, client_id: str) -> pb.AckMessageResponse:
         member = Member(group_of(request.group), client_id, topic_of(request.topic))
+        if not request.entries:
+            raise Refused(pb.BAD_REQUEST, "there is no message to acknowledge: `entries` is empty")
         handles = [Handle.parse(entry.receipt_handle) for entry in request.entries]
         late = await self._receivers.acknowledge(member, handles)
         too_late = pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message=TOO_LATE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -13,19 +13,20 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from txmsg.errors import InvalidName
 from txmsg.message import DELAY_MAX, Message, ReceivedMessage, check_name, datetime_of_us
 from txmsg.rocketmq.ids import ID_HEADER, Handle, id_of, plain_tag, quoted_tag, transaction_of_id, usual_id
+from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX, OWN_HEADERS, check_group, check_properties, words_of_keys
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
-BODY_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What clients are told; what a broker takes is its own affair."""
-PROPERTIES_MAX: Final = 128
-PROPERTIES_SIZE_BYTES_MAX: Final = 16 * 1024
-GROUP_SIZE_BYTES_MAX: Final = 64
-OWN_HEADERS: Final = "rocketmq."
 KEYS_HEADER: Final = f"{OWN_HEADERS}keys"
 BORN_HOST_HEADER: Final = f"{OWN_HEADERS}born-host"
 TRACE_HEADER: Final = f"{OWN_HEADERS}trace-context"
 PRIORITY_HEADER: Final = f"{OWN_HEADERS}priority"
+TRANSACTION_HEADER: Final = f"{OWN_HEADERS}transaction"
+"""Of a message that was a half: "1"."""
+
+_GROUP_PROPERTY: Final = "__SHARDINGKEY"
+_TRANSACTION_PROPERTY: Final = "__transactionId__"
+"""Properties that RocketMQ shows to consumers beside the sender's."""
 
 _DIGESTS: Mapping[pb.DigestType, Callable[[bytes], str]] = {
     pb.CRC32: lambda body: f"{zlib.crc32(body):X}",
@@ -33,6 +34,8 @@ _DIGESTS: Mapping[pb.DigestType, Callable[[bytes], str]] = {
     pb.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest().upper(),
 }
 _GZIP_WINDOW: Final = 31
+_GZIP_MEMBERS_MAX: Final = 64
+"""Each costs a copy of what follows it; who zips a body makes one."""
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -62,15 +65,16 @@ def _name_of(what: str, resource: pb.Resource, code: pb.Code) -> str:
 def message_of(sent: pb.Message, now_us: int) -> Message:
     """What is to be stored. Raises Refused, with RocketMQ's code, and InvalidMessage."""
     properties = sent.system_properties
-    group = properties.message_group if properties.HasField("message_group") else None
+    group = properties.message_group or None  # the empty text is none, as in RocketMQ; so are those below
     deliver_at = _deliver_at(properties, now_us)
     _check_type(properties.message_type, group, deliver_at)
+    keys = words_of_keys(properties.keys)
     return Message(
         topic_of(sent.topic),
         _body_of(sent),
-        key=properties.keys[0] if properties.keys else None,
-        tag=quoted_tag(properties.tag) if properties.HasField("tag") else None,
-        headers=_headers_of(sent),
+        key=keys[0] if keys else None,
+        tag=quoted_tag(properties.tag) if properties.tag else None,
+        headers=_headers_of(sent, keys),
         ordering_key=group,
         deliver_at=deliver_at,
     )
@@ -90,10 +94,8 @@ def _check_type(kind: pb.MessageType, group: str | None, deliver_at: datetime | 
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             "a message has a delivery timestamp if, and only if, its type is DELAY",
         )
-    if group is not None and not 0 < len(group.encode()) < GROUP_SIZE_BYTES_MAX:
-        raise Refused(
-            pb.ILLEGAL_MESSAGE_GROUP, f"a message group has 1 to {GROUP_SIZE_BYTES_MAX - 1} bytes, not {group!r}"
-        )
+    if group is not None:
+        check_group(group)
 
 
 def _deliver_at(properties: pb.SystemProperties, now_us: int) -> datetime | None:
@@ -129,38 +131,32 @@ def _body_of(sent: pb.Message) -> bytes:
 
 
 def _unzipped(body: bytes) -> bytes:
-    unzip = zlib.decompressobj(_GZIP_WINDOW)
-    try:
-        plain = unzip.decompress(body, BODY_SIZE_BYTES_MAX + 1)
-    except zlib.error as exc:
-        raise Refused(pb.MESSAGE_CORRUPTED, f"the body is not GZIP, as it says: {exc}") from None
-    if len(plain) <= BODY_SIZE_BYTES_MAX and not unzip.eof:
-        raise Refused(pb.MESSAGE_CORRUPTED, "the body is GZIP that is cut off")
-    return plain
+    """Of all members that stand one after the other; cut where it is over the limit."""
+    plain, rest = b"", body
+    for _ in range(_GZIP_MEMBERS_MAX):
+        unzip = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            plain += unzip.decompress(rest, BODY_SIZE_BYTES_MAX + 1 - len(plain))
+        except zlib.error as exc:
+            raise Refused(pb.MESSAGE_CORRUPTED, f"the body is not GZIP, as it says: {exc}") from None
+        if len(plain) > BODY_SIZE_BYTES_MAX:
+            return plain
+        if not unzip.eof:
+            raise Refused(pb.MESSAGE_CORRUPTED, "the body is GZIP that is cut off")
+        rest = unzip.unused_data
+        if not rest:
+            return plain
+    raise Refused(pb.MESSAGE_CORRUPTED, f"the body is GZIP of more than {_GZIP_MEMBERS_MAX} parts: zip it as one")
 
 
-def _headers_of(sent: pb.Message) -> dict[str, str]:
+def _headers_of(sent: pb.Message, keys: Sequence[str]) -> dict[str, str]:
     properties = sent.system_properties
     headers = dict(sent.user_properties)
-    size_bytes = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
-    if len(headers) > PROPERTIES_MAX or size_bytes > PROPERTIES_SIZE_BYTES_MAX:
-        raise Refused(
-            pb.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"{len(headers)} properties of {size_bytes} bytes: at most {PROPERTIES_MAX} of {PROPERTIES_SIZE_BYTES_MAX} "
-            "are allowed",
-        )
-    for name in headers:
-        if not name.isprintable() or name.startswith(OWN_HEADERS):
-            raise Refused(
-                pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
-                f"a property cannot be named {name!r}: use printable characters, and begin with another word than "
-                f"{OWN_HEADERS}",
-            )
-    for key in properties.keys:
-        if not key or not key.isprintable() or " " in key:
-            raise Refused(pb.ILLEGAL_MESSAGE_KEY, f"{key!r} cannot be a key: use printable characters without blanks")
-    if len(properties.keys) > 1:
-        headers[KEYS_HEADER] = " ".join(properties.keys)
+    check_properties(headers, properties.tag, keys)
+    if len(keys) > 1:
+        headers[KEYS_HEADER] = " ".join(keys)
+    if properties.message_type == pb.TRANSACTION:
+        headers[TRANSACTION_HEADER] = "1"
     if properties.message_id != usual_id(transaction_of_id(properties.message_id)):
         headers[ID_HEADER] = properties.message_id
     if properties.born_host:
@@ -202,10 +198,19 @@ def delivered_message(message: ReceivedMessage, handle: Handle | None, invisible
         properties.invisible_duration.FromMilliseconds(round(invisible_s * 1000))
     return pb.Message(
         topic=pb.Resource(name=message.topic),
-        user_properties={name: value for name, value in headers.items() if not name.startswith(OWN_HEADERS)},
+        user_properties=_properties_of(message),
         system_properties=properties,
         body=message.body,
     )
+
+
+def _properties_of(message: ReceivedMessage) -> dict[str, str]:
+    properties = {name: value for name, value in message.headers.items() if not name.startswith(OWN_HEADERS)}
+    if message.ordering_key is not None:
+        properties[_GROUP_PROPERTY] = message.ordering_key
+    if TRANSACTION_HEADER in message.headers:
+        properties[_TRANSACTION_PROPERTY] = id_of(message)
+    return properties
 
 
 def _timestamp(us: int) -> Timestamp:

@@ -7,7 +7,9 @@ import re
 from typing import NamedTuple, Self
 from urllib.parse import quote_from_bytes, unquote
 
+from txmsg.errors import shown
 from txmsg.message import NAME_SIZE_MAX, ReceivedMessage
+from txmsg.rocketmq.limits import has_control
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2 import Receipt
@@ -21,13 +23,13 @@ _HANDLE = re.compile(r"(\d+)\.([0-9a-f]+)\.(\d+)\.(\d+)@(.+)", re.DOTALL)
 _NUMBER_MAX = 2**64
 
 
-def transaction_of_id(text: str) -> bytes:
+def transaction_of_id(text: str, what: str = "message id", code: pb.Code = pb.ILLEGAL_MESSAGE_ID) -> bytes:
     """The 16 bytes that stand for a message id: those that it is made of, of another id its digest.
 
-    So what a client sends again under an id is the same message. Raises Refused.
+    So what a client sends again under an id is the same message. Raises Refused with this code.
     """
-    if not 0 < len(text) <= _ID_LENGTH_MAX:
-        raise Refused(pb.ILLEGAL_MESSAGE_ID, f"a message id of {len(text)} characters: 1 to {_ID_LENGTH_MAX} are taken")
+    if not text.strip() or len(text) > _ID_LENGTH_MAX or "\0" in text:
+        raise Refused(code, f"{what} {shown(text)} is blank, or longer than {_ID_LENGTH_MAX} characters, or has a NUL")
     if _V1.fullmatch(text):
         return bytes.fromhex(text[2:])
     return hashlib.sha256(text.encode()).digest()[:16]
@@ -50,11 +52,12 @@ def quoted_tag(tag: str) -> str:
     quoted = quote_from_bytes(tag.encode(), safe="").replace("~", "%7E")
     if quoted[:1] in (".", "-"):
         quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
-    if not tag.strip() or "|" in tag or len(quoted) > NAME_SIZE_MAX:
+    if not tag.strip() or "|" in tag or has_control(tag) or len(quoted) > NAME_SIZE_MAX:
         raise Refused(
             pb.ILLEGAL_MESSAGE_TAG,
-            f"tag {tag!r} cannot be stored: it is to be of other characters than blanks and |, and of at most "
-            f"{NAME_SIZE_MAX} with those that are no letters, digits, or one of . _ - counted as three per byte",
+            f"tag {shown(tag)} cannot be stored: use other characters than |, control characters and blanks only, and "
+            f"at most {NAME_SIZE_MAX}, with those that are no letters, digits, or one of . _ - counted as three per "
+            "byte of UTF-8",
         )
     return quoted
 

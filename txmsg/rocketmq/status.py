@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txmsg.errors import (
     BrokerUnavailable,
+    DuplicateId,
     InvalidMessage,
     MessageTooLarge,
     OutcomeConflict,
@@ -25,6 +26,7 @@ _CODES: dict[type[TxmsgError], pb.Code] = {
     MessageTooLarge: pb.MESSAGE_BODY_TOO_LARGE,
     InvalidMessage: pb.BAD_REQUEST,
     TopicClosed: pb.FORBIDDEN,
+    DuplicateId: pb.ILLEGAL_MESSAGE_ID,
     OutcomeConflict: pb.INVALID_TRANSACTION_ID,
     OutcomeExpired: pb.INVALID_TRANSACTION_ID,
     Overloaded: pb.TOO_MANY_REQUESTS,
