@@ -228,7 +228,13 @@ async def receive(
     got: list[Delivered] = []
     while len(got) < count:
         more = await delivery.receive(
-            group, how.get("client", "c"), how.get("topics", T), count - len(got), wait_s, visibility_timeout_s
+            group,
+            how.get("client", "c"),
+            how.get("topics", T),
+            count - len(got),
+            wait_s,
+            visibility_timeout_s,
+            is_exact=how.get("is_exact", False),
         )
         if not more:
             break

@@ -312,6 +312,34 @@ def test_a_receipt_whose_time_is_over_settles_nothing(broker: BrokerProcess, pro
         assert list(receive(acks=[second.receipt]).expired) == []
 
 
+def test_a_message_held_with_an_exact_timeout_comes_again_when_that_is_over(
+    broker: BrokerProcess, producer: Producer
+) -> None:
+    with BlockingChannel(broker.address) as channel:
+
+        def receive(**more: Any) -> pb.ReceiveReply:
+            subscriptions = [pb.Subscription(topic="exact")]
+            request = pb.ReceiveRequest(
+                group="exact", client_id="c", subscriptions=subscriptions, wait_ms=10_000, **more
+            )
+            return channel.call(Notify.receive, request, timeout_s=WAIT_S)
+
+        def one(visibility_timeout_ms: int, *, exact: bool = False) -> pb.DeliveredColumns:
+            timeout: dict[str, Any] = {"visibility_timeout_ms": visibility_timeout_ms, "exact": exact}
+            while not (batches := receive(max_messages=1, **timeout).batches):
+                continue
+            return batches[0]
+
+        producer.send(Message("exact", b"x"))
+        first = one(600_000)
+        assert list(receive(held=[first.receipt], visibility_timeout_ms=0, exact=True).expired) == []
+        second = one(1, exact=True)
+        third = one(600_000)
+        assert [list(each.attempt) for each in (first, second, third)] == [[], [2], [3]]
+        assert list(receive(acks=[first.receipt, second.receipt]).expired) == [first.receipt, second.receipt]
+        assert list(receive(acks=[third.receipt]).expired) == []
+
+
 # ---- check listeners
 
 

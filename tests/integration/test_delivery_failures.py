@@ -45,6 +45,26 @@ async def test_refused_message_comes_again_and_its_acknowledgement_removes_it(no
         assert await receive(delivery, 1, wait_s=0.2) == []
 
 
+async def test_a_visibility_timeout_that_is_exact_is_set_to_less_and_leads_to_no_back_off(notify_url: str) -> None:
+    now = 1000.0
+    settings: dict[str, Any] = {"expire_s": 0.02, "retry_poll_s": 0.02, "lease_ttl_s": 1e9}
+    async with (
+        notify_at(notify_url) as notify,
+        delivering(notify, monotonic=lambda: now, backoff=Backoff(delays_s=(NEVER_S,)), **settings) as delivery,
+    ):
+        await notify.add(1)
+        (first,) = await receive(delivery, 1, visibility_timeout_s=NEVER_S)
+        assert await delivery.renew("g", [first.receipt], 5, is_exact=True) == []
+        now += 5
+        (second,) = await receive(delivery, 1, visibility_timeout_s=5, is_exact=True)
+        now += 5
+        (third,) = await receive(delivery, 1, visibility_timeout_s=NEVER_S)
+        assert [first.attempt, second.attempt, third.attempt] == [1, 2, 3]
+        gone = [first.receipt, second.receipt]
+        assert await delivery.renew("g", gone, 0, is_exact=True) == gone
+        assert await delivery.settle("g", "c", [third.receipt], []) == []
+
+
 async def test_message_not_acknowledged_in_time_comes_again(notify_url: str) -> None:
     now = 1000.0
     settings: dict[str, Any] = {"expire_s": 0.02, "retry_poll_s": 0.02, "backoff": AT_ONCE, "lease_ttl_s": 1e9}

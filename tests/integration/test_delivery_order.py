@@ -345,6 +345,19 @@ async def test_after_a_crash_a_queue_without_ordering_keys_waits_for_nothing(not
             assert offsets(await receive(delivery, 1)) == [0]
 
 
+async def test_what_is_to_be_held_for_longer_is_noted_before_the_member_is_told(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, background=False) as delivery:
+        await add_keyed(notify, "a")
+        await receive(delivery, 1, wait_s=0)
+        (feed,) = delivery._state.groups["g"].feeds.values()
+        await delivery.reader.read_once(feed)
+        (message,) = await receive(delivery, 1, wait_s=0)
+        is_noted = "select held_until > now() + interval '1 h' from txmsg.cursor"
+        assert notify.query(is_noted) == [(False,)]
+        assert await delivery.renew("g", [message.receipt], 2 * 3600) == []
+        assert notify.query(is_noted) == [(True,)]
+
+
 async def test_what_is_held_is_noted_as_long_as_it_is_held_and_no_longer(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         clock = Clock()

@@ -29,6 +29,11 @@ def test_consumer_may_ask_for_a_delay_within_bounds(asked_s: float, given_s: flo
     assert Backoff().delay_s(3, asked_s) == given_s
 
 
+@pytest.mark.parametrize(("asked_s", "given_s"), [(0.001, 10.0), (10.0, 10.0), (42.5, 42.5), (1e9, 7 * 86400.0)])
+def test_consumer_may_ask_for_a_least_delay(asked_s: float, given_s: float) -> None:
+    assert Backoff().delay_s(3, asked_s, is_least=True) == given_s
+
+
 def test_asking_for_a_delay_does_not_buy_more_retries() -> None:
     assert Backoff().delay_s(17, 1.0) is None
 

@@ -10,7 +10,7 @@ import pytest
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
-from txmsg.broker.delivery.window import Window
+from txmsg.broker.delivery.window import TIME_IS_OVER, Window
 from txmsg.broker.store.rows import RetryRow, Row
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import Offset, QueueId, QueueNumber
@@ -125,6 +125,41 @@ def test_answers_under_another_epoch_or_queue_are_late() -> None:
     assert [feed.queue_id for feed in feeds] == [10]
 
 
+def test_what_is_over_by_an_exact_timeout_comes_again_without_the_back_off() -> None:
+    group = group_of(3)
+    group.retries.put([RetryRow(QueueId(10), 2, 0, row(8))])
+    given = group.take(T, 10, LARGE, token=1, deadline=30)
+    receipts = [batch.receipt._replace(offsets=[offset]) for batch in given for offset in batch.receipt.offsets]
+    retried, first, second, _ = receipts
+    assert group.renew([retried, first, Receipt(10, 1, 3, [99])], 5, is_exact=True) == [Receipt(10, 1, 3, [99])]
+    assert group.renew([second], 5) == [], "only an exact timeout becomes shorter"
+    group.expire(29)
+    feed = group.feeds[QueueId(10)]
+    backoff = group.settings.backoff
+    assert {offset: failure.next_s(backoff, 1) for offset, failure in feed.window.failing().items()} == {0: 0.0}
+    assert [outcome.failure for outcome in group.retries.outcomes().values()] == [TIME_IS_OVER]
+    group.expire(30)
+    assert [failure.next_s(backoff, 1) for failure in feed.window.failing().values()] == [0.0, 1.0, 1.0]
+
+
+def test_what_is_taken_with_an_exact_timeout_comes_again_without_the_back_off() -> None:
+    group = group_of(1)
+    group.retries.put([RetryRow(QueueId(10), 2, 0, row(8))])
+    group.take(T, 10, LARGE, token=1, deadline=30, is_exact=True)
+    group.expire(30)
+    assert group.feeds[QueueId(10)].window.failing() == {0: TIME_IS_OVER}
+    assert [outcome.failure for outcome in group.retries.outcomes().values()] == [TIME_IS_OVER]
+
+
+def test_a_refusal_may_name_the_least_delay() -> None:
+    group = group_of(2)
+    (batch,) = group.take(T, 2, LARGE, token=1, deadline=30)
+    soon, late = (batch.receipt._replace(offsets=[offset]) for offset in batch.receipt.offsets)
+    group.settle("c", [], [Refusal(soon, "x", 0.001, is_least=True), Refusal(late, "x", 60.0, is_least=True)], 0)
+    failing = group.feeds[QueueId(10)].window.failing()
+    assert [failure.next_s(group.settings.backoff, 1) for failure in failing.values()] == [1.0, 60.0]
+
+
 def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone() -> None:
     group = group_of(2, 2)
     group.retries.put([RetryRow(QueueId(10), 1, 0, row(5)), RetryRow(QueueId(11), 1, 0, row(6))])
@@ -138,7 +173,7 @@ def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone()
     assert group.retries.known() == [(11, 6), (11, 8)]
     expired, _ = group.settle("c", [each.receipt for each in given], [], 0)
     assert {receipt.queue_id for receipt in expired} == {10}
-    assert group.retries.expire(31) == [(2, [(11, 8)])], "the retry of the other queue is still out"
+    assert group.retries.expire(31) == [(2, [(11, 8)], False)], "the retry of the other queue is still out"
 
 
 def test_busy_feeds_are_always_among_those_that_periodic_steps_visit_and_idle_groups_are_not() -> None:

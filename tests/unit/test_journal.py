@@ -117,7 +117,7 @@ class _Unread(tuple[int, ...]):
 class _Unasked(Backoff):
     """Delays that are not computed."""
 
-    def delay_s(self, attempt: int, asked_s: float | None = None) -> float | None:
+    def delay_s(self, attempt: int, asked_s: float | None = None, *, is_least: bool = False) -> float | None:
         raise AssertionError
 
 

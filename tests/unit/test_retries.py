@@ -42,7 +42,7 @@ def test_retry_not_acked_in_time_fails_again() -> None:
     box.put([RetryRow(QueueId(7), 1, 0, row(3))])
     box.take(9, LARGE, token=4, deadline=10, wants=wants_all)
     assert box.expire(9) == []
-    ((token, late),) = box.expire(10)
+    ((token, late, _),) = box.expire(10)
     assert (token, late) == (4, [(7, 3)])
     box.settled(late, Failure(EXPIRED))
     assert box.outcomes() == {(7, 3): Outcome(2, Failure(EXPIRED))}

@@ -37,9 +37,9 @@ def refuse(window: Window, failure: Failure, *offsets: int, token: int = 1) -> l
 def expire(window: Window, now: float) -> int:
     """Fails what was not acknowledged in time, and tells how many."""
     late = window.expire(now)
-    for _, offsets in late:
+    for _, offsets, _ in late:
         window.fail(offsets, Failure(EXPIRED))
-    return sum(len(offsets) for _, offsets in late)
+    return sum(len(offsets) for _, offsets, _ in late)
 
 
 def taken(window: Window, count: int, *, token: int = 1, deadline: float = 30.0) -> list[int]:

@@ -33,14 +33,16 @@ class Backoff:
         if self.retries_max < 0:
             raise ValueError(f"retries_max={self.retries_max} must be at least 0 (0: dead letter at the first failure)")
 
-    def delay_s(self, attempt: int, asked_s: float | None = None) -> float | None:
+    def delay_s(self, attempt: int, asked_s: float | None = None, *, is_least: bool = False) -> float | None:
         """Seconds from the failure of delivery `attempt` (from 1) to the next, or None: now it is a dead letter.
 
         asked_s: what the consumer asked for instead, bounded by 0 and 7 days. It changes when, not how often.
+        is_least: it asked for at least so long.
         """
         assert attempt >= 1, f"attempt {attempt}: deliveries count from 1"
         if attempt > self.retries_max:
             return None
-        if asked_s is not None:
-            return min(max(asked_s, 0.0), _DELAY_S_MAX)
-        return self.delays_s[min(attempt, len(self.delays_s)) - 1]
+        own_s = self.delays_s[min(attempt, len(self.delays_s)) - 1]
+        if asked_s is None:
+            return own_s
+        return max(min(asked_s, _DELAY_S_MAX), own_s if is_least else 0.0)

@@ -64,6 +64,7 @@ class DeliveryService(Protocol):
         max_bytes: int | None = None,
         line: Line | None = None,
         outlet: Outlet | None = None,
+        is_exact: bool = False,
     ) -> Sequence[MessageBatch]:
         """Messages for a member of a group, waiting up to wait_s for the first."""
         ...
@@ -82,7 +83,9 @@ class DeliveryService(Protocol):
         """Takes acknowledgements and refusals; returns those that came too late."""
         ...
 
-    def renew(self, group: str, held: Sequence[Receipt], visibility_timeout_s: float) -> Sequence[Receipt]:
+    async def renew(
+        self, group: str, held: Sequence[Receipt], visibility_timeout_s: float, *, is_exact: bool = False
+    ) -> Sequence[Receipt]:
         """Restarts the visibility timeout of what a member still holds; returns what it does not."""
         ...
 
@@ -238,16 +241,16 @@ class NotifyApi:
     async def receive(self, request: pb.ReceiveRequest, call: Receiving) -> pb.ReceiveReply:
         check_name("group", request.group)
         _check_client_id(request.client_id)
-        visibility_timeout_s = max(
-            _VISIBILITY_TIMEOUT_S[0], min(request.visibility_timeout_ms / 1000, _VISIBILITY_TIMEOUT_S[1])
-        )
+        asked_s = min(request.visibility_timeout_ms / 1000, _VISIBILITY_TIMEOUT_S[1])
+        visibility_timeout_s = max(_VISIBILITY_TIMEOUT_S[0], asked_s)
         line = Line(request.line, request.received, request.call) if request.line else None
         if line is not None:
             self._delivery.follow(request.group, request.client_id, line)
         expired: list[Receipt] = []
         if request.held:
             held = [_receipt(receipt) for receipt in request.held]
-            expired += self._delivery.renew(request.group, held, visibility_timeout_s)
+            held_s = asked_s if request.exact else visibility_timeout_s
+            expired += await self._delivery.renew(request.group, held, held_s, is_exact=request.exact)
         if request.acks or request.refusals:
             expired += await self._delivery.settle(
                 request.group,
@@ -260,6 +263,7 @@ class NotifyApi:
                         refusal.delay_ms / 1000 if refusal.delay_ms >= 0 else None,
                         refusal.dead,
                         refusal.rejected,
+                        refusal.least,
                     )
                     for refusal in request.refusals
                 ],
@@ -282,6 +286,7 @@ class NotifyApi:
                 max_bytes=request.max_bytes or None,
                 line=line,
                 outlet=call.connection,
+                is_exact=request.exact,
             )
             receipts = [handout.receipt for handout in handouts]
             call.unsent = lambda: self._delivery.put_back(request.group, request.client_id, receipts)

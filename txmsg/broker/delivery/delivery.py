@@ -17,7 +17,7 @@ from itertools import repeat
 from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.group import Group
-from txmsg.broker.delivery.handover import notes_to_write
+from txmsg.broker.delivery.handover import notes_to_lengthen, notes_to_write
 from txmsg.broker.delivery.loader import Loader
 from txmsg.broker.delivery.maintenance import Maintenance
 from txmsg.broker.delivery.reader import Reader
@@ -95,10 +95,12 @@ class Delivery:
         max_bytes: int | None = None,
         line: Line | None = None,
         outlet: Outlet | None = None,
+        is_exact: bool = False,
     ) -> list[MessageBatch]:
         """Up to max_messages for a member of a group, or nothing after wait_s. At least one, whatever max_bytes is.
 
-        A message that is neither settled nor renewed within visibility_timeout_s is retried. start: where the group
+        A message that is neither settled nor renewed within visibility_timeout_s is retried: after the group's
+        back-off, or at once if the timeout is_exact, because the member knows it. start: where the group
         starts in topics that are new to it. line: if the member says whether it got what was sent before. outlet:
         while it is full, nothing is taken. Raises BrokerUnavailable, InvalidName for a bad tag expression, and
         UnknownTopic.
@@ -115,7 +117,9 @@ class Delivery:
                 return None
             if line is not None and not loaded.members.is_latest(client_id, line):
                 return []
-            return self._take(loaded, client_id, wants, max_messages, max_bytes, visibility_timeout_s)
+            return self._take(
+                loaded, client_id, wants, max_messages, max_bytes, visibility_timeout_s, is_exact=is_exact
+            )
 
         batches = take()
         if not batches and wait_s > 0:
@@ -211,11 +215,22 @@ class Delivery:
                 self._state.read_soon(feed)
             loaded.members.left(client_id)
 
-    def renew(self, group: str, held: Sequence[Receipt], visibility_timeout_s: float) -> list[Receipt]:
-        """A member still holds these messages: their visibility timeout restarts. Returns what it does not hold."""
+    async def renew(
+        self, group: str, held: Sequence[Receipt], visibility_timeout_s: float, *, is_exact: bool = False
+    ) -> list[Receipt]:
+        """A member still holds these messages: their visibility timeout restarts. Returns what it does not hold.
+
+        is_exact: it may end earlier than before, and then they are delivered again at once. Raises BrokerUnavailable.
+        """
         self._state.leases.require()
         loaded = self._state.groups.get(group)
-        return [*held] if loaded is None else loaded.renew(held, self._state.monotonic() + visibility_timeout_s)
+        if loaded is None:
+            return [*held]
+        expired = loaded.renew(held, self._state.monotonic() + visibility_timeout_s, is_exact=is_exact)
+        feeds = [loaded.feeds[queue_id] for queue_id in {QueueId(each.queue_id) for each in held} & loaded.feeds.keys()]
+        if unnoted := notes_to_lengthen(feeds, visibility_timeout_s):
+            await self.writer.note_in_flight(unnoted, visibility_timeout_s)
+        return expired
 
     async def settle(
         self, group: str, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]
@@ -351,6 +366,8 @@ class Delivery:
         count: int,
         size_bytes: int | None,
         visibility_timeout_s: float,
+        *,
+        is_exact: bool,
     ) -> list[MessageBatch] | None:
         """None: the member may get nothing now."""
         self._state.leases.require()
@@ -369,6 +386,7 @@ class Delivery:
             token=self._token,
             deadline=now + visibility_timeout_s,
             deadline_max=now + max(visibility_timeout_s, self._state.config.held_s_max),
+            is_exact=is_exact,
         )
         if batches:
             given = sum(len(batch.rows) for batch in batches)

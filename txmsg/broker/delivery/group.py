@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
+from typing import NamedTuple
 
 from txmsg.broker.delivery.config import GroupSettings
 from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import DeliveryCounts, MessageBatch, Receipt, Refusal
-from txmsg.broker.delivery.window import EXPIRED, Failure, Window
+from txmsg.broker.delivery.window import NOT_IN_TIME, TIME_IS_OVER, Failure, Window
 from txmsg.broker.journal import Event, Journal
 from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryKey, RetryRow, Row, size_bytes_of
 from txmsg.message import QueueId, QueueNumber
@@ -23,6 +24,15 @@ from txmsg.wire.tags import TagExpression
 
 def _ignore() -> None:
     pass
+
+
+class _Until(NamedTuple):
+    """Under which token messages are delivered, and until when they are in flight, as `take` is told."""
+
+    token: int
+    deadline: float
+    deadline_max: float
+    is_exact: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +64,7 @@ class Feed:
     noted_until: float = 0.0
     """Until when, says the cursor, ordered messages that this broker delivers may be in flight; 0: none are."""
     noted_s: float = 0.0
-    """The longest visibility timeout that was noted."""
+    """The longest visibility timeout that was noted since the notes were last cleared."""
     idle_since: float | None = None
     """Since when nothing noted was seen in flight."""
 
@@ -147,8 +157,10 @@ class Group:
         token: int,
         deadline: float,
         deadline_max: float = math.inf,
+        is_exact: bool = False,
     ) -> list[MessageBatch]:
         """Messages for one member, now in flight: due retries first, at most half; then the queues, round robin."""
+        until = _Until(token, deadline, deadline_max, is_exact)
         feeds = [
             feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count and feed.is_open
         ]
@@ -158,7 +170,7 @@ class Group:
             first = self._turn % len(feeds)
             feeds = feeds[first:] + feeds[:first]
             retries_max = (count + self._turn % 2) // 2  # alternately, where one is asked for at a time
-        batches = self._take_retries(wants, retries_max, size_bytes, token, deadline, deadline_max)
+        batches = self._take_retries(wants, retries_max, size_bytes, until)
         for batch in batches:
             count -= len(batch.rows)
             size_bytes -= sum(map(size_bytes_of, batch.rows))
@@ -172,6 +184,7 @@ class Group:
                     token=token,
                     deadline=deadline,
                     deadline_max=deadline_max,
+                    is_exact=is_exact,
                     mine=wants[feed.topic],
                     group=self.members.wanted(feed.topic),
                     at_least_one=not batches,
@@ -181,17 +194,11 @@ class Group:
                     size_bytes -= sum(map(size_bytes_of, rows))
                     batches.append(self._batch_of(feed, rows, token))
         if not batches:  # all that is ready is for other members: retries need not leave room for it
-            batches = self._take_retries(wants, count, size_bytes, token, deadline, deadline_max)
+            batches = self._take_retries(wants, count, size_bytes, until)
         return batches
 
-    def _take_retries(  # noqa: PLR0917
-        self,
-        wants: Mapping[str, TagExpression],
-        count: int,
-        size_bytes: int,
-        token: int,
-        deadline: float,
-        deadline_max: float,
+    def _take_retries(
+        self, wants: Mapping[str, TagExpression], count: int, size_bytes: int, until: _Until
     ) -> list[MessageBatch]:
         if not self.retries.ready_count:
             return []
@@ -203,8 +210,15 @@ class Group:
             return mine is not None and (mine.matches(tag) or not self.members.wanted(feed.topic).matches(tag))
 
         taken: defaultdict[QueueId, list[RetryRow]] = defaultdict(list)
+        token, deadline, deadline_max, is_exact = until
         for row in self.retries.take(
-            count, size_bytes, token=token, deadline=deadline, deadline_max=deadline_max, wants=is_wanted
+            count,
+            size_bytes,
+            token=token,
+            deadline=deadline,
+            deadline_max=deadline_max,
+            is_exact=is_exact,
+            wants=is_wanted,
         ):
             taken[row.queue_id].append(row)
         return [
@@ -273,27 +287,31 @@ class Group:
             if feed is not None:
                 touched[feed.queue_id] = feed
                 self._ack(client_id, feed, receipt, now, expired)
-        for receipt, error, delay_s, is_final, is_rejected in refusals:
+        for receipt, error, delay_s, is_final, is_rejected, is_least in refusals:
             feed = self._feed_of(receipt, expired)
             if feed is not None:
                 touched[feed.queue_id] = feed
                 _, token, _, offsets = receipt
                 done, late = feed.window.take_back(token, offsets)
                 retried, late = self.retries.take_back(feed.queue_id, token, late) if late else ([], [])
-                failure = Failure(error, delay_s, is_final, is_rejected)
+                failure = Failure(error, delay_s, is_final, is_rejected, is_least)
                 self._fail(client_id, token, {feed: done}, retried, failure, now)
                 if late:
                     expired.append(receipt._replace(offsets=late))
         return expired, list(touched.values())
 
-    def renew(self, held: Sequence[Receipt], deadline: float) -> list[Receipt]:
-        """A member still holds these: they stay in flight until the deadline. Returns what it does not hold."""
+    def renew(self, held: Sequence[Receipt], deadline: float, *, is_exact: bool = False) -> list[Receipt]:
+        """A member still holds these: they stay in flight until the deadline. Returns what it does not hold.
+
+        is_exact: the deadline also comes earlier.
+        """
         expired: list[Receipt] = []
         for receipt in held:
             feed = self._feed_of(receipt, expired)
             if feed is not None:
-                late = feed.window.renew(receipt.token, receipt.offsets, deadline)
-                late = self.retries.renew(feed.queue_id, receipt.token, late, deadline) if late else []
+                _, token, _, offsets = receipt
+                late = feed.window.renew(token, offsets, deadline, is_exact=is_exact)
+                late = self.retries.renew(feed.queue_id, token, late, deadline, is_exact=is_exact) if late else []
                 if late:
                     expired.append(receipt._replace(offsets=late))
         return expired
@@ -310,12 +328,11 @@ class Group:
 
     def expire(self, now: float) -> None:
         """Counts as failed what was not acknowledged in time."""
-        failure = Failure(EXPIRED)
         for feed in list(self.busy):
-            for token, offsets in feed.window.expire(now):
-                self._fail(None, token, {feed: offsets}, [], failure, now)
-        for token, keys in self.retries.expire(now):
-            self._fail(None, token, {}, keys, failure, now)
+            for token, offsets, is_exact in feed.window.expire(now):
+                self._fail(None, token, {feed: offsets}, [], TIME_IS_OVER if is_exact else NOT_IN_TIME, now)
+        for token, keys, is_exact in self.retries.expire(now):
+            self._fail(None, token, {}, keys, TIME_IS_OVER if is_exact else NOT_IN_TIME, now)
 
     def unblock(self, keys: Iterable[tuple[QueueId, str]]) -> None:
         """The table `retry` had no messages of these ordering keys, (queue id, key): delivery of them continues.

@@ -62,6 +62,11 @@ def notes_to_write(feeds: Iterable[Feed], now: float, visibility_timeout_s: floa
     return [feed for feed in feeds if feed.window.is_ordered and feed.noted_until < now + visibility_timeout_s]
 
 
+def notes_to_lengthen(feeds: Iterable[Feed], visibility_timeout_s: float) -> list[Feed]:
+    """Of feeds with messages that stay in flight for longer: those whose cursors speak of shorter times only."""
+    return [feed for feed in feeds if feed.window.is_ordered and feed.noted_s < visibility_timeout_s]
+
+
 def notes_to_renew(feeds: Iterable[Feed], now: float) -> list[Feed]:
     """Feeds with messages in flight, perhaps renewed, whose notes are about to run out."""
     return [

@@ -6,7 +6,7 @@ import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 
 def runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -80,12 +80,13 @@ _STALE_MIN = 64  # below this many, finished batches are not worth a sweep
 class _Batch(Generic[K]):
     """Messages delivered together: one token, one deadline and its maximum, and how many are still in flight."""
 
-    __slots__ = ("deadline", "deadline_max", "keys", "left", "token")
+    __slots__ = ("deadline", "deadline_max", "is_exact", "keys", "left", "token")
 
-    def __init__(self, token: int, deadline: float, deadline_max: float, keys: Sequence[K]) -> None:
+    def __init__(self, token: int, deadline: float, deadline_max: float, keys: Sequence[K], *, is_exact: bool) -> None:
         self.token = token
         self.deadline = deadline
         self.deadline_max = deadline_max
+        self.is_exact = is_exact
         self.keys = keys
         self.left = len(keys)
 
@@ -93,8 +94,18 @@ class _Batch(Generic[K]):
         return self.deadline < other.deadline
 
 
+class Expired(NamedTuple, Generic[K]):
+    """What was delivered under a token and not settled by its deadline. is_exact: which was exact."""
+
+    token: int
+    keys: list[K]
+    is_exact: bool = False
+
+
 class InFlight(Generic[K]):
     """Keys of messages that consumers have, under a token, until a deadline.
+
+    An exact deadline can be brought forward; any other only moves back.
 
     The deadline heap has one entry per batch, not per message. A finished batch drops its keys at once, and its entry
     is removed when half of the heap is finished, so that long visibility timeouts cost no memory.
@@ -111,19 +122,30 @@ class InFlight(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._batch_of
 
-    def give(self, keys: Sequence[K], token: int, deadline: float, deadline_max: float = math.inf) -> None:
+    def give(
+        self,
+        keys: Sequence[K],
+        token: int,
+        deadline: float,
+        deadline_max: float = math.inf,
+        *,
+        is_exact: bool = False,
+    ) -> None:
         """Records that these keys are in flight until the deadline, which can be extended up to deadline_max.
 
         Keeps `keys`: do not change it.
         """
         if not keys:
             return
-        batch = _Batch(token, deadline, deadline_max, keys)
+        batch = _Batch(token, deadline, deadline_max, keys, is_exact=is_exact)
         self._batch_of.update(dict.fromkeys(keys, batch))
         heapq.heappush(self._heap, batch)
 
-    def renew(self, keys: Iterable[K], token: int, deadline: float) -> list[K]:
-        """Extends the deadline of what is in flight under this token. Returns the keys that are not."""
+    def renew(self, keys: Iterable[K], token: int, deadline: float, *, is_exact: bool = False) -> list[K]:
+        """Extends the deadline of what is in flight under this token. Returns the keys that are not.
+
+        is_exact: it also comes earlier.
+        """
         renewed: dict[_Batch[K], dict[K, None]] = {}
         late: list[K] = []
         for key in keys:
@@ -133,9 +155,10 @@ class InFlight(Generic[K]):
             else:
                 renewed.setdefault(batch, {})[key] = None
         for batch, its_keys in renewed.items():
-            if min(deadline, batch.deadline_max) > batch.deadline:
+            if is_exact or min(deadline, batch.deadline_max) > batch.deadline:
                 batch.left -= len(its_keys)
-                self.give(list(its_keys), token, min(deadline, batch.deadline_max), batch.deadline_max)
+                until = min(deadline, batch.deadline_max)
+                self.give(list(its_keys), token, until, batch.deadline_max, is_exact=is_exact)
                 if not batch.left:
                     self._finish(batch)
         return late
@@ -178,9 +201,9 @@ class InFlight(Generic[K]):
         """The last deadline; minus infinity if nothing is in flight."""
         return max((batch.deadline for batch in self._heap if batch.left), default=-math.inf)
 
-    def expire(self, now: float) -> list[tuple[int, list[K]]]:
+    def expire(self, now: float) -> list[Expired[K]]:
         """Removes and returns the keys whose deadline has passed, by token."""
-        late: list[tuple[int, list[K]]] = []
+        late: list[Expired[K]] = []
         while self._heap and self._heap[0].deadline <= now:
             batch = heapq.heappop(self._heap)
             if not batch.left:
@@ -191,5 +214,5 @@ class InFlight(Generic[K]):
                 del self._batch_of[key]
             batch.left = 0
             if gone:
-                late.append((batch.token, gone))
+                late.append(Expired(batch.token, gone, batch.is_exact))
         return late

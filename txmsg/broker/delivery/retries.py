@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from txmsg.broker.delivery.offsets import InFlight
+from txmsg.broker.delivery.offsets import Expired, InFlight
 from txmsg.broker.delivery.window import Failure
 from txmsg.broker.store.rows import RetryKey, RetryRow, size_bytes_of
 from txmsg.message import QueueId
@@ -120,6 +120,7 @@ class Retries:
         token: int,
         deadline: float,
         deadline_max: float = math.inf,
+        is_exact: bool = False,
         wants: Callable[[QueueId, str | None], bool],
     ) -> list[RetryRow]:
         """Up to `count` retries that `wants(queue id, tag)`, now in flight; as Window.take."""
@@ -138,12 +139,15 @@ class Retries:
             self._ready_size_bytes -= row_size_bytes
             taken.append(row)
         self._ready.extendleft(reversed(others))
-        self._in_flight.give([_key_of(row) for row in taken], token, deadline, deadline_max)
+        self._in_flight.give([_key_of(row) for row in taken], token, deadline, deadline_max, is_exact=is_exact)
         return taken
 
-    def renew(self, queue_id: QueueId, token: int, offsets: Sequence[int], deadline: float) -> list[int]:
-        """Extends the deadline of what a consumer still holds. Returns those not in flight under this token."""
-        late = self._in_flight.renew([RetryKey(queue_id, offset) for offset in offsets], token, deadline)
+    def renew(
+        self, queue_id: QueueId, token: int, offsets: Sequence[int], deadline: float, *, is_exact: bool = False
+    ) -> list[int]:
+        """As Window.renew."""
+        keys = [RetryKey(queue_id, offset) for offset in offsets]
+        late = self._in_flight.renew(keys, token, deadline, is_exact=is_exact)
         return [offset for _, offset in late]
 
     def take_back(self, queue_id: QueueId, token: int, offsets: Sequence[int]) -> tuple[list[RetryKey], list[int]]:
@@ -151,7 +155,7 @@ class Retries:
         done, late = self._in_flight.give_back([RetryKey(queue_id, offset) for offset in offsets], token)
         return done, [offset for _, offset in late]
 
-    def expire(self, now: float) -> list[tuple[int, list[RetryKey]]]:
+    def expire(self, now: float) -> list[Expired[RetryKey]]:
         """Removes what was not acknowledged in time, by token: to be `settled` or to `leave`."""
         return self._in_flight.expire(now)
 

@@ -44,7 +44,8 @@ class MessageBatch:
 class Refusal(NamedTuple):
     """A negative acknowledgement. delay_s: when to redeliver; None: the back-off decides. is_final: never.
 
-    is_rejected: because of the message, not of the consumer.
+    is_rejected: because of the message, not of the consumer. is_least: the back-off decides if it is longer than
+    delay_s.
     """
 
     receipt: Receipt
@@ -52,6 +53,7 @@ class Refusal(NamedTuple):
     delay_s: float | None = None
     is_final: bool = False
     is_rejected: bool = False
+    is_least: bool = False
 
 
 class Outlet(Protocol):

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from txmsg.broker.delivery.keys import Keys
-from txmsg.broker.delivery.offsets import InFlight, OffsetRanges, runs
+from txmsg.broker.delivery.offsets import Expired, InFlight, OffsetRanges, runs
 from txmsg.broker.store.rows import Row, size_bytes_of
 from txmsg.runtime.backoff import Backoff
 from txmsg.wire.tags import ALL_TAGS, TagExpression
@@ -43,19 +43,25 @@ EXPIRED = "not acknowledged within its visibility timeout"
 class Failure:
     """Why a delivery failed. delay_s: when the consumer wants the next one; None: the back-off decides.
 
-    is_final: the consumer wants none. is_rejected: because of the message, not of the consumer.
+    is_final: the consumer wants none. is_rejected: because of the message, not of the consumer. is_least: the back-off
+    decides if it is longer than delay_s.
     """
 
     error: str
     delay_s: float | None = None
     is_final: bool = False
     is_rejected: bool = False
+    is_least: bool = False
 
     def next_s(self, backoff: Backoff, attempt: int) -> float | None:
         """Seconds from the failure of delivery `attempt` to the next one; None: now it is a dead letter."""
-        return None if self.is_final else backoff.delay_s(attempt, self.delay_s)
+        return None if self.is_final else backoff.delay_s(attempt, self.delay_s, is_least=self.is_least)
 
 
+NOT_IN_TIME = Failure(EXPIRED)
+"""Its consumer may have failed: the back-off decides."""
+TIME_IS_OVER = Failure(EXPIRED, delay_s=0.0)
+"""Its consumer knew when: it comes again at once."""
 BEHIND = Failure("an earlier message of its ordering key failed")
 """It was not delivered: it follows its key into the table `retry`. Compared by identity."""
 
@@ -219,6 +225,7 @@ class Window:
         token: int,
         deadline: float,
         deadline_max: float = math.inf,
+        is_exact: bool = False,
         mine: TagExpression = ALL_TAGS,
         group: TagExpression = ALL_TAGS,
         at_least_one: bool = True,
@@ -247,7 +254,7 @@ class Window:
             self._ready_size_bytes -= size_bytes - left
         self._weigh()
         if taken:
-            self._in_flight.give([row.offset for row in taken], token, deadline, deadline_max)
+            self._in_flight.give([row.offset for row in taken], token, deadline, deadline_max, is_exact=is_exact)
             self.on_busy()
         return taken
 
@@ -286,15 +293,18 @@ class Window:
         self._count_as_acked(done)
         return late
 
-    def renew(self, token: int, offsets: Sequence[int], deadline: float) -> list[int]:
-        """Extends the deadline of what a consumer still holds. Returns those not in flight under this token."""
-        return self._in_flight.renew(offsets, token, deadline)
+    def renew(self, token: int, offsets: Sequence[int], deadline: float, *, is_exact: bool = False) -> list[int]:
+        """Extends the deadline of what a consumer still holds. Returns those not in flight under this token.
+
+        is_exact: it also comes earlier.
+        """
+        return self._in_flight.renew(offsets, token, deadline, is_exact=is_exact)
 
     def take_back(self, token: int, offsets: Sequence[int]) -> tuple[list[int], list[int]]:
         """Removes what is in flight under this token: it must `fail` or become `unread`. Returns also what was not."""
         return self._in_flight.give_back(offsets, token)
 
-    def expire(self, now: float) -> list[tuple[int, list[int]]]:
+    def expire(self, now: float) -> list[Expired[int]]:
         """Removes what was not acknowledged in time, by token: it must `fail` or become `unread`."""
         return self._in_flight.expire(now)
 

@@ -171,7 +171,7 @@ class ProgressWriter:
             raise BrokerUnavailable(_LEASE_OVER)
         for feed in feeds:
             feed.noted_until = 0.0 if noted_s is None else now + noted_s
-            feed.noted_s = max(feed.noted_s, visibility_timeout_s or 0.0)
+            feed.noted_s = 0.0 if visibility_timeout_s is None else max(feed.noted_s, visibility_timeout_s)
             feed.idle_since = None
             if self._state.is_delivered(feed):
                 feed.group.mark_busy(feed)
