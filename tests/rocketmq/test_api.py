@@ -17,6 +17,7 @@ from txmsg import Message, Producer, ReceivedMessage
 from txmsg.client.channel import Brokers
 from txmsg.rocketmq.api import SERVICE, Api
 from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.filters import ALL
 from txmsg.rocketmq.ids import Handle, usual_id
 from txmsg.rocketmq.receivers import SILENT_S, Member, Receivers
 from txmsg.rocketmq.routes import Routes
@@ -100,7 +101,7 @@ def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
     assert calls.send(b"x", bytes(16)).status.code == pb.OK
     [queue] = calls("QueryRoute", route, pb.QueryRouteResponse).message_queues
     assert (queue.broker.name, queue.permission) == (calls.broker, pb.READ_WRITE)
-    sql = pb.FilterExpression(type=pb.SQL, expression="a > 1")
+    sql = pb.FilterExpression(type=pb.SQL, expression="a > ")
     for fields, code in (
         ({"filter_expression": sql}, pb.ILLEGAL_FILTER_EXPRESSION),
         ({"invisible_duration": Duration(seconds=1)}, pb.ILLEGAL_INVISIBLE_TIME),
@@ -185,11 +186,11 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
     got: list[tuple[ReceivedMessage, Handle]] = []
     while len(got) < 5:
         got += await receivers.receive(
-            member, broker.address, "*", count=5 - len(got), wait_s=_WAIT_S, invisible_s=30, renews=True
+            member, broker.address, ALL, count=5 - len(got), wait_s=_WAIT_S, invisible_s=30, renews=True
         )
     settled, elsewhere, refused, held, unsent = (handle for _, handle in got)
     [(_, forgotten)] = await receivers.receive(
-        silent, broker.address, "*", count=1, wait_s=_WAIT_S, invisible_s=30, renews=True
+        silent, broker.address, ALL, count=1, wait_s=_WAIT_S, invisible_s=30, renews=True
     )
     assert await receivers.acknowledge(member, [settled]) == set()
     assert await others.acknowledge(member, [elsewhere]) == set()
@@ -236,7 +237,7 @@ async def test_what_cannot_be_written_to_its_client_comes_again_at_once(broker: 
     [(message, _)] = await receivers.receive(
         Member("mail", "client-2", "orders"),
         broker.address,
-        "*",
+        ALL,
         count=1,
         wait_s=_WAIT_S,
         invisible_s=30,
@@ -279,7 +280,7 @@ async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_others() -> 
     member = Member("mail", "client-1", "orders")
     handles = []
     for broker in brokers.addresses:
-        [(_, handle)] = await receivers.receive(member, broker, "*", count=1, wait_s=1, invisible_s=30, renews=True)
+        [(_, handle)] = await receivers.receive(member, broker, ALL, count=1, wait_s=1, invisible_s=30, renews=True)
         handles.append(handle)
     await receivers.renew_once(asyncio.get_running_loop().time())
     assert not any(map(receivers.is_renewed, handles))

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from txmsg.errors import DuplicateId
 from txmsg.message import ReceivedMessage, is_name
 from txmsg.rocketmq.codec import delivered_message, message_of
-from txmsg.rocketmq.ids import Handle, id_of, plain_tag, quoted_tag, tags_of_filter, transaction_of_id, usual_id
+from txmsg.rocketmq.filters import wanted_of
+from txmsg.rocketmq.ids import Handle, id_of, plain_tag, quoted_tag, transaction_of_id, usual_id
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.status import Refused, status_of
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -40,8 +41,23 @@ def test_any_tag_is_a_name_and_comes_back(tag: str) -> None:
 
 @given(st.lists(st.sampled_from(["paid", "new 订单", ".5", "-x", "50%"]), min_size=1, unique=True))
 def test_a_filter_wants_the_tags_that_it_names(tags: list[str]) -> None:
-    wanted = parse_tags(tags_of_filter(pb.FilterExpression(type=pb.TAG, expression=" || ".join(tags))))
+    wanted = parse_tags(wanted_of(pb.FilterExpression(type=pb.TAG, expression=" || ".join(tags))).tags)
     assert wanted.tags == frozenset(map(quoted_tag, tags))
+
+
+def test_a_filter_in_sql_sees_properties_tag_and_keys_and_says_what_is_wrong() -> None:
+    sent = _sent(tag="new 订单", keys=["k1", "k2"])
+    sent.user_properties.update({"region": "eu", "n": "5"})
+    message = message_of(sent, _NOW_US)
+    received = ReceivedMessage("orders", b"", key=message.key, tag=message.tag, headers=message.headers)
+    text = "region = 'eu' AND n BETWEEN 1 AND 9 AND TAGS = 'new 订单' AND KEYS CONTAINS 'k2'"
+    wanted = wanted_of(pb.FilterExpression(type=pb.SQL, expression=text))
+    assert wanted.tags == "*"
+    assert wanted.takes(received)
+    assert not wanted.takes(ReceivedMessage("orders", b""))
+    with pytest.raises(Refused, match="at character 5") as refused:
+        wanted_of(pb.FilterExpression(type=pb.SQL, expression="a > 'x'"))
+    assert refused.value.code == pb.ILLEGAL_FILTER_EXPRESSION
 
 
 @pytest.mark.parametrize("tag", ["", "  ", "a|b", "a\nb", "x" * 128, "订" * 15])

@@ -3,6 +3,7 @@
 status     what went wrong, as the codes that clients know
 ids        message ids, tags, and receipt handles, which are texts to RocketMQ's clients
 codec      messages of both worlds, one as the other
+filters    what a consumer wants: tags, or SQL (sql92, of sql92_tokens and sql92_logic)
 senders    sends, half messages and outcomes
 receivers  receives, acknowledgements, refusals, and the renewal of what push consumers hold
 clients    who is connected, and whom to ask what became of a transaction

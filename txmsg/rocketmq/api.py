@@ -20,7 +20,8 @@ from txmsg.message import TransactionState, now_us
 from txmsg.rocketmq.clients import Client, Clients
 from txmsg.rocketmq.codec import delivered_message, group_of, message_of, topic_of
 from txmsg.rocketmq.door import Call, Caller, Door
-from txmsg.rocketmq.ids import Handle, tags_of_filter, transaction_of_id
+from txmsg.rocketmq.filters import wanted_of
+from txmsg.rocketmq.ids import Handle, transaction_of_id
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Receivers
 from txmsg.rocketmq.routes import Routes
@@ -243,7 +244,7 @@ class Api:
                 got = await self._receivers.receive(
                     member,
                     request.message_queue.broker.name,
-                    tags_of_filter(request.filter_expression),
+                    wanted_of(request.filter_expression),
                     count=max(1, min(request.batch_size, _RECEIVED_MAX)),
                     wait_s=0 if self.stopping.is_set() else _wait_s(request, call),
                     invisible_s=invisible_s,

@@ -171,9 +171,8 @@ def _headers_of(sent: pb.Message, keys: Sequence[str]) -> dict[str, str]:
 def delivered_message(message: ReceivedMessage, handle: Handle | None, invisible_s: float) -> pb.Message:
     """What a consumer gets. handle: None for a check-back."""
     headers = message.headers
-    keys = headers[KEYS_HEADER].split(" ") if KEYS_HEADER in headers else [message.key] if message.key else []
     properties = pb.SystemProperties(
-        keys=keys,
+        keys=keys_of(message),
         message_id=id_of(message),
         body_digest=pb.Digest(type=pb.MD5, checksum=_DIGESTS[pb.MD5](message.body)),
         body_encoding=pb.IDENTITY,
@@ -198,19 +197,27 @@ def delivered_message(message: ReceivedMessage, handle: Handle | None, invisible
         properties.invisible_duration.FromMilliseconds(round(invisible_s * 1000))
     return pb.Message(
         topic=pb.Resource(name=message.topic),
-        user_properties=_properties_of(message),
+        user_properties=properties_of(message),
         system_properties=properties,
         body=message.body,
     )
 
 
-def _properties_of(message: ReceivedMessage) -> dict[str, str]:
+def properties_of(message: ReceivedMessage) -> dict[str, str]:
+    """The properties that RocketMQ's consumers see."""
     properties = {name: value for name, value in message.headers.items() if not name.startswith(OWN_HEADERS)}
     if message.ordering_key is not None:
         properties[_GROUP_PROPERTY] = message.ordering_key
     if TRANSACTION_HEADER in message.headers:
         properties[_TRANSACTION_PROPERTY] = id_of(message)
     return properties
+
+
+def keys_of(message: ReceivedMessage) -> list[str]:
+    """All keys of a message, of which txmsg has the first one."""
+    if KEYS_HEADER in message.headers:
+        return message.headers[KEYS_HEADER].split(" ")
+    return [message.key] if message.key else []
 
 
 def _timestamp(us: int) -> Timestamp:

@@ -67,18 +67,6 @@ def plain_tag(tag: str) -> str:
     return unquote(tag)
 
 
-def tags_of_filter(expression: pb.FilterExpression) -> str:
-    """A tag expression as txmsg has them. Raises Refused for SQL."""
-    if expression.type == pb.SQL:
-        raise Refused(
-            pb.ILLEGAL_FILTER_EXPRESSION, "SQL filters are not supported: filter by tags, as in `signup || import`"
-        )
-    text = expression.expression.strip()
-    if text in ("", "*"):
-        return "*"
-    return " || ".join(quoted_tag(tag.strip()) for tag in text.split("||"))
-
-
 class Handle(NamedTuple):
     """One message in the hand of one consumer, and the broker that delivered it."""
 

@@ -18,6 +18,7 @@ from txmsg.client.received import delivered
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
+from txmsg.rocketmq.filters import Wanted
 from txmsg.rocketmq.ids import Handle
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -65,13 +66,13 @@ class Receivers:
         self._brokers = brokers
         self._held: dict[Handle, _Held] = {}
         self._heard: dict[str, float] = {}
-        self._returning: set[asyncio.Task[None]] = set()
+        self._settling: set[asyncio.Task[None]] = set()
 
     async def receive(
         self,
         member: Member,
         broker: str,
-        tags: str,
+        wanted: Wanted,
         *,
         count: int,
         wait_s: float,
@@ -80,13 +81,39 @@ class Receivers:
     ) -> list[tuple[ReceivedMessage, Handle]]:
         """Up to `count` messages that this broker delivers, or none after wait_s. Raises TxmsgError, Refused.
 
+        Those that the member's SQL filter does not want are acknowledged: they are done for the group.
+
         renews: they are renewed until they are settled, or the client has gone.
         """
         self.heard(member.client_id)
+        clock = asyncio.get_running_loop().time
+        until = clock() + wait_s
         request = self._request(member, invisible_s)
-        request.subscriptions.append(Subscription(topic=member.topic, tags=tags))
-        request.max_messages, request.wait_ms = count, int(wait_s * 1000)
-        reply = await self._call(broker, request, wait_s + _GRACE_S)
+        request.subscriptions.append(Subscription(topic=member.topic, tags=wanted.tags))
+        request.max_messages = count
+        while True:
+            request.wait_ms = max(0, int((until - clock()) * 1000))
+            brought = await self._receive_once(member, broker, request)
+            got = [(message, handle) for message, handle in brought if wanted.takes(message)]
+            if got or not brought or clock() >= until:
+                break
+            del request.acks[:]
+            request.acks.extend(handle.receipt for _, handle in brought)
+        if renews:
+            renewed_until = clock() + RENEWED_S_MAX
+            self._held.update((handle, _Held(member, renewed_until)) for _, handle in got)
+        kept = {handle for _, handle in got}
+        if unwanted := [handle for _, handle in brought if handle not in kept]:
+            request = self._request(member, invisible_s)
+            request.acks.extend(handle.receipt for handle in unwanted)
+            self._settle_later(broker, request)
+        return got
+
+    async def _receive_once(
+        self, member: Member, broker: str, request: ReceiveRequest
+    ) -> list[tuple[ReceivedMessage, Handle]]:
+        """What one call brings; what of it cannot be read is refused."""
+        reply = await self._call(broker, request, request.wait_ms / 1000 + _GRACE_S)
         got: list[tuple[ReceivedMessage, Handle]] = []
         unreadable: list[Refusal] = []
         for columns in reply.batches:
@@ -98,13 +125,10 @@ class Receivers:
             for offset, error in errors.items():
                 receipt = Receipt(queue_id=queue_id, token=token, epoch=epoch, offset=[offset])
                 unreadable.append(Refusal(receipt=receipt, error=str(error), delay_ms=_NO_DELAY_MS))
-        if renews:
-            until = asyncio.get_running_loop().time() + RENEWED_S_MAX
-            self._held.update((handle, _Held(member, until)) for _, handle in got)
         if unreadable:
-            request = self._request(member, invisible_s)
-            request.refusals.extend(unreadable)
-            await self._call(broker, request, _GRACE_S)
+            refusing = self._request(member, RENEWED_S)
+            refusing.refusals.extend(unreadable)
+            await self._call(broker, refusing, _GRACE_S)
         return got
 
     async def acknowledge(self, member: Member, handles: Iterable[Handle]) -> set[Handle]:
@@ -144,17 +168,21 @@ class Receivers:
     def unsent(self, member: Member, handles: Sequence[Handle]) -> None:
         """They did not reach the client, who can settle none of them: they come again at once."""
         self._forget(handles)
-        returning = asyncio.create_task(self._give_back(member, handles))
-        self._returning.add(returning)
-        returning.add_done_callback(self._returning.discard)
-
-    async def _give_back(self, member: Member, handles: Sequence[Handle]) -> None:
         request = self._request(member, RENEWED_S)
         request.refusals.extend(
             Refusal(receipt=handle.receipt, error="it did not reach the consumer", delay_ms=0) for handle in handles
         )
+        self._settle_later(handles[0].broker, request)
+
+    def _settle_later(self, broker: str, request: ReceiveRequest) -> None:
+        """Settles what no client waits for."""
+        settling = asyncio.create_task(self._settle(broker, request))
+        self._settling.add(settling)
+        settling.add_done_callback(self._settling.discard)
+
+    async def _settle(self, broker: str, request: ReceiveRequest) -> None:
         with suppress(TxmsgError, Refused):  # they come again in any case, when their time is over
-            await self._call(handles[0].broker, request, _GRACE_S)
+            await self._call(broker, request, _GRACE_S)
 
     def is_renewed(self, handle: Handle) -> bool:
         """Whether a push consumer holds it."""

@@ -1,0 +1,56 @@
+"""What a consumer of RocketMQ wants of a topic: tags, by which brokers choose, and SQL, which is decided here.
+
+A message that brokers give to a member of a group and that its SQL filter does not want is done for the group, as it is
+in RocketMQ: all members of a group are to have the same filter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txmsg.message import ReceivedMessage
+from txmsg.rocketmq.codec import keys_of, properties_of
+from txmsg.rocketmq.ids import plain_tag, quoted_tag
+from txmsg.rocketmq.sql92 import Filter, FilterSyntaxError, parse_filter
+from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+
+ALL_TAGS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """tags: as brokers have them. sql: None for all messages with these tags."""
+
+    tags: str = ALL_TAGS
+    sql: Filter | None = None
+
+    def takes(self, message: ReceivedMessage) -> bool:
+        """Whether a message that has one of the tags is wanted."""
+        return self.sql is None or self.sql.matches(_properties_of(message))
+
+
+ALL = Wanted()
+
+
+def wanted_of(expression: pb.FilterExpression) -> Wanted:
+    """What a filter expression wants. Raises Refused."""
+    text = expression.expression.strip()
+    if expression.type == pb.SQL:
+        try:
+            return Wanted(sql=parse_filter(text))
+        except FilterSyntaxError as exc:
+            raise Refused(pb.ILLEGAL_FILTER_EXPRESSION, f"SQL filter: {exc}") from None
+    if text in ("", ALL_TAGS):
+        return ALL
+    return Wanted(tags=" || ".join(quoted_tag(tag.strip()) for tag in text.split("||")))
+
+
+def _properties_of(message: ReceivedMessage) -> dict[str, str]:
+    """Those that consumers see, and TAGS and KEYS, which RocketMQ keeps among them."""
+    properties = properties_of(message)
+    if message.tag is not None:
+        properties["TAGS"] = plain_tag(message.tag)
+    if keys := keys_of(message):
+        properties["KEYS"] = " ".join(keys)
+    return properties

@@ -1,0 +1,160 @@
+"""What RocketMQ's SQL filters compute: comparisons of properties and constants, and SQL's three-valued logic. Pure.
+
+Properties are texts. One that is compared with a number counts as a number, and with TRUE or FALSE as one of these, if
+it reads like one; if not, the comparison is unknown, as it is of a property that a message has not.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+Properties = Mapping[str, str]
+Truth = bool | None
+"""None: unknown."""
+Condition = Callable[[Properties], Truth]
+
+ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER_LENGTH_MAX: Final = 100
+_INT64_MAX: Final = 2**63 - 1
+_TRUTHS: Final = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A property of the message, by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant of the filter."""
+
+    value: str | float | bool
+
+
+Value = Property | Constant
+
+
+def number_of(text: str) -> float | None:
+    """The number that a text reads like, an int where it is a whole one of 64 bits; None: it is none, or too large."""
+    if len(text) > _NUMBER_LENGTH_MAX or not _NUMBER.fullmatch(text):
+        return None
+    if text.lstrip("+-").isdecimal() and abs(whole := int(text)) <= _INT64_MAX:
+        return whole
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def always(truth: bool) -> Condition:
+    """TRUE or FALSE."""
+    return lambda _: truth
+
+
+def is_there(name: str) -> Condition:
+    """Whether the message has the property."""
+    return lambda properties: name in properties
+
+
+def negated(condition: Condition) -> Condition:
+    """What is unknown stays so."""
+
+    def evaluate(properties: Properties) -> Truth:
+        truth = condition(properties)
+        return None if truth is None else not truth
+
+    return evaluate
+
+
+def any_of(conditions: Sequence[Condition]) -> Condition:
+    """True if one is, else unknown if one is."""
+
+    def evaluate(properties: Properties) -> Truth:
+        result: Truth = False
+        for condition in conditions:
+            truth = condition(properties)
+            if truth:
+                return True
+            if truth is None:
+                result = None
+        return result
+
+    return evaluate
+
+
+def all_of(conditions: Sequence[Condition]) -> Condition:
+    """False if one is, else unknown if one is."""
+
+    def evaluate(properties: Properties) -> Truth:
+        result: Truth = True
+        for condition in conditions:
+            truth = condition(properties)
+            if truth is False:
+                return False
+            if truth is None:
+                result = None
+        return result
+
+    return evaluate
+
+
+def equal(left: Value, right: Value) -> Condition:
+    """Texts by their characters; as numbers or truths if one side is such a constant."""
+
+    def evaluate(properties: Properties) -> Truth:
+        one, other = _read(left, properties), _read(right, properties)
+        if isinstance(one, str) and isinstance(other, str):
+            return one == other
+        as_kind = _truth if isinstance(one, bool) or isinstance(other, bool) else _number
+        found, wanted = as_kind(one), as_kind(other)
+        return None if found is None or wanted is None else found == wanted
+
+    return evaluate
+
+
+def ordered(left: Value, sign: str, right: Value) -> Condition:
+    """Of numbers."""
+    holds = ORDERS[sign]
+
+    def evaluate(properties: Properties) -> Truth:
+        one, other = _number(_read(left, properties)), _number(_read(right, properties))
+        return None if one is None or other is None else holds(one, other)
+
+    return evaluate
+
+
+def of_text(name: str, holds: Callable[[str], bool]) -> Condition:
+    """Of the text of a property."""
+
+    def evaluate(properties: Properties) -> Truth:
+        text = properties.get(name)
+        return None if text is None else holds(text)
+
+    return evaluate
+
+
+def _read(value: Value, properties: Properties) -> str | float | bool | None:
+    return value.value if isinstance(value, Constant) else properties.get(value.name)
+
+
+def _number(value: str | float | bool | None) -> float | None:
+    if isinstance(value, str):
+        return number_of(value)
+    return None if isinstance(value, bool) else value
+
+
+def _truth(value: str | float | bool | None) -> bool | None:
+    if isinstance(value, str):
+        return _TRUTHS.get(value.lower())
+    return value if isinstance(value, bool) else None
