@@ -125,12 +125,12 @@ def test_a_key_with_blanks_is_several_and_an_empty_text_is_none() -> None:
 
 
 def _zipped(*parts: bytes) -> bytes:
-    return b"".join(map(gzip.compress, parts))
+    return b"".join(gzip.compress(part, mtime=0) for part in parts)
 
 
-@pytest.mark.parametrize("zipped", [_zipped(b"hello"), _zipped(b"he", b"", b"llo"), _zipped(*[b""] * 63, b"hello")])
-def test_a_zipped_body_is_stored_as_it_was_before(zipped: bytes) -> None:
-    assert message_of(_sent(body=zipped, body_encoding=pb.GZIP), _NOW_US).body == b"hello"
+@pytest.mark.parametrize("parts", [[b"hello"], [b"he", b"", b"llo"], [*[b""] * 63, b"hello"]])
+def test_a_zipped_body_is_stored_as_it_was_before(parts: list[bytes]) -> None:
+    assert message_of(_sent(body=_zipped(*parts), body_encoding=pb.GZIP), _NOW_US).body == b"hello"
 
 
 def test_an_id_of_another_message_is_the_senders_to_mend() -> None:
