@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Unauthenticated,
         UnknownGroup,
         UnknownTopic,
+        WrongMessageType,
     )
     from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
     from txmsg.runtime.start import Start
@@ -120,6 +121,7 @@ __all__ = [
     "Unauthenticated",
     "UnknownGroup",
     "UnknownTopic",
+    "WrongMessageType",
     "__version__",
     "create_tables",
     "held_by",

@@ -4,6 +4,7 @@ TxmsgError
  +-- InvalidMessage            caller: the message cannot be sent as it is
  |    +-- InvalidName          caller: a topic, group, tag or key is badly formed
  |    +-- MessageTooLarge      caller: body or headers over the limit
+ |    +-- WrongMessageType     caller: the topic takes messages of another type only
  +-- UnknownTopic              caller: create the topic, or check the spelling
  +-- UnknownGroup              caller: there is no such consumer group
  +-- TopicExists               caller: the topic is there with other settings
@@ -65,6 +66,7 @@ __all__ = [
     "Unauthenticated",
     "UnknownGroup",
     "UnknownTopic",
+    "WrongMessageType",
     "error_of_code",
     "printable",
     "said_by",
@@ -124,6 +126,12 @@ class MessageTooLarge(InvalidMessage):
     """The body (default limit 4 MiB) or the headers (64 KiB) are too large."""
 
     code = "message_too_large"
+
+
+class WrongMessageType(InvalidMessage):
+    """The topic takes messages of one type only: normal, fifo, delay or transaction. Nothing was stored."""
+
+    code = "wrong_message_type"
 
 
 class UnknownTopic(TxmsgError):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import time
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
@@ -16,8 +18,11 @@ from tests.integration.client_harness import WAIT_S, collecting, different, noth
 from tests.integration.test_dead_letter_command import bury, processed
 from tests.waiting import until
 from txmsg.client import Producer
-from txmsg.errors import MisuseError, TopicClosed, TxmsgError, UnknownTopic
-from txmsg.message import Message, MessageId, ReceivedMessage
+from txmsg.errors import MisuseError, TopicClosed, TopicExists, TxmsgError, UnknownTopic, WrongMessageType
+from txmsg.message import Message, MessageId, ReceivedMessage, new_transaction_id
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.v1 import txmsg_pb2 as pb
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 
 def shown(broker: BrokerProcess, name: str = "t") -> dict[str, Any]:
@@ -93,6 +98,63 @@ def test_settings_are_shown_listed_and_changed_one_by_one(broker: BrokerProcess)
     assert "name what to change" in said("topic", "alter", "t", *where, status=2)
     text = said("topic", "alter", "nowhere", "--queues", "2", *where, status=1).removeprefix("Error: ").strip()
     assert is_documented(UnknownTopic(text)), text
+
+
+def kinds(topic: str) -> dict[str, pb.SendRequest]:
+    """A message of each type."""
+    later = round((time.time() + 3600) * 1_000_000)
+    fields: dict[str, dict[str, Any]] = {
+        "normal": {},
+        "fifo": {"ordering_key": ["k"]},
+        "delay": {"deliver_at_us": [later]},
+        "transaction": {"ordering_key": ["k"]},
+    }
+    return {
+        kind: pb.SendRequest(
+            group="shop",
+            half=kind == "transaction",
+            batches=[
+                pb.MessageColumns(
+                    topic=topic, transaction_ids=new_transaction_id().bytes, body=[b"1"], born_at_us=[1], **columns
+                )
+            ],
+        )
+        for kind, columns in fields.items()
+    }
+
+
+def test_a_topic_of_one_type_takes_no_other_until_it_takes_any(broker: BrokerProcess) -> None:
+    where = ("--broker", broker.address)
+    types = ("normal", "fifo", "delay", "transaction")
+
+    def taken(name: str) -> set[str]:
+        with BlockingChannel(broker.address) as channel:
+            replies = {
+                kind: channel.call(Notify.send, request, timeout_s=WAIT_S) for kind, request in kinds(name).items()
+            }
+        for reply in replies.values():
+            assert {error.code for error in reply.errors} <= {"wrong_message_type"}
+        return {kind for kind, reply in replies.items() if not reply.errors}
+
+    for kind in types:
+        assert json_of("topic", "create", kind, "--type", kind, *where)["created"]
+        assert shown(broker, kind)["message_type"] == kind
+        assert taken(kind) == {kind}
+    assert not json_of("topic", "create", "fifo", *where)["created"]
+    text = said("topic", "create", "fifo", "--type", "delay", *where, status=1).removeprefix("Error: ").strip()
+    assert "exists for messages of type fifo: change that with `txmsg topic alter fifo --type delay`" in text
+    assert is_documented(TopicExists(text)), text
+
+    with Producer(broker.address, group="shop") as producer:
+        refusal = (
+            "'delay' takes messages of type delay, and this one is normal: .* `txmsg topic alter delay --type any`"
+        )
+        with pytest.raises(WrongMessageType, match=refusal) as refused:
+            producer.send(Message("delay", b"1"))
+        assert is_documented(refused.value)
+        assert altered(broker, "--type", "any", name="delay")["message_type"] == "any"
+        until(lambda: taken("delay") == set(types))
+        producer.send(Message("delay", b"1"))
 
 
 def test_topics_are_listed_in_pages_and_by_a_part_of_their_names(broker: BrokerProcess) -> None:

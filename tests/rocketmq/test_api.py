@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from tests.broker_process import BrokerProcess
+from tests.integration.cli_harness import said
 from tests.rocketmq.gateway import running_gateway
 from txmsg import Message, Producer, ReceivedMessage
 from txmsg.client.channel import Brokers
@@ -53,7 +54,7 @@ class Calls:
         return answer
 
     def send(self, body: bytes, id_: bytes, **properties: Any) -> pb.SendMessageResponse:
-        made = pb.SystemProperties(message_id=usual_id(id_), message_type=pb.NORMAL, **properties)
+        made = pb.SystemProperties(**{"message_id": usual_id(id_), "message_type": pb.NORMAL, **properties})
         message = pb.Message(topic=_TOPIC, system_properties=made, body=body)
         request = pb.SendMessageRequest(messages=[message])
         while True:  # as clients do, on a machine that is so busy that a broker does not answer in time
@@ -118,6 +119,17 @@ def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
     assert calls("SendMessage", nothing, pb.SendMessageResponse).status.code == pb.MESSAGE_CORRUPTED
     assert calls("AckMessage", no_entry, pb.AckMessageResponse).status.code == pb.BAD_REQUEST
     assert calls.send(b"another", bytes(16)).status.code == pb.ILLEGAL_MESSAGE_ID
+
+
+def test_a_topic_of_one_type_says_so_in_its_route_and_refuses_others(calls: Calls) -> None:
+    said("topic", "create", "orders", "--type", "fifo", "--broker", calls.broker)
+    [queue] = calls("QueryRoute", pb.QueryRouteRequest(topic=_TOPIC), pb.QueryRouteResponse).message_queues
+    assert list(queue.accept_message_types) == [pb.FIFO]
+    refused = calls.send(b"x", bytes(16)).entries[0].status
+    assert refused.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert "topic 'orders' takes messages of type fifo, and this one is normal" in refused.message
+    taken = calls.send(b"x", bytes(16), message_type=pb.FIFO, message_group="k")
+    assert taken.status.code == pb.OK
 
 
 def test_what_is_sent_again_is_one_message_and_an_acknowledgement_counts_once(calls: Calls) -> None:

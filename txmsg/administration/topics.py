@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from txmsg.administration import Ask, moment, new_request
+from txmsg.message_types import ANY_TYPE
 from txmsg.wire.v1 import topics_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2
 from txmsg.wire.v1.topics_rpc import Topics
@@ -32,6 +33,8 @@ class TopicSettings:
     permission: str
     durability: str
     unread: str
+    message_type: str
+    """Of the messages that it takes: one of MESSAGE_TYPES."""
     send_rate_max: float | None
     journal_since: datetime | None
     """When its journal was switched on; None: it is off."""
@@ -122,6 +125,7 @@ class TopicChange:
     permission: str | None = None
     durability: str | None = None
     unread: str | None = None
+    message_type: str | None = None
     send_rate_max: float | None = None
     journal: bool | None = None
     erasable_s: float | None = None
@@ -170,14 +174,26 @@ class TopicAdministration:
         )
 
     def create(
-        self, topic: str, queues: int | None = None, *, erasable_s: float | None = None
+        self,
+        topic: str,
+        queues: int | None = None,
+        *,
+        erasable_s: float | None = None,
+        message_type: str | None = None,
     ) -> tuple[int, datetime | None, bool]:
         """Creates a topic: number of queues, when it was created, and whether it did not exist before.
 
         Idempotent, unless the settings differ. queues None: as many as the broker gives topics. erasable_s: keys of
-        its bodies are kept for so long; None: they are not encrypted.
+        its bodies are kept for so long; None: they are not encrypted. message_type: of the messages that it takes;
+        None: any, or as it is.
         """
-        request = new_request(txmsg_pb2.CreateTopicRequest, name=topic, queues=queues or 0, erasable_s=erasable_s or 0)
+        request = new_request(
+            txmsg_pb2.CreateTopicRequest,
+            name=topic,
+            queues=queues or 0,
+            erasable_s=erasable_s or 0,
+            message_type=message_type or "",
+        )
         reply = self._ask(Admin.create_topic, request)
         return reply.topic.queues, moment(reply.topic.created_at_us), reply.created
 
@@ -203,6 +219,7 @@ def _settings(settings: pb.TopicSettings) -> TopicSettings:
         permission=_NAMES_OF_PERMISSIONS[settings.permission],
         durability=settings.durability,
         unread=settings.unread,
+        message_type=settings.message_type or ANY_TYPE,
         send_rate_max=settings.send_rate_max or None,
         journal_since=moment(settings.journal_since_us),
         erasable_s=settings.erasable_s or None,

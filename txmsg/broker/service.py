@@ -31,6 +31,7 @@ from txmsg.errors import (
     TopicClosed,
     TxmsgError,
     UnknownTopic,
+    WrongMessageType,
 )
 from txmsg.message import (
     BODY_SIZE_BYTES_MAX,
@@ -48,6 +49,7 @@ from txmsg.message import (
     is_name,
     now_us,
 )
+from txmsg.message_types import ANY_TYPE, type_of_message
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, unpack_headers
 
 _BORN_AT_US_MAX = 253_402_300_799_000_000  # the year 9999; a client's clock may say anything
@@ -164,6 +166,8 @@ class NotifyService:
             return
         if rows := _doubtful(batch, self.body_size_bytes_max):
             problems.update(_invalid(topic_name, batch, rows, self.body_size_bytes_max))
+        if topic.message_type != ANY_TYPE:
+            problems.update(_of_other_types(topic, batch, is_half=bool(producer)))
         if topic.erasable_s is not None and self.bodies is not None:
             batch = batch.only(set(batch.ids) - problems.keys())
             problems.update(await self.bodies.seal(topic, batch))
@@ -317,6 +321,23 @@ def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_ma
             check_delay(topic, deliver_at_us, now_us())
         except TxmsgError as exc:
             problems[batch.ids[row]] = exc
+    return problems
+
+
+def _of_other_types(topic: Topic, batch: Columns, *, is_half: bool) -> dict[bytes, TxmsgError]:
+    """The transactions with messages of another type than the topic takes."""
+    problems: dict[bytes, TxmsgError] = {}
+    for row, transaction_id in enumerate(batch.ids):
+        found = type_of_message(
+            is_half=is_half,
+            ordering_key=batch.ordering_key[row] if batch.ordering_key else "",
+            is_delayed=bool(batch.deliver_at_us and batch.deliver_at_us[row]),
+        )
+        if found != topic.message_type:
+            problems[transaction_id] = WrongMessageType(
+                f"topic {topic.name!r} takes messages of type {topic.message_type}, and this one is {found}: send it "
+                f"to another topic, or let this one take any with `txmsg topic alter {topic.name} --type any`"
+            )
     return problems
 
 

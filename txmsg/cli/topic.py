@@ -22,6 +22,7 @@ from txmsg.cli.options import (
 from txmsg.cli.output import json_text, print_dry_run, print_facts, print_rows, say
 from txmsg.errors import printable
 from txmsg.message import QUEUES_MAX
+from txmsg.message_types import MESSAGE_TYPES
 
 _QUEUES = click.IntRange(1, QUEUES_MAX)
 _erasable_option: Decorator = click.option(
@@ -31,6 +32,15 @@ _erasable_option: Decorator = click.option(
     metavar="DURATION",
     help="Encrypt each body with a key of its own, for `txmsg message erase`; keys are kept for this long, such as "
     "400d. An erasable topic stays erasable.",
+)
+
+
+_type_option: Decorator = click.option(
+    "--type",
+    "message_type",
+    type=click.Choice(MESSAGE_TYPES),
+    help="Take only messages with an ordering key (fifo), for later (delay), of transactions, or with none of these "
+    "(normal).",
 )
 
 
@@ -49,12 +59,17 @@ def topic() -> None:
     type=_QUEUES,
     help="Number of queues; can be raised later.  [default: the broker's --topic-queues]",
 )
+@_type_option
 @_erasable_option
 @broker_option
 @json_option
-def create(*, name: str, queues: int | None, erasable_s: float | None, broker: str, as_json: bool) -> None:
+def create(
+    *, name: str, queues: int | None, message_type: str | None, erasable_s: float | None, broker: str, as_json: bool
+) -> None:
     """Create a topic. Idempotent, unless the settings differ."""
-    found, created_at, created = TopicAdministration(asker(broker)).create(name, queues, erasable_s=erasable_s)
+    found, created_at, created = TopicAdministration(asker(broker)).create(
+        name, queues, erasable_s=erasable_s, message_type=message_type
+    )
     if as_json:
         click.echo(json_text({"topic": name, "queues": found, "created_at": created_at, "created": created}))
     else:
@@ -149,6 +164,7 @@ def show(*, name: str, broker: str, as_json: bool) -> None:
     type=click.Choice(["on", "off"]),
     help="Keep each delivery, acknowledgement and check for `txmsg message trace`.",
 )
+@_type_option
 @_erasable_option
 @broker_option
 @json_option
@@ -162,6 +178,7 @@ def alter(
     permission: str | None,
     durability: str | None,
     unread: str | None,
+    message_type: str | None,
     send_rate: float | None,
     journal: str | None,
     erasable_s: float | None,
@@ -180,6 +197,7 @@ def alter(
         permission=permission,
         durability=durability,
         unread=unread,
+        message_type=message_type,
         send_rate_max=send_rate,
         journal=None if journal is None else journal == "on",
         erasable_s=erasable_s,

@@ -7,9 +7,12 @@ keep their order whichever broker takes a message.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from txmsg.client.channel import Brokers
 from txmsg.errors import UnknownTopic
+from txmsg.message_types import ANY_TYPE
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.topics_pb2 import ShowTopicRequest
 from txmsg.wire.v1.topics_rpc import Topics
@@ -17,7 +20,20 @@ from txmsg.wire.v1.topics_rpc import Topics
 _KNOWN_S = 30.0
 _KNOWN_MAX = 10_000
 _TIMEOUT_S = 2.5
-_TYPES = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
+_TYPES: Final[Mapping[str, Sequence[pb.MessageType]]] = {
+    ANY_TYPE: (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION),
+    "normal": (pb.NORMAL,),
+    "fifo": (pb.FIFO,),
+    "delay": (pb.DELAY,),
+    "transaction": (pb.TRANSACTION,),
+}
+
+
+class _Known(NamedTuple):
+    """A topic, until when it need not be asked for again."""
+
+    message_type: str
+    until: float
 
 
 class Routes:
@@ -25,31 +41,36 @@ class Routes:
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
-        self._known: dict[str, float] = {}
+        self._known: dict[str, _Known] = {}
 
     async def queues(self, topic: str, endpoints: pb.Endpoints) -> list[pb.MessageQueue]:
         """The queues of a topic, all behind the endpoints that the client asked. Raises UnknownTopic, TxmsgError."""
-        await self._check(topic)
+        message_type = await self._type_of(topic)
         return [
             pb.MessageQueue(
                 topic=pb.Resource(name=topic),
                 id=number,
                 permission=pb.READ_WRITE,
                 broker=pb.Broker(name=address, endpoints=endpoints),
-                accept_message_types=_TYPES,
+                accept_message_types=_TYPES[message_type],
             )
             for number, address in enumerate(sorted(self._brokers.addresses))
         ]
 
-    async def _check(self, topic: str) -> None:
+    async def _type_of(self, topic: str) -> str:
+        """Which messages it takes."""
         now = asyncio.get_running_loop().time()
-        if self._known.get(topic, 0.0) > now:
-            return
+        known = self._known.get(topic)
+        if known is not None and known.until > now:
+            return known.message_type
         try:
-            await self._brokers.call(Topics.show, ShowTopicRequest(name=topic), timeout_s=_TIMEOUT_S)
+            reply = await self._brokers.call(Topics.show, ShowTopicRequest(name=topic), timeout_s=_TIMEOUT_S)
         except UnknownTopic:
             self._known.pop(topic, None)
             raise
         if len(self._known) >= _KNOWN_MAX:
-            self._known = {name: until for name, until in self._known.items() if until > now}
-        self._known[topic] = now + _KNOWN_S
+            self._known = {name: each for name, each in self._known.items() if each.until > now}
+        # A type that this release does not know: brokers say what they take when a message is sent.
+        message_type = reply.topic.message_type if reply.topic.message_type in _TYPES else ANY_TYPE
+        self._known[topic] = _Known(message_type, now + _KNOWN_S)
+        return message_type

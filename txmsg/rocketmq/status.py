@@ -16,6 +16,7 @@ from txmsg.errors import (
     TxmsgError,
     Unauthenticated,
     UnknownTopic,
+    WrongMessageType,
 )
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
@@ -24,6 +25,7 @@ OK = pb.Status(code=pb.OK, message="OK")
 _CODES: dict[type[TxmsgError], pb.Code] = {
     UnknownTopic: pb.TOPIC_NOT_FOUND,
     MessageTooLarge: pb.MESSAGE_BODY_TOO_LARGE,
+    WrongMessageType: pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
     InvalidMessage: pb.BAD_REQUEST,
     TopicClosed: pb.FORBIDDEN,
     DuplicateId: pb.ILLEGAL_MESSAGE_ID,

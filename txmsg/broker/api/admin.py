@@ -57,7 +57,10 @@ class AdminApi:
 
     async def create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicReply:
         row, created = await self._service.topics.create(
-            request.name, request.queues, erasable_s=request.erasable_s or None
+            request.name,
+            request.queues,
+            erasable_s=request.erasable_s or None,
+            message_type=request.message_type or None,
         )
         return pb.CreateTopicReply(topic=_topic(row), created=created)
 

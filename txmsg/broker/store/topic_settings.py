@@ -20,7 +20,7 @@ from txmsg.broker.store import audit
 from txmsg.broker.store.among import among
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.delivery import open_segment, queue_ends
-from txmsg.broker.store.topics import check_erasable
+from txmsg.broker.store.topics import check_erasable, check_message_type
 from txmsg.errors import MisuseError, UnknownTopic
 from txmsg.message import QUEUES_MAX, Offset, QueueId, QueueNumber
 
@@ -44,6 +44,7 @@ class TopicSettingsRow:
     permission: int
     durability: str
     unread: str
+    message_type: str
     send_rate_max: float | None
     journal_since: datetime | None
     """None: it has no journal."""
@@ -66,6 +67,7 @@ class TopicChange:
     permission: int | None = None
     durability: str | None = None
     unread: str | None = None
+    message_type: str | None = None
     send_rate_max: float | None = None
     journal: bool | None = None
     erasable_s: float | None = None
@@ -186,6 +188,7 @@ class TopicSettings:
                     "permission": wanted.permission,
                     "durability": wanted.durability,
                     "unread": wanted.unread,
+                    "message_type": wanted.message_type,
                     "send_rate_max": wanted.send_rate_max,
                     "journal": (topic.journal_since is not None) if change.journal is None else change.journal,
                     "erasable_s": wanted.erasable_s,
@@ -241,6 +244,7 @@ def _wanted(topic: TopicSettingsRow, change: TopicChange) -> TopicSettingsRow:
         permission=topic.permission if change.permission is None else change.permission,
         durability=change.durability or topic.durability,
         unread=change.unread or topic.unread,
+        message_type=change.message_type or topic.message_type,
         send_rate_max=rate,
         erasable_s=topic.erasable_s if change.erasable_s is None else change.erasable_s,
     )
@@ -265,6 +269,7 @@ def _check_numbers(topic: TopicSettingsRow, wanted: TopicSettingsRow) -> None:
         raise MisuseError(f"durability {wanted.durability!r} of topic {name!r}: replicated, sync, async or memory")
     if wanted.unread not in ("keep", "drop"):
         raise MisuseError(f"unread {wanted.unread!r} of topic {name!r}: keep or drop")
+    check_message_type(name, wanted.message_type)
     if wanted.send_rate_max is not None and not 0 < wanted.send_rate_max < 1e9:
         raise MisuseError(
             f"send rate {wanted.send_rate_max} of topic {name!r}: give messages per second, or 0 for unlimited"
@@ -409,8 +414,8 @@ async def _not_entered(conn: AsyncConnection, ids: Sequence[QueueId]) -> tuple[i
 _SELECT = """
 select id, name, queue_count, coalesce(write_queues, queue_count) as write_queues,
        coalesce(read_queues, queue_count) as read_queues, ordered_queues,
-       permission, durability, unread, send_rate_max, journal_since, body_keys_kept_s as erasable_s, created_at,
-       version,
+       permission, durability, unread, message_type, send_rate_max, journal_since, body_keys_kept_s as erasable_s,
+       created_at, version,
        greatest(0, %(settled)s::float8 - extract(epoch from now() - write_changed_at))::float8 as settled_in_s
   from txmsg.topic
 """
@@ -431,7 +436,7 @@ _ALTER = """
 update txmsg.topic
    set queue_count = %(queue_count)s, write_queues = %(write_queues)s, read_queues = %(read_queues)s,
        ordered_queues = %(ordered_queues)s, permission = %(permission)s, durability = %(durability)s,
-       unread = %(unread)s, send_rate_max = %(send_rate_max)s,
+       unread = %(unread)s, message_type = %(message_type)s, send_rate_max = %(send_rate_max)s,
        journal_since = case when %(journal)s then coalesce(journal_since, now()) end, version = version + 1,
        body_keys_kept_s = %(erasable_s)s,
        -- Encrypted once all brokers know that they have to decrypt.

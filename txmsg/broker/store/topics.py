@@ -20,6 +20,7 @@ from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import MisuseError, PermissionDenied, TopicExists, TxmsgError, UnknownTopic
 from txmsg.logs import EventLog
 from txmsg.message import QUEUES_MAX, QueueId, check_name, is_name
+from txmsg.message_types import ANY_TYPE, MESSAGE_TYPES
 from txmsg.runtime.durations import shown_duration
 
 _log = EventLog(__name__)
@@ -31,7 +32,7 @@ TOPICS_MADE_MAX = 100
 _WRITE, _READ = 2, 4
 _STALE_S = 8.0
 """With a batch on its way less than SETTLED_S of topic_settings.py: after that, no broker sends by what was before."""
-_SELECT_ROWS = "select name, queue_count, created_at, body_keys_kept_s as erasable_s from txmsg.topic"
+_SELECT_ROWS = "select name, queue_count, created_at, body_keys_kept_s as erasable_s, message_type from txmsg.topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,10 @@ class Topic:
     id: int = 0
     erasable_s: float | None = None
     """For how long the keys of its bodies are kept; None: they are not encrypted."""
+    message_type: str = ANY_TYPE
+    """Of the messages that it takes."""
     seals_at: float = 0.0
-    """From when on they are, by the registry's clock: when all brokers know that they may be."""
+    """From when on bodies are encrypted, by the registry's clock: when all brokers know that they may be."""
 
     @property
     def is_writable(self) -> bool:
@@ -79,6 +82,7 @@ class TopicRow:
     queue_count: int
     created_at: datetime
     erasable_s: float | None
+    message_type: str
 
 
 def check_erasable(name: str, erasable_s: float | None) -> None:
@@ -89,6 +93,12 @@ def check_erasable(name: str, erasable_s: float | None) -> None:
             f"topic {name!r} cannot keep keys of its bodies for {erasable_s:g} s: give {shown_duration(least_s)} to "
             f"{shown_duration(most_s)}, as long as anything reads its messages; an erasable topic stays erasable"
         )
+
+
+def check_message_type(name: str, message_type: str) -> None:
+    """Raises MisuseError for a type that is none."""
+    if message_type not in MESSAGE_TYPES:
+        raise MisuseError(f"type {message_type!r} of topic {name!r}: {', '.join(MESSAGE_TYPES)}")
 
 
 class TopicRegistry:
@@ -243,7 +253,8 @@ class TopicRegistry:
             cursor = await connection.execute(
                 "select t.name, array_agg(q.id order by q.number), coalesce(t.write_queues, t.queue_count), "
                 "t.ordered_queues, t.version, coalesce(t.read_queues, t.queue_count), t.permission, t.send_rate_max, "
-                "t.id, t.body_keys_kept_s, greatest(0, extract(epoch from t.erasable_since - now()))::float8 "
+                "t.id, t.body_keys_kept_s, t.message_type, "
+                "greatest(0, extract(epoch from t.erasable_since - now()))::float8 "
                 "from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.name = %s group by t.id",
                 (name,),
             )
@@ -256,16 +267,21 @@ class TopicRegistry:
         self._topics[name] = topic
         return topic
 
-    async def create(self, name: str, queues: int, *, erasable_s: float | None = None) -> tuple[TopicRow, bool]:
+    async def create(
+        self, name: str, queues: int, *, erasable_s: float | None = None, message_type: str | None = None
+    ) -> tuple[TopicRow, bool]:
         """The topic, and whether it was made now. `queues` 0 means as many as topics get that are created unasked.
+
+        message_type: of the messages that it takes; None: any, or as it is.
 
         Raises InvalidName, MisuseError, TopicExists for other settings, BrokerUnavailable.
         """
         check_name("topic", name)
         check_erasable(name, erasable_s)
+        check_message_type(name, message_type or ANY_TYPE)
         if not 0 <= queues <= QUEUES_MAX:
             raise MisuseError(f"{queues} queues for topic {name!r}: 1 to {QUEUES_MAX} are allowed")
-        created = await self._create([name], queues or self._queues, erasable_s)
+        created = await self._create([name], queues or self._queues, erasable_s, message_type or ANY_TYPE)
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(TopicRow)) as cursor:
             await cursor.execute(f"{_SELECT_ROWS} where name = %s", (name,))
             row = await cursor.fetchone()
@@ -285,24 +301,35 @@ class TopicRegistry:
                 f"topic {name!r} exists with other settings: change them with `txmsg topic alter {name} --erasable "
                 f"{shown_duration(erasable_s or 0)}`"
             )
+        if message_type not in {None, row.message_type}:
+            raise TopicExists(
+                f"topic {name!r} exists for messages of type {row.message_type}: change that with `txmsg topic alter "
+                f"{name} --type {message_type}`"
+            )
         return row, created
 
-    async def _create(self, names: Sequence[str], queues: int, erasable_s: float | None = None) -> bool:
+    async def _create(
+        self, names: Sequence[str], queues: int, erasable_s: float | None = None, message_type: str = ANY_TYPE
+    ) -> bool:
         # One statement, so that a topic is never seen without its queues; a race loses quietly.
         async with session(self._pool) as connection, connection.transaction():
             cursor = await connection.execute(
                 "with made as (insert into txmsg.topic (name, queue_count, ordered_queues, created_by, "
-                "body_keys_kept_s, erasable_since) select name, %(queues)s, %(queues)s, %(by)s, %(kept)s::float8, "
-                "case when %(kept)s::float8 > 0 then now() end from unnest(%(names)s::text[]) name "
-                "on conflict do nothing returning id, name, queue_count), "
+                "body_keys_kept_s, erasable_since, message_type) select name, %(queues)s, %(queues)s, %(by)s, "
+                "%(kept)s::float8, case when %(kept)s::float8 > 0 then now() end, %(type)s "
+                "from unnest(%(names)s::text[]) name on conflict do nothing returning id, name, queue_count), "
                 "queues as (insert into txmsg.queue (topic_id, number) "
                 "select made.id, generate_series(0, made.queue_count - 1) from made) select name from made",
-                {"names": list(names), "queues": queues, "by": creator(), "kept": erasable_s},
+                {"names": list(names), "queues": queues, "by": creator(), "kept": erasable_s, "type": message_type},
             )
             made = [name for (name,) in await cursor.fetchall()]
             if made:
                 await check_created(connection, "topics")
-            after = {"queues": queues} if erasable_s is None else {"queues": queues, "erasable_s": erasable_s}
+            after: dict[str, object] = {"queues": queues}
+            if erasable_s is not None:
+                after["erasable_s"] = erasable_s
+            if message_type != ANY_TYPE:
+                after["message_type"] = message_type
             for name in made:
                 await audit.record(connection, "topic.create", name, after=after)
             return bool(made)

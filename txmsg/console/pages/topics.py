@@ -11,6 +11,7 @@ from txmsg.console.actions import Action, Confirmation, Field, deletion
 from txmsg.console.forms import duration_of, float_of, int_of, names
 from txmsg.console.look import Look
 from txmsg.console.views import View
+from txmsg.message_types import MESSAGE_TYPES
 from txmsg.runtime.durations import shown_duration
 
 PAGE_MAX: Final = 100
@@ -61,6 +62,12 @@ async def _confirm_create(look: Look) -> Confirmation:
                 kind="number",
                 help=look.t("topics.queues_help"),
             ),
+            Field(
+                name="message_type",
+                label=look.t("topics.message_type"),
+                kind="select",
+                choices=[(each, look.t(f"topics.message_type_{each}")) for each in MESSAGE_TYPES],
+            ),
             Field(name="erasable_s", label=look.t("topics.erasable_s"), help=look.t("topics.erasable_help")),
         ],
     )
@@ -68,8 +75,10 @@ async def _confirm_create(look: Look) -> Confirmation:
 
 async def _create(look: Look) -> str:
     topic, queues = look.values.get("topic", "").strip(), int_of(look, "queues")
-    erasable_s = duration_of(look, "erasable_s")
-    count, _, created = await look.topics(lambda topics: topics.create(topic, queues, erasable_s=erasable_s))
+    erasable_s, message_type = duration_of(look, "erasable_s"), look.values.get("message_type")
+    count, _, created = await look.topics(
+        lambda topics: topics.create(topic, queues, erasable_s=erasable_s, message_type=message_type)
+    )
     return look.t("topics.created" if created else "topics.existed", topic=topic, queues=count)
 
 
@@ -116,6 +125,7 @@ async def _confirm_alter(look: Look) -> Confirmation:
                     ("permission", PERMISSIONS),
                     ("durability", DURABILITIES),
                     ("unread", UNREAD),
+                    ("message_type", MESSAGE_TYPES),
                     ("journal", ("on", "off")),
                 )
             ),
@@ -147,7 +157,7 @@ def _change(look: Look, settings: TopicSettings) -> TopicChange:
     wanted: dict[str, Any] = {
         name: int_of(look, name) for name in ("queues", "write_queues", "read_queues", "ordered_queues")
     }
-    wanted |= {name: look.values.get(name) for name in ("permission", "durability", "unread")}
+    wanted |= {name: look.values.get(name) for name in ("permission", "durability", "unread", "message_type")}
     wanted["erasable_s"] = duration_of(look, "erasable_s")
     wanted["send_rate_max"] = float_of(look, "send_rate_max") or 0.0
     wanted["journal"] = look.values["journal"] == "on" if "journal" in look.values else None

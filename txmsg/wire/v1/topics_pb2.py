@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atxmsg/wire/v1/topics.proto\x12\x08txmsg.v1\"\x95\x02\n\rTopicSettings\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06queues\x18\x02 \x01(\r\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\r\x12\x13\n\x0bread_queues\x18\x04 \x01(\r\x12\x16\n\x0eordered_queues\x18\x05 \x01(\r\x12\x12\n\npermission\x18\x06 \x01(\r\x12\x12\n\ndurability\x18\x07 \x01(\t\x12\x0e\n\x06unread\x18\x08 \x01(\t\x12\x15\n\rsend_rate_max\x18\t \x01(\x01\x12\x15\n\rcreated_at_us\x18\n \x01(\x12\x12\x0f\n\x07version\x18\x0b \x01(\x04\x12\x18\n\x10journal_since_us\x18\x0c \x01(\x12\x12\x12\n\nerasable_s\x18\r \x01(\x01\"J\n\x18ListTopicSettingsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x10\n\x08\x63ontains\x18\x03 \x01(\t\"X\n\x0cTopicSummary\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.TopicSettings\x12\x0c\n\x04kept\x18\x02 \x01(\x04\x12\x0f\n\x07\x65ntered\x18\x03 \x01(\x04\"N\n\x16ListTopicSettingsReply\x12&\n\x06topics\x18\x01 \x03(\x0b\x32\x16.txmsg.v1.TopicSummary\x12\x0c\n\x04next\x18\x02 \x01(\t\"8\n\nTopicQueue\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x04\"X\n\x0cTopicSegment\x12\n\n\x02id\x18\x01 \x01(\r\x12\x14\n\x0copened_at_us\x18\x02 \x01(\x12\x12\x14\n\x0c\x63losed_at_us\x18\x03 \x01(\x12\x12\x10\n\x08messages\x18\x04 \x01(\x04\"L\n\nTopicGroup\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\x04\x12\x10\n\x08retrying\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x65\x61\x64\x18\x04 \x01(\x04\" \n\x10ShowTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xe6\x01\n\x0eShowTopicReply\x12&\n\x05topic\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.TopicSettings\x12$\n\x06queues\x18\x02 \x03(\x0b\x32\x14.txmsg.v1.TopicQueue\x12$\n\x06groups\x18\x03 \x03(\x0b\x32\x14.txmsg.v1.TopicGroup\x12\x0e\n\x06halves\x18\x04 \x01(\x04\x12\x11\n\tscheduled\x18\x05 \x01(\x04\x12(\n\x08segments\x18\x06 \x03(\x0b\x32\x16.txmsg.v1.TopicSegment\x12\x13\n\x0bretention_s\x18\x07 \x01(\x01\"\xaf\x03\n\x11\x41lterTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x06queues\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cwrite_queues\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0bread_queues\x18\x04 \x01(\rH\x02\x88\x01\x01\x12\x1b\n\x0eordered_queues\x18\x05 \x01(\rH\x03\x88\x01\x01\x12\x17\n\npermission\x18\x06 \x01(\rH\x04\x88\x01\x01\x12\x17\n\ndurability\x18\x07 \x01(\tH\x05\x88\x01\x01\x12\x13\n\x06unread\x18\x08 \x01(\tH\x06\x88\x01\x01\x12\x1a\n\rsend_rate_max\x18\t \x01(\x01H\x07\x88\x01\x01\x12\x14\n\x07journal\x18\n \x01(\x08H\x08\x88\x01\x01\x12\x17\n\nerasable_s\x18\x0b \x01(\x01H\t\x88\x01\x01\x42\t\n\x07_queuesB\x0f\n\r_write_queuesB\x0e\n\x0c_read_queuesB\x11\n\x0f_ordered_queuesB\r\n\x0b_permissionB\r\n\x0b_durabilityB\t\n\x07_unreadB\x10\n\x0e_send_rate_maxB\n\n\x08_journalB\r\n\x0b_erasable_s\"9\n\x0f\x41lterTopicReply\x12&\n\x05topic\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.TopicSettings\"1\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"\x12\n\x10\x44\x65leteTopicReply2\x99\x02\n\x06Topics\x12L\n\x04List\x12\".txmsg.v1.ListTopicSettingsRequest\x1a .txmsg.v1.ListTopicSettingsReply\x12<\n\x04Show\x12\x1a.txmsg.v1.ShowTopicRequest\x1a\x18.txmsg.v1.ShowTopicReply\x12?\n\x05\x41lter\x12\x1b.txmsg.v1.AlterTopicRequest\x1a\x19.txmsg.v1.AlterTopicReply\x12\x42\n\x06\x44\x65lete\x12\x1c.txmsg.v1.DeleteTopicRequest\x1a\x1a.txmsg.v1.DeleteTopicReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atxmsg/wire/v1/topics.proto\x12\x08txmsg.v1\"\xab\x02\n\rTopicSettings\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06queues\x18\x02 \x01(\r\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\r\x12\x13\n\x0bread_queues\x18\x04 \x01(\r\x12\x16\n\x0eordered_queues\x18\x05 \x01(\r\x12\x12\n\npermission\x18\x06 \x01(\r\x12\x12\n\ndurability\x18\x07 \x01(\t\x12\x0e\n\x06unread\x18\x08 \x01(\t\x12\x15\n\rsend_rate_max\x18\t \x01(\x01\x12\x15\n\rcreated_at_us\x18\n \x01(\x12\x12\x0f\n\x07version\x18\x0b \x01(\x04\x12\x18\n\x10journal_since_us\x18\x0c \x01(\x12\x12\x12\n\nerasable_s\x18\r \x01(\x01\x12\x14\n\x0cmessage_type\x18\x0e \x01(\t\"J\n\x18ListTopicSettingsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x10\n\x08\x63ontains\x18\x03 \x01(\t\"X\n\x0cTopicSummary\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.TopicSettings\x12\x0c\n\x04kept\x18\x02 \x01(\x04\x12\x0f\n\x07\x65ntered\x18\x03 \x01(\x04\"N\n\x16ListTopicSettingsReply\x12&\n\x06topics\x18\x01 \x03(\x0b\x32\x16.txmsg.v1.TopicSummary\x12\x0c\n\x04next\x18\x02 \x01(\t\"8\n\nTopicQueue\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x04\"X\n\x0cTopicSegment\x12\n\n\x02id\x18\x01 \x01(\r\x12\x14\n\x0copened_at_us\x18\x02 \x01(\x12\x12\x14\n\x0c\x63losed_at_us\x18\x03 \x01(\x12\x12\x10\n\x08messages\x18\x04 \x01(\x04\"L\n\nTopicGroup\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\x04\x12\x10\n\x08retrying\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x65\x61\x64\x18\x04 \x01(\x04\" \n\x10ShowTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xe6\x01\n\x0eShowTopicReply\x12&\n\x05topic\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.TopicSettings\x12$\n\x06queues\x18\x02 \x03(\x0b\x32\x14.txmsg.v1.TopicQueue\x12$\n\x06groups\x18\x03 \x03(\x0b\x32\x14.txmsg.v1.TopicGroup\x12\x0e\n\x06halves\x18\x04 \x01(\x04\x12\x11\n\tscheduled\x18\x05 \x01(\x04\x12(\n\x08segments\x18\x06 \x03(\x0b\x32\x16.txmsg.v1.TopicSegment\x12\x13\n\x0bretention_s\x18\x07 \x01(\x01\"\xdb\x03\n\x11\x41lterTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x06queues\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cwrite_queues\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0bread_queues\x18\x04 \x01(\rH\x02\x88\x01\x01\x12\x1b\n\x0eordered_queues\x18\x05 \x01(\rH\x03\x88\x01\x01\x12\x17\n\npermission\x18\x06 \x01(\rH\x04\x88\x01\x01\x12\x17\n\ndurability\x18\x07 \x01(\tH\x05\x88\x01\x01\x12\x13\n\x06unread\x18\x08 \x01(\tH\x06\x88\x01\x01\x12\x1a\n\rsend_rate_max\x18\t \x01(\x01H\x07\x88\x01\x01\x12\x14\n\x07journal\x18\n \x01(\x08H\x08\x88\x01\x01\x12\x17\n\nerasable_s\x18\x0b \x01(\x01H\t\x88\x01\x01\x12\x19\n\x0cmessage_type\x18\x0c \x01(\tH\n\x88\x01\x01\x42\t\n\x07_queuesB\x0f\n\r_write_queuesB\x0e\n\x0c_read_queuesB\x11\n\x0f_ordered_queuesB\r\n\x0b_permissionB\r\n\x0b_durabilityB\t\n\x07_unreadB\x10\n\x0e_send_rate_maxB\n\n\x08_journalB\r\n\x0b_erasable_sB\x0f\n\r_message_type\"9\n\x0f\x41lterTopicReply\x12&\n\x05topic\x18\x01 \x01(\x0b\x32\x17.txmsg.v1.TopicSettings\"1\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"\x12\n\x10\x44\x65leteTopicReply2\x99\x02\n\x06Topics\x12L\n\x04List\x12\".txmsg.v1.ListTopicSettingsRequest\x1a .txmsg.v1.ListTopicSettingsReply\x12<\n\x04Show\x12\x1a.txmsg.v1.ShowTopicRequest\x1a\x18.txmsg.v1.ShowTopicReply\x12?\n\x05\x41lter\x12\x1b.txmsg.v1.AlterTopicRequest\x1a\x19.txmsg.v1.AlterTopicReply\x12\x42\n\x06\x44\x65lete\x12\x1c.txmsg.v1.DeleteTopicRequest\x1a\x1a.txmsg.v1.DeleteTopicReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,31 +32,31 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'txmsg.wire.v1.topics_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TOPICSETTINGS']._serialized_start=41
-  _globals['_TOPICSETTINGS']._serialized_end=318
-  _globals['_LISTTOPICSETTINGSREQUEST']._serialized_start=320
-  _globals['_LISTTOPICSETTINGSREQUEST']._serialized_end=394
-  _globals['_TOPICSUMMARY']._serialized_start=396
-  _globals['_TOPICSUMMARY']._serialized_end=484
-  _globals['_LISTTOPICSETTINGSREPLY']._serialized_start=486
-  _globals['_LISTTOPICSETTINGSREPLY']._serialized_end=564
-  _globals['_TOPICQUEUE']._serialized_start=566
-  _globals['_TOPICQUEUE']._serialized_end=622
-  _globals['_TOPICSEGMENT']._serialized_start=624
-  _globals['_TOPICSEGMENT']._serialized_end=712
-  _globals['_TOPICGROUP']._serialized_start=714
-  _globals['_TOPICGROUP']._serialized_end=790
-  _globals['_SHOWTOPICREQUEST']._serialized_start=792
-  _globals['_SHOWTOPICREQUEST']._serialized_end=824
-  _globals['_SHOWTOPICREPLY']._serialized_start=827
-  _globals['_SHOWTOPICREPLY']._serialized_end=1057
-  _globals['_ALTERTOPICREQUEST']._serialized_start=1060
-  _globals['_ALTERTOPICREQUEST']._serialized_end=1491
-  _globals['_ALTERTOPICREPLY']._serialized_start=1493
-  _globals['_ALTERTOPICREPLY']._serialized_end=1550
-  _globals['_DELETETOPICREQUEST']._serialized_start=1552
-  _globals['_DELETETOPICREQUEST']._serialized_end=1601
-  _globals['_DELETETOPICREPLY']._serialized_start=1603
-  _globals['_DELETETOPICREPLY']._serialized_end=1621
-  _globals['_TOPICS']._serialized_start=1624
-  _globals['_TOPICS']._serialized_end=1905
+  _globals['_TOPICSETTINGS']._serialized_end=340
+  _globals['_LISTTOPICSETTINGSREQUEST']._serialized_start=342
+  _globals['_LISTTOPICSETTINGSREQUEST']._serialized_end=416
+  _globals['_TOPICSUMMARY']._serialized_start=418
+  _globals['_TOPICSUMMARY']._serialized_end=506
+  _globals['_LISTTOPICSETTINGSREPLY']._serialized_start=508
+  _globals['_LISTTOPICSETTINGSREPLY']._serialized_end=586
+  _globals['_TOPICQUEUE']._serialized_start=588
+  _globals['_TOPICQUEUE']._serialized_end=644
+  _globals['_TOPICSEGMENT']._serialized_start=646
+  _globals['_TOPICSEGMENT']._serialized_end=734
+  _globals['_TOPICGROUP']._serialized_start=736
+  _globals['_TOPICGROUP']._serialized_end=812
+  _globals['_SHOWTOPICREQUEST']._serialized_start=814
+  _globals['_SHOWTOPICREQUEST']._serialized_end=846
+  _globals['_SHOWTOPICREPLY']._serialized_start=849
+  _globals['_SHOWTOPICREPLY']._serialized_end=1079
+  _globals['_ALTERTOPICREQUEST']._serialized_start=1082
+  _globals['_ALTERTOPICREQUEST']._serialized_end=1557
+  _globals['_ALTERTOPICREPLY']._serialized_start=1559
+  _globals['_ALTERTOPICREPLY']._serialized_end=1616
+  _globals['_DELETETOPICREQUEST']._serialized_start=1618
+  _globals['_DELETETOPICREQUEST']._serialized_end=1667
+  _globals['_DELETETOPICREPLY']._serialized_start=1669
+  _globals['_DELETETOPICREPLY']._serialized_end=1687
+  _globals['_TOPICS']._serialized_start=1690
+  _globals['_TOPICS']._serialized_end=1971
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TopicSettings(_message.Message):
-    __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max", "created_at_us", "version", "journal_since_us", "erasable_s")
+    __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max", "created_at_us", "version", "journal_since_us", "erasable_s", "message_type")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class TopicSettings(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_SINCE_US_FIELD_NUMBER: _ClassVar[int]
     ERASABLE_S_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     queues: int
     write_queues: int
@@ -34,7 +35,8 @@ class TopicSettings(_message.Message):
     version: int
     journal_since_us: int
     erasable_s: float
-    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ..., created_at_us: _Optional[int] = ..., version: _Optional[int] = ..., journal_since_us: _Optional[int] = ..., erasable_s: _Optional[float] = ...) -> None: ...
+    message_type: str
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ..., created_at_us: _Optional[int] = ..., version: _Optional[int] = ..., journal_since_us: _Optional[int] = ..., erasable_s: _Optional[float] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class ListTopicSettingsRequest(_message.Message):
     __slots__ = ("limit", "after", "contains")
@@ -123,7 +125,7 @@ class ShowTopicReply(_message.Message):
     def __init__(self, topic: _Optional[_Union[TopicSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[TopicQueue, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[TopicGroup, _Mapping]]] = ..., halves: _Optional[int] = ..., scheduled: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[TopicSegment, _Mapping]]] = ..., retention_s: _Optional[float] = ...) -> None: ...
 
 class AlterTopicRequest(_message.Message):
-    __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max", "journal", "erasable_s")
+    __slots__ = ("name", "queues", "write_queues", "read_queues", "ordered_queues", "permission", "durability", "unread", "send_rate_max", "journal", "erasable_s", "message_type")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +137,7 @@ class AlterTopicRequest(_message.Message):
     SEND_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_FIELD_NUMBER: _ClassVar[int]
     ERASABLE_S_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     queues: int
     write_queues: int
@@ -146,7 +149,8 @@ class AlterTopicRequest(_message.Message):
     send_rate_max: float
     journal: bool
     erasable_s: float
-    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ..., journal: bool = ..., erasable_s: _Optional[float] = ...) -> None: ...
+    message_type: str
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., read_queues: _Optional[int] = ..., ordered_queues: _Optional[int] = ..., permission: _Optional[int] = ..., durability: _Optional[str] = ..., unread: _Optional[str] = ..., send_rate_max: _Optional[float] = ..., journal: bool = ..., erasable_s: _Optional[float] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class AlterTopicReply(_message.Message):
     __slots__ = ("topic",)

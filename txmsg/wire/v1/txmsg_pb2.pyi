@@ -459,14 +459,16 @@ class Topic(_message.Message):
     def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., created_at_us: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("name", "queues", "erasable_s")
+    __slots__ = ("name", "queues", "erasable_s", "message_type")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     ERASABLE_S_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     queues: int
     erasable_s: float
-    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., erasable_s: _Optional[float] = ...) -> None: ...
+    message_type: str
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., erasable_s: _Optional[float] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class CreateTopicReply(_message.Message):
     __slots__ = ("topic", "created")

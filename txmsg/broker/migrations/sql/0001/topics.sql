@@ -18,6 +18,10 @@ create table txmsg.topic (
         check (durability in ('replicated', 'sync', 'async', 'memory')),
     -- What happens to messages older than retention_max_s that a group has not passed.
     unread text collate "C" not null default 'keep' check (unread in ('keep', 'drop')),
+    -- The type of the messages that it takes: sent by a transaction, to be delivered later, with an ordering key, or none
+    -- of these.
+    message_type text collate "C" not null default 'any'
+        check (message_type in ('any', 'normal', 'fifo', 'delay', 'transaction')),
     -- Messages per second that brokers take, each on its own; null: no limit.
     send_rate_max float8 check (send_rate_max > 0),
     -- Rises with each change, so that brokers see it.
