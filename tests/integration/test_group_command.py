@@ -102,6 +102,18 @@ def test_groups_are_listed_in_pages_and_by_a_part_of_their_names(broker: BrokerP
     assert [checks["group"] for checks in found["producer_groups"]] == ["p3"]
 
 
+def test_a_group_is_created_with_settings_before_its_first_consumer(broker: BrokerProcess) -> None:
+    where = ("--broker", broker.address)
+    assert "is unknown" in said("group", "alter", "ledger", "--orderly", "on", *where, status=1)
+    assert json_of("group", "create", "ledger", "--orderly", "on", *where)["orderly"]
+    assert json_of("group", "create", "ledger", *where)["orderly"]  # which it leaves as it is
+    assert not json_of("group", "alter", "ledger", "--orderly", "off", *where)["orderly"]
+    with Producer(broker.address, group="shop") as producer:
+        producer.send(Message("t", b"sent before"))
+    with collecting(broker.address, "t", group="ledger") as got:
+        assert got.get(timeout=WAIT_S).body == b"sent before"
+
+
 def test_settings_are_changed_and_kept(broker: BrokerProcess) -> None:
     processed(broker, Message("t", b"1"))
     alter = ("group", "alter", "collector", "--broker", broker.address)
@@ -113,6 +125,7 @@ def test_settings_are_changed_and_kept(broker: BrokerProcess) -> None:
         "poisoned_key": "park",
         "rate": None,
         "stopped": False,
+        "orderly": False,
     }
     assert json_of(*alter, "--rate", "2.5")["rate"] == 2.5
     settings = json_of(*alter, "--rate", "0", "--default-retries")

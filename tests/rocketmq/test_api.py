@@ -16,6 +16,7 @@ from tests.integration.cli_harness import said
 from tests.rocketmq.gateway import running_gateway
 from txmsg import Message, Producer, ReceivedMessage
 from txmsg.client.channel import Brokers
+from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import SERVICE, Api
 from txmsg.rocketmq.clients import Clients
 from txmsg.rocketmq.filters import ALL
@@ -74,6 +75,17 @@ class Calls:
         )  # fmt: skip
         return list(call(request, metadata=(("x-mq-client-id", "c"),), timeout=_CALL_S_MAX))
 
+    def agree(self, kind: pb.ClientType, group: str) -> pb.TelemetryCommand:
+        """What a consumer is told when it says what it is."""
+        subscription = pb.Subscription(group=pb.Resource(name=group))
+        frame = pb.TelemetryCommand(settings=pb.Settings(client_type=kind, subscription=subscription))
+        call = self.channel.stream_stream(
+            f"/{SERVICE}/Telemetry", request_serializer=pb.TelemetryCommand.SerializeToString,
+            response_deserializer=pb.TelemetryCommand.FromString,
+        )  # fmt: skip
+        told: pb.TelemetryCommand = next(call(iter([frame]), metadata=(("x-mq-client-id", "c"),), timeout=_CALL_S_MAX))
+        return told
+
     def receive_one(self) -> pb.SystemProperties:
         """Of the next message."""
         status, message, _ = self.receive()
@@ -130,6 +142,21 @@ def test_a_topic_of_one_type_says_so_in_its_route_and_refuses_others(calls: Call
     assert "topic 'orders' takes messages of type fifo, and this one is normal" in refused.message
     taken = calls.send(b"x", bytes(16), message_type=pb.FIFO, message_group="k")
     assert taken.status.code == pb.OK
+
+
+def test_a_consumer_is_told_how_its_group_is_set_and_a_lite_one_is_refused(calls: Calls) -> None:
+    where = ("--broker", calls.broker)
+    said("group", "create", "ledger", "--orderly", "on", *where)
+    said("group", "alter", "ledger", "--retries", "4", *where)
+    for group, is_orderly, attempts_max in (("ledger", True, 5), ("new", False, 17)):
+        told = calls.agree(pb.PUSH_CONSUMER, group)
+        assert told.status.code == pb.OK
+        assert told.settings.subscription.fifo is is_orderly
+        assert told.settings.backoff_policy.max_attempts == attempts_max
+    for kind in (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER):
+        assert calls.agree(kind, "ledger").status.code == pb.UNSUPPORTED
+        beat = pb.HeartbeatRequest(group=_GROUP, client_type=kind)
+        assert calls("Heartbeat", beat, pb.HeartbeatResponse).status.code == pb.UNSUPPORTED
 
 
 def test_what_is_sent_again_is_one_message_and_an_acknowledgement_counts_once(calls: Calls) -> None:
@@ -213,7 +240,7 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
     await receivers.renew_once(now)  # the broker says what is not held any more
     assert [receivers.is_renewed(handle) for handle in (elsewhere, held, unsent, forgotten)] == [0, 1, 0, 1]
 
-    api = Api(Senders(brokers, timeout_s=1), receivers, Clients(brokers), Routes(brokers))
+    api = Api(Senders(brokers, timeout_s=1), receivers, Clients(brokers), Routes(brokers), Agreements(brokers))
     streams, tasks = (Frames(), Frames()), []
     for frames in streams:
         tasks.append(asyncio.create_task(api.telemetry(aiter(frames), cast(Any, Context()))))
@@ -239,7 +266,7 @@ async def test_what_cannot_be_written_to_its_client_comes_again_at_once(broker: 
         producer.send(Message("orders", b"one"))
     brokers = Brokers([broker.address])
     receivers = Receivers(brokers)
-    api = Api(Senders(brokers, timeout_s=1), receivers, Clients(brokers), Routes(brokers))
+    api = Api(Senders(brokers, timeout_s=1), receivers, Clients(brokers), Routes(brokers), Agreements(brokers))
     queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
     with pytest.raises(asyncio.CancelledError):
         await api.receive(

@@ -83,7 +83,7 @@ class GroupList:
 class GroupSettings:
     """How a consumer group retries, and how fast it is served. None: as the broker says, or the consumer itself.
 
-    stopped: an operator has stopped delivery to it.
+    stopped: an operator has stopped delivery to it. orderly: RocketMQ's push consumers retry on the spot.
     """
 
     retry_delays_s: Sequence[float] | None = None
@@ -91,6 +91,7 @@ class GroupSettings:
     poisoned_key: str | None = None
     rate: float | None = None
     stopped: bool = False
+    orderly: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +155,9 @@ class GroupChange:
     """0: no limit."""
     stopped: bool | None = None
     """Whether nothing is delivered to it."""
+    orderly: bool | None = None
+    create: bool = False
+    """Where there is no such group yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +307,7 @@ class Administration(Protocol):
         ...
 
     def alter_group(self, group: str, change: GroupChange) -> GroupSettings:
-        """Changes settings of a consumer group; all of them after that. Raises UnknownGroup."""
+        """Changes settings of a consumer group; all of them after that. Raises UnknownGroup, unless it creates it."""
         ...
 
     def alter_checks(self, group: str, change: CheckChange) -> CheckSettings:

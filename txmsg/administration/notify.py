@@ -288,6 +288,7 @@ def _settings(settings: groups_pb2.GroupSettings) -> GroupSettings:
         poisoned_key=settings.poisoned_key,
         rate=settings.deliver_rate_max or None,
         stopped=settings.stopped,
+        orderly=settings.orderly,
     )
 
 

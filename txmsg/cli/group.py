@@ -21,6 +21,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import (
     SECONDS,
     START,
+    Decorator,
     contains_option,
     dry_run_option,
     duration,
@@ -35,6 +36,11 @@ from txmsg.runtime.durations import shown_duration
 from txmsg.runtime.start import Start
 
 _DELAYS_MAX = 1000
+_orderly_option: Decorator = click.option(
+    "--orderly",
+    type=click.Choice(["on", "off"]),
+    help="RocketMQ's push consumers retry on the spot, in the order of ordering keys; told when they start.",
+)
 
 
 @click.group()
@@ -296,6 +302,26 @@ def skip(*, name: str, id_: str, administration: Administration, yes: bool, as_j
 
 
 @group.command(
+    short_help="Create a group before its first consumer does.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg group create ledger --orderly on",
+)
+@click.argument("name")
+@_orderly_option
+@administered
+@json_option
+def create(*, name: str, orderly: str | None, administration: Administration, as_json: bool) -> None:
+    """Create a group, for settings that clients are told when they start. Idempotent. Notify only.
+
+    It begins where groups of its consumers begin, when the first of them asks for messages.
+    """
+    settings = _settings(name, administration.alter_group(name, GroupChange(create=True, orderly=_switched(orderly))))
+    if as_json:
+        click.echo(json_text(settings))
+    else:
+        print_facts(settings)
+
+
+@group.command(
     short_help="Change settings of a group.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg group alter mailer --retry-delays '1s 5s 1m' --retries 3\n"
     "  txmsg group alter mailer --retry-exponential 1s..1h",
@@ -311,6 +337,7 @@ def skip(*, name: str, id_: str, administration: Administration, yes: bool, as_j
     help="After a dead letter, continue with its ordering key, or park the key for an operator.",
 )
 @click.option("--rate", type=click.FloatRange(0), help="Messages per second that each broker delivers; 0: unlimited.")
+@_orderly_option
 @click.option("--first-check-s", metavar="TIME", type=SECONDS, help="Time before the first check of a half message.")
 @click.option("--check-interval-s", metavar="TIME", type=SECONDS, help="Time between checks of a half message.")
 @click.option("--checks-max", type=click.IntRange(1), help="Number of checks after which a half message is parked.")
@@ -332,6 +359,7 @@ def alter(
     default_retries: bool,
     poisoned_key: str | None,
     rate: float | None,
+    orderly: str | None,
     default_checks: bool,
     administration: Administration,
     as_json: bool,
@@ -353,6 +381,7 @@ def alter(
         retries_max=retries,
         poisoned_key=poisoned_key,
         deliver_rate_max=rate,
+        orderly=_switched(orderly),
     )
     checks_change = CheckChange(default_checks=default_checks, **checks)  # type: ignore[arg-type]
     if retry_delays is not None and retry_exponential is not None:
@@ -423,7 +452,12 @@ def _settings(name: str, settings: GroupSettings) -> dict[str, object]:
         "poisoned_key": settings.poisoned_key,
         "rate": settings.rate,
         "stopped": settings.stopped,
+        "orderly": settings.orderly,
     }
+
+
+def _switched(text: str | None) -> bool | None:
+    return None if text is None else text == "on"
 
 
 def _print_queues(queues: Sequence[GroupQueue]) -> None:

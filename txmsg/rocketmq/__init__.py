@@ -6,6 +6,7 @@ codec      messages of both worlds, one as the other
 filters    what a consumer wants: tags, or SQL (sql92, of sql92_tokens and sql92_logic)
 senders    sends, half messages and outcomes
 receivers  receives, acknowledgements, refusals, and the renewal of what push consumers hold
+agreements what clients are told to do
 clients    who is connected, and whom to ask what became of a transaction
 door       who calls, and whether it may
 api        the service apache.rocketmq.v2.MessagingService

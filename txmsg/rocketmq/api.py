@@ -17,12 +17,12 @@ from google.protobuf.duration_pb2 import Duration
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import TransactionState, now_us
+from txmsg.rocketmq.agreements import RECEIVED_MAX, Agreements, check_kind
 from txmsg.rocketmq.clients import Client, Clients
 from txmsg.rocketmq.codec import delivered_message, group_of, message_of, topic_of
 from txmsg.rocketmq.door import Call, Caller, Door
 from txmsg.rocketmq.filters import wanted_of
 from txmsg.rocketmq.ids import Handle, transaction_of_id
-from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Receivers
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
@@ -33,11 +33,9 @@ _log = EventLog(__name__)
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 INVISIBLE_S: Final = (10.0, 12 * 3600.0)
-_RECEIVED_MAX: Final = 32
 _WAIT_S_MAX: Final = 20.0
 _WAIT_MARGIN_S: Final = 1.0
 """So much before a call's deadline it is answered."""
-_ATTEMPTS_MAX: Final = 17
 _STATES: Final = {pb.COMMIT: TransactionState.COMMIT, pb.ROLLBACK: TransactionState.ROLLBACK}
 
 RequestT = TypeVar("RequestT")
@@ -48,9 +46,17 @@ class Api:
     """The methods that official clients call."""
 
     def __init__(
-        self, senders: Senders, receivers: Receivers, clients: Clients, routes: Routes, door: Door | None = None
+        self,
+        senders: Senders,
+        receivers: Receivers,
+        clients: Clients,
+        routes: Routes,
+        agreements: Agreements,
+        *,
+        door: Door | None = None,
     ) -> None:
         self._door = door or Door()
+        self._agreements = agreements
         self._senders = senders
         self._receivers = receivers
         self._clients = clients
@@ -136,7 +142,8 @@ class Api:
             status=OK, assignments=[pb.Assignment(message_queue=queue) for queue in queues]
         )
 
-    async def heartbeat(self, _: pb.HeartbeatRequest, client_id: str) -> pb.HeartbeatResponse:
+    async def heartbeat(self, request: pb.HeartbeatRequest, client_id: str) -> pb.HeartbeatResponse:
+        check_kind(request.client_type)
         self._receivers.heard(client_id)
         return pb.HeartbeatResponse(status=OK)
 
@@ -184,7 +191,12 @@ class Api:
                 with suppress(Refused):  # the topic is refused where it is used
                     topics = [topic_of(topic) for topic in frame.settings.publishing.topics]
                     self._clients.sends_to(client.id, self._door.asked_of(topics, caller))
-                await client.commands.put(pb.TelemetryCommand(status=OK, settings=_agreed(frame.settings)))
+                try:
+                    agreed = await self._agreements.agreed(frame.settings)
+                except Refused as exc:
+                    await client.commands.put(pb.TelemetryCommand(status=status_of(exc)))
+                else:
+                    await client.commands.put(pb.TelemetryCommand(status=OK, settings=agreed))
 
     # ---- sending
 
@@ -245,7 +257,7 @@ class Api:
                     member,
                     request.message_queue.broker.name,
                     wanted_of(request.filter_expression),
-                    count=max(1, min(request.batch_size, _RECEIVED_MAX)),
+                    count=max(1, min(request.batch_size, RECEIVED_MAX)),
                     wait_s=0 if self.stopping.is_set() else _wait_s(request, call),
                     invisible_s=invisible_s,
                     renews=request.auto_renew,
@@ -332,21 +344,3 @@ def _wait_s(request: pb.ReceiveMessageRequest, call: Call) -> float:
     left_s = call.time_remaining()
     asked_s = _seconds(request.long_polling_timeout) if request.HasField("long_polling_timeout") else _WAIT_S_MAX
     return max(0.0, min(asked_s, _WAIT_S_MAX, _WAIT_S_MAX if left_s is None else left_s - _WAIT_MARGIN_S))
-
-
-def _agreed(settings: pb.Settings) -> pb.Settings:
-    """What a client is to do: as it asked, within what is served."""
-    agreed = pb.Settings()
-    agreed.CopyFrom(settings)
-    agreed.metric.CopyFrom(pb.Metric(on=False))
-    if settings.HasField("publishing"):
-        agreed.publishing.max_body_size = BODY_SIZE_BYTES_MAX
-        agreed.publishing.validate_message_type = True
-        backoff = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
-        agreed.backoff_policy.CopyFrom(pb.RetryPolicy(max_attempts=3, exponential_backoff=backoff))
-    else:
-        agreed.subscription.receive_batch_size = _RECEIVED_MAX
-        agreed.subscription.long_polling_timeout.CopyFrom(Duration(seconds=5))
-        backoff = pb.ExponentialBackoff(initial=Duration(seconds=1), max=Duration(seconds=600), multiplier=2)
-        agreed.backoff_policy.CopyFrom(pb.RetryPolicy(max_attempts=_ATTEMPTS_MAX, exponential_backoff=backoff))
-    return agreed

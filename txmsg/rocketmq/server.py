@@ -13,6 +13,7 @@ import grpc
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
 from txmsg.errors import MisuseError
+from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Clients
 from txmsg.rocketmq.receivers import Receivers
@@ -63,7 +64,7 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
     await knock(Brokers(config.brokers))
     brokers = Brokers(config.brokers)
     senders, receivers, clients = Senders(brokers, timeout_s=_TIMEOUT_S), Receivers(brokers), Clients(brokers)
-    api = Api(senders, receivers, clients, Routes(brokers))
+    api = Api(senders, receivers, clients, Routes(brokers), Agreements(brokers))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(brokers.close)
         for task in (

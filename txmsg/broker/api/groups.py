@@ -137,6 +137,8 @@ class GroupsApi:
             poisoned_key=request.poisoned_key if request.HasField("poisoned_key") else None,
             deliver_rate_max=request.deliver_rate_max if request.HasField("deliver_rate_max") else None,
             stopped=request.stopped if request.HasField("stopped") else None,
+            orderly=request.orderly if request.HasField("orderly") else None,
+            create=request.create,
         )
         return pb.AlterGroupReply(
             settings=_settings(await self._groups.alter(check_name("group", request.group), change))
@@ -233,6 +235,7 @@ def _settings(row: GroupRow) -> pb.GroupSettings:
         poisoned_key=row.poisoned_key,
         deliver_rate_max=row.deliver_rate_max or 0,
         stopped=row.stopped,
+        orderly=row.orderly,
         version=row.version,
     )
 

@@ -13,7 +13,7 @@ from txmsg.broker.store.creators import check_created, creator
 from txmsg.message import QueueId
 from txmsg.wire.changes import change_of
 
-_COLUMNS = "id, name, retry_delays_s, retries_max, poisoned_key, deliver_rate_max, stopped, version"
+_COLUMNS = "id, name, retry_delays_s, retries_max, poisoned_key, deliver_rate_max, stopped, orderly, version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class GroupRow:
     poisoned_key: str
     deliver_rate_max: float | None
     stopped: bool
+    orderly: bool
     version: int
 
 

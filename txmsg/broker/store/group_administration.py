@@ -16,7 +16,7 @@ from txmsg.administration import GroupChange
 from txmsg.broker.store import audit
 from txmsg.broker.store.among import among
 from txmsg.broker.store.connect import Pool, notify, session
-from txmsg.broker.store.consumer_groups import GroupRow, group_row
+from txmsg.broker.store.consumer_groups import GroupRow, create_group, group_row
 from txmsg.broker.store.delivery import open_segment, queue_ends
 from txmsg.broker.store.retries import group_lag
 from txmsg.broker.store.rows import GroupLag
@@ -81,9 +81,14 @@ class GroupAdministration:
             return group, created_at, await _queues(conn, group.id)
 
     async def alter(self, name: str, change: GroupChange) -> GroupRow:
-        """Changes what is named, all or nothing. Raises UnknownGroup, and MisuseError for what cannot be."""
+        """Changes what is named, all or nothing. Raises UnknownGroup, and MisuseError for what cannot be.
+
+        One that is to be created begins, as all do, when its first consumer asks for messages.
+        """
         _check(name, change)
         async with session(self._pool) as conn, conn.transaction():
+            if change.create:
+                await create_group(conn, name, None)
             group = await _group(conn, name, lock=True)
             delays_s = None if change.default_retries else group.retry_delays_s
             retries_max = None if change.default_retries else group.retries_max
@@ -98,6 +103,7 @@ class GroupAdministration:
                     if change.deliver_rate_max is None
                     else change.deliver_rate_max or None,
                     "stopped": group.stopped if change.stopped is None else change.stopped,
+                    "orderly": group.orderly if change.orderly is None else change.orderly,
                 },
             )
             await notify(conn, "groups")
@@ -285,7 +291,8 @@ select t.name as topic, q.number, c.queue_id, c.next_offset, txmsg.first_kept(c.
 _ALTER = """
 update txmsg.consumer_group
    set retry_delays_s = %(retry_delays_s)s, retries_max = %(retries_max)s, poisoned_key = %(poisoned_key)s,
-       deliver_rate_max = %(deliver_rate_max)s, stopped = %(stopped)s, version = version + 1
+       deliver_rate_max = %(deliver_rate_max)s, stopped = %(stopped)s, orderly = %(orderly)s,
+       version = version + 1
  where id = %(id)s
 """
 

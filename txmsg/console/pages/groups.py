@@ -116,6 +116,13 @@ async def _confirm_alter(look: Look) -> Confirmation:
                 value=look.values.get("poisoned_key", settings.poisoned_key or "continue"),
                 choices=[(each, look.t(f"groups.poisoned_key_{each}")) for each in ("continue", "park")],
             ),
+            Field(
+                name="orderly",
+                label=look.t("groups.orderly"),
+                kind="select",
+                value=look.values.get("orderly", "on" if settings.orderly else "off"),
+                choices=[(each, look.t(f"groups.orderly_{each}")) for each in ("off", "on")],
+            ),
         ],
     )
 
@@ -128,6 +135,7 @@ async def _alter(look: Look) -> str:
         retries_max=int_of(look, "retries"),
         poisoned_key=look.values.get("poisoned_key"),
         deliver_rate_max=float_of(look, "rate") or 0.0,
+        orderly=look.values["orderly"] == "on" if "orderly" in look.values else None,
     )
     await look.notify(lambda notify: notify.alter_group(group, change))
     return look.t("groups.altered", group=group)

@@ -100,7 +100,7 @@ class ListGroupsReply(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., next: _Optional[str] = ..., producer_groups: _Optional[_Iterable[_Union[CheckSettings, _Mapping]]] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
-    __slots__ = ("group", "retry_delays_s", "retries_max", "poisoned_key", "deliver_rate_max", "version", "stopped")
+    __slots__ = ("group", "retry_delays_s", "retries_max", "poisoned_key", "deliver_rate_max", "version", "stopped", "orderly")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RETRY_DELAYS_S_FIELD_NUMBER: _ClassVar[int]
     RETRIES_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class GroupSettings(_message.Message):
     DELIVER_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    ORDERLY_FIELD_NUMBER: _ClassVar[int]
     group: str
     retry_delays_s: _containers.RepeatedScalarFieldContainer[float]
     retries_max: int
@@ -115,7 +116,8 @@ class GroupSettings(_message.Message):
     deliver_rate_max: float
     version: int
     stopped: bool
-    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ..., version: _Optional[int] = ..., stopped: bool = ...) -> None: ...
+    orderly: bool
+    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ..., version: _Optional[int] = ..., stopped: bool = ..., orderly: bool = ...) -> None: ...
 
 class GroupQueue(_message.Message):
     __slots__ = ("topic", "queue", "next_offset", "begin", "end", "waiting", "retrying", "dead", "seeking")
@@ -180,7 +182,7 @@ class ShowGroupReply(_message.Message):
     def __init__(self, settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., created_at_us: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., paused: bool = ..., paused_s: _Optional[float] = ..., last_error: _Optional[str] = ...) -> None: ...
 
 class AlterGroupRequest(_message.Message):
-    __slots__ = ("group", "retry_delays_s", "default_retries", "retries_max", "poisoned_key", "deliver_rate_max", "stopped")
+    __slots__ = ("group", "retry_delays_s", "default_retries", "retries_max", "poisoned_key", "deliver_rate_max", "stopped", "orderly", "create")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RETRY_DELAYS_S_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_RETRIES_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +190,8 @@ class AlterGroupRequest(_message.Message):
     POISONED_KEY_FIELD_NUMBER: _ClassVar[int]
     DELIVER_RATE_MAX_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    ORDERLY_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
     group: str
     retry_delays_s: _containers.RepeatedScalarFieldContainer[float]
     default_retries: bool
@@ -195,7 +199,9 @@ class AlterGroupRequest(_message.Message):
     poisoned_key: str
     deliver_rate_max: float
     stopped: bool
-    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., default_retries: bool = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ..., stopped: bool = ...) -> None: ...
+    orderly: bool
+    create: bool
+    def __init__(self, group: _Optional[str] = ..., retry_delays_s: _Optional[_Iterable[float]] = ..., default_retries: bool = ..., retries_max: _Optional[int] = ..., poisoned_key: _Optional[str] = ..., deliver_rate_max: _Optional[float] = ..., stopped: bool = ..., orderly: bool = ..., create: bool = ...) -> None: ...
 
 class AlterGroupReply(_message.Message):
     __slots__ = ("settings",)

@@ -13,6 +13,8 @@ create table txmsg.consumer_group (
     poisoned_key text collate "C" not null default 'continue' check (poisoned_key in ('continue', 'park')),
     -- Messages per second that brokers deliver, each on its own; null: no limit.
     deliver_rate_max float8 check (deliver_rate_max > 0),
+    -- RocketMQ's push consumers are told to handle messages of one ordering key in their order, and to retry them there.
+    orderly boolean not null default false,
     -- Nothing is delivered to it until an operator starts it again.
     stopped boolean not null default false,
     -- When an unused group is deleted with its cursors, as those of broadcasting members are; null: never.

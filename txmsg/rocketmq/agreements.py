@@ -1,0 +1,83 @@
+"""What clients are told to do: as they ask, within what is served, and as their group is set."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+
+from txmsg.client.channel import Brokers
+from txmsg.errors import TxmsgError, UnknownGroup
+from txmsg.logs import EventLog
+from txmsg.rocketmq.codec import group_of
+from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
+from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.v1.groups_pb2 import GroupSettings, ShowGroupRequest
+from txmsg.wire.v1.groups_rpc import Groups
+
+_log = EventLog(__name__)
+
+RECEIVED_MAX: Final = 32
+"""Messages of one receive."""
+_ATTEMPTS_MAX: Final = 17
+_SEND_ATTEMPTS_MAX: Final = 3
+_POLL_S: Final = 5
+_TIMEOUT_S: Final = 2.0
+"""Of a look at a group: clients wait for 3 s when they start."""
+_LITE: Final = frozenset({pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
+
+
+def check_kind(kind: pb.ClientType) -> None:
+    """Raises Refused for clients that are not served."""
+    if kind in _LITE:
+        raise Refused(
+            pb.UNSUPPORTED, "lite consumers are not supported: consume by a PushConsumer or a SimpleConsumer instead"
+        )
+
+
+class Agreements:
+    """With the clients of one gateway."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    async def agreed(self, settings: pb.Settings) -> pb.Settings:
+        """The settings that a client is to use. Raises Refused."""
+        check_kind(settings.client_type)
+        agreed = pb.Settings()
+        agreed.CopyFrom(settings)
+        agreed.metric.CopyFrom(pb.Metric(on=False))
+        if settings.HasField("publishing"):
+            agreed.publishing.max_body_size = BODY_SIZE_BYTES_MAX
+            agreed.publishing.validate_message_type = True
+            backoff = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
+            attempts_max = _SEND_ATTEMPTS_MAX
+        else:
+            group = await self._group(settings.subscription)
+            agreed.subscription.fifo = group.orderly
+            agreed.subscription.receive_batch_size = RECEIVED_MAX
+            agreed.subscription.long_polling_timeout.CopyFrom(Duration(seconds=_POLL_S))
+            backoff = pb.ExponentialBackoff(initial=Duration(seconds=1), max=Duration(seconds=600), multiplier=2)
+            attempts_max = group.retries_max + 1 if group.HasField("retries_max") else _ATTEMPTS_MAX
+        agreed.backoff_policy.CopyFrom(pb.RetryPolicy(max_attempts=attempts_max, exponential_backoff=backoff))
+        return agreed
+
+    async def _group(self, subscription: pb.Subscription) -> GroupSettings:
+        """How the group is set; as new ones are, if there is none yet."""
+        if not subscription.HasField("group"):
+            return GroupSettings()
+        name = group_of(subscription.group)
+        try:
+            reply = await self._brokers.call(Groups.show, ShowGroupRequest(group=name), timeout_s=_TIMEOUT_S)
+        except UnknownGroup:
+            return GroupSettings()
+        except TxmsgError as exc:  # a client that is told nothing does not start; keys keep their order in any case
+            _log.warning(
+                "rocketmq.group_not_seen",
+                "a client of group %(group)s is told that it is not orderly, as it cannot be looked at: %(error)s",
+                group=name,
+                error=exc,
+            )
+            return GroupSettings()
+        return reply.settings
