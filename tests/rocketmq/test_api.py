@@ -75,10 +75,11 @@ class Calls:
         )  # fmt: skip
         return list(call(request, metadata=(("x-mq-client-id", "c"),), timeout=_CALL_S_MAX))
 
-    def agree(self, kind: pb.ClientType, group: str) -> pb.TelemetryCommand:
+    def agree(self, kind: pb.ClientType, group: str, language: int = 0) -> pb.TelemetryCommand:
         """What a consumer is told when it says what it is."""
         subscription = pb.Subscription(group=pb.Resource(name=group))
-        frame = pb.TelemetryCommand(settings=pb.Settings(client_type=kind, subscription=subscription))
+        settings = pb.Settings(client_type=kind, subscription=subscription, user_agent=pb.UA(language=language))
+        frame = pb.TelemetryCommand(settings=settings)
         call = self.channel.stream_stream(
             f"/{SERVICE}/Telemetry", request_serializer=pb.TelemetryCommand.SerializeToString,
             response_deserializer=pb.TelemetryCommand.FromString,
@@ -147,12 +148,17 @@ def test_a_topic_of_one_type_says_so_in_its_route_and_refuses_others(calls: Call
 def test_a_consumer_is_told_how_its_group_is_set_and_a_lite_one_is_refused(calls: Calls) -> None:
     where = ("--broker", calls.broker)
     said("group", "create", "ledger", "--orderly", "on", *where)
-    said("group", "alter", "ledger", "--retries", "4", *where)
-    for group, is_orderly, attempts_max in (("ledger", True, 5), ("new", False, 17)):
+    said("group", "alter", "ledger", "--retries", "4", "--retry-delays", "500ms 9s", *where)
+    for group, is_orderly, attempts_max, delays_s in (("ledger", True, 5, (1, 9)), ("new", False, 17, (1, 600))):
         told = calls.agree(pb.PUSH_CONSUMER, group)
         assert told.status.code == pb.OK
         assert told.settings.subscription.fifo is is_orderly
-        assert told.settings.backoff_policy.max_attempts == attempts_max
+        policy = told.settings.backoff_policy
+        assert policy.max_attempts == attempts_max
+        delays = policy.customized_backoff.next
+        assert (delays[0].seconds, delays[-1].seconds) == delays_s
+        exponential = calls.agree(pb.PUSH_CONSUMER, group, language=8).settings.backoff_policy.exponential_backoff
+        assert (exponential.initial.seconds, exponential.max.seconds) == delays_s
     for kind in (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER):
         assert calls.agree(kind, "ledger").status.code == pb.UNSUPPORTED
         beat = pb.HeartbeatRequest(group=_GROUP, client_type=kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
@@ -21,11 +22,21 @@ _log = EventLog(__name__)
 RECEIVED_MAX: Final = 32
 """Messages of one receive."""
 _ATTEMPTS_MAX: Final = 17
-_SEND_ATTEMPTS_MAX: Final = 3
 _POLL_S: Final = 5
 _TIMEOUT_S: Final = 2.0
 """Of a look at a group: clients wait for 3 s when they start."""
 _LITE: Final = frozenset({pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
+
+
+_SENDING: Final = pb.RetryPolicy(
+    max_attempts=3,
+    exponential_backoff=pb.ExponentialBackoff(
+        initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2
+    ),
+)
+_DELAYS_S: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600)
+_NODE_JS: Final = 8
+"""Of `user_agent.language`; its client reads exponential delays only, and the one for Python listed ones only."""
 
 
 def check_kind(kind: pb.ClientType) -> None:
@@ -51,16 +62,13 @@ class Agreements:
         if settings.HasField("publishing"):
             agreed.publishing.max_body_size = BODY_SIZE_BYTES_MAX
             agreed.publishing.validate_message_type = True
-            backoff = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
-            attempts_max = _SEND_ATTEMPTS_MAX
+            agreed.backoff_policy.CopyFrom(_SENDING)
         else:
             group = await self._group(settings.subscription)
             agreed.subscription.fifo = group.orderly
             agreed.subscription.receive_batch_size = RECEIVED_MAX
             agreed.subscription.long_polling_timeout.CopyFrom(Duration(seconds=_POLL_S))
-            backoff = pb.ExponentialBackoff(initial=Duration(seconds=1), max=Duration(seconds=600), multiplier=2)
-            attempts_max = group.retries_max + 1 if group.HasField("retries_max") else _ATTEMPTS_MAX
-        agreed.backoff_policy.CopyFrom(pb.RetryPolicy(max_attempts=attempts_max, exponential_backoff=backoff))
+            agreed.backoff_policy.CopyFrom(_retries(group, settings.user_agent.language))
         return agreed
 
     async def _group(self, subscription: pb.Subscription) -> GroupSettings:
@@ -81,3 +89,16 @@ class Agreements:
             )
             return GroupSettings()
         return reply.settings
+
+
+def _retries(group: GroupSettings, language: int) -> pb.RetryPolicy:
+    """How often a consumer tries a message, and what it waits in between: as its group says."""
+    attempts_max = group.retries_max + 1 if group.HasField("retries_max") else _ATTEMPTS_MAX
+    delays_s = [math.ceil(delay_s) for delay_s in group.retry_delays_s] or _DELAYS_S  # Python's client cuts fractions
+    if language == _NODE_JS:
+        exponential = pb.ExponentialBackoff(
+            initial=Duration(seconds=delays_s[0]), max=Duration(seconds=max(delays_s)), multiplier=2
+        )
+        return pb.RetryPolicy(max_attempts=attempts_max, exponential_backoff=exponential)
+    listed = pb.CustomizedBackoff(next=[Duration(seconds=delay_s) for delay_s in delays_s])
+    return pb.RetryPolicy(max_attempts=attempts_max, customized_backoff=listed)
