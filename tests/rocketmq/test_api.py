@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -14,20 +16,27 @@ from google.protobuf.duration_pb2 import Duration
 from tests.broker_process import BrokerProcess
 from tests.integration.cli_harness import said
 from tests.rocketmq.gateway import running_gateway
+from tests.waiting import until_async
 from txmsg import Message, Producer, ReceivedMessage
 from txmsg.client.channel import Brokers
+from txmsg.errors import BrokerUnavailable, UnknownTopic
+from txmsg.message import now_us
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import SERVICE, Api
-from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.clients import TOPICS_MAX, Clients
 from txmsg.rocketmq.filters import ALL
 from txmsg.rocketmq.ids import Handle, usual_id
-from txmsg.rocketmq.receivers import SILENT_S, Member, Receivers
+from txmsg.rocketmq.receivers import SILENT_S, Member, Received, Receivers
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
+from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1.dead_letters_pb2 import CountRequest, DeadLetterFilter
 from txmsg.wire.v1.dead_letters_rpc import DeadLetters
+from txmsg.wire.v1.groups_pb2 import ListRetriesRequest
+from txmsg.wire.v1.groups_rpc import Groups
 from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns, Receipt, ReceiveReply, ReceiveRequest
 
 Q = TypeVar("Q")
@@ -124,7 +133,7 @@ def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
         [said] = calls.receive(0, **fields)
         assert said.status.code == code
     assert calls.acknowledge("of another server") == pb.INVALID_RECEIPT_HANDLE
-    assert calls.acknowledge("1.1.1.1@nowhere:7700") == pb.HA_NOT_AVAILABLE
+    assert calls.acknowledge("1.1.1.1s@nowhere:7700") == pb.HA_NOT_AVAILABLE
     for id_ in ("", " ", usual_id(bytes(15) + b"x")):
         end = pb.EndTransactionRequest(topic=_TOPIC, transaction_id=id_, resolution=pb.COMMIT)
         assert calls("EndTransaction", end, pb.EndTransactionResponse).status.code == pb.INVALID_TRANSACTION_ID
@@ -195,6 +204,7 @@ class Context:
 
     def __init__(self, *, ends_at_write: bool = False) -> None:
         self._ends_at_write = ends_at_write
+        self.written: list[Any] = []
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return (("x-mq-client-id", "client-1"),)
@@ -202,94 +212,243 @@ class Context:
     def time_remaining(self) -> float:
         return _CALL_S_MAX
 
-    async def write(self, _: object) -> None:
+    async def write(self, said: object) -> None:
+        self.written.append(said)
         if self._ends_at_write:
             raise asyncio.CancelledError
 
 
 class Frames:
-    """The frames of a Telemetry stream, of which there are none until it ends."""
+    """The frames of a Telemetry stream: settings, and then none until it ends."""
 
     def __init__(self) -> None:
+        self.settings = pb.Settings()
         self.is_read = asyncio.Event()
         self.ends = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[pb.TelemetryCommand]:
         self.is_read.set()
+        yield pb.TelemetryCommand(settings=self.settings)
         await self.ends.wait()
-        none: tuple[pb.TelemetryCommand, ...] = ()
-        for frame in none:
-            yield frame
+
+
+class Gateway:
+    """The parts of a gateway in front of a broker, within the test's own process."""
+
+    def __init__(self, broker: str) -> None:
+        self.brokers = Brokers([broker])
+        self.tasks = Tasks()
+        self.receivers = Receivers(self.brokers, self.tasks)
+        self.clients = Clients(self.brokers, self.tasks)
+        senders = Senders(self.brokers, timeout_s=_CALL_S_MAX)
+        self.api = Api(senders, self.receivers, self.clients, Routes(self.brokers), Agreements(self.brokers))
+
+    async def receive(
+        self, member: Member, count: int = 1, *, invisible_s: float = 30, renews: bool = False
+    ) -> list[tuple[ReceivedMessage, Handle]]:
+        """So many messages."""
+        got: list[tuple[ReceivedMessage, Handle]] = []
+        while len(got) < count:
+            received = await self.receivers.receive(
+                member,
+                self.brokers.addresses[0],
+                ALL,
+                count=count - len(got),
+                wait_s=_WAIT_S,
+                invisible_s=invisible_s,
+                renews=renews,
+            )
+            got += received.messages
+        return got
+
+
+@asynccontextmanager
+async def gateway_at(broker: BrokerProcess) -> AsyncIterator[Gateway]:
+    gateway = Gateway(broker.address)
+    try:
+        yield gateway
+    finally:
+        await gateway.tasks.close()
+        await gateway.brokers.close()
+
+
+def _send(broker: BrokerProcess, count: int = 1) -> None:
+    with Producer(broker.address, group="shop") as producer:
+        producer.send_many([Message("orders", b"%d" % number) for number in range(count)])
 
 
 async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_has_gone(broker: BrokerProcess) -> None:
-    with Producer(broker.address, group="shop") as producer:
-        producer.send_many([Message("orders", b"%d" % number) for number in range(6)])
-    brokers = Brokers([broker.address])
-    receivers, others = Receivers(brokers), Receivers(brokers)
+    _send(broker, 6)
     member, silent = Member("mail", "client-1", "orders"), Member("mail", "client-2", "orders")
-    got: list[tuple[ReceivedMessage, Handle]] = []
-    while len(got) < 5:
-        got += await receivers.receive(
-            member, broker.address, ALL, count=5 - len(got), wait_s=_WAIT_S, invisible_s=30, renews=True
-        )
-    settled, elsewhere, refused, held, unsent = (handle for _, handle in got)
-    [(_, forgotten)] = await receivers.receive(
-        silent, broker.address, ALL, count=1, wait_s=_WAIT_S, invisible_s=30, renews=True
-    )
-    assert await receivers.acknowledge(member, [settled]) == set()
-    assert await others.acknowledge(member, [elsewhere]) == set()
-    await receivers.refuse(member, refused, "no", delay_s=60, dead=False)
-    assert [receivers.is_renewed(handle) for handle in (settled, elsewhere, refused, held)] == [0, 1, 0, 1]
-    receivers.unsent(member, [unsent])
-    now = asyncio.get_running_loop().time()
-    await receivers.renew_once(now)  # the broker says what is not held any more
-    assert [receivers.is_renewed(handle) for handle in (elsewhere, held, unsent, forgotten)] == [0, 1, 0, 1]
+    async with gateway_at(broker) as gateway, gateway_at(broker) as others:
+        receivers, api = gateway.receivers, gateway.api
+        got = await gateway.receive(member, 5, renews=True)
+        settled, elsewhere, refused, held, unsent = (handle for _, handle in got)
+        [(_, forgotten)] = await gateway.receive(silent, renews=True)
+        assert await receivers.acknowledge(member, [settled]) == set()
+        assert await others.receivers.acknowledge(member, [elsewhere]) == set()
+        await receivers.refuse(member, refused, "no", delay_s=60)
+        assert [receivers.is_renewed(handle) for handle in (settled, elsewhere, refused, held)] == [0, 1, 0, 1]
+        receivers.give_back(Received(member, unsent.broker, 0, [(got[-1][0], unsent)]))
+        now = asyncio.get_running_loop().time()
+        await receivers.renew_once(now)  # the broker says what is not held any more
+        assert [receivers.is_renewed(handle) for handle in (elsewhere, held, unsent, forgotten)] == [0, 1, 0, 1]
 
-    api = Api(Senders(brokers, timeout_s=1), receivers, Clients(brokers), Routes(brokers), Agreements(brokers))
-    streams, tasks = (Frames(), Frames()), []
-    for frames in streams:
-        tasks.append(asyncio.create_task(api.telemetry(aiter(frames), cast(Any, Context()))))
-        await frames.is_read.wait()
-    streams[0].ends.set()
-    await tasks[0]
-    assert receivers.is_renewed(held)  # its client has another stream
-    streams[1].ends.set()
-    await tasks[1]
-    assert [receivers.is_renewed(handle) for handle in (held, forgotten)] == [0, 1]
+        streams, tasks = (Frames(), Frames()), []
+        for frames in streams:
+            tasks.append(asyncio.create_task(api.telemetry(aiter(frames), cast(Any, Context()))))
+            await frames.is_read.wait()
+        streams[0].ends.set()
+        await tasks[0]
+        assert receivers.is_renewed(held)  # its client has another stream
+        streams[1].ends.set()
+        await tasks[1]
+        assert [receivers.is_renewed(handle) for handle in (held, forgotten)] == [0, 1]
 
-    await api.heartbeat(pb.HeartbeatRequest(), "client-2")
-    heard_at = asyncio.get_running_loop().time()
-    await receivers.renew_once(heard_at + SILENT_S - 1)
-    assert receivers.is_renewed(forgotten)
-    await receivers.renew_once(heard_at + SILENT_S + 1)
-    assert not receivers.is_renewed(forgotten)
-    await brokers.close()
+        await api.heartbeat(pb.HeartbeatRequest(), "client-2")
+        heard_at = asyncio.get_running_loop().time()
+        await receivers.renew_once(heard_at + SILENT_S - 1)
+        assert receivers.is_renewed(forgotten)
+        await receivers.renew_once(heard_at + SILENT_S + 1)
+        assert not receivers.is_renewed(forgotten)
 
 
-async def test_what_cannot_be_written_to_its_client_comes_again_at_once(broker: BrokerProcess) -> None:
-    with Producer(broker.address, group="shop") as producer:
-        producer.send(Message("orders", b"one"))
-    brokers = Brokers([broker.address])
-    receivers = Receivers(brokers)
-    api = Api(Senders(brokers, timeout_s=1), receivers, Clients(brokers), Routes(brokers), Agreements(brokers))
-    queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
-    with pytest.raises(asyncio.CancelledError):
-        await api.receive(
-            pb.ReceiveMessageRequest(group=_GROUP, message_queue=queue, auto_renew=True),
-            cast(Any, Context(ends_at_write=True)),
-        )
-    [(message, _)] = await receivers.receive(
-        Member("mail", "client-2", "orders"),
-        broker.address,
-        ALL,
-        count=1,
-        wait_s=_WAIT_S,
-        invisible_s=30,
-        renews=False,
-    )
-    assert (message.body, message.attempt) == (b"one", 2)
-    await brokers.close()
+async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_no_attempt(
+    broker: BrokerProcess,
+) -> None:
+    _send(broker)
+    async with gateway_at(broker) as gateway:
+        queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
+        request = pb.ReceiveMessageRequest(group=_GROUP, message_queue=queue, auto_renew=True)
+        with pytest.raises(asyncio.CancelledError):
+            await gateway.api.receive(request, cast(Any, Context(ends_at_write=True)))
+        [(message, _)] = await gateway.receive(Member("mail", "client-2", "orders"))
+        assert (message.body, message.attempt) == (b"0", 1)
+
+
+async def test_what_a_broker_gives_to_a_call_that_has_ended_comes_again_at_once(broker: BrokerProcess) -> None:
+    _send(broker)
+    async with gateway_at(broker) as gateway:
+
+        class Cut(Brokers):
+            """Its calls are cancelled when their replies have come: what they brought is lost."""
+
+            def channel(self, address: str) -> Any:
+                channel = super().channel(address)
+                call = channel.call
+
+                async def cut(method: Any, request: ReceiveRequest, **how: Any) -> ReceiveReply:
+                    reply: ReceiveReply = await call(method, request, **how)
+                    if reply.batches:
+                        raise asyncio.CancelledError
+                    return reply
+
+                return cast(Any, SimpleNamespace(call=cut))
+
+        cut = Cut([broker.address])
+        receivers = Receivers(cut, gateway.tasks)
+        how: dict[str, Any] = {"count": 1, "wait_s": _WAIT_S, "invisible_s": 600, "renews": False}
+
+        async def receives() -> None:
+            while True:
+                await receivers.receive(Member("mail", "client-1", "orders"), broker.address, ALL, **how)
+
+        with pytest.raises(asyncio.CancelledError):
+            await receives()
+        [(message, _)] = await gateway.receive(Member("mail", "client-2", "orders"))
+        assert (message.body, message.attempt) == (b"0", 1)
+        await cut.close()
+
+
+async def test_any_gateway_takes_a_refusal_by_a_push_consumer_and_sets_the_time_of_a_simple_one(
+    broker: BrokerProcess,
+) -> None:
+    _send(broker, 2)
+    member = Member("mail", "client-1", "orders")
+    async with gateway_at(broker) as gateway, gateway_at(broker) as restarted:
+        [(pushed, push)] = await gateway.receive(member, renews=True)
+        [(polled, simple)] = await gateway.receive(member, invisible_s=600)
+
+        async def change(handle: Handle, invisible: Duration) -> pb.Code:
+            request = pb.ChangeInvisibleDurationRequest(
+                group=_GROUP, topic=_TOPIC, receipt_handle=str(handle), invisible_duration=invisible
+            )
+            return (await restarted.api.change_invisible(request, "client-1")).status.code
+
+        assert await change(push, Duration(nanos=1_000_000)) == pb.OK  # Node asks for 1 ms where it means 1 s
+        with pytest.raises(Refused):
+            await change(push, Duration(seconds=1))  # it was a refusal: the message is in nobody's hands
+        assert await change(simple, Duration(seconds=500)) == pb.OK
+        assert await change(simple, Duration(seconds=0)) == pb.OK
+        again = await gateway.receive(member, 2)
+        assert {message.body: message.attempt for message, _ in again} == {pushed.body: 2, polled.body: 2}
+        with pytest.raises(Refused):
+            await change(simple, Duration(seconds=10))
+
+
+async def test_a_push_consumer_waits_for_what_it_asks_or_for_the_back_off_if_that_is_longer(
+    broker: BrokerProcess,
+) -> None:
+    _send(broker, 2)
+    member = Member("mail", "client-1", "orders")
+    async with gateway_at(broker) as gateway:
+        got = await gateway.receive(member, 2, renews=True)
+        asked_at_us = now_us()
+        for (_, handle), delay_s in zip(got, (0.001, 3600), strict=True):
+            await gateway.receivers.refuse(member, handle, "no", delay_s=delay_s)
+        channel = gateway.brokers.channel(broker.address)
+        listed = await channel.call(Groups.list_retries, ListRetriesRequest(group="mail"), timeout_s=_CALL_S_MAX)
+        soon, late = sorted(retry.due_at_us - asked_at_us for retry in listed.retries)
+        assert 1_000_000 <= soon < 1800_000_000, "the group's first back-off is a second"
+        assert late >= 3600_000_000
+
+
+async def test_a_receive_that_waits_ends_when_the_gateway_stops_and_takes_nothing(broker: BrokerProcess) -> None:
+    _send(broker)
+    member, other = Member("mail", "client-1", "orders"), Member("mail", "client-2", "orders")
+    async with gateway_at(broker) as gateway, gateway_at(broker) as others:
+        [(_, handle)] = await gateway.receive(member)
+        assert await gateway.receivers.acknowledge(member, [handle]) == set()
+        queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
+        request = pb.ReceiveMessageRequest(group=_GROUP, message_queue=queue, auto_renew=True)
+        parked, late = Context(), Context()
+        waiting = asyncio.create_task(gateway.api.receive(request, cast(Any, parked)))
+        await until_async(lambda: bool(gateway.api.waiting))
+        gateway.api.stop()
+        await waiting
+        _send(broker)
+        await gateway.api.receive(request, cast(Any, late))
+        for context in (parked, late):
+            [said] = context.written
+            assert said.status.code == pb.MESSAGE_NOT_FOUND
+        [(message, _)] = await others.receive(other)
+        assert message.attempt == 1
+
+
+class OnlyOrders(Routes):
+    """Of all topics there is one, and of one nobody knows."""
+
+    async def queues(self, topic: str, _: pb.Endpoints) -> list[pb.MessageQueue]:
+        if topic == "away":
+            raise BrokerUnavailable("its broker is away")
+        if topic != "orders":
+            raise UnknownTopic(topic)
+        return []
+
+
+async def test_nobody_is_asked_about_topics_that_are_not_there(broker: BrokerProcess) -> None:
+    async with gateway_at(broker) as gateway:
+        routes = OnlyOrders(gateway.brokers)
+        senders = Senders(gateway.brokers, timeout_s=_CALL_S_MAX)
+        api = Api(senders, gateway.receivers, gateway.clients, routes, Agreements(gateway.brokers))
+        frames = Frames()
+        named = ("away", *map(str, range(TOPICS_MAX - 3)), "n/a", "orders", "away")
+        frames.settings.publishing.topics.extend(pb.Resource(name=name) for name in named)
+        telemetry = asyncio.create_task(api.telemetry(aiter(frames), cast(Any, Context())))
+        await until_async(lambda: gateway.clients.attached == {"orders", "away"})
+        frames.ends.set()
+        await telemetry
+        assert gateway.clients.attached == set()
 
 
 class Together:
@@ -321,11 +480,12 @@ class Together:
 
 async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_others() -> None:
     brokers = Together()
-    receivers = Receivers(cast(Brokers, brokers))
+    receivers = Receivers(cast(Brokers, brokers), Tasks())
     member = Member("mail", "client-1", "orders")
     handles = []
     for broker in brokers.addresses:
-        [(_, handle)] = await receivers.receive(member, broker, ALL, count=1, wait_s=1, invisible_s=30, renews=True)
-        handles.append(handle)
+        got = await receivers.receive(member, broker, ALL, count=1, wait_s=1, invisible_s=30, renews=True)
+        handles += [handle for _, handle in got.messages]
+    assert len(handles) == 2
     await receivers.renew_once(asyncio.get_running_loop().time())
     assert not any(map(receivers.is_renewed, handles))

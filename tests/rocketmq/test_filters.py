@@ -12,6 +12,7 @@ from txmsg.client.channel import Brokers
 from txmsg.rocketmq.filters import Wanted, wanted_of
 from txmsg.rocketmq.ids import Handle
 from txmsg.rocketmq.receivers import Member, Receivers
+from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 _WAIT_S = 60.0
@@ -19,10 +20,11 @@ _WAIT_S = 60.0
 
 async def test_what_a_filter_does_not_want_is_done_for_its_group_and_waits_for_no_other(broker: BrokerProcess) -> None:
     brokers = Brokers([broker.address])
-    receivers = Receivers(brokers)
+    tasks = Tasks()
+    receivers = Receivers(brokers, tasks)
 
     async def receive(group: str, wanted: Wanted, wait_s: float = _WAIT_S) -> list[tuple[ReceivedMessage, Handle]]:
-        return await receivers.receive(
+        received = await receivers.receive(
             Member(group, "client", "orders"),
             broker.address,
             wanted,
@@ -31,6 +33,7 @@ async def test_what_a_filter_does_not_want_is_done_for_its_group_and_waits_for_n
             invisible_s=60,
             renews=True,
         )
+        return received.messages
 
     dear = wanted_of(pb.FilterExpression(type=pb.SQL, expression="price > 20 AND TAGS = 'new'"))
     with Producer(broker.address, group="shop") as producer:
@@ -54,4 +57,5 @@ async def test_what_a_filter_does_not_want_is_done_for_its_group_and_waits_for_n
     async with asyncio.timeout(_WAIT_S):
         while (await asyncio.to_thread(group.show_group, "mail")).waiting:
             assert not await receive("mail", dear, wait_s=0)
+    await tasks.close()
     await brokers.close()

@@ -81,13 +81,29 @@ def test_an_id_in_letters_of_any_case_is_the_same_message() -> None:
     assert transaction_of_id(_ID.lower()) == transaction_of_id(_ID) == bytes(range(16))
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.text(min_size=1))
-def test_a_handle_comes_back(queue_id: int, token: int, offset: int, broker: str) -> None:
-    handle = Handle(broker, queue_id, token, 7, offset)
+_UINT64 = st.integers(0, 2**64 - 1)
+
+
+@given(st.integers(0, 2**32 - 1), _UINT64, _UINT64, st.booleans(), st.text(min_size=1))
+def test_a_handle_comes_back(queue_id: int, token: int, offset: int, is_renewed: bool, broker: str) -> None:
+    handle = Handle(broker, queue_id, token, 7, offset, is_renewed)
     assert Handle.parse(str(handle)) == handle
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.2.3.4", "1.2.3.4@", f"{2**32}.1.1.1@b", f"1.1.1.{2**64}@b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "1.2.3.4s",
+        "1.2.3.4s@",
+        "1.2.3.4@b",
+        "1.2.3.4x@b",
+        f"{2**32}.1.1.1s@b",
+        f"1.1.1.{2**64}p@b",
+        f"{'9' * 9999}.1.1.1s@b",
+    ],
+)
 def test_what_is_no_handle_is_refused(text: str) -> None:
     with pytest.raises(Refused) as refused:
         Handle.parse(text)
@@ -102,7 +118,7 @@ def test_a_message_goes_there_and_comes_back() -> None:
         "orders", made.body, made.key, made.tag, made.headers, 2, 5, 3, bytes(range(16)), 0, _NOW_US, _NOW_US,
         made.ordering_key,
     )  # fmt: skip
-    back = delivered_message(received, Handle("b:1", 1, 2, 3, 5), 30)
+    back = delivered_message(received, Handle("b:1", 1, 2, 3, 5, False), 30)
     assert dict(back.user_properties) == {"region": "eu", "__SHARDINGKEY": "g"}
     kept = ("tag", "keys", "message_id", "message_type", "message_group", "born_host", "trace_context", "priority")
     for name in kept:

@@ -2,6 +2,7 @@
 
 status     what went wrong, as the codes that clients know
 ids        message ids, tags, and receipt handles, which are texts to RocketMQ's clients
+limits     what RocketMQ takes of a message
 codec      messages of both worlds, one as the other
 filters    what a consumer wants: tags, or SQL (sql92, of sql92_tokens and sql92_logic)
 senders    sends, half messages and outcomes
@@ -9,6 +10,7 @@ receivers  receives, acknowledgements, refusals, and the renewal of what push co
 agreements what clients are told to do
 clients    who is connected, and whom to ask what became of a transaction
 door       who calls, and whether it may
+tasks      what runs beside the calls
 api        the service apache.rocketmq.v2.MessagingService
 tls        certificates, read again when they change
 server     serves it

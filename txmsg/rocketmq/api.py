@@ -7,23 +7,23 @@ served.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from txmsg.errors import TxmsgError
+from txmsg.errors import TxmsgError, UnknownTopic
 from txmsg.logs import EventLog
 from txmsg.message import TransactionState, now_us
 from txmsg.rocketmq.agreements import RECEIVED_MAX, Agreements, check_kind
-from txmsg.rocketmq.clients import Client, Clients
+from txmsg.rocketmq.clients import TOPICS_MAX, Client, Clients
 from txmsg.rocketmq.codec import delivered_message, group_of, message_of, topic_of
 from txmsg.rocketmq.door import Call, Caller, Door
 from txmsg.rocketmq.filters import wanted_of
 from txmsg.rocketmq.ids import Handle, transaction_of_id
-from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Receivers
+from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Received, Receivers
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.status import OK, Refused, status_of
@@ -61,8 +61,21 @@ class Api:
         self._receivers = receivers
         self._clients = clients
         self._routes = routes
-        self.stopping = asyncio.Event()
-        """Set: receives wait no more, and Telemetry streams end."""
+        self._stopping = asyncio.Event()
+        self._waiting: set[asyncio.Timeout] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many receives are under way."""
+        return len(self._waiting)
+
+    def stop(self) -> None:
+        """Receives wait no more, and Telemetry streams end."""
+        self._stopping.set()
+        now = asyncio.get_running_loop().time()
+        for patience in self._waiting:
+            if not patience.expired():
+                patience.reschedule(now)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a server of grpc.aio adds."""
@@ -166,7 +179,7 @@ class Api:
         client = Client(caller.client_id)
         self._clients.attach(client)
         reading = asyncio.create_task(self._read(client, caller, frames))
-        stopping = asyncio.create_task(self.stopping.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
         getting: asyncio.Task[pb.TelemetryCommand] | None = None
         try:
             while not (reading.done() or stopping.done()):
@@ -188,15 +201,32 @@ class Api:
     async def _read(self, client: Client, caller: Caller, frames: AsyncIterator[pb.TelemetryCommand]) -> None:
         async for frame in frames:
             if frame.HasField("settings"):
-                with suppress(Refused):  # the topic is refused where it is used
-                    topics = [topic_of(topic) for topic in frame.settings.publishing.topics]
-                    self._clients.sends_to(client.id, self._door.asked_of(topics, caller))
                 try:
                     agreed = await self._agreements.agreed(frame.settings)
                 except Refused as exc:
                     await client.commands.put(pb.TelemetryCommand(status=status_of(exc)))
                 else:
                     await client.commands.put(pb.TelemetryCommand(status=OK, settings=agreed))
+                topics = await self._known(frame.settings.publishing.topics)
+                self._clients.names(client.id, self._door.asked_of(topics, caller))
+
+    async def _known(self, named: Iterable[pb.Resource]) -> list[str]:
+        """Those of the last topics that are there, or may be. Others are refused where they are used."""
+        topics = []
+        for resource in list(named)[-TOPICS_MAX:]:
+            with suppress(Refused):
+                topics.append(topic_of(resource))
+        unknown = await asyncio.gather(*map(self._is_unknown, topics))
+        return [topic for topic, is_unknown in zip(topics, unknown, strict=True) if not is_unknown]
+
+    async def _is_unknown(self, topic: str) -> bool:
+        try:
+            await self._routes.queues(topic, pb.Endpoints())
+        except UnknownTopic:
+            return True
+        except (Refused, TxmsgError):  # a broker is away: nobody knows
+            return False
+        return False
 
     # ---- sending
 
@@ -214,11 +244,10 @@ class Api:
         try:
             sent_at_us = now_us()
             message = message_of(sent, sent_at_us)
-            if is_half:
-                self._clients.sends_to(client_id, [message.topic], halves=True)
             await self._senders.send(
                 transaction_of_id(properties.message_id), message, born_at_us=sent_at_us, half=is_half
             )
+            self._clients.has_sent(client_id, message.topic, half=is_half)
         except (Refused, TxmsgError) as exc:
             return pb.SendResultEntry(status=status_of(exc))
         id_ = properties.message_id
@@ -226,17 +255,17 @@ class Api:
             status=OK, message_id=id_, transaction_id=id_, recall_handle=id_ if message.is_delayed else ""
         )
 
-    async def end_transaction(self, request: pb.EndTransactionRequest, _: str) -> pb.EndTransactionResponse:
+    async def end_transaction(self, request: pb.EndTransactionRequest, client_id: str) -> pb.EndTransactionResponse:
         """Final for COMMIT and ROLLBACK. Anything else leaves the check to time: it is asked again later."""
         transaction_id = transaction_of_id(
             request.transaction_id or request.message_id, "transaction id", pb.INVALID_TRANSACTION_ID
         )
         state = _STATES.get(request.resolution)
         if state is None:
-            self._clients.answer(transaction_id, TransactionState.UNKNOWN)
+            self._clients.ended(client_id, transaction_id, TransactionState.UNKNOWN)
         else:
             await self._senders.end(topic_of(request.topic), transaction_id, state)
-            self._clients.answer(transaction_id, state)
+            self._clients.ended(client_id, transaction_id, state)
         return pb.EndTransactionResponse(status=OK)
 
     async def recall(self, request: pb.RecallMessageRequest, _: str) -> pb.RecallMessageResponse:
@@ -253,33 +282,46 @@ class Api:
             invisible_s = _invisible_s(request)
             member = Member(group_of(request.group), caller.client_id, topic_of(request.message_queue.topic))
             async with self._door.staying("ReceiveMessage", request, caller):
-                got = await self._receivers.receive(
-                    member,
-                    request.message_queue.broker.name,
-                    wanted_of(request.filter_expression),
-                    count=max(1, min(request.batch_size, RECEIVED_MAX)),
-                    wait_s=0 if self.stopping.is_set() else _wait_s(request, call),
-                    invisible_s=invisible_s,
-                    renews=request.auto_renew,
+                received = await self._unless_stopped(
+                    self._receivers.receive(
+                        member,
+                        request.message_queue.broker.name,
+                        wanted_of(request.filter_expression),
+                        count=max(1, min(request.batch_size, RECEIVED_MAX)),
+                        wait_s=_wait_s(request, call),
+                        invisible_s=invisible_s,
+                        renews=request.auto_renew,
+                    )
                 )
         except (Refused, TxmsgError) as exc:
             await call.write(pb.ReceiveMessageResponse(status=status_of(exc)))
             return
-        if not got:
+        if received is None or not received.messages:
             nothing = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
             await call.write(pb.ReceiveMessageResponse(status=nothing))
             return
         try:
             await call.write(pb.ReceiveMessageResponse(status=OK))
-            for message, handle in got:
+            for message, handle in received.messages:
                 shown = delivered_message(message, handle, invisible_s)
                 await call.write(pb.ReceiveMessageResponse(message=shown))
             last = pb.ReceiveMessageResponse()
             last.delivery_timestamp.GetCurrentTime()
             await call.write(last)
         except BaseException:  # above all a cancellation: the client has ended the call, or its time is over
-            self._receivers.unsent(member, [handle for _, handle in got])
+            self._receivers.give_back(received)
             raise
+
+    async def _unless_stopped(self, receiving: Awaitable[Received]) -> Received | None:
+        """What is received; None once the gateway stops: then that is cancelled, and nothing is taken."""
+        try:
+            async with asyncio.timeout(0 if self._stopping.is_set() else None) as patience:
+                self._waiting.add(patience)
+                return await receiving
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting.discard(patience)
 
     async def acknowledge(self, request: pb.AckMessageRequest, client_id: str) -> pb.AckMessageResponse:
         member = Member(group_of(request.group), client_id, topic_of(request.topic))
@@ -305,22 +347,22 @@ class Api:
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         member = Member(group_of(request.group), client_id, topic_of(request.topic))
         error = f"the consumer gave it up after {request.delivery_attempt} attempts"
-        await self._receivers.refuse(member, Handle.parse(request.receipt_handle), error, delay_s=None, dead=True)
+        await self._receivers.bury(member, Handle.parse(request.receipt_handle), error)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     async def change_invisible(
         self, request: pb.ChangeInvisibleDurationRequest, client_id: str
     ) -> pb.ChangeInvisibleDurationResponse:
-        """Push consumers refuse a message by it; simple consumers ask for more time, or give it back."""
+        """Push consumers refuse a message by it; simple consumers ask for more time, or less, or give it back."""
         member = Member(group_of(request.group), client_id, topic_of(request.topic))
         handle = Handle.parse(request.receipt_handle)
         invisible_s = _seconds(request.invisible_duration)
         if not 0 <= invisible_s <= INVISIBLE_S[1]:
             raise Refused(pb.ILLEGAL_INVISIBLE_TIME, f"{invisible_s:g} s are not 0 s to {INVISIBLE_S[1]:g} s")
-        if self._receivers.is_renewed(handle):
-            await self._receivers.refuse(member, handle, "the consumer refused it", delay_s=invisible_s, dead=False)
+        if handle.is_renewed:
+            await self._receivers.refuse(member, handle, "the consumer refused it", delay_s=invisible_s)
         else:
-            await self._receivers.extend(member, handle, invisible_s)
+            await self._receivers.set_invisible(member, handle, invisible_s)
         return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -11,12 +12,26 @@ from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.rocketmq.codec import delivered_message
+from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 CHECK_S_MAX = 8.0
 """How long a client may take to answer; a broker that is not answered asks again later."""
+TOPICS_MAX = 256
+"""Topics of a client that it can be asked about: of more, those named or sent to last."""
 _COMMANDS_MAX = 64
 """Commands that wait for a client that does not read: further ones are not for it."""
+
+
+class Sends(enum.Enum):
+    """What a client has sent to a topic that it names. One that sends plain messages only cannot answer checks.
+
+    Of one that has sent nothing nobody knows: it may have taken the place of a producer that died.
+    """
+
+    NOTHING = enum.auto()
+    PLAIN = enum.auto()
+    HALVES = enum.auto()
 
 
 @dataclass(eq=False, slots=True)
@@ -24,64 +39,103 @@ class Client:
     """A client, as long as one of its Telemetry streams is open."""
 
     id: str
-    topics: set[str] = field(default_factory=set)
-    """That it sends to."""
-    transactional: set[str] = field(default_factory=set)
-    """Topics that it has sent half messages to."""
+    topics: dict[str, Sends] = field(default_factory=dict)
+    """That it names or sends to; at most TOPICS_MAX."""
     commands: asyncio.Queue[pb.TelemetryCommand] = field(default_factory=lambda: asyncio.Queue(_COMMANDS_MAX))
     unanswered: int = 0
+    """How often it was asked since it last ended a transaction."""
+
+    def can_answer(self, topic: str) -> bool:
+        """Whether it is to be asked about transactions of this topic."""
+        return self.topics.get(topic, Sends.PLAIN) is not Sends.PLAIN
 
 
 class Clients:
-    """Attached to brokers for each topic that a client sends to, and asks these clients what became of transactions."""
+    """Attached to brokers for each topic that a client can be asked about, and asks these clients."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, tasks: Tasks) -> None:
         self._brokers = brokers
+        self._tasks = tasks
         self._clients: dict[str, Client] = {}
         self._presences: dict[str, asyncio.Task[None]] = {}
         self._checks: dict[bytes, asyncio.Future[TransactionState]] = {}
 
+    @property
+    def attached(self) -> set[str]:
+        """The topics about whose transactions brokers may ask here."""
+        return {topic for topic, presence in self._presences.items() if not presence.done()}
+
     def attach(self, client: Client) -> None:
         """It is here from now on; another stream of the same client takes the place of the one before."""
+        before = self._clients.get(client.id)
+        if before is not None:
+            client.topics = dict(before.topics)
         self._clients[client.id] = client
 
     def detach(self, client: Client) -> bool:
-        """Its stream has ended. Nobody is asked about topics that nobody sends to any more.
+        """Its stream has ended. Nobody is asked about topics that nobody can be asked about any more.
 
         Returns whether the client has no other stream.
         """
         has_gone = self._clients.get(client.id) is client
         if has_gone:
             del self._clients[client.id]
-        self._end_presences(client.topics)
+        self._follow(client.topics)
         return has_gone
 
-    def sends_to(self, client_id: str, topics: Iterable[str], *, halves: bool = False) -> None:
-        """A client sends to these topics. One without an open stream cannot be asked, and is not noted."""
+    def names(self, client_id: str, topics: Iterable[str]) -> None:
+        """A client says that it sends to these topics. One without an open stream cannot be asked, and is not noted."""
+        for topic in topics:
+            self._note(client_id, topic, Sends.NOTHING)
+
+    def has_sent(self, client_id: str, topic: str, *, half: bool) -> None:
+        """A message of this client is stored."""
+        self._note(client_id, topic, Sends.HALVES if half else Sends.PLAIN)
+
+    def _note(self, client_id: str, topic: str, sends: Sends) -> None:
         client = self._clients.get(client_id)
         if client is None:
             return
-        for topic in topics:
-            client.topics.add(topic)
-            if halves:
-                client.transactional.add(topic)
-            if topic not in self._presences:
-                listener = _Listener(self, topic)
-                presence = Presence(self._brokers, client_id=uuid4().hex, group=topic, listener=listener)
-                self._presences[topic] = asyncio.create_task(presence.run(), name=f"rocketmq-attach-{topic}")
+        known = client.topics.get(topic)
+        if known is sends or known is Sends.HALVES or (known is Sends.PLAIN and sends is Sends.NOTHING):
+            return
+        if known is None and sends is Sends.PLAIN:  # it cannot answer, and need not take the place of another topic
+            return
+        dropped = []
+        if known is None and len(client.topics) >= TOPICS_MAX:
+            dropped.append(next(iter(client.topics)))
+            del client.topics[dropped[0]]
+        client.topics[topic] = sends
+        self._follow([topic, *dropped])
 
-    def answer(self, transaction_id: bytes, state: TransactionState) -> None:
+    def _follow(self, topics: Iterable[str]) -> None:
+        """Is attached for those of these topics about which somebody can be asked."""
+        for topic in topics:
+            presence = self._presences.get(topic)
+            is_attached = presence is not None and not presence.done()
+            if any(client.can_answer(topic) for client in self._clients.values()) == is_attached:
+                continue
+            if is_attached:
+                self._presences.pop(topic).cancel()
+            else:
+                attached = Presence(self._brokers, client_id=uuid4().hex, group=topic, listener=_Listener(self, topic))
+                self._presences[topic] = self._tasks.start(attached.run(), name=f"rocketmq-attach-{topic}")
+
+    def ended(self, client_id: str, transaction_id: bytes, state: TransactionState) -> None:
         """What a client says of a transaction, whether it was asked or not."""
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.unanswered = 0
         asked = self._checks.get(transaction_id)
         if asked is not None and not asked.done():
             asked.set_result(state)
 
     async def ask(self, topic: str, message: ReceivedMessage) -> TransactionState:
-        """Asks a client that sends to the topic; UNKNOWN if none answers in time."""
-        able = [client for client in self._clients.values() if topic in client.topics and not client.commands.full()]
+        """Asks a client, preferably one that has sent halves to the topic; UNKNOWN if it does not answer in time."""
+        able = [client for client in self._clients.values() if client.can_answer(topic) and not client.commands.full()]
         if not able:
             return TransactionState.UNKNOWN
-        client = min(able, key=lambda each: (topic not in each.transactional, each.unanswered))
+        client = min(able, key=lambda each: (each.topics[topic] is not Sends.HALVES, each.unanswered))
         client.unanswered += 1
         asked = self._checks.setdefault(message.id_bytes, asyncio.get_running_loop().create_future())
         shown = delivered_message(message, None, 0)
@@ -94,24 +148,11 @@ class Clients:
         )
         try:
             async with asyncio.timeout(CHECK_S_MAX):
-                state = await asked
+                return await asked
         except TimeoutError:
             return TransactionState.UNKNOWN
         finally:
             self._checks.pop(message.id_bytes, None)
-        client.unanswered = 0
-        return state
-
-    async def close(self) -> None:
-        """Is attached no more."""
-        for presence in self._presences.values():
-            presence.cancel()
-        await asyncio.sleep(0)
-
-    def _end_presences(self, topics: set[str]) -> None:
-        for topic in topics & self._presences.keys():
-            if not any(topic in client.topics for client in self._clients.values()):
-                self._presences.pop(topic).cancel()
 
 
 class _Listener:

@@ -19,7 +19,7 @@ ID_HEADER = "rocketmq.id"
 
 _V1 = re.compile(r"01[0-9A-Fa-f]{32}")
 _ID_LENGTH_MAX = 255
-_HANDLE = re.compile(r"(\d+)\.([0-9a-f]+)\.(\d+)\.(\d+)@(.+)", re.DOTALL)
+_HANDLE = re.compile(r"([0-9]{1,20})\.([0-9a-f]{1,16})\.([0-9]{1,20})\.([0-9]{1,20})([ps])@(.+)", re.DOTALL)
 _NUMBER_MAX = 2**64
 
 
@@ -68,13 +68,18 @@ def plain_tag(tag: str) -> str:
 
 
 class Handle(NamedTuple):
-    """One message in the hand of one consumer, and the broker that delivered it."""
+    """One message in the hand of one consumer, and the broker that delivered it: all that any gateway needs of it.
+
+    is_renewed: it was delivered to a push consumer, which asks for another time when it refuses it. A simple consumer
+    keeps it for that time.
+    """
 
     broker: str
     queue_id: int
     token: int
     epoch: int
     offset: int
+    is_renewed: bool
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -83,11 +88,17 @@ class Handle(NamedTuple):
         if found is not None:
             queue_id, token, epoch, offset = int(found[1]), int(found[2], 16), int(found[3]), int(found[4])
             if max(queue_id * 2**32, token, epoch, offset) < _NUMBER_MAX:
-                return cls(found[5], queue_id, token, epoch, offset)
+                return cls(found[6], queue_id, token, epoch, offset, found[5] == "p")
         raise Refused(pb.INVALID_RECEIPT_HANDLE, f"receipt handle {text[:100]!r} is none that this server gives")
 
     def __str__(self) -> str:
-        return f"{self.queue_id}.{self.token:x}.{self.epoch}.{self.offset}@{self.broker}"
+        kind = "p" if self.is_renewed else "s"
+        return f"{self.queue_id}.{self.token:x}.{self.epoch}.{self.offset}{kind}@{self.broker}"
+
+    @property
+    def delivery(self) -> tuple[int, int, int, int]:
+        """Which delivery, to its broker."""
+        return self.queue_id, self.token, self.epoch, self.offset
 
     @property
     def receipt(self) -> Receipt:

@@ -1,12 +1,14 @@
 """Receives for RocketMQ's consumers, settles what they got, and renews what push consumers hold. Belongs to one loop.
 
 A consumer's calls name one topic each, while a member of a group says once for all of its topics what it wants. So each
-topic of a client is a member of its own.
+topic of a client is a member of its own. Each receive is a line of its own (docs/protocol.md): what it took and the
+client did not get is put back by a last call with the line.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,6 +23,7 @@ from txmsg.message import ReceivedMessage
 from txmsg.rocketmq.filters import Wanted
 from txmsg.rocketmq.ids import Handle
 from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2 import Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -38,6 +41,9 @@ SILENT_S = 60.0
 TOO_LATE = "the message is not in this consumer's hands any more: its time was over"
 _GRACE_S = 5.0
 _NO_DELAY_MS = -1
+_LINE_BITS = 63
+_LAST_CALL = 1 << 62
+"""Of a line: after all others."""
 
 
 class Member(NamedTuple):
@@ -53,6 +59,15 @@ class Member(NamedTuple):
         return f"{self.client_id[:100]}/{self.topic}"[:200]
 
 
+class Received(NamedTuple):
+    """What one call took for a member, and over which line."""
+
+    member: Member
+    broker: str
+    line: int
+    messages: list[tuple[ReceivedMessage, Handle]]
+
+
 @dataclass(slots=True)
 class _Held:
     member: Member
@@ -62,11 +77,11 @@ class _Held:
 class Receivers:
     """What consumers do, at whichever broker delivers the queue."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, tasks: Tasks) -> None:
         self._brokers = brokers
+        self._tasks = tasks
         self._held: dict[Handle, _Held] = {}
         self._heard: dict[str, float] = {}
-        self._settling: set[asyncio.Task[None]] = set()
 
     async def receive(
         self,
@@ -78,42 +93,52 @@ class Receivers:
         wait_s: float,
         invisible_s: float,
         renews: bool,
-    ) -> list[tuple[ReceivedMessage, Handle]]:
+    ) -> Received:
         """Up to `count` messages that this broker delivers, or none after wait_s. Raises TxmsgError, Refused.
 
         Those that the member's SQL filter does not want are acknowledged: they are done for the group.
 
-        renews: they are renewed until they are settled, or the client has gone.
+        renews: they are renewed until they are settled, or the client has gone. Else each is visible again when its
+        invisible_s are over. If this call is cancelled, nothing is taken.
         """
         self.heard(member.client_id)
         clock = asyncio.get_running_loop().time
         until = clock() + wait_s
         request = self._request(member, invisible_s)
         request.subscriptions.append(Subscription(topic=member.topic, tags=wanted.tags))
-        request.max_messages = count
-        while True:
-            request.wait_ms = max(0, int((until - clock()) * 1000))
-            brought = await self._receive_once(member, broker, request)
-            got = [(message, handle) for message, handle in brought if wanted.takes(message)]
-            if got or not brought or clock() >= until:
-                break
-            del request.acks[:]
-            request.acks.extend(handle.receipt for _, handle in brought)
+        request.max_messages, request.exact = count, not renews
+        request.line = secrets.randbits(_LINE_BITS) + 1
+        received = Received(member, broker, request.line, [])
+        try:
+            while True:
+                request.wait_ms = max(0, int((until - clock()) * 1000))
+                brought = await self._receive_once(member, broker, request, renews=renews)
+                received.messages[:] = [each for each in brought if wanted.takes(each[0])]
+                if received.messages or not brought or clock() >= until:
+                    break
+                del request.acks[:]
+                request.acks.extend(handle.receipt for _, handle in brought)
+        except (asyncio.CancelledError, TxmsgError):  # the broker may have given messages all the same
+            self.give_back(received)
+            raise
         if renews:
             renewed_until = clock() + RENEWED_S_MAX
-            self._held.update((handle, _Held(member, renewed_until)) for _, handle in got)
-        kept = {handle for _, handle in got}
+            self._held.update((handle, _Held(member, renewed_until)) for _, handle in received.messages)
+        kept = {handle for _, handle in received.messages}
         if unwanted := [handle for _, handle in brought if handle not in kept]:
             request = self._request(member, invisible_s)
             request.acks.extend(handle.receipt for handle in unwanted)
             self._settle_later(broker, request)
-        return got
+        return received
 
     async def _receive_once(
-        self, member: Member, broker: str, request: ReceiveRequest
+        self, member: Member, broker: str, request: ReceiveRequest, *, renews: bool
     ) -> list[tuple[ReceivedMessage, Handle]]:
         """What one call brings; what of it cannot be read is refused."""
+        request.call += 1
         reply = await self._call(broker, request, request.wait_ms / 1000 + _GRACE_S)
+        if reply.batches:
+            request.received = reply.batches[0].receipt.token
         got: list[tuple[ReceivedMessage, Handle]] = []
         unreadable: list[Refusal] = []
         for columns in reply.batches:
@@ -121,7 +146,7 @@ class Receivers:
             messages, errors = delivered(columns)
             for message in messages:
                 assert message.offset is not None, "it stands in a queue"
-                got.append((message, Handle(broker, queue_id, token, epoch, message.offset)))
+                got.append((message, Handle(broker, queue_id, token, epoch, message.offset, renews)))
             for offset, error in errors.items():
                 receipt = Receipt(queue_id=queue_id, token=token, epoch=epoch, offset=[offset])
                 unreadable.append(Refusal(receipt=receipt, error=str(error), delay_ms=_NO_DELAY_MS))
@@ -130,6 +155,24 @@ class Receivers:
             refusing.refusals.extend(unreadable)
             await self._call(broker, refusing, _GRACE_S)
         return got
+
+    def give_back(self, received: Received) -> None:
+        """It did not reach the client, who can settle none of it: it comes again at once, as if it had not been taken.
+
+        Where that cannot be told to the broker, it comes again when its time is over.
+        """
+        self._forget([handle for _, handle in received.messages])
+        request = self._request(received.member, RENEWED_S)
+        request.line, request.call = received.line, _LAST_CALL
+        self._settle_later(received.broker, request)
+
+    def _settle_later(self, broker: str, request: ReceiveRequest) -> None:
+        """Settles what no client waits for."""
+        self._tasks.start(self._settle(broker, request), name="rocketmq-settle")
+
+    async def _settle(self, broker: str, request: ReceiveRequest) -> None:
+        with suppress(TxmsgError, Refused):  # they come again in any case, when their time is over
+            await self._call(broker, request, _GRACE_S)
 
     async def acknowledge(self, member: Member, handles: Iterable[Handle]) -> set[Handle]:
         """They are done. Returns those that came too late. Raises TxmsgError: then nothing may be said of any."""
@@ -144,45 +187,35 @@ class Receivers:
         request.acks.extend(handle.receipt for handle in handles)
         reply = await self._call(broker, request, _GRACE_S)
         self._forget(handles)
-        return _late(broker, reply)
+        return _late(handles, reply)
 
-    async def refuse(self, member: Member, handle: Handle, error: str, *, delay_s: float | None, dead: bool) -> None:
-        """It is to come again after delay_s (None: the group's back-off), or to be a dead letter at once.
+    async def refuse(self, member: Member, handle: Handle, error: str, *, delay_s: float) -> None:
+        """It is to come again after delay_s, or after the group's back-off if that is longer.
 
-        Raises Refused if it came too late, and TxmsgError.
+        So a client that asks for milliseconds where it means seconds is not asked again and again. Raises Refused if
+        it came too late, and TxmsgError.
         """
+        await self._refuse(member, handle, Refusal(error=error, delay_ms=round(delay_s * 1000), least=True))
+
+    async def bury(self, member: Member, handle: Handle, error: str) -> None:
+        """It is to be a dead letter now. Raises as `refuse`."""
+        await self._refuse(member, handle, Refusal(error=error, delay_ms=_NO_DELAY_MS, dead=True))
+
+    async def _refuse(self, member: Member, handle: Handle, refusal: Refusal) -> None:
         request = self._request(member, RENEWED_S)
-        delay_ms = _NO_DELAY_MS if delay_s is None else round(delay_s * 1000)
-        request.refusals.append(Refusal(receipt=handle.receipt, error=error, delay_ms=delay_ms, dead=dead))
+        refusal.receipt.CopyFrom(handle.receipt)
+        request.refusals.append(refusal)
         reply = await self._call(handle.broker, request, _GRACE_S)
         self._forget([handle])
         _check_in_time(handle, reply)
 
-    async def extend(self, member: Member, handle: Handle, invisible_s: float) -> None:
-        """It stays invisible for so long from now on, at least. Raises Refused if it came too late, and TxmsgError."""
+    async def set_invisible(self, member: Member, handle: Handle, invisible_s: float) -> None:
+        """It becomes visible so long from now, be it sooner or later than before. Raises as `refuse`."""
         request = self._request(member, invisible_s)
         request.held.append(handle.receipt)
+        request.exact = True
         reply = await self._call(handle.broker, request, _GRACE_S)
         _check_in_time(handle, reply)
-
-    def unsent(self, member: Member, handles: Sequence[Handle]) -> None:
-        """They did not reach the client, who can settle none of them: they come again at once."""
-        self._forget(handles)
-        request = self._request(member, RENEWED_S)
-        request.refusals.extend(
-            Refusal(receipt=handle.receipt, error="it did not reach the consumer", delay_ms=0) for handle in handles
-        )
-        self._settle_later(handles[0].broker, request)
-
-    def _settle_later(self, broker: str, request: ReceiveRequest) -> None:
-        """Settles what no client waits for."""
-        settling = asyncio.create_task(self._settle(broker, request))
-        self._settling.add(settling)
-        settling.add_done_callback(self._settling.discard)
-
-    async def _settle(self, broker: str, request: ReceiveRequest) -> None:
-        with suppress(TxmsgError, Refused):  # they come again in any case, when their time is over
-            await self._call(broker, request, _GRACE_S)
 
     def is_renewed(self, handle: Handle) -> bool:
         """Whether a push consumer holds it."""
@@ -221,7 +254,7 @@ class Receivers:
         request = self._request(member, RENEWED_S)
         request.held.extend(handle.receipt for handle in handles)
         try:
-            self._forget(_late(broker, await self._call(broker, request, _GRACE_S)))
+            self._forget(_late(handles, await self._call(broker, request, _GRACE_S)))
         except (TxmsgError, Refused) as exc:  # the next renewal may reach it
             _log.warning(
                 "rocketmq.renewal_failed",
@@ -246,14 +279,16 @@ class Receivers:
         return await self._brokers.channel(broker).call(Notify.receive, request, timeout_s=timeout_s)
 
 
-def _late(broker: str, reply: ReceiveReply) -> set[Handle]:
-    return {
-        Handle(broker, receipt.queue_id, receipt.token, receipt.epoch, offset)
+def _late(handles: Iterable[Handle], reply: ReceiveReply) -> set[Handle]:
+    """Those that the broker does not know as delivered, or not any more."""
+    expired = {
+        (receipt.queue_id, receipt.token, receipt.epoch, offset)
         for receipt in reply.expired
         for offset in receipt.offset
     }
+    return {handle for handle in handles if handle.delivery in expired}
 
 
 def _check_in_time(handle: Handle, reply: ReceiveReply) -> None:
-    if handle in _late(handle.broker, reply):
+    if _late([handle], reply):
         raise Refused(pb.INVALID_RECEIPT_HANDLE, TOO_LATE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from txmsg.rocketmq.clients import Clients
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
+from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.tls import Certificates
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach, host_and_port
@@ -26,6 +27,8 @@ from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 
 _CLOSE_S_MAX = 5.0
 """How long calls under way may take at the end."""
+_RETURN_S_MAX = 1.0
+"""How long may then be spent on giving messages back that did not reach their clients."""
 _LOOK_S = 1.0
 """How often files of TLS are looked at."""
 _TIMEOUT_S = 2.5
@@ -63,15 +66,16 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
     """
     await knock(Brokers(config.brokers))
     brokers = Brokers(config.brokers)
-    senders, receivers, clients = Senders(brokers, timeout_s=_TIMEOUT_S), Receivers(brokers), Clients(brokers)
+    standing, returning = Tasks(), Tasks()
+    senders = Senders(brokers, timeout_s=_TIMEOUT_S)
+    receivers, clients = Receivers(brokers, returning), Clients(brokers, standing)
     api = Api(senders, receivers, clients, Routes(brokers), Agreements(brokers))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(brokers.close)
-        for task in (
-            asyncio.create_task(Presence(brokers, client_id=uuid4().hex).run(), name="rocketmq-routes"),
-            asyncio.create_task(receivers.renew(), name="rocketmq-renewals"),
-        ):
-            stack.push_async_callback(_ended, task)
+        stack.push_async_callback(returning.close, _RETURN_S_MAX)
+        stack.push_async_callback(standing.close)
+        standing.start(Presence(brokers, client_id=uuid4().hex).run(), name="rocketmq-routes")
+        standing.start(receivers.renew(), name="rocketmq-renewals")
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
@@ -82,15 +86,14 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
         server.add_generic_rpc_handlers((api.handlers(),))
         certificates = None if config.tls.cert is None else Certificates(config.tls)
         if certificates is not None:
-            stack.push_async_callback(_ended, asyncio.create_task(_renewed(certificates), name="rocketmq-tls"))
+            standing.start(_renewed(certificates), name="rocketmq-tls")
         address = _listen(server, config, certificates)
         await server.start()
         on_ready(address)
         await stop.wait()
-        api.stopping.set()
+        api.stop()
         await server.stop(_CLOSE_S_MAX)
         await senders.drain()
-        await clients.close()
 
 
 def _listen(server: grpc.aio.Server, config: GatewayConfig, certificates: Certificates | None) -> str:
@@ -109,9 +112,3 @@ async def _renewed(certificates: Certificates) -> None:
     while True:
         await asyncio.sleep(_LOOK_S)
         certificates.renew()
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

@@ -1,0 +1,135 @@
+"""Whom the gateway asks what became of a transaction, and for which topics it is attached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from txmsg.client.channel import Brokers
+from txmsg.message import ReceivedMessage, TransactionState
+from txmsg.rocketmq.clients import TOPICS_MAX, Client, Clients
+from txmsg.rocketmq.tasks import Tasks
+
+_HALF = ReceivedMessage("orders", b"x", id_bytes=bytes(16))
+
+
+class NoBrokers:
+    """None to attach to."""
+
+    addresses = ()
+
+    def watch(self, _: object) -> None:
+        pass
+
+    unwatch = watch
+
+
+@pytest.fixture
+async def clients() -> AsyncIterator[Clients]:
+    tasks = Tasks()
+    yield Clients(cast(Brokers, NoBrokers()), tasks)
+    await tasks.close()
+
+
+def _attached(clients: Clients, name: str, *topics: str) -> Client:
+    client = Client(name)
+    clients.attach(client)
+    clients.names(name, topics)
+    return client
+
+
+async def _asked(clients: Clients, *able: Client) -> Client:
+    """Who of them is asked. It answers COMMIT."""
+    asking = asyncio.create_task(clients.ask("orders", _HALF))
+    getting = [asyncio.create_task(client.commands.get()) for client in able]
+    done, others = await asyncio.wait(getting, return_when=asyncio.FIRST_COMPLETED)
+    for other in others:
+        other.cancel()
+    [index] = [getting.index(task) for task in done]
+    clients.ended(able[index].id, _HALF.id_bytes, TransactionState.COMMIT)
+    assert await asking is TransactionState.COMMIT
+    return able[index]
+
+
+async def test_who_sends_plain_messages_only_is_not_asked(clients: Clients) -> None:
+    plain = _attached(clients, "plain", "orders")
+    assert clients.attached == {"orders"}, "it may have taken the place of a producer that died"
+    clients.has_sent("plain", "orders", half=False)
+    assert clients.attached == set()
+    assert await clients.ask("orders", _HALF) is TransactionState.UNKNOWN
+    clients.names("plain", ["orders"])  # clients say it again and again
+    assert (clients.attached, plain.unanswered) == (set(), 0)
+    clients.has_sent("plain", "orders", half=True)
+    clients.has_sent("plain", "orders", half=False)
+    assert clients.attached == {"orders"}
+    assert await _asked(clients, plain) is plain
+
+
+async def test_who_has_sent_halves_is_asked_first_and_who_does_not_answer_last(clients: Clients) -> None:
+    new, old = _attached(clients, "new", "orders"), _attached(clients, "old", "orders")
+    clients.has_sent("old", "orders", half=True)
+    assert await _asked(clients, new, old) is old
+    clients.has_sent("new", "orders", half=True)
+    old.unanswered = 1
+    assert await _asked(clients, new, old) is new
+    clients.ended("old", bytes(15) + b"x", TransactionState.COMMIT)  # it is well: it ends transactions by itself
+    assert old.unanswered == 0
+    clients.detach(old)
+    assert await _asked(clients, new) is new
+
+
+async def test_a_client_that_names_no_topic_is_asked_about_those_of_its_halves(clients: Clients) -> None:
+    client = _attached(clients, "c")
+    clients.has_sent("c", "news", half=False)
+    clients.has_sent("c", "orders", half=True)
+    assert clients.attached == {"orders"}
+    assert await _asked(clients, client) is client
+    clients.detach(client)
+    assert clients.attached == set()
+    clients.has_sent("c", "orders", half=True)  # a send that ended after its client had gone
+    assert clients.attached == set()
+
+
+async def test_a_second_stream_of_a_client_is_asked_about_the_same_topics(clients: Clients) -> None:
+    first = _attached(clients, "c")
+    clients.has_sent("c", "orders", half=True)
+    second = _attached(clients, "c")
+    assert clients.detach(first) is False
+    assert await _asked(clients, second) is second
+    assert clients.detach(second) is True
+
+
+async def test_topics_of_a_client_are_bounded(clients: Clients) -> None:
+    client = _attached(clients, "c", *map(str, range(TOPICS_MAX + 5)))
+    assert clients.attached == {*map(str, range(5, TOPICS_MAX + 5))}
+    for number in range(2 * TOPICS_MAX):
+        clients.has_sent("c", f"p{number}", half=False)
+    assert len(client.topics) == TOPICS_MAX
+    assert "4" not in client.topics
+    assert "5" in client.topics, "plain messages take no topic's place"
+
+
+async def test_what_a_task_raises_is_logged_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    tasks, goes_on = Tasks(), asyncio.Event()
+
+    async def fails() -> None:
+        raise ValueError("no such luck")
+
+    async def works() -> None:
+        await goes_on.wait()
+        raise ValueError("in its grace")
+
+    tasks.start(fails(), name="a task")
+    tasks.start(works(), name="another")
+    forever: Any = asyncio.Event().wait()
+    endless = tasks.start(forever, name="endless")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert "a task failed unexpectedly: ValueError('no such luck')" in caplog.text
+    goes_on.set()
+    await tasks.close(0.01)
+    assert endless.cancelled()
+    assert "another failed unexpectedly" in caplog.text

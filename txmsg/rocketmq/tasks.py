@@ -1,0 +1,40 @@
+"""Tasks that no call waits for. Belongs to one loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from txmsg.logs import EventLog
+
+_log = EventLog(__name__)
+
+
+class Tasks:
+    """Their parent: logs what one raises, and ends them."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Runs it in a task of its own."""
+        task = asyncio.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Gives them so long to end by themselves, then cancels them. Returns when all have ended."""
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error(
+                "rocketmq.task_failed", "%(task)s failed unexpectedly: %(error)r", task=task.get_name(), error=error
+            )
