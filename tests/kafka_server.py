@@ -124,8 +124,8 @@ class KafkaNode:
         """What it has written."""
         return (self.directory / "output").read_text(errors="replace")
 
-    def format(self, cluster_id: str, nodes: int, voters: str) -> None:
-        """Makes its directory."""
+    def format(self, cluster_id: str, nodes: int, voters: str, changed: Mapping[str, int | str]) -> None:
+        """Makes its directory. changed: settings that are not as for others."""
         self.directory.mkdir(parents=True)
         copies = min(3, nodes)
         settings = {
@@ -150,12 +150,17 @@ class KafkaNode:
             "log.cleaner.threads": 1,
             "num.network.threads": 2,
             "num.io.threads": 4,
+            **changed,
         }
-        lines = [f"{name}={value}" for name, value in settings.items()]
-        (self.directory / "server.properties").write_text("\n".join(lines))
+        self.set(settings)
         command = [*self._java("kafka.tools.StorageTool"), "format", f"--cluster-id={cluster_id}", "-c", self._settings]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_START_S_MAX)
         assert done.returncode == 0, done.stdout + done.stderr
+
+    def set(self, settings: Mapping[str, object]) -> None:
+        """Sets this from its next start on."""
+        with Path(self._settings).open("a") as file:
+            file.writelines(f"{name}={value}\n" for name, value in settings.items())
 
     @property
     def _settings(self) -> str:
@@ -199,10 +204,14 @@ class KafkaNode:
 
 
 class PrivateKafka:
-    """One node or several, inside `with`, in a directory that is removed afterwards."""
+    """One node or several, inside `with`, in a directory that is removed afterwards.
 
-    def __init__(self, directory: Path, nodes: int = 1) -> None:
+    settings: of all nodes, which are not as for others.
+    """
+
+    def __init__(self, directory: Path, nodes: int = 1, settings: Mapping[str, int | str] | None = None) -> None:
         self._directory = directory
+        self._settings = settings or {}
         self.nodes = [KafkaNode(directory / f"node-{number}", number) for number in range(1, nodes + 1)]
         self.servers = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
         self.address = f"kafka://{self.servers}"
@@ -213,7 +222,7 @@ class PrivateKafka:
         voters = ",".join(f"{node.number}@127.0.0.1:{node.controller_port}" for node in self.nodes)
         try:
             for node in self.nodes:
-                node.format(cluster_id, len(self.nodes), voters)
+                node.format(cluster_id, len(self.nodes), voters, self._settings)
                 node.start()
             self.wait_until_ready()
         except BaseException:

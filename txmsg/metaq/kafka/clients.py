@@ -114,14 +114,22 @@ class Clients:
         """The error for what happened while `doing`; with why servers are not reached, if that is known."""
         if error.code() not in _SILENCE:
             return error_of(error, f"{doing} of {self.address}")
+        why = self._told()
+        if why is not None and why.code() == KafkaError._AUTHENTICATION:
+            return error_of(why, f"{doing} of {self.address}")
+        return error_of(error, f"{doing} of {self.address}", hint=self.why())
+
+    def why(self) -> str:
+        """What was heard last of servers that cannot be reached, or nothing."""
+        why = self._told()
+        return "" if why is None else printable(why.str())
+
+    def _told(self) -> KafkaError | None:
         for kept in self._admins:
             if (admin := kept()) is not None:
                 admin.poll(0)  # else it keeps to itself what it was told
         with self._lock:
-            why = self._why
-        if why is not None and why.code() == KafkaError._AUTHENTICATION:
-            return error_of(why, f"{doing} of {self.address}")
-        return error_of(error, f"{doing} of {self.address}", hint=printable(why.str()) if why is not None else "")
+            return self._why
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:

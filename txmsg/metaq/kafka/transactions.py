@@ -11,22 +11,31 @@ Knows neither what a record holds nor what a note says.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from txmsg.errors import BrokerUnavailable, InvalidMessage, LogBusy, MisuseError, OutcomeUnknown, TxmsgError
+from txmsg.metaq.kafka.awaited import awaited
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.record import Record
+
+T = TypeVar("T")
 
 _MESSAGE_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
 """What the client lets pass: how large a message may be is for the topic to say."""
 _ABORT_S_MAX: Final = 5.0
 _FULL_S: Final = 0.1
 _LOOK_S: Final = 0.05
+_SLACK_S: Final = 5.0
+"""Beyond the time that a call is given: then it is left."""
+_NOT_FOUND: Final = "perhaps no node coordinates the transaction or the group, as while too few are there"
+_NO_NOTE: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
+"""Errors of a topic that may not be there: whoever writes to it hears of them."""
 _OF_ONE_PARTITION: Final = (InvalidMessage, MisuseError)
 """Errors that come again with the same records, whoever writes them."""
 
@@ -65,7 +74,7 @@ class TransactionalWriter:
         )
         try:
             with clients.translated(f"becoming the writer {name}"):
-                self._producer.init_transactions(clients.timeout_s)
+                self._awaited("becoming the writer", self._producer.init_transactions)
                 self._group = self._notes.consumer_group_metadata()
         except BaseException:
             self.close()
@@ -77,14 +86,16 @@ class TransactionalWriter:
             return {}
         asked = [TopicPartition(partition.topic, partition.number) for partition in partitions]
         with self._clients.translated("reading where the mirror is"):
-            found = self._notes.committed(asked, timeout=self._clients.timeout_s)
+            found = self._awaited(
+                "reading where the mirror is", lambda timeout_s: self._notes.committed(asked, timeout=timeout_s)
+            )
         for each in found:
-            if each.error is not None:
+            if each.error is not None and each.error.code() not in _NO_NOTE:
                 raise self._clients.error(each.error, "reading where the mirror is")
         return {
             Partition(each.topic, each.partition): Note(each.offset, each.metadata or "")
             for each in found
-            if each.offset >= 0
+            if each.error is None and each.offset >= 0
         }
 
     def write(self, parts: Sequence[Part]) -> None:
@@ -100,13 +111,11 @@ class TransactionalWriter:
             self._is_open = True
             for part in parts:
                 self._produce(part)
-            if self._producer.flush(self._clients.timeout_s):
+            if self._awaited("sending records", self._producer.flush):
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer to what was sent"))
             if self._failed is None:
-                self._producer.send_offsets_to_transaction(
-                    [TopicPartition(*part.partition, self._positions[part.partition], part.note) for part in parts],
-                    self._group,
-                    self._clients.timeout_s,
+                self._send_notes(
+                    [TopicPartition(*part.partition, self._positions[part.partition], part.note) for part in parts]
                 )
         except KafkaException as exc:
             raise self._error(self._cause(kafka_error_of(exc))) from exc
@@ -149,16 +158,34 @@ class TransactionalWriter:
                 except BufferError:  # so much at once that it has to be sent first; what cannot be sent is dropped
                     self._producer.poll(_FULL_S)
 
+    def _send_notes(self, notes: list[TopicPartition]) -> None:
+        send = self._producer.send_offsets_to_transaction
+        self._awaited("noting where the mirror is", lambda timeout_s: send(notes, self._group, timeout_s))
+
+    def _awaited(self, doing: str, call: Callable[[float], T]) -> T:
+        """What a call returns that gets the seconds that it may take; a KafkaException when it takes longer."""
+        clients = self._clients
+        try:
+            return awaited(
+                partial(call, clients.timeout_s),
+                f"{doing} in {clients.address}",
+                timeout_s=clients.timeout_s + _SLACK_S,
+                why=clients.why,
+            )
+        except TimeoutError as exc:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{exc}: {_NOT_FOUND}")) from exc
+
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         topic, number, offset = message.topic(), message.partition(), message.offset()
         if error is not None:
             self._failed = error
-        elif topic is not None and number is not None and offset is not None:
+        elif topic is not None and number is not None and offset is not None and offset >= 0:
+            # Else the confirmation was lost, and came with that of a later record, which tells no offset.
             self._positions[Partition(topic, number)] = offset + 1
 
     def _commit(self) -> None:
         try:
-            self._producer.commit_transaction(self._clients.timeout_s)
+            self._awaited("committing", self._producer.commit_transaction)
         except KafkaException as exc:
             error = kafka_error_of(exc)
             if error.retriable() or error.code() == KafkaError._TIMED_OUT:
@@ -175,7 +202,7 @@ class TransactionalWriter:
             return error
         try:
             anywhere = [TopicPartition(*next(iter(self._positions)), 0)]
-            self._producer.send_offsets_to_transaction(anywhere, self._group, self._clients.timeout_s)
+            self._send_notes(anywhere)
         except KafkaException as exc:
             return kafka_error_of(exc)
         return error
