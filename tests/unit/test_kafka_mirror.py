@@ -20,6 +20,7 @@ from txmsg.binlog.sink import Mark, OffsetRange, Tail, content_crc
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, MisuseError, UnknownTopic
 from txmsg.message import QueueId, QueueNumber
+from txmsg.metaq.access import LogQueue
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.probe import Bounds, Partition
@@ -185,6 +186,67 @@ def test_what_was_noted_of_another_log_says_nothing_of_this_one(
     assert (compared.in_log.end, compared.go_on.next_offset) == (end, end)
 
 
+FILLED = Bounds(0, 9)
+
+
+@dataclass
+class Deaf:
+    """A Kafka whose node hears of the topic when it is asked for the third time; or of its records, or never."""
+
+    hears_of: Bounds | None = FILLED
+    before: Bounds | None = None
+    asked: int = 0
+
+    def all(self) -> dict[str, int]:
+        self.asked += 1
+        return {"trade": 1} if self._bounds is not None else {}
+
+    @property
+    def _bounds(self) -> Bounds | None:
+        return self.hears_of if self.asked > 2 else self.before
+
+    def bounds(self, queues: Any) -> dict[LogQueue, Bounds]:
+        return dict.fromkeys(queues, self._bounds) if self._bounds is not None else {}
+
+
+def sink_of(kafka: Deaf, note: Note | None, last: Read) -> KafkaSink:
+    sink = object.__new__(KafkaSink)
+    fake: Any = kafka
+    sink.name, sink._wanted, sink._clients = "kafka://h:1", {}, Clients(parse_address("kafka://h:1"), {}, timeout_s=0.2)
+    sink._topics = sink._positions = fake
+    sink._probe = cast("Any", SimpleNamespace(last=lambda bounds: dict.fromkeys(bounds, last)))
+    notes = lambda places: {} if note is None else dict.fromkeys(places, note)  # noqa: E731
+    sink._writer = cast("Any", SimpleNamespace(notes=notes, name="txmsg-mirror"))
+    return sink
+
+
+@pytest.mark.parametrize("before", [None, Bounds(0, 0)])
+def test_a_node_that_has_not_heard_of_what_was_mirrored_is_asked_again(before: Bounds | None) -> None:
+    """Else the tailer would write all of it once more."""
+    [last] = produced([written("trade", 0, 6)])
+    kafka = Deaf(before=before)
+    [tail] = sink_of(kafka, Note(9, _note_of(7, row_of_table(written("trade", 0, 6)))), last).tails([("trade", 0)])
+    assert isinstance(tail, Tail)
+    assert (tail.range, kafka.asked) == (OffsetRange(0, 7), 3)
+
+
+@pytest.mark.parametrize("bounds", [None, Bounds(0, 0)])
+def test_what_was_noted_and_is_never_heard_of_stops_its_queue(bounds: Bounds | None) -> None:
+    [last] = produced([written("trade", 0, 6)])
+    kafka = Deaf(hears_of=bounds, before=bounds)
+    [tail] = sink_of(kafka, Note(9, _note_of(7, row_of_table(written("trade", 0, 6)))), last).tails([("trade", 0)])
+    with pytest.raises(CorruptLog, match=r"nothing from offset 0 on, but 6 was committed.*--group txmsg-mirror"):
+        raise cast("CorruptLog", tail)
+
+
+@pytest.mark.parametrize(("note", "end"), [(None, 0), (Note(0, _note_of(7)), 7)])
+def test_a_topic_that_is_new_or_begins_with_a_hole_is_not_waited_for(note: Note | None, end: int) -> None:
+    [last] = produced([written("trade", 0, 6)])
+    kafka = Deaf()
+    assert sink_of(kafka, note, last).tails([("trade", 0)]) == [Tail(OffsetRange(0, end), None)]
+    assert kafka.asked == 1
+
+
 # ---- writing, to librdkafka's own broker for tests
 
 
@@ -236,7 +298,8 @@ def test_a_topic_that_is_deleted_while_its_end_is_looked_for_is_looked_for_again
     def deleted(*_: object) -> None:
         raise UnknownTopic("topic trade is not there")
 
-    sink = object.__new__(KafkaSink)
-    monkeypatch.setattr(sink, "_topics", SimpleNamespace(all=deleted), raising=False)
+    [last] = produced([written("trade", 0, 6)])
+    sink = sink_of(Deaf(), None, last)
+    monkeypatch.setattr(sink, "_topics", SimpleNamespace(all=deleted))
     with pytest.raises(BrokerUnavailable, match="topic trade is not there"):
         sink.tails([("trade", 0)])

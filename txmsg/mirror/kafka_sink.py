@@ -7,7 +7,7 @@ says the same, also when its records have expired since. The argument stands in 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -86,16 +86,11 @@ class KafkaSink:
             raise BrokerUnavailable(str(exc)) from exc
 
     def _tails(self, queues: Sequence[tuple[str, int]]) -> list[Tail | Exception]:
-        self._counts = self._topics.all()
         places = [self._place(topic, number) for topic, number in queues]
-        there = {
-            place: LogQueue(*queue)
-            for queue, place in zip(queues, places, strict=True)
-            if isinstance(place, Partition) and place.number < self._counts.get(place.topic, 0)
-        }
-        of_queues = self._positions.bounds(there.values())
-        bounds = {place: of_queues[queue] for place, queue in there.items() if queue in of_queues}
-        notes = self._writer.notes(bounds)
+        named = zip(places, queues, strict=True)
+        bounds, notes = self._looked_up(
+            {place: LogQueue(*queue) for place, queue in named if isinstance(place, Partition)}
+        )
         last = self._probe.last({place: kept for place, kept in bounds.items() if kept.low < kept.high})
         return [
             self._tail(topic, number, bounds.get(place), last.get(place), notes.get(place))
@@ -103,6 +98,25 @@ class KafkaSink:
             else place
             for (topic, number), place in zip(queues, places, strict=True)
         ]
+
+    def _looked_up(self, places: Mapping[Partition, LogQueue]) -> tuple[dict[Partition, Bounds], dict[Partition, Note]]:
+        """Their bounds, as far as they are there, and what is noted of them.
+
+        A node that is asked which topics there are may not have heard yet of one that a tailer has just created, and
+        its messages would be written again. But notes are there at once: the partition of one that tells of a message
+        is waited for. Of a topic that is deleted Kafka forgets the notes a moment later.
+        """
+        deadline = time.monotonic() + self._clients.timeout_s
+        while True:
+            self._counts = self._topics.all()
+            there = {place: queue for place, queue in places.items() if place.number < self._counts.get(place.topic, 0)}
+            of_queues = self._positions.bounds(there.values())
+            bounds = {place: of_queues[queue] for place, queue in there.items() if queue in of_queues}
+            notes = self._writer.notes(places.keys())
+            noted = [place for place, note in notes.items() if _tells_of_a_message(note)]
+            if all(place in bounds and bounds[place].high for place in noted) or time.monotonic() > deadline:
+                return bounds, notes
+            time.sleep(_LOOK_S)
 
     def _place(self, topic: str, number: int) -> Partition | Exception:
         try:
@@ -113,11 +127,12 @@ class KafkaSink:
     def _tail(
         self, topic: str, number: int, bounds: Bounds | None, last: ReadRecord | None, note: Note | None
     ) -> Tail | Exception:
-        if bounds is None or bounds.high == 0:
-            return Tail(OffsetRange(0, 0), None)
         where = self._where(topic, number)
         try:
             noted_end, noted = (0, None) if note is None else _noted(note, where)
+            if bounds is None or bounds.high == 0:
+                is_lost = noted is not None
+                return self._lost(topic, number, 0, noted_end) if is_lost else Tail(OffsetRange(0, noted_end), None)
             if last is None:  # all has expired; or, if nothing has, what is there was aborted
                 is_known = noted_end > 0 or bounds.low == 0
                 return Tail(OffsetRange(0, noted_end) if is_known else None, noted)
@@ -128,11 +143,15 @@ class KafkaSink:
             return Tail(OffsetRange(0, mark.offset + 1), mark)
         if noted is None:
             return Tail(OffsetRange(0, noted_end), None)
+        return self._lost(topic, number, mark.offset + 1, noted_end)
+
+    def _lost(self, topic: str, number: int, end: int, noted_end: int) -> CorruptLog:
         return CorruptLog(
-            f"{where} ends with offset {mark.offset}, but {noted_end - 1} was committed: Kafka has lost what is "
-            "between, as by an unclean election of a leader, or a crash without copies. When all its nodes are up, "
-            f"forget what was noted (`kafka-consumer-groups.sh --delete-offsets --group {self._writer.name} --topic "
-            f"{self._partition(topic, number).topic}`), and start the tailer again: it takes them from the table"
+            f"{self._where(topic, number)} has nothing from offset {end} on, but {noted_end - 1} was committed: Kafka "
+            "has lost what is between, as by an unclean election of a leader, or a crash without copies. When all its "
+            f"nodes are up, forget what was noted (`kafka-consumer-groups.sh --delete-offsets --group "
+            f"{self._writer.name} --topic {self._partition(topic, number).topic}`), and start the tailer again: it "
+            "takes it from the table"
         )
 
     def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:
@@ -229,6 +248,10 @@ def _row_of(message: ReceivedMessage) -> Row:
 
 def _note_of(end: int, last: Row | None = None) -> str:
     return str(end) if last is None else f"{end} {last.transaction_id.hex()} {last.n} {content_crc(last)}"
+
+
+def _tells_of_a_message(note: Note) -> bool:
+    return len(note.text.split()) > 1
 
 
 def _noted(note: Note, where: str) -> tuple[int, Mark | None]:
