@@ -68,17 +68,20 @@ def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, 
     asked = dialog(client, "/topics/page.one/alter")
     assert "The number of queues can only grow" in asked
     settings = {"queues": "4", "write_queues": "2", "read_queues": "2", "ordered_queues": "2", "send_rate_max": ""}
-    settings |= {"permission": "none", "durability": "sync", "unread": "keep", "journal": "on"}
+    settings |= {"permission": "none", "durability": "sync", "unread": "keep", "journal": "on", "message_type": "fifo"}
     asked = dialog(client, "/topics/page.one/alter", **settings)
     assert "Queues: 2 → 4" in asked
     assert "Permission: rw → none" in asked
     assert "Journal: off → on" in asked
+    assert "Takes messages: any → fifo" in asked
     assert "Send rate" not in asked.split('class="fields"')[0]
     assert "Unread" not in asked.split('class="fields"')[0]
     client.post("/topics/page.one/alter", data=settings)
     topic = json_of("topic", "show", "page.one", "--broker", shown.broker.address)
     assert (topic["queues"], topic["read_queues"], topic["permission"]) == (4, 4, "none")
+    assert topic["message_type"] == "fifo"
     assert "on, since" in page(client, "/topics/page.one")
+    assert "with an ordering key" in page(client, "/topics/page.one")
     now = {name: str(topic[name]) for name in ("queues", "write_queues", "read_queues", "ordered_queues")}
     answer = client.post("/topics/page.one/alter", data={**settings, **now, "journal": "off"})
     assert answer.status_code == 204, answer.text
@@ -115,16 +118,12 @@ def test_a_group_is_sought_stopped_and_started(client: httpx2.Client, shown: Sho
     assert "Start delivery" in page(client, "/groups/page-readers")
     client.post("/groups/page-readers/start", data={})
     assert not json_of(*group)["stopped"]
-    client.post(
-        "/groups/page-readers/alter", data={"rate": "5", "retries": "2", "delays": "1s 5s", "poisoned_key": "park"}
-    )
+    settings = {"rate": "5", "retries": "2", "delays": "1s 5s", "poisoned_key": "park", "orderly": "on"}
+    client.post("/groups/page-readers/alter", data=settings)
     found = json_of(*group)
-    assert (found["rate"], found["retries"], found["retry_delays"], found["poisoned_key"]) == (
-        5,
-        2,
-        ["1s", "5s"],
-        "park",
-    )
+    assert (found["rate"], found["retries"], found["retry_delays"]) == (5, 2, ["1s", "5s"])
+    assert (found["poisoned_key"], found["orderly"]) == ("park", True)
+    assert "on the spot, in order" in page(client, "/groups/page-readers")
     assert "soon is not a duration" in client.post("/groups/page-readers/alter", data={"delays": "soon"}).text
     assert "6 messages waiting, 0 in retry" in dialog(client, "/groups/page-readers/delete")
     assert client.get("/groups/nobody").status_code == 404
