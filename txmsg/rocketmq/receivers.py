@@ -113,7 +113,9 @@ class Receivers:
             while True:
                 request.wait_ms = max(0, int((until - clock()) * 1000))
                 brought = await self._receive_once(member, broker, request, renews=renews)
-                received.messages[:] = [each for each in brought if wanted.takes(each[0])]
+                received.messages[:] = (
+                    brought if wanted.sql is None else [each for each in brought if wanted.takes(each[0])]
+                )
                 if received.messages or not brought or clock() >= until:
                     break
                 del request.acks[:]
@@ -124,10 +126,10 @@ class Receivers:
         if renews:
             renewed_until = clock() + RENEWED_S_MAX
             self._held.update((handle, _Held(member, renewed_until)) for _, handle in received.messages)
-        kept = {handle for _, handle in received.messages}
-        if unwanted := [handle for _, handle in brought if handle not in kept]:
+        if len(received.messages) < len(brought):
+            kept = {handle for _, handle in received.messages}
             request = self._request(member, invisible_s)
-            request.acks.extend(handle.receipt for handle in unwanted)
+            request.acks.extend(handle.receipt for _, handle in brought if handle not in kept)
             self._settle_later(broker, request)
         return received
 
