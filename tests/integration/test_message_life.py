@@ -22,9 +22,12 @@ from txmsg.broker.store.halves import Halves
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.checker.policy import ParkReason
 from txmsg.cli.connections import asker
-from txmsg.client import Consumer, Producer
+from txmsg.client import AsyncProducer, Consumer, Producer
+from txmsg.client.channel import Brokers
 from txmsg.errors import OutcomeExpired
 from txmsg.message import Message, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
+from txmsg.wire.v1.txmsg_pb2 import ClientFrame, Hello
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 TOPIC = "order.placed"
 
@@ -84,6 +87,31 @@ def switch_on(broker: BrokerProcess, notify_url: str) -> None:
     with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
         connection.execute("delete from txmsg.cursor using txmsg.consumer_group g where group_id = g.id")
         connection.execute("delete from txmsg.consumer_group")
+
+
+async def test_a_check_that_is_out_when_its_transaction_is_decided_ends_without_an_answer(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    hours = ("--check-timeout-s", "3600", "--check-interval-s", "7200")
+    broker = start_broker("--first-check-s", "0", *hours)
+    await asyncio.to_thread(switch_on, broker, notify_url)
+    brokers = Brokers([broker.address])
+    hello = ClientFrame(hello=Hello(client_id="silent", producer_group="shop", checks_unfenced=True))
+    silent = await brokers.channel(broker.address).stream(Notify.attach, hello, timeout_s=60)
+    async with AsyncProducer(broker.address, group="shop") as shop:
+        half = await shop.half([Message(TOPIC, b"x")])
+        while (frame := await silent.receive()) is not None and not frame.HasField("check"):
+            continue
+        assert frame is not None
+        await shop.end(half, TransactionState.COMMIT)
+    id_ = str(UUID(bytes=frame.check.transaction_id))
+
+    def is_ended() -> bool:
+        return "decided meanwhile" in [event.detail for event in life(broker, id_).events if event.what == "check"]
+
+    await asyncio.to_thread(until, is_ended)
+    silent.close()
+    await brokers.close()
 
 
 def test_the_life_of_messages_is_told_from_the_half_message_to_the_last_acknowledgement(

@@ -161,14 +161,14 @@ def due_half(row: Row, now: datetime, overdue_s: float) -> DueHalf:
 class ScriptedClients:
     """Clients that answer as the test says."""
 
-    answer: Callable[[DueHalf], Awaitable[TransactionState]]
+    answer: Callable[[DueHalf], Awaitable[TransactionState | None]]
     pairs: list[tuple[str, UUID | None]] = field(default_factory=lambda: [("users", None)])
     asked: list[DueHalf] = field(default_factory=list)
 
     def askable(self) -> Sequence[tuple[str, UUID | None]]:
         return self.pairs
 
-    async def ask(self, half: DueHalf) -> TransactionState:
+    async def ask(self, half: DueHalf) -> TransactionState | None:
         self.asked.append(half)
         return await self.answer(half)
 
@@ -207,7 +207,7 @@ class World:
 
     def __init__(
         self,
-        answer: Callable[[DueHalf], Awaitable[TransactionState]],
+        answer: Callable[[DueHalf], Awaitable[TransactionState | None]],
         policies: CheckPolicies | None = None,
         config: CheckLoopConfig | None = None,
     ) -> None:

@@ -91,7 +91,19 @@ async def test_a_client_that_goes_away_counts_as_unknown() -> None:
     assert (world.loop.counts.unknown, world.loop.in_flight) == (1, 0)
 
 
-@pytest.mark.parametrize("nonsense", [None, True, "commit", 1])
+async def test_a_transaction_that_was_decided_meanwhile_needs_no_answer() -> None:
+    async def nothing(half: DueHalf) -> TransactionState | None:
+        return None
+
+    world = World(nothing)
+    world.store.add()
+    assert await world.once() == 1
+    counts = world.loop.counts
+    assert (counts.committed, counts.rolled_back, counts.unknown, world.loop.in_flight) == (0, 0, 0, 0)
+    assert (world.outcomes.commits, world.outcomes.rollbacks) == ([], [])
+
+
+@pytest.mark.parametrize("nonsense", [True, "commit", 1])
 async def test_an_answer_that_is_no_outcome_counts_as_unknown(nonsense: object) -> None:
     async def answers(half: DueHalf) -> TransactionState:
         return nonsense  # type: ignore[return-value]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ class AttachedClient:
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     unanswered: int = 0
     """How often it was asked since its last answer."""
-    asked: dict[TransactionId, asyncio.Future[TransactionState]] = field(default_factory=dict)
+    asked: dict[TransactionId, asyncio.Future[TransactionState | None]] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -57,6 +57,7 @@ class AttachedClients:
         self._tracing = tracing
         self._clients: set[AttachedClient] = set()
         self._journal = journal or Journal()
+        self._asked: dict[bytes, asyncio.Future[TransactionState | None]] = {}
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -87,18 +88,31 @@ class AttachedClients:
         """(producer group, fence id) of all that can be asked now."""
         return list({(client.producer_group, fence) for client in self._clients for fence in client.fences})
 
-    async def ask(self, half: DueHalf) -> TransactionState:
-        """Asks a client that can answer, chosen at random. Raises BrokerUnavailable if there is none."""
+    def decided(self, transaction_ids: Iterable[bytes]) -> None:
+        """These have an outcome: whoever is asked about one of them need not answer any more."""
+        if not self._asked:
+            return
+        for id_bytes in transaction_ids:
+            future = self._asked.get(id_bytes)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    async def ask(self, half: DueHalf) -> TransactionState | None:
+        """Asks a client that can answer, chosen at random. None: the transaction was decided meanwhile.
+
+        Raises BrokerUnavailable if there is none.
+        """
         if self._tracing is None:
             return await self._ask(half)
         with self._tracing.checking(half.group, half.message, half.checks) as span:
             if span is None:
                 return await self._ask(half)
             state = await self._ask(replace(half, trace=span.traceparent))
-            span.answered(state)
+            if state is not None:
+                span.answered(state)
             return state
 
-    async def _ask(self, half: DueHalf) -> TransactionState:
+    async def _ask(self, half: DueHalf) -> TransactionState | None:
         able = self._able(half.group, half.fence_id)
         if not able:
             raise BrokerUnavailable(f"no client of group {half.group!r} is attached that can answer")
@@ -108,14 +122,17 @@ class AttachedClients:
         future = client.asked.get(half.transaction_id)
         if future is None:
             future = client.asked[half.transaction_id] = asyncio.get_running_loop().create_future()
+        self._asked[half.transaction_id.bytes] = future
         answer, asked_at = "no answer", self._journal.now()
         try:
             client.send_check(half)
             state = await future
-            answer = state.name
+            answer = "decided meanwhile" if state is None else state.name
             return state
         finally:
             client.asked.pop(half.transaction_id, None)
+            if self._asked.get(half.transaction_id.bytes) is future:
+                del self._asked[half.transaction_id.bytes]
             self._journal.note_check(
                 half.message.topic,
                 half.transaction_id,

@@ -200,6 +200,7 @@ class Broker:
         )
         self.check_policies = GroupChecks(config, CheckPolicyStore(pool), CheckPolicyStore(admin_pool), self.checks.use)
         service.on_unknown = self.checks.wake
+        service.on_decided = clients.decided
         pool.incarnation.on_end(self.checks.forget)
         # settings at run time
         self.settings = RunTimeSettings(given, SettingStore(pool), SettingStore(admin_pool), self.use)

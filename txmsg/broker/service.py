@@ -6,9 +6,10 @@ Knows no protocol, so that several protocols can share it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import chain
 from uuid import UUID
 
 from txmsg.broker.admission import Admission
@@ -99,6 +100,8 @@ class NotifyService:
     """Encrypts the bodies of erasable topics."""
     on_unknown: Callable[[], None] | None = None
     """Called when a client reports UNKNOWN for a transaction, so that it is checked soon."""
+    on_decided: Callable[[Iterable[bytes]], None] | None = None
+    """Told the transactions whose outcome is on disk: they need no check any more."""
 
     async def send(
         self,
@@ -229,6 +232,8 @@ class NotifyService:
         problems |= _errors_of(await self.writer.write(batch, 40 * len(ends)), ends, batch.commit)
         if unknown and self.on_unknown is not None:
             self.on_unknown()
+        if self.on_decided is not None:
+            self.on_decided(id_bytes for id_bytes in chain(batch.commit, batch.rollback) if id_bytes not in problems)
         committed, rolled_back = len(batch.commit), len(batch.rollback)
         if problems:
             committed -= sum(transaction_id in problems for transaction_id in batch.commit)

@@ -312,7 +312,9 @@ class CheckLoop:
     async def _check(self, half: DueHalf) -> None:
         """The root of one check's task: nothing that goes wrong in it reaches the loop or another check."""
         try:
-            await self._settle(half, await self._answer(half))
+            answer = await self._answer(half)
+            if answer is not None:
+                await self._settle(half, answer)
         except OutcomeConflict:
             _log.exception(
                 "check.contradicted",
@@ -337,8 +339,8 @@ class CheckLoop:
             if self._in_flight == self._resume_at:
                 self._wake.set()
 
-    async def _answer(self, half: DueHalf) -> TransactionState:
-        """The client's answer; UNKNOWN if it raises, takes too long or answers nonsense."""
+    async def _answer(self, half: DueHalf) -> TransactionState | None:
+        """The client's answer; UNKNOWN if it raises, takes too long or answers nonsense; None: nobody needs one."""
         self.counts.asked += 1
         timeout_s = self._policies.of(half.group).answer_timeout_s
         ask = asyncio.ensure_future(self._clients.ask(half))
@@ -352,7 +354,7 @@ class CheckLoop:
             why = f"no answer within {timeout_s:g} s" if not in_time else "the client went away"
         elif (error := ask.exception()) is not None:
             why = repr(error)
-        elif isinstance(answer := ask.result(), TransactionState):
+        elif (answer := ask.result()) is None or isinstance(answer, TransactionState):
             return answer
         else:
             why = f"{answer!r} is not a TransactionState"

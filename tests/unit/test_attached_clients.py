@@ -1,0 +1,57 @@
+"""Checks that are out at clients, and outcomes that arrive by other ways meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tests.waiting import until_async
+from txmsg.broker.clients import AttachedClient, AttachedClients
+from txmsg.broker.service import NotifyService
+from txmsg.broker.store.batch import Batch
+from txmsg.checker.ports import DueHalf
+from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
+
+
+class Storing:
+    """A writer that stores all outcomes but one."""
+
+    def __init__(self, refused: bytes) -> None:
+        self._refused = refused
+
+    async def write(self, batch: Batch, _: int) -> Mapping[bytes, str]:
+        return {self._refused: "expired"} if self._refused in batch.commit else {}
+
+
+def _half() -> DueHalf:
+    return DueHalf(
+        transaction_id=new_transaction_id(),
+        group="shop",
+        fence_id=None,
+        checks=1,
+        age_s=6,
+        overdue_s=0,
+        message=ReceivedMessage("orders", b"x"),
+    )
+
+
+async def test_an_outcome_that_another_client_tells_ends_the_check_that_is_out() -> None:
+    clients, sent = AttachedClients(), list[DueHalf]()
+    silent = AttachedClient("silent", "shop", frozenset({None}), sent.append)
+    clients.attach(silent)
+    committed, rolled_back, refused, answered = halves = [_half() for _ in range(4)]
+    nothing, writer = cast(Any, None), cast(Any, Storing(refused.transaction_id.bytes))
+    service = NotifyService(nothing, nothing, writer, on_decided=clients.decided)
+    checks = [asyncio.create_task(clients.ask(half)) for half in halves]
+    await until_async(lambda: len(sent) == len(halves))
+    await service.end(
+        commit=[committed.transaction_id.bytes, refused.transaction_id.bytes],
+        rollback=[rolled_back.transaction_id.bytes],
+    )
+    assert [await checks[0], await checks[1]] == [None, None]
+    for half in (refused, answered):  # what was not stored has to be answered
+        silent.answer(half.transaction_id, TransactionState.COMMIT)
+    assert [await checks[2], await checks[3]] == [TransactionState.COMMIT] * 2
+    silent.answer(committed.transaction_id, TransactionState.ROLLBACK)  # too late: nobody listens
+    await service.end(commit=[committed.transaction_id.bytes])
