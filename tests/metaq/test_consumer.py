@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -357,6 +357,26 @@ async def test_a_seek_from_outside_moves_a_member_that_runs(tmp_path: Path) -> N
             access.seek("g", {T0: 2})
             await until_async(lambda: seen.offsets == {0: [0, 1, 2, 3, 2, 3]})
         assert stored(tmp_path, "g") == {T0: 4}
+
+
+async def test_a_close_leaves_no_task_behind(tmp_path: Path) -> None:
+    """Also when the consumer waits for its handlers to have done something: asyncio would complain of the task."""
+
+    class Room(asyncio.Event):
+        async def wait(self) -> Literal[True]:
+            is_waiting.set()
+            return await super().wait()
+
+    is_waiting = asyncio.Event()
+    before = asyncio.all_tasks()
+    with Log(tmp_path):
+        consumer = AsyncLogConsumer(tmp_path, "g")
+        consumer.subscribe("t")(Seen())
+        async with consumer:
+            consumer._workers.room = Room()
+            async with asyncio.timeout(WAIT_S):
+                await is_waiting.wait()
+    assert asyncio.all_tasks() == before
 
 
 async def test_a_close_waits_for_the_handler_and_only_so_long(tmp_path: Path) -> None:

@@ -236,9 +236,9 @@ class AsyncLogConsumer(AsyncLifecycle):
             self._polls.ready.set()
         if not ready and not self._fetcher.has_waited:
             self._workers.room.clear()
-            with_room = asyncio.create_task(self._workers.room.wait())
-            await asyncio.wait([with_room], timeout=_IDLE_S)
-            with_room.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_IDLE_S):
+                    await self._workers.room.wait()
 
     def _on_ready(self, lane: Lane) -> None:
         if self._subscriptions.handlers:
