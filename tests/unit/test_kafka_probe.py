@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from txmsg.errors import TxmsgError
+from txmsg.errors import BrokerUnavailable
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
@@ -77,9 +77,9 @@ def test_a_partition_that_holds_markers_only_has_no_record() -> None:
 
 
 def test_what_is_at_no_end_in_time_is_not_taken_for_empty() -> None:
-    with pytest.raises(TxmsgError):
+    with pytest.raises(BrokerUnavailable):
         probe(end(0)).first({P0: 0}, {P0: 3})
-    with pytest.raises(TxmsgError):
+    with pytest.raises(BrokerUnavailable):  # a tailer that starts tries again, and does not end
         probe(Told(0, KafkaError._AUTO_OFFSET_RESET)).first({P0: 0}, {P0: 3})
 
 

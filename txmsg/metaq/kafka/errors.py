@@ -34,6 +34,8 @@ _KINDS: Final = _table(
     {
         BrokerUnavailable: (
             "_ALL_BROKERS_DOWN",
+            "_AUTO_OFFSET_RESET",  # who looks at single places may be told so by a node that is late
+            "_DESTROY_BROKER",
             "_RESOLVE",
             "_SSL",
             "_TIMED_OUT",
