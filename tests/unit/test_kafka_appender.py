@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, OutcomeUnknown
 from txmsg.metaq.access import ColumnsFor
 from txmsg.metaq.format.frame import Columns
 from txmsg.metaq.kafka.appender import Appender
@@ -52,6 +52,32 @@ def test_a_call_whose_records_were_reported_to_another_does_not_poll_for_more() 
     appender._polling = polling
     assert appender.append([ColumnsFor("t", 0, Columns([b"x", b"y"], [5000]))]) == [[0, 1]]
     assert producer.poll_count == 0
+
+
+def appended(*offsets: int) -> list[list[int]]:
+    """What a call returns whose records were reported at these offsets."""
+    left = list(offsets)
+
+    class Reporting(Producer):
+        def produce(self, *_: object, on_delivery: Callable[[None, Message], None], **__: object) -> None:
+            on_delivery(None, Message(offset=left.pop(0)))
+
+    class Fake(Clients):
+        def producer(self, **_: object) -> Any:
+            return Reporting()
+
+    topics: Any = None
+    appender = Appender(Fake(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1), topics)
+    appender._partitions["t"] = 1
+    return appender.append([ColumnsFor("t", 0, Columns([b"x"] * len(offsets), [5000]))])
+
+
+def test_offsets_whose_confirmation_was_lost_are_told_by_those_beside_them() -> None:
+    assert appended(7, 8, 9) == [[7, 8, 9]]
+    assert appended(OFFSET_INVALID, OFFSET_INVALID, 9) == [[7, 8, 9]]
+    assert appended(7, OFFSET_INVALID, OFFSET_INVALID) == [[7, 8, 9]]
+    with pytest.raises(OutcomeUnknown, match="at which offsets was lost"):
+        appended(OFFSET_INVALID, OFFSET_INVALID)
 
 
 class Admin:

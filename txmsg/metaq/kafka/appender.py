@@ -44,9 +44,23 @@ class _Delivery:
         """Called by librdkafka for each record, in their order."""
         self.left -= 1
         if error is None:
-            self.offsets.append(record.offset() or 0)
+            offset = record.offset()
+            self.offsets.append(-1 if offset is None else offset)
         else:
             self.error = self.error or error
+
+    def places(self) -> list[int] | None:
+        """The offsets of its records, if that of one is known.
+
+        A confirmation that was lost comes with that of a later record, and tells no offset. Records of a call follow
+        each other.
+        """
+        known = next((place for place, offset in enumerate(self.offsets) if offset >= 0), None)
+        if known is None:
+            return None
+        return [
+            offset if offset >= 0 else self.offsets[known] + place - known for place, offset in enumerate(self.offsets)
+        ]
 
     def fail(self, error: KafkaError, count: int) -> None:
         """So many were not even sent."""
@@ -90,10 +104,17 @@ class Appender:
                 raise OutcomeUnknown(
                     f"Kafka's client has not reported what became of messages to {self._clients.address}"
                 )
+        found: list[list[int]] = []
         for name, delivery in zip(names, deliveries, strict=True):
             if delivery.error is not None:
                 self._raise(name, delivery.error, deliveries)
-        return [delivery.offsets for delivery in deliveries]
+            if (places := delivery.places()) is None:
+                raise OutcomeUnknown(
+                    f"messages were appended to topic {name} of {self._clients.address}, but at which offsets was lost "
+                    "with a connection: read the end of the queue"
+                )
+            found.append(places)
+        return found
 
     def _require(self, name: str, batch: ColumnsFor) -> None:
         """Makes a queue be there."""

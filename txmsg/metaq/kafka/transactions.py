@@ -179,7 +179,7 @@ class TransactionalWriter:
         topic, number, offset = message.topic(), message.partition(), message.offset()
         if error is not None:
             self._failed = error
-        elif topic is not None and number is not None and offset is not None and offset >= 0:
+        elif topic is not None and number is not None and offset is not None:
             # Else the confirmation was lost, and came with that of a later record, which tells no offset.
             self._positions[Partition(topic, number)] = offset + 1
 
