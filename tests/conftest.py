@@ -34,8 +34,8 @@ from tests import kafka_server, mariadb_server, prestarted
 from tests.broker_process import BrokerProcess
 from tests.kafka_server import ExternalKafka, Kafka, PrivateKafka
 from tests.mariadb_server import MariaDBServer, PrivateMariaDB
+from tests.memory_postgres import MemoryPostgres
 from txmsg.broker import migrate
-from txmsg.embedded import EmbeddedPostgres
 
 # A busy machine is no defect of what is tested, nor of how its examples are made.
 _PROFILE = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -61,7 +61,7 @@ _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 3 * 1024**3
 """More than the servers of all processes of a run take."""
 _SMALL_LOG = {"wal_compression": "off", "min_wal_size": "80MB", "max_wal_size": "256MB"}
-"""For a server in memory: to compress its log of each copy of a database would cost more than the copy."""
+"""For a server in memory: to compress its log would cost more than to keep it."""
 
 
 class PostgresServer(Protocol):
@@ -250,7 +250,7 @@ def postgres(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Postg
     """
     chosen: str = request.config.getoption("--postgres")
     if chosen == "embedded":
-        with EmbeddedPostgres(memory_dir / "postgres") as server:
+        with MemoryPostgres(memory_dir / "postgres") as server:
             _set(server, fsync="off", **_SMALL_LOG)
             yield server
     elif chosen == "testcontainers":
@@ -266,7 +266,7 @@ def postgres(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Postg
 @pytest.fixture
 def fsync(postgres: PostgresServer) -> Iterator[None]:
     """The server runs with fsync, as it does for users: for tests of what judges its settings."""
-    if not isinstance(postgres, EmbeddedPostgres):
+    if not isinstance(postgres, MemoryPostgres):
         yield
         return
     _set(postgres, fsync="on")
@@ -274,7 +274,7 @@ def fsync(postgres: PostgresServer) -> Iterator[None]:
     _set(postgres, fsync="off")
 
 
-def _set(server: EmbeddedPostgres, **settings: str) -> None:
+def _set(server: MemoryPostgres, **settings: str) -> None:
     """Returns when sessions that begin now see it."""
     with psycopg.connect(server.url("postgres"), autocommit=True, connect_timeout=10) as connection:
         for name, value in settings.items():

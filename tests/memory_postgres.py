@@ -1,0 +1,42 @@
+"""The embedded PostgreSQL as tests share it: in memory, without fsync, with a database for each test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from txmsg.embedded import EmbeddedPostgres
+
+
+class MemoryPostgres(EmbeddedPostgres):
+    """Makes and drops databases by one session, and copies their files: half of what EmbeddedPostgres takes for it.
+
+    A checkpoint on each side, which the latter avoids, costs nothing where nothing is written to a disk.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__(data_dir)
+        self._session: psycopg.Connection[Any] | None = None
+
+    def stop(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        super().stop()
+
+    def create_database(self, name: str = "txmsg", *, template: str | None = None) -> str:
+        """A new one."""
+        statement = sql.SQL("create database {} template {} strategy file_copy")
+        self._execute(statement.format(sql.Identifier(name), sql.Identifier(template or "template0")))
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drops the database and ends its connections. Idempotent."""
+        self._execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+    def _execute(self, statement: sql.Composed) -> None:
+        if self._session is None:
+            self._session = psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=10)
+        self._session.execute(statement)
