@@ -54,8 +54,8 @@ StartBroker = Callable[..., BrokerProcess]
 _numbers = itertools.count(1)
 _CHILDREN_END_S_MAX = 60.0
 _RELOAD_S_MAX = 60.0
-_SHARED = {"spark", "kafka", "kafka_cluster"}
-"""Fixtures that start a JVM, or several."""
+_SHARED = ({"spark", "kafka", "kafka_cluster"}, {"browser"})
+"""Fixtures that start a JVM, or several; and that which starts a browser."""
 _RUN_DIR = "TXMSG_TESTS_RUN_DIR"
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 3 * 1024**3
@@ -179,19 +179,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first, some of it in each process: begun last, it would run on when all else is done.
 
     Tests that share a Spark or a Kafka come first in one process, where none is taken from it: another would start one,
-    too.
+    too. Those that share a browser do so in another process.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    shared = [each for each in items if _SHARED.intersection(getattr(each, "fixturenames", ()))]
-    others = [each for each in items if each not in shared]
-    long = [other for other in others if other.get_closest_marker("takes_long")]
-    rest = [other for other in others if not other.get_closest_marker("takes_long")]
+    shared: list[list[pytest.Item]] = [[] for _ in _SHARED]
+    long: list[pytest.Item] = []
+    rest: list[pytest.Item] = []
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        of_group = [group for group, fixtures in zip(shared, _SHARED, strict=True) if fixtures.intersection(names)]
+        (of_group or [long if item.get_closest_marker("takes_long") else rest])[0].append(item)
+    first = [long[place::processes] for place in range(processes)]
+    for number, group in enumerate(shared):
+        place = number % processes
+        first[place] = group + first[place]
     ordered: list[pytest.Item] = []
     for place in range(processes):  # the scheduler deals out even parts, one after the other
         share = (len(items) - len(ordered)) // (processes - place)
-        first = long[place::processes] if place else shared + long[place::processes]
-        room = max(0, share - len(first))
-        ordered += first + rest[:room]
+        room = max(0, share - len(first[place]))
+        ordered += first[place] + rest[:room]
         del rest[:room]
     items[:] = ordered + rest
 
