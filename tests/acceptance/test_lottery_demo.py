@@ -27,6 +27,7 @@ def play(*options: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_each_user_gets_one_ticket_though_a_page_a_printer_and_the_broker_are_killed(tmp_path: Path) -> None:
     drawn = tmp_path / "lottery.png"

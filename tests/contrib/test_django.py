@@ -57,9 +57,7 @@ def played(shop: Shop, scene: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    "database_of_shop", ["sqlite", "postgresql", pytest.param("mariadb", marks=_LONG)], indirect=True
-)
+@pytest.mark.parametrize("database_of_shop", SERVERS_LONG, indirect=True)
 def test_messages_share_the_fate_of_transactions_of_each_kind(
     shop: Shop, database_of_shop: str | None, notify_url: str
 ) -> None:
@@ -73,7 +71,7 @@ def test_messages_share_the_fate_of_transactions_of_each_kind(
 
 
 @pytest.mark.parametrize("database_of_shop", SERVERS_LONG, indirect=True)
-@pytest.mark.parametrize("scene", ["die_before_the_commit", "die_after_the_commit"])
+@pytest.mark.parametrize("scene", [pytest.param("die_before_the_commit", marks=_LONG), "die_after_the_commit"])
 def test_a_process_that_dies_leaves_neither_or_both(shop: Shop, scene: str, notify_url: str) -> None:
     shop.python(str(SCENES), scene, ends_with=9)
     assert half_count(notify_url) == 1
@@ -82,7 +80,8 @@ def test_a_process_that_dies_leaves_neither_or_both(shop: Shop, scene: str, noti
     assert keys_of(notify_url) == ([22] if scene == "die_after_the_commit" else [])
 
 
-@pytest.mark.parametrize("database_of_shop", SERVERS_LONG, indirect=True)
+@_LONG  # tests/integration/transactional/test_outbox.py has each step
+@pytest.mark.parametrize("database_of_shop", ["sqlite", "postgresql", "mariadb"], indirect=True)
 def test_while_no_broker_answers_messages_are_kept_and_relayed_later(
     shop: Shop, broker: BrokerProcess, notify_url: str
 ) -> None:
@@ -117,6 +116,7 @@ class serving:  # noqa: N801 - it reads as what it does
         assert self._process.returncode == 0
 
 
+@_LONG
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
 def test_a_worker_handles_until_it_is_told_to_end(shop: Shop, notify_url: str) -> None:
     assert played(shop, "all_kinds")
@@ -137,6 +137,7 @@ def test_a_worker_handles_until_it_is_told_to_end(shop: Shop, notify_url: str) -
     assert printed.splitlines()[:2] == ["group mailer reads order.placed", "receiving; end with Ctrl-C"]
 
 
+@_LONG
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
 def test_wrong_uses_are_named(shop: Shop) -> None:
     assert "no handler is of group 'mailr': there are mailer" in shop.manage("txmsg_worker", "mailr", ends_with=1)

@@ -12,7 +12,9 @@ from tests.broker_process import BrokerProcess
 from tests.forks.programs import WITHOUT_UVLOOP, run
 from tests.integration.client_harness import half_count, message_count
 
-LOOPS = pytest.mark.parametrize("before", ["", WITHOUT_UVLOOP], ids=["uvloop", "asyncio"])
+LOOPS = pytest.mark.parametrize(
+    "before", [pytest.param("", id="uvloop"), pytest.param(WITHOUT_UVLOOP, id="asyncio", marks=pytest.mark.long)]
+)
 
 
 @LOOPS
@@ -117,7 +119,13 @@ def test_a_transaction_under_way_is_committed_by_the_parent(broker: BrokerProces
     assert (message_count(notify_url), half_count(notify_url)) == (11, 0)
 
 
-@pytest.mark.parametrize("factory", ["None", "__import__('uvloop').new_event_loop"], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize(
+    "factory",
+    [
+        pytest.param("None", id="asyncio"),
+        pytest.param("__import__('uvloop').new_event_loop", id="uvloop", marks=pytest.mark.long),
+    ],
+)
 def test_an_async_producer_belongs_to_the_loop_that_a_child_uses_it_on(
     broker: BrokerProcess, notify_url: str, factory: str
 ) -> None:

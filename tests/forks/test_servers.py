@@ -12,6 +12,8 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import pytest
+
 from tests.broker_process import BrokerProcess
 from tests.forks.programs import RUN_S_MAX, lines_of
 from tests.integration.client_harness import message_count
@@ -88,6 +90,7 @@ def test_gunicorn_that_sent_before_it_forked(broker: BrokerProcess, notify_url: 
     assert message_count(notify_url) == len(sent) + 2
 
 
+@pytest.mark.long
 def test_uvicorn_with_several_workers(broker: BrokerProcess, notify_url: str, tmp_path: Path) -> None:
     program = """
         import os
@@ -113,6 +116,7 @@ def test_uvicorn_with_several_workers(broker: BrokerProcess, notify_url: str, tm
     assert message_count(notify_url) == len(sent)
 
 
+@pytest.mark.long
 def test_a_prefork_worker_of_celery_whose_parent_has_sent(
     broker: BrokerProcess, notify_url: str, tmp_path: Path
 ) -> None:

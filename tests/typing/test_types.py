@@ -14,6 +14,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 import txmsg
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,10 +77,12 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.long  # `make lint` checks all that is ours
 def test_mypy_finds_the_mistakes_of_users_and_nothing_else() -> None:
     assert mypy() == expected("mypy")
 
 
+@pytest.mark.long
 def test_pyright_finds_the_mistakes_of_users_and_nothing_else() -> None:
     assert pyright() == expected("pyright")
 
