@@ -57,7 +57,7 @@ class Up:
         for address in (self.broker, self.metaq):
             host, _, port = address.rpartition(":")
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection((host, int(port)), timeout=5).close()
+                socket.create_connection((host, int(port)), timeout=60).close()
         until(lambda: not EmbeddedPostgres(self.root / "pg").running)
 
 

@@ -32,7 +32,7 @@ async def test_a_page_hears_of_the_server_while_it_waits_and_while_it_is_read(mo
 
     view = View(path="", section="", template="", read=read, every_s=3600.0)
     live = Live()
-    async with asyncio.timeout(20), aclosing(live.events(("key",), view, _LOOK, _render, lambda: True)) as events:  # type: ignore[type-var]
+    async with asyncio.timeout(60), aclosing(live.events(("key",), view, _LOOK, _render, lambda: True)) as events:  # type: ignore[type-var]
         assert [await anext(events) for _ in range(3)] == [b"retry: 1000\n\n", _SAME, _SAME]
         may_read.set()
         while (event := await anext(events)) == _SAME:
@@ -51,7 +51,7 @@ async def test_a_stream_ends_when_its_visitor_has_logged_out(monkeypatch: pytest
 
     is_open = True
     view = View(path="", section="", template="", read=read, every_s=0.02)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         events = Live().events(("key",), view, _LOOK, _render, lambda: is_open)
         assert await anext(events) == b"retry: 1000\n\n"
         assert b"data: x" in await anext(events)
@@ -69,7 +69,7 @@ async def test_visitors_with_other_rights_share_nothing(monkeypatch: pytest.Monk
 
     view = View(path="", section="", template="", read=read, every_s=3600.0)
     live = Live()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for key in (("a", "/"), ("a", "/"), ("b", "/")):
             events = live.events(key, view, _LOOK, _render, lambda: True)
             await anext(events)

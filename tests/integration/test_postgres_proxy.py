@@ -65,7 +65,7 @@ def test_pipelines_binary_results_copy_and_cancellation_pass(proxy: PostgresProx
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute("select pg_sleep(60)")
         is_cancelled.set()
-        cancelling.join(10)
+        cancelling.join(60)
 
 
 def test_the_text_of_a_prepared_statement_is_known_at_each_execution(proxy: PostgresProxy) -> None:
@@ -141,7 +141,7 @@ def test_a_held_request_waits_for_release_while_other_connections_go_on(
     assert count() == 1
     proxy.release()
     proxy.wait_for("commit", after=held.number)
-    inserting.join(10)
+    inserting.join(60)
     assert count() == 2
 
 

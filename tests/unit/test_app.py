@@ -481,7 +481,7 @@ async def test_results_of_gather_refuse_their_messages_whatever_kind_they_are() 
 async def test_a_stop_while_it_starts_ends_it_and_a_second_start_does_not() -> None:
     app = Txmsg()
     app.on_startup(app.stop)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await app.run_async()
     running = asyncio.create_task(Txmsg.run_async(again := Txmsg(), started=(started := asyncio.Event()).set))
     await started.wait()
@@ -505,7 +505,7 @@ async def test_hooks_are_left_in_the_task_that_entered_them() -> None:
         seen.append(asyncio.current_task() is task)
         await app.close()  # does not wait for itself
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with app:
             assert var.get() == "in"
         app.on_startup(app.stop)
@@ -527,7 +527,7 @@ async def test_a_second_close_waits_for_the_first_one() -> None:
         await app.close()
         seen.append("closed")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await app.start()
         first = asyncio.create_task(app.close())
         await entered.wait()

@@ -409,4 +409,4 @@ async def test_a_paused_link_asks_for_nothing_returns_what_is_on_its_way_and_goe
     await asked.get()
     link.stop()
     broker.poll_gate.set()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 60)

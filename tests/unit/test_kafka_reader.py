@@ -111,11 +111,11 @@ def test_a_client_that_gives_nothing_though_more_is_there_is_replaced(monkeypatc
 
 def test_a_queue_that_was_paused_is_read_after_a_seek(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock", "log_level": 0})
-    producer.list_topics("t", timeout=5.0)
-    [node] = producer.list_topics(timeout=5.0).brokers.values()
+    producer.list_topics("t", timeout=60.0)
+    [node] = producer.list_topics(timeout=60.0).brokers.values()
     for number in range(400):
         producer.produce("t", b"%06d" % number + b"x" * 1500, partition=0)
-    assert producer.flush(10.0) == 0
+    assert producer.flush(60.0) == 0
     monkeypatch.setattr(reader_module, "_LANE_BYTES_MAX", 100_000)
     log = KafkaLog(parse_address(f"kafka://{node.host}:{node.port}"), {}, timeout_s=5.0)
 

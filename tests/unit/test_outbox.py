@@ -33,7 +33,7 @@ from txmsg.message import Message, TransactionState, new_transaction_id
 from txmsg.tables import create_tables, fence_table, outbox_table
 
 GROUP = "shop"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class PlayedBroker:

@@ -70,7 +70,7 @@ def test_faults_of_asyncio(txmsg_broker: Broker, txmsg_clock: Clock) -> None:
             while not txmsg_broker.messages("halves"):
                 await asyncio.sleep(0.01)
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), 60))
     assert len(txmsg_broker.messages("plain")) == 1
 """
 
