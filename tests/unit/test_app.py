@@ -28,6 +28,7 @@ from txmsg.client.consumer import Consumer
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.runtime.reason import text_of
+from txmsg.runtime.user_function import in_handler
 from txmsg.typed.topic import Topic
 
 MESSAGE = ReceivedMessage("t", b"{}", key="k", headers={"a": "b"})
@@ -333,8 +334,55 @@ def test_what_a_handler_in_a_process_logs_is_logged_here_and_its_dependencies_ma
     assert (vars(record)["why"], vars(record)["items"]) == ("Unmade('ab')", ["k"])
     assert vars(record)["lock"].startswith("<unlocked")
     assert record.process != os.getpid()
+
+
+class Threshold:
+    """A dependency with a value of its own: another process has another object."""
+
+    def __call__(self) -> int:
+        return 3
+
+
+def local() -> tuple[type, Callable[[], int]]:
+    @dataclass
+    class Local:
+        n: int
+
+    return Local, lambda: 3
+
+
+LOCAL, CLOSURE = local()
+
+
+@pytest.mark.parametrize(
+    ("payload_type", "overrides", "said"),
+    [
+        (None, {number: CLOSURE}, "what stands in for a dependency of compute"),
+        (None, {number: Threshold()}, "what stands in for a dependency of compute"),
+        (None, {CLOSURE: number}, "a dependency of compute.* that is overridden"),
+        (None, {Threshold(): number}, "a dependency of compute.* that is overridden"),
+        (LOCAL, {}, "the type of the payloads of compute"),
+    ],
+)
+def test_what_another_process_could_not_find_is_refused_before_it_handles(
+    payload_type: type | None, overrides: Any, said: str
+) -> None:
+    with pytest.raises(MisuseError, match=rf"{said}.* is .*could not import there"):
+        Processes(compute, payload_type, overrides)
+
+
+async def test_a_start_refuses_a_stand_in_that_another_process_could_not_find() -> None:
+    app = Txmsg("localhost:1", group="g")
+    app.on_startup(lambda: seen.append("started"))
+
+    @app.subscribe("t")
+    def other(message: ReceivedMessage) -> None: ...
+
+    app.subscribe("computed", runs_in="processes")(compute)
+    app.dependency_overrides[number] = CLOSURE
     with pytest.raises(MisuseError, match="could not import there"):
-        Processes(compute, overrides={number: lambda: 3})
+        await app.start()
+    assert seen == []
 
 
 def test_an_idle_process_that_died_costs_no_message_and_sigterm_is_left_to_the_parent() -> None:
@@ -536,6 +584,77 @@ async def test_a_second_close_waits_for_the_first_one() -> None:
         go_on.set()
         await asyncio.gather(first, second)
     assert seen == ["left", "closed"]
+
+
+async def test_a_close_while_it_starts_closes_it_in_the_task_that_starts_it() -> None:
+    app = Txmsg()
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.lifespan
+    async def around() -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        entered.set()
+        await go_on.wait()
+        yield
+        assert asyncio.current_task() is task
+        seen.append("left")
+
+    async def close() -> None:
+        await app.close()
+        seen.append("closed")
+
+    async with asyncio.timeout(60):
+        starting = asyncio.create_task(app.start())
+        await entered.wait()
+        closing = [asyncio.create_task(close()) for _ in range(2)]
+        await asyncio.sleep(0)  # they have called
+        go_on.set()
+        await asyncio.gather(starting, *closing)
+        assert seen == ["left", "closed", "closed"]
+        await app.start()  # what was wanted of the start before is over
+        assert len(seen) == 3
+        await app.close()
+
+
+async def test_a_hook_that_closes_while_it_starts_does_not_wait_for_itself() -> None:
+    app = Txmsg()
+    app.on_startup(app.close)
+    app.on_startup(lambda: seen.append("started"))
+    app.on_shutdown(lambda: seen.append("left"))
+    async with asyncio.timeout(60):
+        async with app:
+            assert seen == ["started", "left"]
+        await app.run_async()
+    assert seen == ["started", "left"] * 2
+
+
+async def test_what_hooks_raise_when_a_handler_closes_is_logged_and_raised_for_the_owner(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = Txmsg()
+    app.on_shutdown(lambda: 1 / 0)
+    app.on_shutdown(app.close)  # by the task that closes, which does not wait for itself
+    begun = asyncio.Event()
+
+    @app.on_shutdown
+    async def begin() -> None:
+        begun.set()
+
+    async def run() -> None:
+        async with app:
+            in_handler.set(True)
+            for _ in range(2):
+                await app.close()
+            in_handler.set(False)
+            await begun.wait()
+
+    async with asyncio.timeout(60):
+        with pytest.raises(ZeroDivisionError):
+            await run()
+        await app.close()  # it was told
+    (told,) = [each for each in caplog.records if "closing the application" in each.getMessage()]
+    assert told.exc_info is not None
+    assert told.exc_info[0] is ZeroDivisionError
 
 
 async def test_each_hook_at_the_end_is_called_though_another_one_fails() -> None:

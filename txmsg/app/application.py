@@ -24,6 +24,7 @@ from txmsg.client.schemas import register_schemas
 from txmsg.consumer.lifecycle import CLOSE_TIMEOUT_S_MAX
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import renew_in_children
+from txmsg.logs import EventLog
 from txmsg.metrics.figures import Figures
 from txmsg.runtime import loops
 from txmsg.runtime.durations import Seconds, check_seconds
@@ -40,6 +41,8 @@ from txmsg.wire.tls import TlsChoice
 if TYPE_CHECKING:
     from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
+
+_log = EventLog(__name__)
 
 S = TypeVar("S", bound=OnSend)
 F = TypeVar("F", bound=Callable[[], Any])
@@ -112,10 +115,14 @@ class Txmsg(Router):
         """What is to be closed; None before the start and after the close."""
         self._consumers: list[tuple[Subscription, AsyncConsumer]] = []
         """Of the last start: what they have counted is still asked for when they have ended."""
-        self._is_starting = False
+        self._starting: tuple[asyncio.Task[Any] | None, asyncio.Event] | None = None
+        """Who starts it, and what is set when that is done."""
+        self._is_closed_early = False
+        """Whether `close` was called while it starts: then the start closes it at its end."""
         self._closing: tuple[asyncio.Task[Any] | None, asyncio.Event] | None = None
         """Who closes it, and what is set when that is done."""
-        self._closing_for_handler: asyncio.Task[None] | None = None
+        self._closed_by_handler: asyncio.Task[Exception | None] | None = None
+        """Closes it, or has, because a handler asked for it."""
         self._thread: LoopThread | None = None
         self._stop: Callable[[], object] | None = None
         """Ends `run_async`, from any thread."""
@@ -211,16 +218,22 @@ class Txmsg(Router):
     async def start(self) -> Self:
         """Enters its hooks, starts its producers, and begins to receive, on this loop.
 
-        Does not wait for brokers that cannot be reached. Raises MisuseError for a group without a handler.
+        Does not wait for brokers that cannot be reached. Raises MisuseError for a group without a handler. If it is
+        closed meanwhile, by a hook or a first message's handler, it has ended again when this returns.
         """
-        if self._running is not None or self._is_starting or self._closing is not None:
+        if self._running is not None or self._starting is not None or self._closing is not None:
             raise MisuseError(_RUNS_ALREADY)
         chosen = self.chosen()
-        self._is_starting = True
+        self._starting = asyncio.current_task(), (ended := asyncio.Event())
+        self._is_closed_early = False
+        self._closed_by_handler = None
         try:
             self._running = await self._started(chosen)
         finally:
-            self._is_starting = False
+            self._starting = None
+            ended.set()
+        if self._is_closed_early:
+            await self._close()
         return self
 
     async def _started(self, chosen: Sequence[Subscription]) -> AsyncExitStack:
@@ -282,18 +295,41 @@ class Txmsg(Router):
     async def close(self) -> None:
         """Stops receiving, lets handlers finish for up to close_timeout_s, sends what waits, leaves the hooks.
 
-        On the loop that it was started on. Closing twice, or before a start, is fine. Called by a handler, it begins to
-        close and returns at once, and `run` ends.
+        On the loop that it was started on. Closing twice, or before a start, is fine; while it starts, the start goes
+        on and closes it at its end. Called by a handler, it begins to close and returns at once, and `run` ends; what
+        its hooks raise then is logged, and raised by the next call of another one than a handler.
         """
         self.stop()
-        if not in_handler.get():
+        if in_handler.get():
+            if self._stop is None and self._closed_by_handler is None:  # else `run` closes
+                self._closed_by_handler = asyncio.create_task(self._close_for_handler(), name="txmsg-close-application")
+            return
+        await self._close()
+        by_handler = self._closed_by_handler
+        if by_handler is None or by_handler is asyncio.current_task():  # then a hook calls
+            return
+        self._closed_by_handler = None
+        if (error := await asyncio.shield(by_handler)) is not None:
+            raise error
+
+    async def _close_for_handler(self) -> Exception | None:
+        """Closes; what it raised, for the owner of the application: nobody awaits a handler's call."""
+        try:
             await self._close()
-        elif self._stop is None:  # else `run` closes
-            self._closing_for_handler = asyncio.create_task(self._close(), name="txmsg-close-application")
+        except Exception as exc:  # noqa: BLE001 - the root of a task; the user's hooks
+            _log.exception("app.close_failed", "closing the application, as a handler asked for, failed")
+            return exc
+        return None
 
     async def _close(self) -> None:
         """In the caller's task, which has entered the hooks: what they set and open may have to be left there."""
         in_handler.set(False)  # of this task: if a handler began it, it waits for that one, too
+        if self._starting is not None:
+            task, started = self._starting
+            self._is_closed_early = self._stop is None  # else `run` closes
+            if task is asyncio.current_task():  # a hook calls
+                return
+            await started.wait()
         if self._closing is not None:
             task, ended = self._closing
             if task is not asyncio.current_task():  # else a hook calls
@@ -306,7 +342,7 @@ class Txmsg(Router):
         try:
             await running.aclose()
         finally:
-            self._closing = self._closing_for_handler = None
+            self._closing = None
             ended.set()
 
     async def __aenter__(self) -> Self:
@@ -375,7 +411,7 @@ class Txmsg(Router):
         """Stops delivery to a group in all processes, until `start_group`; as `txmsg group stop` does.
 
         What is held is still handled. Brokers stop within two seconds. The application's user must be allowed to
-        administer the group. On the loop that it was started on.
+        administer the group. On the loop that it was started on. Errors as of `AsyncConsumer.stop_group`.
         """
         await self._consumers_of(group)[0].stop_group()
 

@@ -54,19 +54,35 @@ def check_importable(what: str, handler: Callable[..., Any]) -> None:
         )
 
 
+def _check_found(what: str, given: Callable[..., Any]) -> None:
+    """The same for what pickle tells another process by its name, and what is compared there."""
+    try:
+        is_found = pickle.loads(pickle.dumps(given)) == given
+    except Exception:  # noqa: BLE001 - it raises errors of several kinds, and those of a user's `__reduce__`
+        is_found = False
+    if not is_found:
+        raise MisuseError(
+            f'{what} is {name_of(given)}, which runs_in="processes" could not import there: put it at the top of its '
+            "module, under its own name"
+        )
+
+
 class Processes:
     """A handler that runs in processes, as many as there are calls at once. Called on threads.
 
     payload_type: of its messages, if their topic knows one. overrides: what stands in for its dependencies. Raises
-    MisuseError for those that another process could not import.
+    MisuseError if another process could not import one of these.
     """
 
     def __init__(
         self, handler: Callable[..., Any], payload_type: type | None = None, overrides: Overrides = NO_OVERRIDES
     ) -> None:
         self._name = name_of(handler)
-        for stand_in in overrides.values():
-            check_importable(f"what stands in for a dependency of {self._name}", stand_in)
+        if payload_type is not None:
+            _check_found(f"the type of the payloads of {self._name}", payload_type)
+        for overridden, stand_in in overrides.items():
+            _check_found(f"a dependency of {self._name} that is overridden", overridden)
+            _check_found(f"what stands in for a dependency of {self._name}", stand_in)
         self._reference: _Reference = (handler.__module__, handler.__qualname__, payload_type, (*overrides.items(),))
         self._lock = threading.Lock()  # of the next three
         self._free: list[_Process] = []

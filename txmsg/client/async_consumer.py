@@ -26,7 +26,7 @@ from txmsg.client.steering import follow
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.lifecycle import AsyncLifecycle, check_count
 from txmsg.consumer.workers import Workers
-from txmsg.errors import InvalidMessage, MisuseError, shown
+from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, shown
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.metrics.figures import Figures
@@ -250,7 +250,8 @@ class AsyncConsumer(AsyncLifecycle):
         """Stops delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
 
         What members hold is still handled. Brokers stop within two seconds. Its user must be allowed to administer the
-        group. Raises MisuseError before `start`, and the errors of a call.
+        group. Raises MisuseError before `start`, and the errors of a call; of several Notify databases all are asked,
+        and the error names those that failed. Idempotent.
         """
         await self._alter_group(stopped=True)
 
@@ -263,7 +264,16 @@ class AsyncConsumer(AsyncLifecycle):
             raise MisuseError(f"the consumer of group {self.group} does not run: start it first")
         request = AlterGroupRequest(group=self.group, stopped=stopped)
         calls = [shard.brokers.call(Groups.alter, request, timeout_s=_ALTER_TIMEOUT_S) for shard in self._shards]
-        await asyncio.gather(*calls)
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        failed = {i: end for i, end in enumerate(ends) if isinstance(end, BaseException)}
+        for error in failed.values():
+            if len(ends) == 1 or not isinstance(error, TxmsgError):
+                raise error
+            where = "; ".join(f"of {', '.join(self._addresses[i])}: {why}" for i, why in failed.items())
+            raise type(error)(
+                f"group {self.group} is not {'stopped' if stopped else 'started'} in {len(failed)} of {len(ends)} "
+                f"Notify databases, {where}; the others have done it, and a repeat does no harm"
+            ) from error
 
     def _pause_or_resume(self, is_paused: bool) -> None:
         self._is_paused = is_paused

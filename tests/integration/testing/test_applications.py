@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import pytest
 
+from tests.ports import own_port
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.app import Depends, Txmsg
 from txmsg.cli.connections import asker
-from txmsg.errors import MisuseError
+from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
@@ -147,6 +148,21 @@ async def test_a_handler_that_closes_the_application_is_finished_before_what_it_
     assert seen == ["handled", "left"]
     assert len(txmsg_broker.messages("after")) == 1
     await app.close()
+
+
+async def test_a_group_that_is_not_stopped_in_each_database_is_told_by_their_brokers(
+    txmsg_broker: Broker, txmsg_producer: MakeProducer
+) -> None:
+    away = f"127.0.0.1:{own_port()}"
+    app = Txmsg(f"{txmsg_broker.address};{away}", group="g")
+    app.subscribe("t")(_appends([]))
+    administration = NotifyAdministration(asker(txmsg_broker.address))
+    async with app:
+        await asyncio.to_thread(txmsg_producer().send, Message("t", b""))
+        await txmsg_broker.wait_until_idle_async("g")
+        with pytest.raises(BrokerUnavailable, match=f"is not stopped in 1 of 2 Notify databases, of {away}: "):
+            await app.stop_group("g")
+        assert (await asyncio.to_thread(administration.show_group, "g")).settings.stopped
 
 
 def test_a_consumer_for_threads_stops_its_group_too(
