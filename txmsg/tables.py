@@ -124,10 +124,12 @@ outbox_table = Table(
     Column("group_name", _exact(127), nullable=False),
     Column("transaction_id", ID, nullable=False),
     Column("ordering_key", _exact(1536), comment="In UTF-8, percent-encoded."),
-    Column("messages", _ASCII, nullable=False, comment="A SendRequest of txmsg.v1, in base64."),
     Column("size_bytes", Integer, nullable=False),
     Column("written_at", _UTC, server_default=Ago(literal(0, literal_execute=True)), nullable=False),
     Column("refused", Text, comment="Why the brokers did not take it."),
+    # The last one: to read what stands behind a large value, SQLite reads the value.
+    Column("messages", _ASCII, nullable=False, comment="A SendRequest of txmsg.v1, in base64."),
+    Index("txmsg_outbox_seq", "group_name", "seq"),
     Index("txmsg_outbox_key", "group_name", "ordering_key"),
     comment="Messages of committed transactions that no broker took at the time.",
     sqlite_autoincrement=True,  # or a number would be given again, and the relay of an earlier row delete a later one

@@ -12,7 +12,8 @@ from uuid import UUID, uuid4
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import create_engine, event, func, select, update
+from sqlalchemy import create_engine, delete, event, func, insert, select, text, update
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -236,26 +237,21 @@ async def test_a_refused_row_waits_with_its_key_and_is_tried_again_on_request(
     assert played.delivered() == [b"b", b"a1", b"a2"]
 
 
-async def test_refused_rows_are_looked_for_only_while_there_are_some(
-    engine: AsyncEngine, relay: Relay, played: PlayedBroker
-) -> None:
-    statements: list[str] = []
+async def test_a_refused_row_is_not_tried_at_each_look(engine: AsyncEngine, relay: Relay, played: PlayedBroker) -> None:
+    tried: list[bytes] = []
 
-    @event.listens_for(engine.sync_engine, "before_cursor_execute")
-    def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
-        if "refused IS NOT NULL" in statement:
-            statements.append(statement)
+    def refuse(message: Message) -> None:
+        tried.append(message.body)
+        raise UnknownTopic("topic 'order' is unknown")
 
-    relay._refused_at = relay._loop.time()
-    await keep(engine, b"1", key="hot")
-    assert await relay.run_once() == 1
-    assert not statements, "each row of a key would cost all rows of the key"
-    await keep(engine, b"2", key="hot")
-    played.on_store = fail(UnknownTopic("topic 'order' is unknown"))
-    for _ in range(3):
-        assert await relay.run_once() == 0
-    assert statements
-    assert len(played.halves) == 1
+    played.on_store = refuse
+    for body in (b"1", b"2"):
+        await keep(engine, body, key="k")
+    assert [await relay.run_once() for _ in range(3)] == [0, 0, 0]
+    assert tried == [b"1"]
+    relay._refused_at -= relaying.REFUSED_INTERVAL_S
+    assert await relay.run_once() == 0
+    assert tried == [b"1", b"1"]
 
 
 async def test_a_key_whose_broker_is_away_does_not_hold_back_the_others(
@@ -322,6 +318,65 @@ async def test_a_half_that_a_check_has_decided_holds_back_its_own_key_alone(
     relay._store = store
     assert await relay.run_once() == 2
     assert played.delivered()[-2:] == [b"a1", b"a2"]
+
+
+async def test_a_row_that_is_committed_late_is_relayed_before_a_refused_one_of_its_key(
+    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+) -> None:
+    late: dict[str, object] = {}
+    for body in (b"1", b"bad", b"3"):
+        await keep(engine, body, key="k")
+        if not late:  # its number is taken, and its transaction goes on
+            async with engine.begin() as connection:
+                late.update((await connection.execute(select(outbox_table))).mappings().one())
+                await connection.execute(delete(outbox_table))
+    played.on_store = lambda message: None if message.body != b"bad" else fail(UnknownTopic("no topic"))(message)
+    assert await relay.run_once() == 0
+    async with engine.begin() as connection:
+        await connection.execute(insert(outbox_table).values(late))
+    assert await relay.run_once() == 1  # though it is not time yet to try refused rows again
+    assert played.delivered() == [b"1"]
+    assert await count(engine) == 2
+
+
+def test_rows_of_a_key_wait_for_what_is_before_them() -> None:
+    waiting = [(n, 1, key, n == 5) for n, key in enumerate([None, "a", "b", "a", "c", "a", None, "c"], start=1)]
+    found = {
+        (after, with_refused): [seq for seq, _ in rows.relayable(waiting, after, with_refused)]
+        for after in (0, 2, 4)
+        for with_refused in (False, True)
+    }
+    assert found == {
+        (0, False): [1, 2, 3, 4, 6, 7],
+        (0, True): [1, 2, 3, 4, 5, 6, 7, 8],
+        (2, False): [3, 7],
+        (2, True): [3, 5, 7, 8],
+        (4, False): [7],
+        (4, True): [5, 7, 8],
+    }
+
+
+def test_a_page_is_read_from_its_first_row_on_by_an_index(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    create_tables(engine)
+    with engine.connect() as connection:
+        statement = rows._SELECT_WAITING.compile(dialect=sqlite.dialect(paramstyle="named"))
+        values = {**statement.params, "group": GROUP, "rows": 1000}
+        plan = [row[-1] for row in connection.execute(text(f"EXPLAIN QUERY PLAN {statement}"), values)]
+    assert plan == ["SEARCH txmsg_outbox USING INDEX txmsg_outbox_seq (group_name=?)"], "all would be read and sorted"
+    engine.dispose()
+
+
+async def test_many_rows_that_wait_for_a_refused_one_do_not_hide_those_behind_them(
+    engine: AsyncEngine, fence: AsyncFence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "ROWS_PER_PAGE", 2)
+    for n in range(20):
+        await keep(engine, b"%d" % n, key="k")
+    await keep(engine, b"other")
+    async with engine.begin() as connection:
+        await connection.execute(update(outbox_table).where(outbox_table.c.seq == 1).values(refused="no topic"))
+    assert [row.seq for row in await fence._run(rows.page, GROUP, 0, False)] == [21]
 
 
 async def test_rows_behind_many_that_are_refused_are_tried_and_their_keys_stay_in_order(
@@ -394,9 +449,9 @@ async def test_a_row_that_is_damaged_is_noted_and_others_are_relayed(
 ) -> None:
     for _ in range(2):
         await keep(engine, b"1")
-    for seq, text in ((1, ""), (2, "AAAA")):
+    for seq, damaged in ((1, ""), (2, "AAAA")):
         async with engine.begin() as connection:
-            await connection.execute(update(outbox_table).where(outbox_table.c.seq == seq).values(messages=text))
+            await connection.execute(update(outbox_table).where(outbox_table.c.seq == seq).values(messages=damaged))
     await keep(engine, b"whole")
     assert await relay.run_once() == 1
     assert played.delivered() == [b"whole"]

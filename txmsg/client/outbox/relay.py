@@ -169,7 +169,6 @@ class Relay:
             page = await self._relay_page(self._after, with_refused=self._with_refused)
         if page is None:
             now = self._loop.time()
-            # Where none is refused, none has to be looked for: that costs each row of a key all rows of the key.
             self._with_refused = not self._state.refused or now - self._refused_at >= REFUSED_INTERVAL_S
             if self._with_refused:
                 self._refused_at = now

@@ -10,7 +10,19 @@ from typing import Final
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, bindparam, delete, exc, func, insert, literal, or_, select, text, update
+from sqlalchemy import (
+    Connection,
+    bindparam,
+    delete,
+    exc,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.business_row import refuse_absent_tables
@@ -200,14 +212,7 @@ def page(connection: Connection, group: str, after: int, with_refused: bool) -> 
     refused, with those of their key.
     """
     with connection.begin():
-        sizes = connection.execute(_relayable(group, after, with_refused=with_refused)).all()
-        seqs: list[int] = []
-        left_bytes = BYTES_PER_PAGE
-        for seq, size_bytes in sizes:
-            left_bytes -= size_bytes
-            if seqs and left_bytes < 0:
-                break
-            seqs.append(seq)
+        seqs = _page(connection, group, after, with_refused)
         found = connection.execute(
             select(_outbox.seq, _outbox.transaction_id, _outbox.ordering_key, _outbox.messages)
             .where(_outbox.seq.in_(seqs))
@@ -219,29 +224,53 @@ def page(connection: Connection, group: str, after: int, with_refused: bool) -> 
     ]
 
 
-def _relayable(group: str, after: int, *, with_refused: bool) -> Select[int, int]:
-    # The earlier rows of a key are looked for each time: a transaction may commit a row after later ones were relayed,
-    # and a call that came after it, with the same key, be behind those.
-    earlier = outbox_table.alias("earlier")
-    is_in_the_way = earlier.c.seq <= after
-    if not with_refused:
-        is_in_the_way = or_(is_in_the_way, earlier.c.refused.is_not(None))
-    waits_for_key = (
-        select(earlier.c.seq)
-        .where(
-            earlier.c.group_name == _outbox.group_name,
-            earlier.c.ordering_key == _outbox.ordering_key,
-            is_in_the_way,
-        )
-        .exists()
-    )
-    statement = (
-        select(_outbox.seq, _outbox.size_bytes)
-        .where(_outbox.group_name == group, _outbox.seq > after, ~waits_for_key)
-        .order_by(_outbox.seq)
-        .limit(ROWS_PER_PAGE)
-    )
-    return statement if with_refused else statement.where(_outbox.refused.is_(None))
+_SELECT_WAITING = (
+    select(_outbox.seq, _outbox.size_bytes, _outbox.ordering_key, _outbox.refused.is_not(None))
+    .where(_outbox.group_name == bindparam("group"))
+    .order_by(_outbox.seq)
+    .limit(bindparam("rows"))
+)
+
+
+def _page(connection: Connection, group: str, after: int, with_refused: bool) -> list[int]:
+    # All from the first one on, by one statement, which sees one moment: a transaction may commit a row after later
+    # ones were relayed, and a call that came after it, with the same key, be behind those. SQL that compares the rows
+    # of a key with each other may cost the square of them: the table has grown since its databases counted its rows.
+    rows_max = 2 * ROWS_PER_PAGE
+    while True:
+        waiting = connection.execute(_SELECT_WAITING, {"group": group, "rows": rows_max}).all()
+        seqs, is_full = _filled(relayable(map(tuple, waiting), after, with_refused))
+        if is_full or len(waiting) < rows_max:
+            return seqs
+        rows_max *= 4  # many wait for others of their key
+
+
+def _filled(found: Iterable[tuple[int, int]]) -> tuple[list[int], bool]:
+    """The first rows, as many as a page takes; and whether there are more."""
+    seqs: list[int] = []
+    left_bytes = BYTES_PER_PAGE
+    for seq, size_bytes in found:
+        left_bytes -= size_bytes
+        if len(seqs) == ROWS_PER_PAGE or (seqs and left_bytes < 0):
+            return seqs, True
+        seqs.append(seq)
+    return seqs, False
+
+
+def relayable(
+    waiting: Iterable[tuple[int, int, str | None, bool]], after: int, with_refused: bool
+) -> Iterator[tuple[int, int]]:
+    """Of rows in their order, those that may be relayed behind row `after`: number and size. Pure.
+
+    waiting: number, size, ordering key, and whether it was refused, of each row from the first one on.
+    """
+    held: set[str] = set()
+    """Keys of which an earlier row waits."""
+    for seq, size_bytes, key, is_refused in waiting:
+        if seq > after and key not in held and (with_refused or not is_refused):
+            yield seq, size_bytes
+        elif key is not None:
+            held.add(key)
 
 
 def finish(connection: Connection, fence_id: UUID, relayed: Mapping[int, TransactionId]) -> bool:
