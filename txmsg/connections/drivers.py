@@ -139,6 +139,13 @@ class MySQL:
             cursor.execute(sql, values)
             return cursor.fetchone() is not None
 
+    def packet_bytes(self, connection: Any) -> int:
+        """The largest packet that the server takes."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@max_allowed_packet AS allowed")
+            row = cursor.fetchone()
+            return int(row["allowed"] if isinstance(row, dict) else row[0])
+
 
 class MySQLTransaction:
     """Never in autocommit: after a deadlock InnoDB has rolled back all, and later statements would be committed."""

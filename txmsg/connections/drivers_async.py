@@ -137,6 +137,13 @@ class AsyncMySQL:
             await cursor.execute(sql, values)
             return await cursor.fetchone() is not None
 
+    async def packet_bytes(self, connection: Any) -> int:
+        """The largest packet that the server takes."""
+        async with connection.cursor() as cursor:
+            await cursor.execute("SELECT @@max_allowed_packet AS allowed")
+            row = await cursor.fetchone()
+            return int(row["allowed"] if isinstance(row, dict) else row[0])
+
 
 class AsyncMySQLTransaction:
     """Never in autocommit: after a deadlock InnoDB has rolled back all, and later statements would be committed."""

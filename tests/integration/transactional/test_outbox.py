@@ -7,9 +7,11 @@ import json
 import queue
 import threading
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import psycopg
+import pymysql
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, func, insert, select
@@ -18,11 +20,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, collecting, half_count
+from tests.integration.connections.drivers import connecting
 from tests.integration.fence.conftest import make_business
 from tests.waiting import until
 from txmsg import FenceCheckListener, MessageId, MessageTooLarge, Outbox, ReceivedMessage, create_tables
 from txmsg.cli.outbox import outbox
 from txmsg.client import AsyncProducer, Producer, transactional_message
+from txmsg.client.connections import rows as raw_rows
+from txmsg.client.connections import rows_async as raw_rows_async
 from txmsg.client.outbox import rows
 from txmsg.tables import outbox_table
 
@@ -203,6 +208,45 @@ def test_what_the_business_database_does_not_take_is_refused_and_nothing_is_done
         with pytest.raises(MessageTooLarge, match="raise its max_allowed_packet"):
             place(n=1)
     assert (count(engine, orders), count(engine, outbox_table)) == (0, 0)
+
+
+@pytest.mark.parametrize("cursors", [pymysql.cursors.Cursor, pymysql.cursors.DictCursor])
+def test_so_it_is_on_a_connection_of_pymysql(
+    mariadb_url: str, cursors: type[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raw_rows, "PACKET_CHECKED_BYTES", 10)
+    monkeypatch.setattr(rows, "_PACKET_ROOM_BYTES", 10**10)
+
+    def connect() -> Any:
+        connection = connecting("pymysql", mariadb_url)()
+        connection.cursorclass = cursors
+        return connection
+
+    create_tables(connect)
+    with Producer("127.0.0.1:1", group="shop", check_listener=FenceCheckListener(connect)) as cut_off:
+
+        def place(connection: Any, n: int) -> None:
+            raise AssertionError("it is called though its message cannot be kept")
+
+        sending: Any = transactional_message(cut_off, topic="order", session=connect, when_away=_OUTBOX)
+        with pytest.raises(MessageTooLarge, match="raise its max_allowed_packet"):
+            sending(place)(n=1)
+
+
+async def test_so_it_is_on_a_connection_of_aiomysql(mariadb_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_rows_async, "PACKET_CHECKED_BYTES", 10)
+    monkeypatch.setattr(rows, "_PACKET_ROOM_BYTES", 10**10)
+    connect = connecting("aiomysql", mariadb_url)
+    made: Any = create_tables(connect)
+    await made
+    async with AsyncProducer("127.0.0.1:1", group="shop", check_listener=FenceCheckListener(connect)) as cut_off:
+
+        async def place(connection: Any, n: int) -> None:
+            raise AssertionError("it is called though its message cannot be kept")
+
+        sending: Any = transactional_message(cut_off, topic="order", session=connect, when_away=_OUTBOX)
+        with pytest.raises(MessageTooLarge, match="raise its max_allowed_packet"):
+            await sending(place)(n=1)
 
 
 @pytest.mark.long

@@ -9,6 +9,8 @@ from uuid import UUID
 
 from txmsg.checker.fence.driver import codes_of
 from txmsg.client.connections.statements import HANDLED_LATER, INSERT_FENCE, INSERT_INBOX, INSERT_OUTBOX
+from txmsg.client.outbox.rows import PACKET_CHECKED_BYTES, check_packet
+from txmsg.connections.drivers import MySQL
 from txmsg.connections.opening import Driver, driver_of
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
@@ -52,9 +54,11 @@ def record(driver: Driver, connection: Any, row: dict[str, object]) -> bool:
 def write_outbox(
     connection: Any, group: str, transaction_id: TransactionId, stored_key: str | None, messages: str
 ) -> None:
-    """Adds a row of the outbox in the transaction of the connection."""
+    """Adds a row of the outbox in the transaction of the connection. Raises StorageError, MessageTooLarge."""
     driver = driver_of(connection)
     assert driver is not None, "the transaction has begun on it"
+    if len(messages) > PACKET_CHECKED_BYTES and isinstance(driver, MySQL):
+        check_packet(driver.packet_bytes(connection), len(messages))
     try:
         row = group, driver.id_of(transaction_id), stored_key, messages, len(messages)
         driver.execute(connection, INSERT_OUTBOX, *row)

@@ -7,6 +7,8 @@ from uuid import UUID
 
 from txmsg.checker.fence.driver import codes_of
 from txmsg.client.connections.statements import HANDLED_LATER, INSERT_FENCE, INSERT_INBOX, INSERT_OUTBOX
+from txmsg.client.outbox.rows import PACKET_CHECKED_BYTES, check_packet
+from txmsg.connections.drivers_async import AsyncMySQL
 from txmsg.connections.opening import AsyncDriver, driver_of_async
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
@@ -50,9 +52,11 @@ async def record(driver: AsyncDriver, connection: Any, row: dict[str, object]) -
 async def write_outbox(
     connection: Any, group: str, transaction_id: TransactionId, stored_key: str | None, messages: str
 ) -> None:
-    """Adds a row of the outbox in the transaction of the connection."""
+    """Adds a row of the outbox in the transaction of the connection. Raises StorageError, MessageTooLarge."""
     driver = driver_of_async(connection)
     assert driver is not None, "the transaction has begun on it"
+    if len(messages) > PACKET_CHECKED_BYTES and isinstance(driver, AsyncMySQL):
+        check_packet(await driver.packet_bytes(connection), len(messages))
     try:
         row = group, driver.id_of(transaction_id), stored_key, messages, len(messages)
         await driver.execute(connection, INSERT_OUTBOX, *row)
