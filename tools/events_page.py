@@ -17,6 +17,7 @@ AREAS = {
     "access": "Users, and who is let in",
     "agent": "Agents, which follow files",
     "alert": "Alerts that brokers raise",
+    "app": "Applications",
     "append": "Appends to a MetaQ server",
     "audit": "The audit log",
     "attach": "Streams over which clients answer checks",
