@@ -10,7 +10,7 @@ import shutil
 from tests import kafka_server, mariadb_server, prometheus
 from tests.chaos import keeper
 from tests.page import chromium
-from tests.rocketmq import gateway
+from tests.rocketmq import programs
 from txmsg.demo.browser import find_browser
 
 HOW_TO_INSTALL_LOGROTATE = "logrotate is not installed: `apt-get install logrotate` (Debian)"
@@ -25,8 +25,9 @@ def missing(*, mariadb: str, kafka: str) -> list[str]:
         chromium.HOW_TO_INSTALL: find_browser() is not None,
         prometheus.HOW_TO_INSTALL: prometheus.is_installed(),
         HOW_TO_INSTALL_LOGROTATE: shutil.which("logrotate") is not None,
-        gateway.HOW_TO_INSTALL_JDK: gateway.has_jdk(),
-        gateway.HOW_TO_INSTALL_GO: gateway.has_go(),
+        **{
+            language.how_to_install: language.is_installed() for language in (programs.JAVA, programs.GO, programs.NODE)
+        },
         _HOW_TO_INSTALL_CC: keeper.compiler() is not None,
     }
     return [how_to_install for how_to_install, is_there in found.items() if not is_there]

@@ -21,6 +21,7 @@ from rocketmq.v5.producer import Producer, TransactionChecker
 _RECEIVES_MAX = 20
 _INVISIBLE_S = 15
 _DONE_S_MAX = 60.0
+_TIMEOUT_S = 20
 
 
 def tell(**facts: Any) -> None:
@@ -80,11 +81,15 @@ def receive(where: ClientConfiguration, topic: str, group: str, count: str, tags
 
 
 class Answer(TransactionChecker):  # type: ignore[misc]  # of a package without types
-    """Says that each transaction has committed."""
+    """Says of transactions with these bodies that they have committed, and of others that it does not know."""
+
+    def __init__(self, *bodies: str) -> None:
+        self._bodies = bodies
 
     def check(self, message: Message) -> Any:
-        tell(checked=message.body.decode(), id=message.message_id)
-        return TransactionResolution.COMMIT
+        body = message.body.decode()
+        tell(checked=body, id=message.message_id)
+        return TransactionResolution.COMMIT if body in self._bodies else TransactionResolution.UNKNOWN
 
 
 class Handler(MessageListener):  # type: ignore[misc]
@@ -111,7 +116,7 @@ def push(where: ClientConfiguration, topic: str) -> None:
     handler = Handler(wanted.issubset)
     consumer = PushConsumer(where, "push", handler, {topic: FilterExpression()})
     consumer.startup()
-    producer = Producer(where, (topic,), Answer())
+    producer = Producer(where, (topic,), Answer("checked"))
     producer.startup()
     producer.send(message_to(topic, "fails once"))
     for number in (1, 2, 3):
@@ -127,6 +132,42 @@ def push(where: ClientConfiguration, topic: str) -> None:
     producer.shutdown()
 
 
+class AnswerWhenTold(TransactionChecker):  # type: ignore[misc]
+    """Does not know what became of a transaction until a line comes in."""
+
+    def __init__(self) -> None:
+        self._is_told = threading.Event()
+
+    def wait(self) -> None:
+        sys.stdin.readline()
+        self._is_told.set()
+        sys.stdin.read()
+
+    def check(self, _: Message) -> Any:
+        return TransactionResolution.COMMIT if self._is_told.is_set() else TransactionResolution.UNKNOWN
+
+
+def hold(where: ClientConfiguration, topic: str) -> None:
+    """A transaction whose producer stays, and commits it when it is asked after it was told to, by a line."""
+    answer = AnswerWhenTold()
+    producer = Producer(where, (topic,), answer)
+    producer.startup()
+    tell(id=producer.send(message_to(topic, "in doubt"), producer.begin_transaction()).message_id)
+    answer.wait()
+
+
+def answer(where: ClientConfiguration, topic: str) -> None:
+    """A producer that sends nothing, and says that what is in doubt has committed, until it is ended."""
+    Producer(where, (topic,), Answer("in doubt")).startup()
+    sys.stdin.read()
+
+
+def consume(where: ClientConfiguration, topic: str, group: str) -> None:
+    """A push consumer, until it is ended."""
+    PushConsumer(where, group, Handler(lambda _: False), {topic: FilterExpression()}).startup()
+    sys.stdin.read()
+
+
 def half(where: ClientConfiguration, topic: str) -> None:
     """A transaction whose producer ends before it says anything."""
     producer = Producer(where, (topic,), Answer())
@@ -139,8 +180,10 @@ def half(where: ClientConfiguration, topic: str) -> None:
 
 def main(scenario: str, endpoints: str, *words: str) -> None:
     """Plays one."""
-    scenarios: dict[str, Callable[..., None]] = {"send": send, "receive": receive, "push": push, "half": half}
-    scenarios[scenario](ClientConfiguration(endpoints, Credentials()), *words)
+    scenarios: dict[str, Callable[..., None]] = {
+        each.__name__: each for each in (send, receive, push, half, hold, answer, consume)
+    }
+    scenarios[scenario](ClientConfiguration(endpoints, Credentials(), request_timeout=_TIMEOUT_S), *words)
 
 
 if __name__ == "__main__":

@@ -47,8 +47,13 @@ Spawn = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Process]
 
 def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
     """The usual way."""
+    return spawn_program([sys.executable, "-m", *command], environment, stderr)
+
+
+def spawn_program(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
+    """The same for a program that is not a module of Python."""
     return subprocess.Popen(
-        [sys.executable, "-m", *command],
+        command,
         env=environment,
         stdin=subprocess.PIPE,  # its end tells the child that the parent is gone
         stdout=subprocess.PIPE,

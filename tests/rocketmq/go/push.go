@@ -1,10 +1,9 @@
-// As the scenario `push` of client.py: push HOST:PORT TOPIC.
+// As the scenario `push` of client.py: main push HOST:PORT TOPIC.
 package main
 
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -41,13 +40,10 @@ func (h *handler) consume(message *rmq.MessageView) rmq.ConsumerResult {
 
 func check(message *rmq.MessageView) rmq.TransactionResolution {
 	fmt.Printf("{\"checked\": %q}\n", string(message.GetBody()))
-	return rmq.COMMIT
-}
-
-func must(err error) {
-	if err != nil {
-		panic(err)
+	if string(message.GetBody()) == "checked" {
+		return rmq.COMMIT
 	}
+	return rmq.UNKNOWN
 }
 
 func transactions(producer rmq.Producer, topic string) {
@@ -64,10 +60,7 @@ func transactions(producer rmq.Producer, topic string) {
 	}
 }
 
-func main() {
-	endpoints, topic := os.Args[1], os.Args[2]
-	rmq.EnableSsl = false
-	rmq.ResetLogger()
+func push(endpoints, topic string) {
 	config := &rmq.Config{Endpoint: endpoints, ConsumerGroup: "push", Credentials: &credentials.SessionCredentials{}}
 	h := &handler{handled: map[string]bool{}, hasAll: make(chan struct{})}
 	consumer, err := rmq.NewPushConsumer(config,

@@ -85,7 +85,7 @@ public class Push {
 
     private TransactionResolution check(MessageView message) {
         System.out.printf("{\"checked\": \"%s\"}%n", bodyOf(message));
-        return TransactionResolution.COMMIT;
+        return bodyOf(message).equals("checked") ? TransactionResolution.COMMIT : TransactionResolution.UNKNOWN;
     }
 
     private static String bodyOf(MessageView message) {

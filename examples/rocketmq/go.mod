@@ -1,4 +1,4 @@
-module push
+module orders
 
 go 1.26.8
 

@@ -1,0 +1,189 @@
+"""RocketMQ's official clients for Python, Java, Go and Node, by programs of these tests in processes of their own.
+
+A program prints lines of JSON. It is called with the gateway's HOST:PORT, a topic, and what else it says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from tests.brought import brought, cached
+from tests.maven import are_at_hand, jars
+from txmsg.runtime.child import Child, spawn_program
+
+_HERE = Path(__file__).parent
+_LOCKED = _HERE.parents[1] / "examples" / "rocketmq"
+"""Where the versions of packages are fixed."""
+_JAVA = "rocketmq-client-java-5.2.0"
+_NODE = "rocketmq-client-nodejs-1.0.8"
+_SCENARIO_S_MAX = 180.0
+_BUILD_S_MAX = 600.0
+_NPM_S_MAX = 800.0
+_END_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """One that there is an official client for."""
+
+    name: str
+    how_to_install: str
+    is_installed: Callable[[], bool]
+    command: Callable[[str, Path], list[str]]
+    """What runs the program of this name in the directory of the language; built below the path if need be."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def play(self, program: str, *words: str, home: Path) -> list[dict[str, Any]]:
+        """What a program prints that ends by itself. Its client logs below `home`."""
+        done = subprocess.run(
+            [*self.command(program, home), *words],
+            env={**os.environ, **self.environment, "HOME": str(home)},
+            capture_output=True,
+            text=True,
+            timeout=_SCENARIO_S_MAX,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return _facts(done.stdout.splitlines())
+
+
+class Running:
+    """A program that runs until it is ended. A context manager: killed when it is left."""
+
+    def __init__(self, language: Language, program: str, *words: str, home: Path) -> None:
+        self._lines: list[str] = []
+        self._child = Child(
+            f"{program} in {language.name}",
+            [*language.command(program, home), *words],
+            log=home / f"{language.name}-{program}.log",
+            env={**language.environment, "HOME": str(home)},
+            on_line=self._lines.append,
+            start=spawn_program,
+        )
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        """What it has printed so far."""
+        self._child.require_running()
+        return _facts(list(self._lines))
+
+    def tell(self, line: str) -> None:
+        """Writes a line to its stdin."""
+        self._child.tell(line)
+
+    def kill(self) -> None:
+        """SIGKILL. Killing what has ended is fine."""
+        self._child.kill()
+        self._child.stop(_END_S_MAX)
+
+
+def _facts(lines: Sequence[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def _python(program: str, _: Path) -> list[str]:
+    return [sys.executable, "-m", "tests.rocketmq.client", program]
+
+
+def _java(program: str, home: Path) -> list[str]:
+    source = _HERE / "java" / f"{program.title()}.java"
+    return ["java", "-Xmx256m", f"-Duser.home={home}", "-cp", f"{java_jars()}/*", str(source)]
+
+
+def java_jars() -> Path:
+    """The directory of RocketMQ's client for Java, with all that it needs."""
+    return jars(_JAVA, "org.apache.rocketmq:rocketmq-client-java:5.2.0")
+
+
+def _go(program: str, home: Path) -> list[str]:
+    return [str(built_go(home, *(_HERE / "go").glob("*.go"))), program]
+
+
+def built_go(home: Path, *sources: Path) -> Path:
+    """The program that these are."""
+    module, built = home / "go-module", home / "rocketmq-go"
+    module.mkdir(exist_ok=True)
+    for source in (*sources, _LOCKED / "go.mod", _LOCKED / "go.sum"):
+        shutil.copy(source, module)
+    command = ["go", "build", "-buildvcs=false", "-o", str(built), "."]
+    done = subprocess.run(command, cwd=module, capture_output=True, text=True, timeout=_BUILD_S_MAX, check=False)
+    assert done.returncode == 0, done.stderr
+    return built
+
+
+def _node(program: str, _: Path) -> list[str]:
+    node_packages()
+    return ["node", str(_HERE / "node" / f"{program}.js")]
+
+
+def node_packages() -> Path:
+    """The directory in which RocketMQ's client for Node is installed."""
+    return brought(_NODE, _install, by="npm")
+
+
+def _install(empty: Path) -> Path:
+    """What the lock file names, which is checked by its digests. Scripts of packages are not run."""
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(_LOCKED / name, empty)
+    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=5"]
+    done = subprocess.run(command, cwd=empty, capture_output=True, text=True, timeout=_NPM_S_MAX, check=False)
+    assert done.returncode == 0, done.stderr
+    return empty
+
+
+def _has_jdk() -> bool:
+    return shutil.which("javac") is not None and are_at_hand(_JAVA)
+
+
+def _has_go() -> bool:
+    return shutil.which("go") is not None
+
+
+def _has_node() -> bool:
+    return shutil.which("node") is not None and (cached(_NODE).exists() or shutil.which("npm") is not None)
+
+
+PYTHON = Language("python", "", lambda: True, _python)
+JAVA = Language(
+    "java",
+    "no JDK with Maven is installed: `apt-get install maven default-jdk-headless` (Debian)",
+    _has_jdk,
+    _java,
+)
+GO = Language("go", "Go is not installed: `apt-get install golang-go` (Debian)", _has_go, _go)
+NODE = Language(
+    "node",
+    "Node 18 with npm is not installed: `apt-get install --no-install-recommends nodejs npm` (Debian)",
+    _has_node,
+    _node,
+    {"NODE_PATH": str(cached(_NODE) / "node_modules")},
+)
+
+
+def each(*languages: Language) -> list[ParameterSet]:
+    """For parametrize: those that are not installed are skipped, and say how to install them."""
+    return [
+        pytest.param(
+            language,
+            id=language.name,
+            marks=pytest.mark.skipif(not language.is_installed(), reason=language.how_to_install),
+        )
+        for language in languages
+    ]

@@ -1,0 +1,98 @@
+"""RocketMQ's clients while producers, brokers and gateways are killed."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.restartable import Restartable
+from tests.rocketmq.gateway import GatewayProcess, running_gateway
+from tests.rocketmq.programs import GO, JAVA, NODE, PYTHON, Language, Running, each
+from tests.waiting import until
+from txmsg import Consumer, Message, Producer, ReceivedMessage
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # what clients need is fetched and compiled, once
+
+_WITHIN_S = 240.0
+_TOPIC = "orders"
+
+
+class Site:
+    """A broker that checks early, often and without end, a gateway, and programs that are killed in the end."""
+
+    def __init__(self, broker: BrokerProcess, gateway: GatewayProcess, running: ExitStack, home: Path) -> None:
+        self.broker = broker
+        self.gateway = gateway
+        self._running = running
+        self._home = home
+
+    def run(self, language: Language, program: str, *words: str) -> Running:
+        """A program on the topic of the test."""
+        program_running = Running(language, program, self.gateway.address, _TOPIC, *words, home=self._home)
+        return self._running.enter_context(program_running)
+
+    def kill_and_start(self, *processes: Restartable) -> None:
+        """All are down at once, and come back in the order of their names here."""
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.start()
+
+
+@pytest.fixture
+def site(start_broker: StartBroker, tmp_path: Path) -> Iterator[Site]:
+    options = {"first-check": 1, "check-interval": 2, "check-timeout": 1.5}
+    broker = start_broker(*(f"--{name}-s={s}" for name, s in options.items()), "--checks-max=100000")
+    with Producer(broker.address, group="setup") as producer:
+        producer.send(Message(_TOPIC, b"first"))
+    with running_gateway(broker.address, log=tmp_path / "gateway.log") as gateway, ExitStack() as running:
+        yield Site(broker, gateway, running, tmp_path)
+
+
+@pytest.mark.parametrize("killed", ["producer", "broker", "gateway", "all"])
+@pytest.mark.parametrize("language", each(PYTHON, JAVA))
+def test_a_transaction_is_decided_though_what_held_it_was_killed(language: Language, killed: str, site: Site) -> None:
+    """By its producer if that lives and is asked; Python's is not when the gateway was killed, until minutes later."""
+    holder = site.run(language, "hold")
+    [left] = until(lambda: holder.said, within_s=_WITHIN_S)
+    if killed in {"producer", "all"}:
+        holder.kill()
+    processes: dict[str, list[Restartable]] = {
+        "producer": [], "broker": [site.broker], "gateway": [site.gateway], "all": [site.broker, site.gateway]
+    }  # fmt: skip
+    site.kill_and_start(*processes[killed])
+    if killed == "broker" or (killed == "gateway" and language is JAVA):
+        holder.tell("it has committed")
+    else:
+        site.run(PYTHON, "answer")
+
+    got: queue.Queue[ReceivedMessage] = queue.Queue()
+    consumer = Consumer(site.broker.address, group="mail")
+    consumer.subscribe(_TOPIC)(got.put)
+    with consumer:
+        by_body = {message.body: message for message in (got.get(timeout=_WITHIN_S), got.get(timeout=_WITHIN_S))}
+    assert by_body.keys() == {b"first", b"in doubt"}
+    assert f"01{by_body[b'in doubt'].id_bytes.hex().upper()}" == left["id"]
+
+
+@pytest.mark.parametrize("language", each(PYTHON, JAVA, GO, NODE))
+def test_a_push_consumer_goes_on_when_the_gateway_was_killed(language: Language, site: Site) -> None:
+    consumer = site.run(language, "consume", "mail")
+
+    def wait_for(*bodies: str) -> None:
+        until(lambda: {line["body"] for line in consumer.said} == set(bodies), within_s=_WITHIN_S)
+
+    wait_for("first")
+    site.gateway.kill()
+    with Producer(site.broker.address, group="shop") as producer:
+        producer.send(Message(_TOPIC, b"while it is away"))
+        site.gateway.start()
+        wait_for("first", "while it is away")
+        producer.send(Message(_TOPIC, b"after"))
+        wait_for("first", "while it is away", "after")
