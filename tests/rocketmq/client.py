@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rocketmq.grpc_protocol import TransactionResolution
+from rocketmq.grpc_protocol import FilterType, TransactionResolution
 from rocketmq.v5.client import ClientConfiguration, Credentials
 from rocketmq.v5.consumer import ConsumeResult, MessageListener, PushConsumer, SimpleConsumer
 from rocketmq.v5.model import FilterExpression, Message
@@ -132,6 +132,28 @@ def push(where: ClientConfiguration, topic: str) -> None:
     producer.shutdown()
 
 
+class FailBad(MessageListener):  # type: ignore[misc]
+    """Fails what is "bad" whenever it comes, and knows when the last message has come."""
+
+    def __init__(self) -> None:
+        self.has_last = threading.Event()
+
+    def consume(self, message: Message) -> ConsumeResult:
+        tell(**told(message))
+        if message.body == b"last":
+            self.has_last.set()
+        return ConsumeResult.FAILURE if message.body == b"bad" else ConsumeResult.SUCCESS
+
+
+def orderly(where: ClientConfiguration, topic: str, group: str, condition: str) -> None:
+    """A push consumer with an SQL filter fails a message until it gives it up."""
+    handler = FailBad()
+    consumer = PushConsumer(where, group, handler, {topic: FilterExpression(condition, FilterType.SQL)})
+    consumer.startup()
+    assert handler.has_last.wait(_DONE_S_MAX)
+    consumer.shutdown()
+
+
 class AnswerWhenTold(TransactionChecker):  # type: ignore[misc]
     """Does not know what became of a transaction until a line comes in."""
 
@@ -181,7 +203,7 @@ def half(where: ClientConfiguration, topic: str) -> None:
 def main(scenario: str, endpoints: str, *words: str) -> None:
     """Plays one."""
     scenarios: dict[str, Callable[..., None]] = {
-        each.__name__: each for each in (send, receive, push, half, hold, answer, consume)
+        each.__name__: each for each in (send, receive, push, orderly, half, hold, answer, consume)
     }
     scenarios[scenario](ClientConfiguration(endpoints, Credentials(), request_timeout=_TIMEOUT_S), *words)
 
