@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, make_dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pydantic
@@ -14,6 +14,7 @@ import pytest
 from txmsg import Topic
 from txmsg.typed.codecs import Schema
 from txmsg.typed.compatibility import not_read
+from txmsg.typed.merging import merged
 
 
 @dataclass
@@ -138,13 +139,151 @@ def test_fields_come_with_defaults() -> None:
     assert not_read(first, third, reads_all=True) == ["note is required and not always sent"]
 
 
-def test_bounds_may_be_widened_only() -> None:
-    def schema(**bounds: Any) -> Schema:
-        return pydantic.TypeAdapter(pydantic.create_model("O", x=(int, pydantic.Field(**bounds)))).json_schema()
+def of_number(kind: type, **bounds: Any) -> Schema:
+    return Topic("t", pydantic.create_model("O", x=(kind, pydantic.Field(**bounds)))).schema()
 
-    assert not_read(schema(ge=1, le=9), schema(ge=0, le=10), reads_all=True) == []
-    assert not_read(schema(ge=1), schema(ge=2), reads_all=True) == ["x is read with a minimum of 2 only"]
-    assert not_read(schema(), schema(lt=9), reads_all=True) == ["x is read with a exclusiveMaximum of 9 only"]
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "read", "refused"),
+    [
+        (int, {"ge": 1, "le": 9}, {"ge": 0, "le": 10}, []),
+        (int, {"ge": 1}, {"ge": 2}, ["a minimum of 2 only"]),
+        (int, {}, {"lt": 9}, ["a exclusiveMaximum of 9 only"]),
+        (int, {"gt": 0}, {"ge": 1}, []),
+        (int, {"ge": 1}, {"gt": 0}, []),
+        (int, {"lt": 10}, {"le": 9}, []),
+        (int, {"gt": 0}, {"ge": 2}, ["a minimum of 2 only"]),
+        (float, {"gt": 0}, {"ge": 0}, []),
+        (float, {"ge": 0}, {"gt": 0}, ["a exclusiveMinimum of 0 only"]),
+        (float, {"lt": 5}, {"le": 5}, []),
+        (float, {"le": 5}, {"lt": 5}, ["a exclusiveMaximum of 5 only"]),
+        (float, {"gt": 1}, {"ge": 0}, []),
+        (float, {"gt": 0}, {"ge": 1}, ["a minimum of 1 only"]),
+    ],
+)
+def test_bounds_may_be_widened_only(kind: type, sent: dict[str, Any], read: dict[str, Any], refused: list[str]) -> None:
+    found = not_read(of_number(kind, **sent), of_number(kind, **read), reads_all=True)
+    assert found == [f"x is read with {each}" for each in refused]
+
+
+def test_multiples_of_a_multiple_are_read() -> None:
+    def found(sent: Schema, read: Schema) -> list[str]:
+        return not_read(sent, read, reads_all=True)
+
+    four, two = of_number(int, multiple_of=4), of_number(int, multiple_of=2)
+    assert found(four, two) == []
+    assert found(two, four) == ["x is read as a multiple of 4 only, not of 2"]
+    assert found(of_number(int), two) == ["x is read as a multiple of 2 only"]
+    assert found(of_number(int), of_number(int, multiple_of=1)) == []
+    assert found(of_number(float, multiple_of=0.3), of_number(float, multiple_of=0.1)) == []
+
+
+Key = Annotated[str, pydantic.StringConstraints(pattern="^a")]
+AOrB = Literal["a", "b"]
+OtherKey = Annotated[str, pydantic.StringConstraints(pattern="^b")]
+
+
+@pytest.mark.parametrize(
+    ("sent", "read", "refused"),
+    [
+        (dict[Key, int], dict[Key, int], []),
+        (dict[Key, int], dict[Key, float], []),
+        (dict[Key, int], dict[str, int], []),
+        (dict[Key, int], dict[Key, str], ["x.* is sent as integer and read as string"]),
+        (dict[Key, int], dict[str, str], ["x.* is sent as integer and read as string"]),
+        (dict[Key, int], dict[OtherKey, int], ["fields of x that match ^a may be sent and are refused"]),
+        (dict[str, int], dict[Key, int], ["other fields of x may be sent and are refused"]),
+        (dict[Literal["a"], int], dict[AOrB, int], []),
+        (dict[AOrB, int], dict[Literal["a"], int], ["a name of a field of x may be 'b', which is not read"]),
+    ],
+)
+def test_names_of_fields_that_are_not_read_are_named(sent: Any, read: Any, refused: list[str]) -> None:
+    assert not_read(of_pydantic(sent), of_pydantic(read), reads_all=True) == refused
+
+
+def test_a_field_is_read_by_the_patterns_that_it_matches() -> None:
+    sent = {"type": "object", "properties": {"ab": {"type": "integer"}, "c": {"type": "integer"}}}
+    read = {"type": "object", "patternProperties": {"^a": {"type": "integer"}, "b$": {"type": "string"}}}
+    assert not_read(sent, {**read, "additionalProperties": True}, reads_all=False) == [
+        "ab is sent as integer and read as string"
+    ]
+
+
+ADDRESS: Schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def of_address(part: Schema) -> Schema:
+    return {"$defs": {"Address": ADDRESS}, "type": "object", "properties": {"to": part}, "required": ["to"]}
+
+
+@pytest.mark.parametrize(
+    ("sent", "read", "refused"),
+    [
+        ({}, {"description": "where it goes", "default": None}, []),
+        ({"description": "where it goes"}, {}, []),
+        ({}, {"required": ["city", "zip"]}, ["to.zip is required and not sent"]),
+        ({"minProperties": 2}, {"minProperties": 1}, []),
+        ({"minProperties": 1}, {"minProperties": 2}, ["to is read with a minProperties of 2 only"]),
+        (
+            {"properties": {"zip": {"type": "integer"}}},
+            {"properties": {"zip": {"type": "string"}}},
+            ["to.zip is sent as integer and read as string"],
+        ),
+        ({"properties": {"city": {"minLength": 2}}}, {"properties": {"city": {"minLength": 1}}}, []),
+        ({}, {"properties": {"city": {"minLength": 1}}}, ["to.city is read with a minLength of 1 only"]),
+        ({"properties": {"city": {"type": "string"}}}, {"properties": {"city": {"type": ["string", "null"]}}}, []),
+    ],
+)
+@pytest.mark.parametrize("how", ["beside", "allOf", "within"])
+def test_words_beside_a_reference_and_parts_of_all_count(
+    how: str, sent: Schema, read: Schema, refused: list[str]
+) -> None:
+    def written(words: Schema) -> Schema:
+        reference: Schema = {"$ref": "#/$defs/Address"}
+        match how:
+            case "beside":
+                return of_address({**reference, **words})
+            case "allOf":
+                return of_address({"allOf": [reference, words]})
+            case _:
+                return of_address({"allOf": [reference], **words})
+
+    assert not_read(written(sent), written(read), reads_all=True) == refused
+
+
+def test_words_beside_a_choice_count_in_each_of_its_kinds() -> None:
+    choice: Schema = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    wide, narrow = of_address({**choice, "minimum": 1}), of_address({**choice, "minimum": 2, "title": "To"})
+    assert not_read(narrow, wide, reads_all=True) == []
+    assert not_read(wide, narrow, reads_all=True) == ["to is read with a minimum of 2 only"]
+
+
+def test_a_type_that_holds_its_kind_with_words_beside_is_compared_to_its_end() -> None:
+    def of(name: str, **words: Any) -> Schema:
+        again: Schema = {"$ref": "#", "properties": {"more": {"type": "integer"}}, **words}
+        return {"type": "object", "properties": {"name": {"type": name}, "next": again}}
+
+    assert not_read(of("string"), of("string"), reads_all=True) == []
+    found = not_read(of("string"), of("integer", required=["more"]), reads_all=True)
+    assert {"name is sent as string and read as integer", "next.more is required and not always sent"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ({"type": "number"}, {"type": ["integer", "null"]}, {"type": ["integer"]}),
+        ({"minimum": 1, "maximum": 9}, {"minimum": 2, "maximum": 8}, {"minimum": 2, "maximum": 8}),
+        ({"enum": [1, 2, 3]}, {"enum": [3, 2]}, {"enum": [2, 3]}),
+        ({"multipleOf": 2}, {"multipleOf": 6}, {"multipleOf": 6}),
+        ({"multipleOf": 2}, {"multipleOf": 3}, {"multipleOf": 6}),
+        ({"pattern": "^a"}, {"pattern": "b$"}, {"pattern": "^a and b$"}),
+        ({"additionalProperties": False}, {"additionalProperties": True}, {"additionalProperties": False}),
+        ({"title": "One"}, {"title": "Other"}, {"title": "One"}),
+        ({"required": ["a"]}, {"required": ["b", "a"]}, {"required": ["a", "b"]}),
+    ],
+)
+def test_what_two_schemas_say_together(one: Schema, other: Schema, both: Schema) -> None:
+    assert merged([one, other]) == both
 
 
 class Open(pydantic.BaseModel):
