@@ -120,6 +120,18 @@ def test_topics_are_channels_and_versions_are_messages(official: Draft7Validator
     assert document["channels"]["note"]["messages"]["v1"]["contentType"].startswith("text/plain")
 
 
+def test_attributes_of_cloudevents_are_headers_of_topics_that_send_them(official: Draft7Validator) -> None:
+    events = Topic("note", str, cloudevents="https://shop.example/notes")
+    document = asyncapi([schema_of(events), schema_of(PAID)], title="shop", version="1")
+    check(document, official)
+    headers = document["channels"]["note"]["messages"]["v1"]["headers"]
+    sent = events.message("hello").headers
+    assert set(headers["properties"]) == set(sent) - {"content-type"}
+    Draft7Validator(headers).validate(dict(sent))
+    assert headers["properties"]["ce_source"]["const"] == "https://shop.example/notes"
+    assert set(document["channels"]["paid"]["messages"]["v3"]["headers"]["properties"]) == {"txmsg-schema-version"}
+
+
 def test_an_application_says_what_it_sends_and_receives(official: Draft7Validator) -> None:
     router = Router(group="mail")
 

@@ -43,7 +43,7 @@ def asyncapi(
             "contentType": each.content_type,
             "headers": {
                 "type": "object",
-                "properties": {VERSION_HEADER: {"type": "string", "const": str(each.version)}},
+                "properties": {VERSION_HEADER: {"type": "string", "const": str(each.version)}, **_event_headers(each)},
             },
             "payload": {"$ref": f"#/components/schemas/{name}"},
         }
@@ -73,6 +73,19 @@ def asyncapi(
 def _channel(channels: dict[str, Any], topic: str) -> dict[str, Any]:
     channel: dict[str, Any] = channels.setdefault(_named(topic), {"address": topic, "messages": {}})
     return channel
+
+
+def _event_headers(schema: SchemaVersion) -> dict[str, Any]:
+    """The attributes of CloudEvents, if its messages have them."""
+    if schema.event_source is None:
+        return {}
+    return {
+        "ce_specversion": {"type": "string", "const": "1.0"},
+        "ce_id": {"type": "string", "description": "Another one for each event."},
+        "ce_source": {"type": "string", "const": schema.event_source},
+        "ce_type": {"type": "string", "const": schema.topic},
+        "ce_time": {"type": "string", "format": "date-time"},
+    }
 
 
 def _named(text: str) -> str:

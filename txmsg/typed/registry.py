@@ -18,6 +18,7 @@ class SchemaVersion:
     """A version of the schema of a topic's payloads.
 
     registered_at: None for one that is not registered. registered_by: the user; None without authentication.
+    event_source: of CloudEvents, as which its messages are sent; None: they are not, or that is not known here.
     """
 
     topic: str
@@ -26,12 +27,17 @@ class SchemaVersion:
     schema: Schema
     registered_at: datetime | None = None
     registered_by: str | None = None
+    event_source: str | None = None
 
 
 def schema_of(topic: Topic[Any]) -> SchemaVersion:
     """That of a topic as it is declared."""
     return SchemaVersion(
-        topic=topic.name, version=topic.version, content_type=topic.content_type, schema=topic.schema()
+        topic=topic.name,
+        version=topic.version,
+        content_type=topic.content_type,
+        schema=topic.schema(),
+        event_source=topic.event_source,
     )
 
 

@@ -86,6 +86,11 @@ class Topic(Generic[P]):
         """Of the bodies."""
         return self._codec.content_type
 
+    @property
+    def event_source(self) -> str | None:
+        """The source of CloudEvents, as which its messages are sent; None: they are not."""
+        return str(self._source) if self._source else None
+
     def schema(self) -> Schema:
         """The JSON Schema of the bodies; {} if anything is valid."""
         return self._codec.schema()
