@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.integration.delivery_harness import (
@@ -205,6 +206,23 @@ async def test_what_fails_of_a_topic_or_group_that_was_deleted_is_forgotten_and_
         (again,) = await receive(delivery, 1, group="other")
         assert again.attempt == 2
         await until_async(lambda: not delivery._state.groups["reads-gone"].feeds)
+
+
+async def test_deleting_a_topic_waits_for_a_broker_that_writes_failures_of_it(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, background=False) as delivery:
+        await notify.add(1)
+        await receive(delivery, 1, wait_s=0)
+        (queue_id,) = await notify.queue_ids()
+        notify.query("update txmsg.topic set permission = 0, write_changed_at = '-infinity'")
+        async with await psycopg.AsyncConnection.connect(notify_url) as writer:
+            await writer.execute("select from txmsg.queue_lease where queue_id = %s for share", [queue_id])
+            deleting = asyncio.create_task(TopicSettings(notify.topics._pool).delete("t", force=True))
+            waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+            await until_async(lambda: notify.query(waits) or deleting.done())
+            # As a foreign key does when a retry is written.
+            await writer.execute("select from txmsg.queue where id = %s for key share", [queue_id])
+        await deleting
+        assert notify.query("select queue_id from txmsg.queue_lease") == []
 
 
 async def test_failures_of_several_segments_become_retries(notify_url: str) -> None:

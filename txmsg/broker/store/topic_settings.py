@@ -495,6 +495,9 @@ select count(distinct h.transaction_id) from txmsg.half_message h
 """
 
 _DELETE: Final = (
+    # First what writers of failures lock first: one that has its lease would wait for rows that are deleted here, while
+    # the lease, which goes with its queue, waits for it.
+    "select from txmsg.queue_lease where queue_id = any(%(ids)s) order by queue_id for update",
     """
     with half as (
         delete from txmsg.half_message where queue = any(%(ids)s) returning transaction_id, decided),
