@@ -17,7 +17,7 @@ from txmsg.cli.output import json_text, print_facts, print_rows, say
 _administered: Decorator = of_database(UserAdministration, "users")
 
 
-@click.group("access-key")
+@click.group("access-key", short_help="Give users access keys, for RocketMQ clients.")
 def access_key() -> None:
     """Give a user access keys, for clients of RocketMQ at a gateway (`txmsg rocketmq`).
 
@@ -25,11 +25,18 @@ def access_key() -> None:
     """
 
 
-@access_key.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key file access-keys.key")
+@access_key.command(
+    short_help="Make the file that encrypts secrets.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key file access-keys.key",
+)
 @click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-def file(*, path: Path) -> None:
+@json_option
+def file(*, path: Path, as_json: bool) -> None:
     """Make a file with a new key, which only you can read: for gateways, and for `create`."""
     KeyFile.make(path)
+    if as_json:
+        click.echo(json_text({"file": str(path)}))
+        return
     say(f"{path} is made: give it to gateways by --access-key-file, and keep it out of backups of the Notify database")
 
 

@@ -175,6 +175,7 @@ def rotate(*, name: str, expires: float | None, out: Path | None, users: UserAdm
 
 
 @user.command(
+    short_help="Take away what a user logs in with.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg user revoke shop --token k2zq5h7a4mv3xw2c",
 )
 @click.argument("name")
