@@ -20,6 +20,8 @@ from txmsg import Consumer, Message, Producer, ReceivedMessage
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # what clients need is fetched and compiled, once
 
 _WITHIN_S = 240.0
+_LOAD = 100
+"""Messages between two kills."""
 _TOPIC = "orders"
 
 
@@ -96,3 +98,26 @@ def test_a_push_consumer_goes_on_when_the_gateway_was_killed(language: Language,
         wait_for("first", "while it is away")
         producer.send(Message(_TOPIC, b"after"))
         wait_for("first", "while it is away", "after")
+
+
+@pytest.mark.parametrize("producing", each(JAVA))
+@pytest.mark.parametrize("consuming", each(GO, NODE))
+def test_all_comes_in_the_order_of_its_group_though_all_is_killed_under_load(
+    producing: Language, consuming: Language, site: Site
+) -> None:
+    """At least once; transactions, too, which have no order."""
+    groups = 3
+    consumer = site.run(consuming, "consume", "mail")
+    producer = site.run(producing, "produce", str(groups))
+    for processes in ((site.broker,), (site.gateway,), (site.broker, site.gateway), ()):
+        sent_before = len(producer.said)
+        until(lambda: len(producer.said) >= sent_before + _LOAD, within_s=_WITHIN_S)  # noqa: B023 - it is waited for here
+        site.kill_and_start(*processes)
+    sent = {line["sent"] for line in producer.said}
+    producer.kill()
+
+    until(lambda: sent <= {line["body"] for line in consumer.said}, within_s=_WITHIN_S)
+    handled = [line["body"].partition(":") for line in consumer.said if line["body"] != "first"]
+    for group in range(groups):
+        numbers = list(dict.fromkeys(int(number) for of, _, number in handled if of == str(group)))
+        assert numbers == list(range(len(numbers)))
