@@ -33,6 +33,7 @@ from txmsg.wire.v1 import (
     messages_pb2,
     metaq_pb2,
     rules_pb2,
+    schemas_pb2,
     settings_pb2,
     topics_pb2,
     txmsg_pb2,
@@ -57,6 +58,7 @@ select c.group_id, c.queue_id, o, 1, ('00000000-0000-7000-8000-00000000000' || o
 insert into txmsg.broker (id, address, release, schema_revision, expires_at)
 values ('another', '127.0.0.1:1', '0', '0001', now() + interval '1 h');
 """
+_SCHEMA: dict[str, Any] = {"content_type": "application/json", "schema": "{}"}
 _RETRY = "00000000-0000-7000-8000-000000000001.0"
 
 
@@ -95,6 +97,10 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         before, after = changes("Topics/Alter", altered, "topic.alter", "t")
         assert (before["permission"], after["permission"], after["queue_count"]) == (6, 4, 3)
         assert "durability" not in before
+
+        call(broker.address, "Schemas/Register", schemas_pb2.RegisterSchemaRequest(topic="t", version=1, **_SCHEMA))
+        deleted_schema = schemas_pb2.DeleteSchemaRequest(topic="t", version=1, latest=True)
+        assert changes("Schemas/Delete", deleted_schema, "schema.delete", "t") == ({"version": 1}, None)
 
         stopped = groups_pb2.AlterGroupRequest(group="g", stopped=True)
         assert changes("Groups/Alter", stopped, "group.alter", "g") == ({"stopped": False}, {"stopped": True})

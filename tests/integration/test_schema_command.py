@@ -16,7 +16,7 @@ import pytest
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.errors_page import is_documented
-from tests.integration.cli_harness import TIMEOUT_S, json_of, said
+from tests.integration.cli_harness import TIMEOUT_S, asked, json_of, said
 from tests.integration.test_topic_command import settle
 from txmsg import AsyncProducer, InvalidMessage, MisuseError, Producer, Topic, Txmsg, UnknownTopic
 from txmsg.administration.schemas import SchemaAdministration
@@ -134,6 +134,52 @@ def test_versions_are_registered_listed_shown_and_checked(broker: BrokerProcess,
     settle(notify_url)
     said("topic", "delete", "order.placed", "--yes", *where)
     assert [each["topic"] for each in json_of("schema", "list", *where)["schemas"]] == ["note"]
+
+
+def test_a_version_is_deleted_and_the_latest_one_only_if_that_is_said(broker: BrokerProcess, notify_url: str) -> None:
+    where = ("--broker", broker.address)
+    schemas = schemas_of(broker)
+    versions = [topic(("id", str), *((f"f{n}", int, 0) for n in range(v)), version=v) for v in range(1, 4)]
+    for version in versions:
+        schemas.register(version)
+
+    assert "delete version 1 of the schema of topic t, for good?" in asked("schema", "delete", "t", "1", *where)
+    dry_run = json_of("schema", "delete", "t", "1", "--dry-run", *where)
+    assert dry_run == {"topic": "t", "version": 1, "is_latest": False, "left": [2, 3], "dry_run": True}
+    assert len(list(schemas.list("t"))) == 3
+    deleted = said("schema", "delete", "t", "1", "--yes", *where)
+    assert deleted == "version 1 of the schema of topic t deleted\n"
+    refused = said("schema", "delete", "t", "1", "--yes", *where, status=1)
+    assert "topic 't' has no version 1 of a schema: there are 2, 3" in refused
+    refused = said("schema", "delete", "t", "3", "--yes", *where, status=1)
+    assert "is the latest one, with which the next is compared: register that first, or say --latest" in refused
+    assert "topic 'u' is unknown" in said("schema", "delete", "u", "1", "--yes", *where, status=1)
+    with pytest.raises(MisuseError, match=r"version 1 .* is not registered and below the latest one, 3"):
+        schemas.register(versions[0])
+
+    assert json_of("schema", "delete", "t", "3", "--latest", "--yes", *where)["deleted"]
+    assert schemas.register(versions[2])
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        entries = connection.execute("select before from txmsg.audit where action = 'schema.delete' order by id")
+        assert [before["version"] for (before,) in entries] == [1, 3]
+
+
+def test_schemas_are_managed_without_a_broker(notify_url: str, named: Named) -> None:
+    where = ("--storage", notify_url)
+    assert said("schema", "list", *where) == "no schemas\n"
+    unknown = said("schema", "register", named("FIRST"), *where, status=1)
+    assert "topic 'order.placed' is unknown" in unknown
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute(
+            "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) values ('order.placed', 1, 1) "
+            "returning id) insert into txmsg.queue (topic_id, number) select id, 0 from made"
+        )
+    assert "registered\n" in said("schema", "register", named("FIRST"), *where)
+    assert "can follow version 1" in said("schema", "check", named("SECOND"), *where)
+    assert "gift" not in said("schema", "show", "order.placed", *where)
+    assert "order.placed" in json.loads(said("schema", "asyncapi", *where))["channels"]
+    said("schema", "delete", "order.placed", "1", "--latest", "--yes", *where)
+    assert said("schema", "list", *where) == "no schemas\n"
 
 
 def test_of_many_that_register_at_once_one_adds_each_version(broker: BrokerProcess) -> None:

@@ -193,6 +193,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     # Schemas of topics: who sends to a topic says what it sends.
     "Schemas/List": (_topic(Action.DESCRIBE, "topic", found=True),),
     "Schemas/Register": (_topic(Action.SEND, "topic"),),
+    "Schemas/Delete": (_topic(Action.ADMINISTER, "topic"),),
     # Groups.
     "Groups/List": (_group(Action.DESCRIBE, found=True),),
     "Groups/Show": (_group(Action.DESCRIBE, "group"),),

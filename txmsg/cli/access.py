@@ -14,8 +14,11 @@ from txmsg.broker import migrate
 from txmsg.broker.access import UserDirectory
 from txmsg.broker.api.access import AccessApi
 from txmsg.broker.api.rules import RulesApi
+from txmsg.broker.api.schemas import SchemasApi
 from txmsg.broker.store.access_rules import AccessRules
 from txmsg.broker.store.connect import Pool, open_pool
+from txmsg.broker.store.schemas import TopicSchemas
+from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.store.users import Users
 from txmsg.cli.connections import asker, broker_option
 from txmsg.cli.options import Decorator
@@ -23,6 +26,7 @@ from txmsg.wire.caller import Caller, calling_as
 from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
 from txmsg.wire.v1.access_rpc import Access
 from txmsg.wire.v1.rules_rpc import Rules
+from txmsg.wire.v1.schemas_rpc import Schemas
 
 
 def of_database(administration: Callable[[Ask], Any], argument: str) -> Decorator:
@@ -68,8 +72,13 @@ async def _ask_storage(url: str, method: Method[RequestT, ReplyT], request: Requ
 
 
 def _answers(pool: Pool) -> dict[str, Callable[[Any], Any]]:
-    """What answers the methods of users and rules, by their names."""
-    services = {Access: AccessApi(UserDirectory(Users(pool)), None), Rules: RulesApi(AccessRules(pool))}
+    """What answers the methods of users, rules and schemas, by their names."""
+    topics = TopicRegistry(pool, auto_create=False, queues=1)
+    services = {
+        Access: AccessApi(UserDirectory(Users(pool)), None),
+        Rules: RulesApi(AccessRules(pool)),
+        Schemas: SchemasApi(TopicSchemas(pool), topics.ensure),
+    }
     return {
         method.name: getattr(api, name)
         for service, api in services.items()

@@ -43,7 +43,7 @@ COMMANDS: Final = {
     "metaq": "Look at MetaQ logs, check and repair them, serve them to other machines.",
     "outbox": "Look at messages that wait in a business database for a broker: list, relay, delete.",
     "rocketmq": "Let RocketMQ's official clients send and receive: Java, Go, Node, Rust, Python.",
-    "schema": "Register schemas of topics, show and check them, and describe topics in AsyncAPI.",
+    "schema": "Register, check, show and delete schemas of topics, and describe topics in AsyncAPI.",
     "tailer": "Mirror a Notify database into MetaQ: run, status, verify, fork.",
     "topic": "Create topics, look at them, change their settings, delete them.",
     "up": "Run a database, a broker, MetaQ and a tailer together, for development.",

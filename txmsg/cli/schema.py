@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
@@ -11,16 +13,32 @@ from txmsg.administration.schemas import SchemaAdministration
 from txmsg.app.loading import load, load_topics
 from txmsg.cli.connections import asker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import json_option, table_options
-from txmsg.cli.output import json_text, print_facts, print_rows, say
-from txmsg.errors import MisuseError
+from txmsg.cli.options import dry_run_option, json_option, table_options, yes_option
+from txmsg.cli.output import json_text, print_dry_run, print_facts, print_rows, say
+from txmsg.errors import MisuseError, printable
 from txmsg.typed.asyncapi import asyncapi as document_of
 from txmsg.typed.registry import SchemaVersion
 
 
+def _administered(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --broker and --storage; the command gets the schemas of what they name as `schemas`."""
+
+    @click.option("--storage", metavar="URL", help="Do it in this Notify database, without a broker.")
+    @broker_option
+    @wraps(command)
+    def with_schemas(*, broker: str, storage: str | None, **others: Any) -> Any:
+        if storage is None:
+            return command(schemas=SchemaAdministration(asker(broker)), **others)
+        from txmsg.cli.access import asker_of_storage  # with txmsg[broker] only
+
+        return command(schemas=SchemaAdministration(asker_of_storage(storage)), **others)
+
+    return with_schemas
+
+
 @click.group()
 def schema() -> None:
-    """Register schemas of topics with a Notify database, show and check them, and describe topics in AsyncAPI.
+    """Register, check, show and delete schemas of topics, and describe topics in AsyncAPI.
 
     MODULE:NAME is a Topic(...), or a Txmsg(...) whose topics are meant.
     """
@@ -31,11 +49,10 @@ def schema() -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg schema register shop.events:ORDERS",
 )
 @click.argument("name", metavar="MODULE:NAME")
-@broker_option
+@_administered
 @json_option
-def register(*, name: str, broker: str, as_json: bool) -> None:
+def register(*, name: str, schemas: SchemaAdministration, as_json: bool) -> None:
     """Register the version that a topic declares, if it is compatible with the latest one. Idempotent."""
-    schemas = SchemaAdministration(asker(broker))
     done = [{"topic": t.name, "version": t.version, "registered": schemas.register(t)} for t in load_topics(name)]
     if as_json:
         click.echo(json_text({"topics": done}))
@@ -52,11 +69,10 @@ def register(*, name: str, broker: str, as_json: bool) -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg schema check shop.events:ORDERS",
 )
 @click.argument("name", metavar="MODULE:NAME")
-@broker_option
+@_administered
 @json_option
-def check(*, name: str, broker: str, as_json: bool) -> None:
+def check(*, name: str, schemas: SchemaAdministration, as_json: bool) -> None:
     """Say whether the version that a topic declares is registered or could be; change nothing. Exit status 1: no."""
-    schemas = SchemaAdministration(asker(broker))
     found = [(topic, schemas.check(topic)) for topic in load_topics(name)]
     if as_json:
         click.echo(
@@ -81,12 +97,12 @@ def check(*, name: str, broker: str, as_json: bool) -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg schema list\n  txmsg schema list order.placed --json",
 )
 @click.argument("topic", default="")
-@broker_option
+@_administered
 @json_option
 @table_options
-def list_(*, topic: str, broker: str, as_json: bool) -> None:
+def list_(*, topic: str, schemas: SchemaAdministration, as_json: bool) -> None:
     """List the versions that are registered, of all topics or of TOPIC."""
-    found = [_facts(each) for each in SchemaAdministration(asker(broker)).list(topic)]
+    found = [_facts(each) for each in schemas.list(topic)]
     if as_json:
         click.echo(json_text({"schemas": found}))
     elif found:
@@ -98,11 +114,11 @@ def list_(*, topic: str, broker: str, as_json: bool) -> None:
 @schema.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg schema show order.placed\n  txmsg schema show order.placed 1")
 @click.argument("topic")
 @click.argument("version", type=click.IntRange(1), required=False)
-@broker_option
+@_administered
 @json_option
-def show(*, topic: str, version: int | None, broker: str, as_json: bool) -> None:
+def show(*, topic: str, version: int | None, schemas: SchemaAdministration, as_json: bool) -> None:
     """Show the latest version of a topic's schema, or VERSION."""
-    versions = {each.version: each for each in SchemaAdministration(asker(broker)).list(topic)}
+    versions = {each.version: each for each in schemas.list(topic)}
     found = versions.get(version or max(versions, default=0))
     if found is None:
         there = f"there are {', '.join(map(str, versions))}" if versions else "none is registered"
@@ -118,6 +134,41 @@ def show(*, topic: str, version: int | None, broker: str, as_json: bool) -> None
 
 
 @schema.command(
+    short_help="Delete a version of a topic's schema.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg schema delete order.placed 1",
+)
+@click.argument("topic")
+@click.argument("version", type=click.IntRange(1))
+@click.option("--latest", is_flag=True, help="Delete it also if it is the latest one.")
+@dry_run_option
+@_administered
+@yes_option
+@json_option
+def delete(
+    *, topic: str, version: int, latest: bool, dry_run: bool, schemas: SchemaAdministration, yes: bool, as_json: bool
+) -> None:
+    """Delete one version of a topic's schema, for good. Messages are left as they are.
+
+    An application that declares the version can register it again only if it is above the latest one. Without --latest,
+    the latest version is refused: the next one is compared with it.
+    """
+    if dry_run:
+        versions = [each.version for each in schemas.list(topic)]
+        is_latest = version == max(versions, default=0)
+        left = [each for each in versions if each != version]
+        print_dry_run({"topic": topic, "version": version, "is_latest": is_latest, "left": left}, as_json=as_json)
+        return
+    if not yes:
+        question = f"delete version {version} of the schema of topic {topic}, for good?"
+        click.confirm(printable(question), abort=True, err=as_json)
+    schemas.delete(topic, version, also_latest=latest)
+    if as_json:
+        click.echo(json_text({"topic": topic, "version": version, "deleted": True}))
+    else:
+        say(f"version {version} of the schema of topic {topic} deleted")
+
+
+@schema.command(
     short_help="Print an AsyncAPI document of the topics, or of an application.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg schema asyncapi --title shop > asyncapi.json\n"
     "  txmsg schema asyncapi shop.main:app --document-version 1.4.0",
@@ -127,9 +178,9 @@ def show(*, topic: str, version: int | None, broker: str, as_json: bool) -> None
 @click.option(
     "--document-version", "version", metavar="TEXT", default="1.0.0", show_default=True, help="Version in the document."
 )
-@broker_option
+@_administered
 @json_option
-def asyncapi(*, app: str, title: str | None, version: str, broker: str, as_json: bool) -> None:
+def asyncapi(*, app: str, title: str | None, version: str, schemas: SchemaAdministration, as_json: bool) -> None:
     """Print an AsyncAPI 3.0 document: of all topics with a registered schema, in all their versions.
 
     Or of the application MODULE:APP, which needs no broker: what it sends and receives.
@@ -138,7 +189,7 @@ def asyncapi(*, app: str, title: str | None, version: str, broker: str, as_json:
     if app:
         document = load(app).asyncapi(title=title or app, version=version)
     else:
-        document = document_of(SchemaAdministration(asker(broker)).list(), title=title or "txmsg", version=version)
+        document = document_of(schemas.list(), title=title or "txmsg", version=version)
     click.echo(json_text(document) if as_json else json.dumps(document, indent=2))
 
 

@@ -49,6 +49,11 @@ class SchemasApi:
         # Who may send to a topic need not have the right to list its schemas.
         return pb.RegisterSchemaReply(schemas=map(_schema, await self._schemas.list(VERSIONS_MAX, topic=topic)))
 
+    async def delete(self, request: pb.DeleteSchemaRequest) -> pb.DeleteSchemaReply:
+        topic = check_name("topic", request.topic)
+        await self._schemas.delete(topic, request.version, also_latest=request.latest)
+        return pb.DeleteSchemaReply()
+
 
 def _check(request: pb.RegisterSchemaRequest) -> None:
     what = f"the schema of topic {request.topic!r}"

@@ -67,6 +67,25 @@ class TopicSchemas:
             await audit.record(conn, "schema.register", topic, after={"version": version, "content_type": content_type})
             return True
 
+    async def delete(self, topic: str, version: int, *, also_latest: bool) -> None:
+        """Removes a version. Raises UnknownTopic, and MisuseError for one that is not there, or is the latest one."""
+        async with session(self._pool) as conn, conn.transaction():
+            found = await conn.execute("select id from txmsg.topic where name = %s for no key update", (topic,))
+            if (row := await found.fetchone()) is None:
+                raise UnknownTopic(f"topic {topic!r} is unknown: `txmsg schema list` names those with schemas")
+            cursor = await conn.execute(_VERSIONS, row)
+            versions = [each for (each,) in await cursor.fetchall()]
+            if version not in versions:
+                there = f"there are {', '.join(map(str, versions))}" if versions else "none is registered"
+                raise MisuseError(f"topic {topic!r} has no version {version} of a schema: {there}")
+            if version == versions[-1] and not also_latest:
+                raise MisuseError(
+                    f"version {version} of the schema of topic {topic!r} is the latest one, with which the next is "
+                    "compared: register that first, or say --latest"
+                )
+            await conn.execute(_REMOVE, (*row, version))
+            await audit.record(conn, "schema.delete", topic, before={"version": version})
+
 
 _LIST = f"""
 select t.name as topic, s.version, s.content_type, s.schema, s.registered_at, s.registered_by
@@ -76,6 +95,8 @@ select t.name as topic, s.version, s.content_type, s.schema, s.registered_at, s.
  order by t.name, s.version limit %(limit)s
 """
 _LATEST = "select coalesce(max(version), 0), count(*) from txmsg.topic_schema where topic_id = %s"
+_VERSIONS = "select version from txmsg.topic_schema where topic_id = %s order by version"
+_REMOVE = "delete from txmsg.topic_schema where topic_id = %s and version = %s"
 _ADD = """
 insert into txmsg.topic_schema (topic_id, version, content_type, schema, registered_by) values (%s, %s, %s, %s, %s)
 """

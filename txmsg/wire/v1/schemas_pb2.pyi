@@ -63,3 +63,17 @@ class RegisterSchemaReply(_message.Message):
     registered: bool
     schemas: _containers.RepeatedCompositeFieldContainer[TopicSchema]
     def __init__(self, registered: bool = ..., schemas: _Optional[_Iterable[_Union[TopicSchema, _Mapping]]] = ...) -> None: ...
+
+class DeleteSchemaRequest(_message.Message):
+    __slots__ = ("topic", "version", "latest")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    version: int
+    latest: bool
+    def __init__(self, topic: _Optional[str] = ..., version: _Optional[int] = ..., latest: bool = ...) -> None: ...
+
+class DeleteSchemaReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -10,3 +10,4 @@ class Schemas:
     list = Method("Schemas/List", pb.ListSchemasRequest, pb.ListSchemasReply)
     # Adds a version to a topic, which is created as by a send, if `after` is the latest one.
     register = Method("Schemas/Register", pb.RegisterSchemaRequest, pb.RegisterSchemaReply)
+    delete = Method("Schemas/Delete", pb.DeleteSchemaRequest, pb.DeleteSchemaReply)
