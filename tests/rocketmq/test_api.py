@@ -244,7 +244,7 @@ class Gateway:
         self.api = Api(senders, self.receivers, self.clients, Routes(self.brokers), Agreements(self.brokers))
 
     async def receive(
-        self, member: Member, count: int = 1, *, invisible_s: float = 30, renews: bool = False
+        self, member: Member, count: int = 1, *, invisible_s: float = 600, renews: bool = False
     ) -> list[tuple[ReceivedMessage, Handle]]:
         """So many messages."""
         got: list[tuple[ReceivedMessage, Handle]] = []
