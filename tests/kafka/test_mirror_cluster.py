@@ -19,7 +19,7 @@ from tests.waiting import until
 from txmsg.metaq import LogConsumer
 from txmsg.verifier.compare import verify
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # four times a node of three starts again
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # four times a node of three starts again
 
 WAIT_S_MAX = 180.0
 
