@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -48,6 +49,9 @@ _TELLING: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaE
 """Codes that librdkafka tells beside the calls that then time out."""
 _SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
 """Codes that say no more than that no answer came."""
+_REPEAT_S: Final = 10.0
+_LINES_MAX: Final = 256
+"""That are remembered."""
 
 
 class Clients:
@@ -140,13 +144,24 @@ class Clients:
             raise self.error(kafka_error_of(exc), doing) from exc
 
 
-class _Logger:
-    """What librdkafka logs, as an event."""
+class ClientLog:
+    """What librdkafka logs, as events. A line that comes again at once, as of a server that is away, is left out."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told: dict[str, float] = {}
 
     def log(self, level: int, text: str, *args: object) -> None:
+        """Called by librdkafka, in a thread that polls."""
         line = text % args if args else text
+        now = self._clock()
+        if now - self._told.get(line, -_REPEAT_S) < _REPEAT_S:
+            return
+        if len(self._told) >= _LINES_MAX:
+            self._told.clear()
+        self._told[line] = now
         # Servers that come and go are what Kafka is made for: who cannot go on without them raises an error.
         _log.log(min(level, logging.INFO), "kafka.client", "Kafka's client: %(line)s", line=printable(line))
 
 
-_LOGGER: Final = _Logger()
+_LOGGER: Final = ClientLog()
