@@ -256,6 +256,9 @@ def test_a_trace_tells_of_each_group_whether_it_is_done_with_the_message(
         "failing": "retrying",
         "waiting": "waiting",
     }
+    (message,) = found(broker, "--id", id_)
+    assert (message["state"], message["groups_retrying"], message["groups_dead"]) == ("stored", 1, 1)
+    assert "stored, retrying, dead" in said("message", "find", "--id", id_, "--broker", broker.address)
     assert told["failing"]["next_attempt_at"] == "2099-01-01T00:00:00+00:00"
     assert [failure["error"] for failure in told["failing"]["failures"]] == ["no route"]
     assert [failure["error"] for failure in told["dead"]["failures"]] == [failure["error"] for failure in FAILURES]

@@ -78,7 +78,8 @@ def find(
 ) -> None:
     """Find messages by key, id or place: topic, queue and offset, or what they wait for.
 
-    Newest first, and those that are not committed last; with --from in the order in which they were stored. Messages of
+    The state of one that some group is to try again says "retrying", that of a dead letter "dead". Newest first, and
+    those that are not committed last; with --from in the order in which they were stored. Messages of
     dropped segments are gone, except for retries and dead letters. Of what a rollback drops, nothing is left to find.
     """
     if (bool(key), bool(id_), start is not None).count(True) != 1:
@@ -112,7 +113,9 @@ def _row(found: pb.FoundMessage) -> dict[str, object]:
     values = _values(found)
     names = ("id", "state", "topic", "queue", "offset", "key")
     stored_at = values["stored_at"] or values["half_stored_at"]
-    return {**{name: values[name] for name in names}, "stored": stored_at, "size": found.size_bytes}
+    groups = [text for text, count in (("retrying", found.retrying), ("dead", found.dead)) if count]
+    row = {**{name: values[name] for name in names}, "stored": stored_at, "size": found.size_bytes}
+    return {**row, "state": ", ".join([str(row["state"]), *groups])}
 
 
 @message.command(
@@ -255,6 +258,8 @@ def _values(found: pb.FoundMessage, *, with_body: bool = False) -> dict[str, obj
         "decided_by": _DECISIONS[kind.Decision.Name(found.decided_by)],
         "deliver_at": moment(found.deliver_at_us),
         "body_size_bytes": found.size_bytes,
+        "groups_retrying": found.retrying,
+        "groups_dead": found.dead,
     }
     if found.state == kind.HALF:
         values |= {

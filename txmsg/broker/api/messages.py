@@ -171,6 +171,8 @@ def _message(row: FoundRow, *, with_bodies: bool = False) -> pb.FoundMessage:
         checks=row.checks or 0,
         next_check_at_us=_us(row.next_check_at),
         parked_reason=row.parked_reason or "",
+        retrying=row.retrying,
+        dead=row.dead,
     )
 
 

@@ -48,6 +48,9 @@ class FoundRow:
     next_check_at: datetime | None
     parked_reason: str | None
     journal_since: datetime | None
+    retrying: int
+    """How many groups are to try it again. dead: of how many it is a dead letter."""
+    dead: int
     more: bool
 
 
@@ -201,7 +204,11 @@ select s.state, s.transaction_id, s.n, t.name as topic, q.number, q.id as queue_
        s.decided_by, s.key, s.tag, s.ordering_key, case when %(with_bodies)s then s.headers end as headers,
        case when %(with_bodies)s then s.body else '' end as body, octet_length(s.body) as size_bytes, s.born_at,
        s.half_stored_at, s.stored_at, s.deliver_at, p.group_name as producer_group, s.checks, s.next_check_at,
-       s.parked_reason, t.journal_since, s.more
+       s.parked_reason, t.journal_since, s.more,
+       (select count(*) from txmsg.consumer_group g join txmsg.retry r
+            on (r.group_id, r.queue_id, r.queue_offset) = (g.id, s.queue, s.queue_offset)) as retrying,
+       (select count(*) from txmsg.consumer_group g join txmsg.dead_letter l
+            on (l.group_id, l.queue_id, l.queue_offset) = (g.id, s.queue, s.queue_offset)) as dead
   from sized s
   join txmsg.queue q on q.id = s.queue
   join txmsg.topic t on t.id = q.topic_id

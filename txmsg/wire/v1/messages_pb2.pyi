@@ -72,7 +72,7 @@ class FindMessagesRequest(_message.Message):
     def __init__(self, key: _Optional[str] = ..., id: _Optional[str] = ..., topic: _Optional[str] = ..., limit: _Optional[int] = ..., with_bodies: bool = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
 
 class FoundMessage(_message.Message):
-    __slots__ = ("transaction_id", "n", "state", "topic", "queue", "offset", "segment", "decided_by", "key", "tag", "ordering_key", "headers", "body", "size_bytes", "born_at_us", "half_stored_at_us", "stored_at_us", "deliver_at_us", "producer_group", "checks", "next_check_at_us", "parked_reason", "withheld")
+    __slots__ = ("transaction_id", "n", "state", "topic", "queue", "offset", "segment", "decided_by", "key", "tag", "ordering_key", "headers", "body", "size_bytes", "born_at_us", "half_stored_at_us", "stored_at_us", "deliver_at_us", "producer_group", "checks", "next_check_at_us", "parked_reason", "withheld", "retrying", "dead")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         HALF: _ClassVar[FoundMessage.State]
@@ -120,6 +120,8 @@ class FoundMessage(_message.Message):
     NEXT_CHECK_AT_US_FIELD_NUMBER: _ClassVar[int]
     PARKED_REASON_FIELD_NUMBER: _ClassVar[int]
     WITHHELD_FIELD_NUMBER: _ClassVar[int]
+    RETRYING_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
     transaction_id: bytes
     n: int
     state: FoundMessage.State
@@ -143,7 +145,9 @@ class FoundMessage(_message.Message):
     next_check_at_us: int
     parked_reason: str
     withheld: bool
-    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., state: _Optional[_Union[FoundMessage.State, str]] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., segment: _Optional[int] = ..., decided_by: _Optional[_Union[FoundMessage.Decision, str]] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., born_at_us: _Optional[int] = ..., half_stored_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., deliver_at_us: _Optional[int] = ..., producer_group: _Optional[str] = ..., checks: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., parked_reason: _Optional[str] = ..., withheld: bool = ...) -> None: ...
+    retrying: int
+    dead: int
+    def __init__(self, transaction_id: _Optional[bytes] = ..., n: _Optional[int] = ..., state: _Optional[_Union[FoundMessage.State, str]] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., segment: _Optional[int] = ..., decided_by: _Optional[_Union[FoundMessage.Decision, str]] = ..., key: _Optional[str] = ..., tag: _Optional[str] = ..., ordering_key: _Optional[str] = ..., headers: _Optional[bytes] = ..., body: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., born_at_us: _Optional[int] = ..., half_stored_at_us: _Optional[int] = ..., stored_at_us: _Optional[int] = ..., deliver_at_us: _Optional[int] = ..., producer_group: _Optional[str] = ..., checks: _Optional[int] = ..., next_check_at_us: _Optional[int] = ..., parked_reason: _Optional[str] = ..., withheld: bool = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ...) -> None: ...
 
 class FindMessagesReply(_message.Message):
     __slots__ = ("messages", "more")
