@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from tests.metaq.logs import batch
 from tests.metaq.servers import WAIT_S, served
 from tests.waiting import until, until_async
+from txmsg.access.denied import DeniedCalls
 from txmsg.access.file import entry_of
 from txmsg.access.limits import UserLimits
 from txmsg.access.tokens import new_token
@@ -32,10 +33,11 @@ from txmsg.errors import (
 )
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.metaq.server.users import DeniedCalls, UsersOfBrokers, UsersOfFile, snapshot_of
+from txmsg.metaq.server.users import UsersOfFile
 from txmsg.settings.common import UserConfig
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.server import Server
+from txmsg.wire.users import UsersOfBrokers, snapshot_of
 from txmsg.wire.v1 import access_pb2, rules_pb2
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.access_rpc import Access
@@ -273,7 +275,7 @@ class TellingBroker(NewerBroker):
 async def test_another_broker_is_followed_and_when_none_has_told_for_too_long_nobody_is_let_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txmsg.metaq.server.users.LOOK_S", 0.01)
+    monkeypatch.setattr("txmsg.wire.users.LOOK_S", 0.01)
     now = 0.0
     servers = [
         Server({Access: TellingBroker(user, version)}, connections_max=10, request_size_bytes_max=10_000)

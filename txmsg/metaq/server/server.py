@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from txmsg.access.denied import DeniedCalls
 from txmsg.errors import MisuseError
 from txmsg.logs import EventLog, set_log_level
 from txmsg.metaq.access import NOTES, LogQueue
@@ -31,7 +32,7 @@ from txmsg.metaq.server.placement import Placer
 from txmsg.metaq.server.polls import Polls
 from txmsg.metaq.server.producers import REMEMBERED_S
 from txmsg.metaq.server.sessions import Sessions
-from txmsg.metaq.server.users import DeniedCalls, UsersOfBrokers, UsersOfFile, UserSource
+from txmsg.metaq.server.users import UsersOfFile, UserSource
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
@@ -40,6 +41,7 @@ from txmsg.wire.address import UNIX, check_address
 from txmsg.wire.listening import connections_allowed
 from txmsg.wire.server import Server
 from txmsg.wire.server_connection import Limits
+from txmsg.wire.users import UsersOfBrokers
 from txmsg.wire.v1 import metaq_rpc as rpc
 
 _log = EventLog(__name__)

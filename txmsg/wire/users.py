@@ -1,0 +1,129 @@
+"""Users and rules of brokers, for servers that have no database of their own. Keeps a guard in step with them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import Final
+
+from txmsg.access.guard import Guard
+from txmsg.access.keys import AccessKey
+from txmsg.access.limits import NO_LIMITS, UserLimits
+from txmsg.access.rules import Rules, known_rules
+from txmsg.access.snapshot import AccessSnapshot, Credential, User
+from txmsg.errors import MisuseError, PermissionDenied, TxmsgError, Unauthenticated
+from txmsg.logs import EventLog
+from txmsg.wire.channel import Channel
+from txmsg.wire.credential import client_access
+from txmsg.wire.v1 import access_pb2 as pb
+from txmsg.wire.v1.access_rpc import Access
+
+LOOK_S: Final = 1.0
+"""How long after a failure the next broker is asked."""
+_WAIT_S_MAX: Final = 20.0
+_ANSWER_S: Final = 5.0
+_log = EventLog(__name__)
+
+
+class UsersOfBrokers:
+    """Asks one broker after the other, each as long as it answers; a change comes at once, by a long poll.
+
+    What was told last holds for `age_s_max`. Then nobody is let in, and connections are cut.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        limits: UserLimits = NO_LIMITS,
+        *,
+        age_s_max: float,
+        access_keys: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """access_keys: asks for them, too. Raises MisuseError for a token or TLS files of the environment that cannot
+        be used."""
+        self.guard = Guard(age_s_max=age_s_max, limits=limits, monotonic=monotonic)
+        self._addresses = cycle(addresses)
+        self._access_keys = access_keys
+        # Once: later, a file that cannot be read for a moment is logged, and what was read before is used.
+        self._access = client_access(None, None)
+        self._wait_s = min(_WAIT_S_MAX, age_s_max / 4)
+        self._failed = False
+
+    async def knock(self) -> None:
+        """Asks one broker, before anything is started. Raises what whoever has started this can mend.
+
+        Every other failure is left to `run`: until a broker tells, nobody is let in.
+        """
+        try:
+            async with Channel(next(self._addresses), **self._access) as channel:
+                await self._take(channel)
+        except (Unauthenticated, PermissionDenied, MisuseError):
+            raise
+        except TxmsgError as exc:
+            _log.debug("access.knock_failed", "no broker tells of users at the start: %(error)s", error=exc)
+
+    async def run(self) -> None:
+        """Follows for ever."""
+        for address in self._addresses:
+            async with Channel(address, **self._access) as channel:
+                await self.follow(channel, address)
+            await asyncio.sleep(LOOK_S)
+
+    async def follow(self, channel: Channel, address: str) -> None:
+        """Takes what a broker tells, until it fails."""
+        try:
+            while True:
+                await self._take(channel)
+                self._failed = False
+        except TxmsgError as exc:
+            if not self._failed:
+                _log.warning(
+                    "access.not_followed",
+                    "users and rules are not told by broker %(broker)s: %(error)s",
+                    broker=address,
+                    error=exc,
+                )
+            self._failed = True
+        if not self.guard.is_fresh and self.guard.snapshot.users:
+            _log.error("access.forgotten", "nobody is let in any more: no broker has told of users for too long")
+            self.guard.forget()
+
+    async def _take(self, channel: Channel) -> None:
+        request = pb.WatchAccessRequest(
+            version=self.guard.snapshot.version, wait_ms=int(self._wait_s * 1000), access_keys=self._access_keys
+        )
+        reply = await channel.call(Access.watch, request, timeout_s=self._wait_s + _ANSWER_S)
+        if reply.version == self.guard.snapshot.version:
+            self.guard.confirm()
+        else:
+            self.guard.use(snapshot_of(reply))
+
+
+def snapshot_of(reply: pb.WatchAccessReply) -> AccessSnapshot:
+    """What a broker has told."""
+    return AccessSnapshot(
+        version=reply.version,
+        users={
+            user.name: User(
+                name=user.name, roles=frozenset(user.roles), certificate=user.certificate, limits=dict(user.limits)
+            )
+            for user in reply.users
+        },
+        credentials={
+            token.id: Credential(
+                id=token.id,
+                user=token.user,
+                secret_sha256=token.secret_sha256,
+                expires_at=token.expires_at_us / 1_000_000 if token.expires_at_us else math.inf,
+            )
+            for token in reply.tokens
+        },
+        access_keys={
+            key.id: AccessKey(id=key.id, user=key.user, sealed_secret=key.sealed_secret) for key in reply.access_keys
+        },
+        rules=Rules(known_rules((rule.subject, rule.action, rule.kind, rule.pattern) for rule in reply.rules)),
+    )
