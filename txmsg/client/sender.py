@@ -281,14 +281,17 @@ class Sender:
             hooks=self._hooks,
         )
 
-    async def recall(self, transaction_id: bytes, n: int) -> int:
-        """Asks for a delayed message back, until there is an answer or the time is up. A `RecallReply.Result`."""
+    async def recall(self, transaction_id: bytes, n: int, topic: str = "") -> int:
+        """Asks for a delayed message back, until there is an answer or the time is up. A `RecallReply.Result`.
+
+        topic: only if it is in this one.
+        """
         deadline = self._loop.time() + self._timeout_s
         is_ambiguous = False
 
         async def once() -> RecallReply:
             nonlocal is_ambiguous
-            request = RecallRequest(transaction_ids=transaction_id, n=[n])
+            request = RecallRequest(transaction_ids=transaction_id, n=[n], topic=topic)
             left_s = max(deadline - self._loop.time(), 0.001)
             try:
                 return await self.brokers.call(Notify.recall, request, timeout_s=left_s)

@@ -43,7 +43,7 @@ class Senders:
 
     async def recall(self, topic: str, transaction_id: bytes) -> bool:
         """Whether the delayed message is taken back; False: too late. Raises OutcomeExpired, MisuseError."""
-        result = await self._sender(topic).recall(transaction_id, 0)
+        result = await self._sender(topic).recall(transaction_id, 0, topic)
         return recalled(message_id(UUID(bytes=transaction_id), 0), result)
 
     async def drain(self) -> None:

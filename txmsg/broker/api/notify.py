@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -222,16 +222,22 @@ class NotifyApi:
                 f"{len(ids)} messages to recall come with {len(ns)} places in their transactions, each of which is to "
                 f"be below {MESSAGES_PER_TRANSACTION_MAX}"
             )
-        own = await self._scheduled.topics_of(ids) if self._authenticates else None
-        kinds = await self._scheduled.recall(ids, ns) if own is None else await self._recall_own(ids, ns, own)
+        if self._authenticates or request.topic:
+            kinds = await self._recall_own(ids, ns, request.topic)
+        else:
+            kinds = await self._scheduled.recall(ids, ns)
         return pb.RecallReply(results=[_RECALLS[kind] for kind in kinds])
 
-    async def _recall_own(
-        self, ids: Sequence[UUID], ns: Sequence[int], topics: Mapping[UUID, Set[str]]
-    ) -> Sequence[str]:
-        """As `recall`. Of messages in topics of others nothing is known, nor of those that came after the look."""
+    async def _recall_own(self, ids: Sequence[UUID], ns: Sequence[int], topic: str) -> Sequence[str]:
+        """As `recall`. Of messages in topics of others nothing is known, nor of those that came after the look.
+
+        topic: nor in others than this one; "": any.
+        """
+        topics = await self._scheduled.topics_of(ids)
         own = [
-            row for row, id_ in enumerate(ids) if id_ in topics and all(may(SEND_TOPIC, topic) for topic in topics[id_])
+            row
+            for row, id_ in enumerate(ids)
+            if id_ in topics and all(may(SEND_TOPIC, each) and topic in ("", each) for each in topics[id_])
         ]
         kinds = await self._scheduled.recall([ids[row] for row in own], [ns[row] for row in own]) if own else ()
         found = dict(zip(own, kinds, strict=True))

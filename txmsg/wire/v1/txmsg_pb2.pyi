@@ -95,12 +95,14 @@ class EndTransactionsReply(_message.Message):
     def __init__(self, errors: _Optional[_Iterable[_Union[ItemError, _Mapping]]] = ...) -> None: ...
 
 class RecallRequest(_message.Message):
-    __slots__ = ("transaction_ids", "n")
+    __slots__ = ("transaction_ids", "n", "topic")
     TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     transaction_ids: bytes
     n: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ...) -> None: ...
+    topic: str
+    def __init__(self, transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class RecallReply(_message.Message):
     __slots__ = ("results",)
