@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +258,30 @@ async def test_users_are_followed_while_the_token_cannot_be_read_and_whatever_a_
         await server.stop(0)
     with pytest.raises(MisuseError, match="cannot be read"):
         UsersOfBrokers([address], age_s_max=60)
+
+
+class RefusingBroker(NewerBroker):
+    """Tells nobody."""
+
+    def __init__(self, error: TxmsgError) -> None:
+        self._error = error
+
+    async def watch(self, _: access_pb2.WatchAccessRequest) -> access_pb2.WatchAccessReply:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [PermissionDenied("read cluster"), MisuseError("--auth"), BrokerUnavailable("away")])
+async def test_what_its_operator_can_mend_is_told_before_a_server_starts(error: TxmsgError) -> None:
+    server = Server({Access: RefusingBroker(error)}, connections_max=10, request_size_bytes_max=10_000)
+    address = await server.bind("127.0.0.1:0")
+    await server.start()
+    users = UsersOfBrokers([address], age_s_max=60)
+    try:
+        with nullcontext() if isinstance(error, BrokerUnavailable) else pytest.raises(type(error), match=str(error)):
+            await users.knock()
+    finally:
+        await server.stop(0)
+    assert not users.guard.is_fresh
 
 
 class TellingBroker(NewerBroker):

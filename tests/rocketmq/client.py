@@ -1,11 +1,15 @@
 """Scenarios of RocketMQ's own client for Python, each in a process of its own: it prints lines of JSON.
 
 python -m tests.rocketmq.client SCENARIO HOST:PORT TOPIC [WORD...]
+
+The environment may have ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET; with ROCKETMQ_TLS it uses TLS, and trusts the
+authorities in GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -15,6 +19,7 @@ from typing import Any
 from rocketmq.grpc_protocol import FilterType, TransactionResolution
 from rocketmq.v5.client import ClientConfiguration, Credentials
 from rocketmq.v5.consumer import ConsumeResult, MessageListener, PushConsumer, SimpleConsumer
+from rocketmq.v5.exception import ClientException
 from rocketmq.v5.model import FilterExpression, Message
 from rocketmq.v5.producer import Producer, TransactionChecker
 
@@ -22,6 +27,7 @@ _RECEIVES_MAX = 20
 _INVISIBLE_S = 15
 _DONE_S_MAX = 60.0
 _TIMEOUT_S = 20
+_TLS = "ROCKETMQ_TLS" in os.environ
 
 
 def tell(**facts: Any) -> None:
@@ -56,7 +62,7 @@ def message_to(topic: str, body: str, *, keys: tuple[str, ...] = (), **propertie
 
 def send(where: ClientConfiguration, topic: str) -> None:
     """A message with all that one can have."""
-    producer = Producer(where, (topic,))
+    producer = Producer(where, (topic,), tls_enable=_TLS)
     producer.startup()
     message = message_to(topic, "hello", keys=("order-1", "user-7"), tag="new 订单")
     message.add_property("region", "eu")
@@ -66,7 +72,7 @@ def send(where: ClientConfiguration, topic: str) -> None:
 
 def receive(where: ClientConfiguration, topic: str, group: str, count: str, tags: str = "*") -> None:
     """A simple consumer takes `count` messages, and acknowledges them."""
-    consumer = SimpleConsumer(where, group, await_duration=5)
+    consumer = SimpleConsumer(where, group, await_duration=5, tls_enable=_TLS)
     consumer.startup()
     consumer.subscribe(topic, FilterExpression(tags))
     left = int(count)
@@ -114,9 +120,9 @@ def push(where: ClientConfiguration, topic: str) -> None:
     """A push consumer gets one message that fails once, three of a group, a delayed one, and three transactions."""
     wanted = {"fails once", "1 of a", "2 of a", "3 of a", "delayed", "committed", "checked"}
     handler = Handler(wanted.issubset)
-    consumer = PushConsumer(where, "push", handler, {topic: FilterExpression()})
+    consumer = PushConsumer(where, "push", handler, {topic: FilterExpression()}, tls_enable=_TLS)
     consumer.startup()
-    producer = Producer(where, (topic,), Answer("checked"))
+    producer = Producer(where, (topic,), Answer("checked"), tls_enable=_TLS)
     producer.startup()
     producer.send(message_to(topic, "fails once"))
     for number in (1, 2, 3):
@@ -190,9 +196,21 @@ def consume(where: ClientConfiguration, topic: str, group: str) -> None:
     sys.stdin.read()
 
 
+def refused(where: ClientConfiguration, topic: str) -> None:
+    """A producer that is refused. Without a route, this client raises a mere Exception, and logs what it was told."""
+    producer = Producer(where, (topic,), tls_enable=_TLS)
+    try:
+        producer.startup()
+        producer.send(message_to(topic, "hello"))
+    except ClientException as exc:
+        tell(error=type(exc).__name__, code=int(exc.code))
+    except Exception as exc:  # noqa: BLE001 - of no other type
+        tell(error=str(exc))
+
+
 def half(where: ClientConfiguration, topic: str) -> None:
     """A transaction whose producer ends before it says anything."""
-    producer = Producer(where, (topic,), Answer())
+    producer = Producer(where, (topic,), Answer(), tls_enable=_TLS)
     producer.startup()
     transaction = producer.begin_transaction()
     tell(id=producer.send(message_to(topic, "in doubt"), transaction).message_id)
@@ -203,9 +221,10 @@ def half(where: ClientConfiguration, topic: str) -> None:
 def main(scenario: str, endpoints: str, *words: str) -> None:
     """Plays one."""
     scenarios: dict[str, Callable[..., None]] = {
-        each.__name__: each for each in (send, receive, push, orderly, half, hold, answer, consume)
+        each.__name__: each for each in (send, receive, push, orderly, half, hold, answer, consume, refused)
     }
-    scenarios[scenario](ClientConfiguration(endpoints, Credentials(), request_timeout=_TIMEOUT_S), *words)
+    credentials = Credentials(os.environ.get("ROCKETMQ_ACCESS_KEY", ""), os.environ.get("ROCKETMQ_SECRET", ""))
+    scenarios[scenario](ClientConfiguration(endpoints, credentials, request_timeout=_TIMEOUT_S), *words)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import grpc
 import pytest
 
 from tests.wire.certificates import Authority
+from txmsg.errors import MisuseError
+from txmsg.rocketmq.server import GatewayConfig
 from txmsg.rocketmq.tls import Certificates
 from txmsg.settings.common import TlsConfig
 
@@ -71,3 +73,15 @@ async def test_only_clients_with_a_certificate_get_in_where_there_are_authoritie
         assert await _is_in(port, trusted, *own)
         assert not await _is_in(port, trusted)
         assert not await _is_in(port, trusted, *others)
+
+
+def test_other_machines_reach_a_gateway_only_if_it_asks_who_they_are(authority: Authority, tmp_path: Path) -> None:
+    certificate, key = authority.issue("127.0.0.1")
+    plain, tls = TlsConfig(), TlsConfig(cert=certificate, key=key)
+    keys = tmp_path / "access-keys.key"
+    for config, file in ((plain, None), (plain, keys), (tls, None)):
+        with pytest.raises(MisuseError, match=r"--listen 0\.0\.0\.0:8081 is reached from other machines"):
+            GatewayConfig(brokers=["127.0.0.1:1"], listen="0.0.0.0:8081", tls=config, access_key_file=file)
+    asking = TlsConfig(cert=certificate, key=key, client_ca=authority.file)
+    for config, file in ((tls, keys), (asking, None)):
+        assert GatewayConfig(brokers=["127.0.0.1:1"], listen="0.0.0.0:8081", tls=config, access_key_file=file)

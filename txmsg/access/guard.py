@@ -127,13 +127,20 @@ class Guard:
         raise Unauthenticated(f"this server requires authentication: give token= or set TXMSG_TOKEN_FILE; {how}")
 
     def authenticate_key(self, key_id: str, objection: Callable[[AccessKey], str], peer: str) -> Principal:
-        """Who this is by an access key. objection: why it is not proven that the client has its secret; "" if it is.
+        """Who this is by an access key; "" is none. Raises as `authenticate`.
 
-        It is asked of an unknown key, too, so that both take as long. Raises as `authenticate`.
+        objection: why it is not proven that the client has its secret; "" if it is. It is asked of an unknown key, too,
+        so that both take as long.
         """
         self._check_fresh()
         found = self.snapshot.access_keys.get(key_id)
         why = objection(found or _ABSENT_KEY)
+        if not key_id:
+            self._refused(peer, "", "the call is not signed")
+            raise Unauthenticated(
+                "this server requires calls that are signed by an access key: `txmsg user access-key create NAME` "
+                "makes one"
+            )
         if found is None:
             why = "it is unknown or was revoked"
         if found is None or why:

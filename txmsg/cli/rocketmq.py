@@ -9,7 +9,7 @@ import click
 
 from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import json_option, log_format_option
+from txmsg.cli.options import duration, json_option, log_format_option
 from txmsg.cli.output import print_address
 from txmsg.logs import log_to_stderr, name_process
 from txmsg.rocketmq.server import GatewayConfig, serve
@@ -57,6 +57,23 @@ from txmsg.wire.address import check_address
     help="Authorities: only clients with a certificate of one of them get in.",
 )
 @click.option(
+    "--access-key-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Clients sign their calls by access keys of users, and may do what rules allow these. It is the file that "
+    "`txmsg user access-key create` was given; brokers need --auth.",
+)
+@click.option(
+    "--signature-window",
+    "signature_window_s",
+    metavar="DURATION",
+    type=duration,
+    default="15h",
+    show_default=True,
+    help="How far the date of a signature may be from now. Clients give their local time as UTC: 15m does where the "
+    "clocks of all of them are set to UTC.",
+)
+@click.option(
     "--insecure", is_flag=True, help="Listens where other machines reach it, though its clients do not log in."
 )
 @log_format_option
@@ -68,6 +85,8 @@ def rocketmq(
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
+    access_key_file: Path | None,
+    signature_window_s: float,
     insecure: bool,
     log_format: str | None,
     as_json: bool,
@@ -77,6 +96,8 @@ def rocketmq(
         brokers=[check_address("--broker", each) for each in brokers.split(",")],
         listen=listen,
         tls=TlsConfig(cert=tls_cert, key=tls_key, client_ca=tls_client_ca),
+        access_key_file=access_key_file,
+        signature_window_s=signature_window_s,
         insecure=insecure,
     )
     log_to_stderr("warning", log_format or "text")

@@ -9,7 +9,9 @@ senders    sends, half messages and outcomes
 receivers  receives, acknowledgements, refusals, and the renewal of what push consumers hold
 agreements what clients are told to do
 clients    who is connected, and whom to ask what became of a transaction
-door       who calls, and whether it may
+signature  what clients sign calls by
+door       who calls: everybody may
+guarded    users may, who have signed by an access key, as far as rules allow
 tasks      what runs beside the calls
 api        the service apache.rocketmq.v2.MessagingService
 tls        certificates, read again when they change

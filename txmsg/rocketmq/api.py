@@ -176,9 +176,9 @@ class Api:
             await call.write(pb.TelemetryCommand(status=status_of(exc)))
 
     async def _telemetry(self, caller: Caller, frames: AsyncIterator[pb.TelemetryCommand], call: Call) -> None:
-        client = Client(caller.client_id)
+        client = Client(caller.client_id, lambda topic: self._door.may_be_asked(topic, caller))
         self._clients.attach(client)
-        reading = asyncio.create_task(self._read(client, caller, frames))
+        reading = asyncio.create_task(self._read(client, frames))
         stopping = asyncio.create_task(self._stopping.wait())
         getting: asyncio.Task[pb.TelemetryCommand] | None = None
         try:
@@ -198,7 +198,7 @@ class Api:
                 if task is not None:
                     task.cancel()
 
-    async def _read(self, client: Client, caller: Caller, frames: AsyncIterator[pb.TelemetryCommand]) -> None:
+    async def _read(self, client: Client, frames: AsyncIterator[pb.TelemetryCommand]) -> None:
         async for frame in frames:
             if frame.HasField("settings"):
                 try:
@@ -208,7 +208,7 @@ class Api:
                 else:
                     await client.commands.put(pb.TelemetryCommand(status=OK, settings=agreed))
                 topics = await self._known(frame.settings.publishing.topics)
-                self._clients.names(client.id, self._door.asked_of(topics, caller))
+                self._clients.names(client.id, topics)
 
     async def _known(self, named: Iterable[pb.Resource]) -> list[str]:
         """Those of the last topics that are there, or may be. Others are refused where they are used."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -39,6 +39,8 @@ class Client:
     """A client, as long as one of its Telemetry streams is open."""
 
     id: str
+    may_be_asked: Callable[[str], bool] = field(default=lambda _: True, repr=False)
+    """About transactions of this topic, now: it is shown the message then."""
     topics: dict[str, Sends] = field(default_factory=dict)
     """That it names or sends to; at most TOPICS_MAX."""
     commands: asyncio.Queue[pb.TelemetryCommand] = field(default_factory=lambda: asyncio.Queue(_COMMANDS_MAX))
@@ -47,7 +49,7 @@ class Client:
 
     def can_answer(self, topic: str) -> bool:
         """Whether it is to be asked about transactions of this topic."""
-        return self.topics.get(topic, Sends.PLAIN) is not Sends.PLAIN
+        return self.topics.get(topic, Sends.PLAIN) is not Sends.PLAIN and self.may_be_asked(topic)
 
 
 class Clients:

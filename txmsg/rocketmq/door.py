@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -42,10 +41,10 @@ class Door:
         del method, request, caller
         return nullcontext()
 
-    def asked_of(self, topics: Iterable[str], caller: Caller) -> list[str]:
-        """The topics about whose transactions it may be asked."""
-        del caller
-        return list(topics)
+    def may_be_asked(self, topic: str, caller: Caller) -> bool:
+        """Whether it may be asked, now, what became of transactions of this topic: it is shown the message then."""
+        del topic, caller
+        return True
 
 
 def metadata_of(call: Call) -> dict[str, str]:

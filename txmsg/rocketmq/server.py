@@ -6,16 +6,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from uuid import uuid4
 
 import grpc
 
+from txmsg.access.keys import KeyFile
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
 from txmsg.errors import MisuseError
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.guarded import WINDOW_S, GuardedDoor
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
@@ -24,6 +27,7 @@ from txmsg.rocketmq.tls import Certificates
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
+from txmsg.wire.users import UsersOfBrokers
 
 _CLOSE_S_MAX = 5.0
 """How long calls under way may take at the end."""
@@ -31,6 +35,8 @@ _RETURN_S_MAX = 1.0
 """How long may then be spent on giving messages back that did not reach their clients."""
 _LOOK_S = 1.0
 """How often files of TLS are looked at."""
+_USERS_AGE_S_MAX = 300.0
+"""How long users and rules hold while no broker can be asked. Then nobody is let in."""
 _TIMEOUT_S = 2.5
 """Of a send: clients wait for 3 s by default."""
 
@@ -44,6 +50,10 @@ class GatewayConfig:
     listen: str = "127.0.0.1:8081"
     """HOST:PORT; port 0 takes a free one."""
     tls: TlsConfig = field(default_factory=TlsConfig)
+    access_key_file: Path | None = None
+    """What decrypts the secrets of access keys. None: clients do not log in."""
+    signature_window_s: float = WINDOW_S
+    """How far the date of a signature may be from now."""
     insecure: bool = False
     """Whether the network itself keeps strangers away."""
 
@@ -52,28 +62,32 @@ class GatewayConfig:
             "--listen",
             self.listen,
             "its clients do not log in: whoever reaches it acts as its own user",
-            "listen on 127.0.0.1, let only clients with a certificate in by --tls-client-ca, or give --insecure where "
-            "the network itself keeps strangers away",
-            is_guarded=self.insecure or self.tls.client_ca is not None,
+            "listen on 127.0.0.1, or give TLS (--tls-cert and --tls-key) with --access-key-file or --tls-client-ca, so "
+            "that only clients with an access key or a certificate get in, or --insecure where the network itself "
+            "keeps strangers away",
+            is_guarded=self.insecure
+            or self.tls.client_ca is not None
+            or (self.tls.cert is not None and self.access_key_file is not None),
         )
 
 
 async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Serves until `stop` is set, then ends in order.
 
-    `on_ready` is called once with the address when it answers. Raises MisuseError when it cannot listen there, and
-    Unauthenticated when the brokers do not let it in.
+    `on_ready` is called once with the address when it answers. Raises MisuseError when it cannot listen there, or a
+    file cannot be used; Unauthenticated and PermissionDenied when brokers do not let it in, or tell it no users.
     """
     await knock(Brokers(config.brokers))
     brokers = Brokers(config.brokers)
     standing, returning = Tasks(), Tasks()
     senders = Senders(brokers, timeout_s=_TIMEOUT_S)
     receivers, clients = Receivers(brokers, returning), Clients(brokers, standing)
-    api = Api(senders, receivers, clients, Routes(brokers), Agreements(brokers))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(brokers.close)
         stack.push_async_callback(returning.close, _RETURN_S_MAX)
         stack.push_async_callback(standing.close)
+        door = None if config.access_key_file is None else await _door(config, config.access_key_file, standing)
+        api = Api(senders, receivers, clients, Routes(brokers), Agreements(brokers), door=door)
         standing.start(Presence(brokers, client_id=uuid4().hex).run(), name="rocketmq-routes")
         standing.start(receivers.renew(), name="rocketmq-renewals")
         server = grpc.aio.server(
@@ -94,6 +108,14 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
         api.stop()
         await server.stop(_CLOSE_S_MAX)
         await senders.drain()
+
+
+async def _door(config: GatewayConfig, access_key_file: Path, standing: Tasks) -> GuardedDoor:
+    users = UsersOfBrokers(config.brokers, age_s_max=_USERS_AGE_S_MAX, access_keys=True)
+    door = GuardedDoor(users.guard, KeyFile(access_key_file), window_s=config.signature_window_s)
+    await users.knock()
+    standing.start(users.run(), name="rocketmq-users")
+    return door
 
 
 def _listen(server: grpc.aio.Server, config: GatewayConfig, certificates: Certificates | None) -> str:

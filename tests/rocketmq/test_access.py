@@ -1,0 +1,227 @@
+"""A gateway with access keys in front of brokers with authentication: who gets in, how far, and until when."""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
+from tests.rocketmq.gateway import GatewayProcess, running_gateway
+from tests.rocketmq.programs import PYTHON
+from tests.wire.certificates import Authority
+from txmsg import Message, Producer
+from txmsg.access.keys import KeyFile, NewAccessKey
+from txmsg.access.rules import parse_rule
+from txmsg.administration.access import UserAdministration
+from txmsg.administration.rules import RuleAdministration
+from txmsg.cli.access import asker_of_storage
+from txmsg.message import new_transaction_id
+from txmsg.rocketmq.api import SERVICE
+from txmsg.rocketmq.ids import usual_id
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+
+pytestmark = pytest.mark.long
+
+A = TypeVar("A")
+
+_CALL_S_MAX = 60.0
+_WAIT_S = 20
+_GATEWAY = (
+    ("read", "cluster"),
+    ("send", "topic:*"),
+    ("receive", "topic:*"),
+    ("send", "group:*"),
+    ("check", "group:*"),
+    ("receive", "group:*"),
+)
+"""What docs/how-to/rocketmq.md gives the gateway's own user."""
+_SHOP = (
+    ("send", "topic:orders"),
+    ("receive", "topic:orders"),
+    ("send", "group:orders"),
+    ("check", "group:orders"),
+    ("receive", "group:mail"),
+)
+
+_EVE = (("describe", "topic:orders"), ("send", "topic:trades"))
+
+
+@dataclass
+class Place:
+    """What a test has of a gateway over TLS."""
+
+    gateway: GatewayProcess
+    broker: BrokerProcess
+    users: UserAdministration
+    authority: bytes
+    environment: dict[str, str]
+    keys: dict[str, list[NewAccessKey]] = field(default_factory=dict)
+
+    def calls(self, key: NewAccessKey) -> Calls:
+        return Calls(self, key)
+
+
+class Calls:
+    """What a client calls that signs by this access key."""
+
+    def __init__(self, place: Place, key: NewAccessKey) -> None:
+        self._broker = place.broker.address
+        self._key = key
+        self.channel = grpc.secure_channel(place.gateway.address, grpc.ssl_channel_credentials(place.authority))
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        date = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        signature = hmac.digest(self._key.secret.encode(), date.encode(), "sha1").hex()
+        return (
+            ("x-mq-client-id", "client"),
+            ("x-mq-date-time", date),
+            ("authorization", f"MQv2-HMAC-SHA1 Credential={self._key.id}, Signature={signature}"),
+        )
+
+    def __call__(self, method: str, request: Any, reply: type[A]) -> A:
+        call = self.channel.unary_unary(
+            f"/{SERVICE}/{method}", request_serializer=type(request).SerializeToString,
+            response_deserializer=reply.FromString,  # type: ignore[attr-defined]
+        )  # fmt: skip
+        while True:  # as clients do, on a machine that is so busy that a broker does not answer in time
+            answer: Any = call(request, metadata=self.headers(), timeout=_CALL_S_MAX)
+            if answer.status.code != pb.HA_NOT_AVAILABLE:
+                return cast(A, answer)
+
+    def send(self, topic: str, **properties: Any) -> pb.Status:
+        made = {"message_id": usual_id(new_transaction_id().bytes), "message_type": pb.NORMAL, **properties}
+        message = pb.Message(
+            topic=pb.Resource(name=topic), system_properties=pb.SystemProperties(**made), body=b"hello"
+        )
+        return self("SendMessage", pb.SendMessageRequest(messages=[message]), pb.SendMessageResponse).status
+
+    def recall(self, topic: str, handle: str) -> pb.Status:
+        request = pb.RecallMessageRequest(topic=pb.Resource(name=topic), recall_handle=handle)
+        return self("RecallMessage", request, pb.RecallMessageResponse).status
+
+    def receive(self, topic: str, group: str = "mail") -> list[pb.ReceiveMessageResponse]:
+        """Waits for as long as there is nothing."""
+        queue = pb.MessageQueue(topic=pb.Resource(name=topic), broker=pb.Broker(name=self._broker))
+        request = pb.ReceiveMessageRequest(
+            group=pb.Resource(name=group), message_queue=queue, batch_size=1,
+            long_polling_timeout=Duration(seconds=_WAIT_S), invisible_duration=Duration(seconds=30),
+        )  # fmt: skip
+        call = self.channel.unary_stream(
+            f"/{SERVICE}/ReceiveMessage", request_serializer=pb.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=pb.ReceiveMessageResponse.FromString,
+        )  # fmt: skip
+        while True:
+            got = list(call(request, metadata=self.headers(), timeout=_CALL_S_MAX))
+            if got[0].status.code not in (pb.MESSAGE_NOT_FOUND, pb.HA_NOT_AVAILABLE):
+                return got
+
+    def telemetry(self, frames: Iterator[pb.TelemetryCommand]) -> Iterator[pb.TelemetryCommand]:
+        call = self.channel.stream_stream(
+            f"/{SERVICE}/Telemetry", request_serializer=pb.TelemetryCommand.SerializeToString,
+            response_deserializer=pb.TelemetryCommand.FromString,
+        )  # fmt: skip
+        return iter(call(frames, metadata=self.headers(), timeout=_CALL_S_MAX))
+
+
+@pytest.fixture
+def place(notify_url: str, start_broker: StartBroker, tmp_path: Path) -> Iterator[Place]:
+    """shop may use the topic orders; eve may see that, and use the topic trades."""
+    users = UserAdministration(asker_of_storage(notify_url))
+    rules = RuleAdministration(asker_of_storage(notify_url))
+    key_file, token_file = tmp_path / "access-keys.key", tmp_path / "gateway.token"
+    KeyFile.make(key_file)
+    token_file.write_text(users.create("gateway")[1])
+    keys = {}
+    for user in ("shop", "eve"):
+        users.create(user)
+        keys[user] = [users.create_access_key(user, KeyFile(key_file))[1] for _ in range(2)]
+    for user, allowed in (("gateway", _GATEWAY), ("shop", _SHOP), ("eve", _EVE)):
+        for action, resource in allowed:
+            rules.allow(parse_rule(user, action, resource))
+    authority = Authority(tmp_path / "authority")
+    certificate, key = authority.issue("127.0.0.1")
+    broker = start_broker("--auth")
+    with Producer(broker.address, group="gateway", token=token_file) as producer:
+        producer.send(Message("orders", b"first"))
+    options = (
+        *("--token-file", str(token_file), "--access-key-file", str(key_file)),
+        *("--tls-cert", str(certificate), "--tls-key", str(key)),
+    )
+    environment = {"ROCKETMQ_TLS": "yes", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority.file)}
+    with running_gateway(broker.address, *options, log=tmp_path / "gateway.log") as gateway:
+        yield Place(gateway, broker, users, authority.file.read_bytes(), environment, keys)
+
+
+def test_a_user_may_do_what_its_rules_allow_whoever_the_gateway_is(place: Place) -> None:
+    shop, eve = (place.calls(place.keys[user][0]) for user in ("shop", "eve"))
+    due = Timestamp()
+    due.FromSeconds(int(datetime.now(UTC).timestamp()) + 3600)
+    delayed = usual_id(new_transaction_id().bytes)
+    assert shop.send("orders").code == pb.OK
+    assert shop.send("orders", message_id=delayed, message_type=pb.DELAY, delivery_timestamp=due).code == pb.OK
+    status, got, _ = shop.receive("orders")
+    assert (status.status.code, got.message.body) == (pb.OK, b"first")
+    denied = eve.send("orders")
+    assert denied.code == pb.FORBIDDEN
+    assert "user eve may not send topic:orders" in denied.message
+    [refused] = eve.receive("orders")
+    assert refused.status.code == pb.FORBIDDEN
+    [refused] = shop.receive("orders", group="others")
+    assert "user shop may not receive group:others" in refused.status.message
+    assert eve.recall("orders", delayed).code == pb.FORBIDDEN
+    assert eve.recall("trades", delayed).code != pb.OK
+    assert shop.recall("orders", delayed).code == pb.OK
+
+
+def test_an_access_key_that_is_revoked_ends_what_waits_and_the_other_one_goes_on(place: Place) -> None:
+    old, new = (place.calls(key) for key in place.keys["shop"])
+    assert len(old.receive("orders")) == 3
+    closing = threading.Event()
+
+    def frames() -> Iterator[pb.TelemetryCommand]:
+        yield pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[pb.Resource(name="orders")])))
+        closing.wait(_CALL_S_MAX)
+
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            told = old.telemetry(frames())
+            assert next(told).status.code == pb.OK
+            waiting = thread.submit(old.receive, "orders")
+            place.users.revoke("shop", access_key=place.keys["shop"][0].id)
+            assert next(told).status.code == pb.UNAUTHORIZED
+            assert list(told) == []
+            [end] = waiting.result(_CALL_S_MAX)
+        assert end.status.code == pb.UNAUTHORIZED
+    finally:
+        closing.set()
+    assert old("Heartbeat", pb.HeartbeatRequest(), pb.HeartbeatResponse).status.code == pb.UNAUTHORIZED
+    assert new("Heartbeat", pb.HeartbeatRequest(), pb.HeartbeatResponse).status.code == pb.OK
+
+
+def test_the_official_client_for_python_logs_in_over_tls(place: Place, tmp_path: Path) -> None:
+    def play(program: str, user: str, *words: str, **changed: str) -> list[dict[str, Any]]:
+        key = place.keys[user][0]
+        signing = {"ROCKETMQ_ACCESS_KEY": key.id, "ROCKETMQ_SECRET": key.secret}
+        client = replace(PYTHON, environment={**place.environment, **signing, **changed})
+        return client.play(program, place.gateway.address, "orders", *words, home=tmp_path)
+
+    [sent] = play("send", "shop")
+    received = play("receive", "shop", "mail", "2")
+    assert {"first", "hello"} == {each["body"] for each in received}
+    assert sent["id"] in {each["id"] for each in received}
+    assert play("refused", "shop", ROCKETMQ_SECRET="wrong") == [{"error": "failed to fetch topic:orders route."}]
+    assert any("the access key is not valid here" in log.read_text() for log in tmp_path.rglob("rocketmq*/*.log"))
+    assert "the signature was made with another secret" in place.gateway.log.read_text()
+    assert play("refused", "eve") == [{"error": "ForbiddenException", "code": pb.FORBIDDEN}]

@@ -1,0 +1,252 @@
+"""Who gets through the door of a gateway with access keys, and how far."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from txmsg.access.guard import Guard
+from txmsg.access.keys import AccessKey, KeyFile, new_access_key
+from txmsg.access.rules import Rules, parse_rule
+from txmsg.access.snapshot import AccessSnapshot, User
+from txmsg.errors import BrokerUnavailable, PermissionDenied, Unauthenticated
+from txmsg.message import ReceivedMessage, TransactionState
+from txmsg.rocketmq import guarded
+from txmsg.rocketmq.api import Api
+from txmsg.rocketmq.clients import Client, Clients
+from txmsg.rocketmq.door import Call
+from txmsg.rocketmq.guarded import NEEDS, GuardedDoor
+from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.tasks import Tasks
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+
+_NOW = datetime(2026, 5, 31, 15, 30, tzinfo=UTC).timestamp()
+_TOPIC, _GROUP = pb.Resource(name="orders"), pb.Resource(name="mail")
+_PLAIN = pb.Message(topic=_TOPIC)
+_HALF = pb.Message(topic=_TOPIC, system_properties=pb.SystemProperties(message_type=pb.TRANSACTION))
+_RECEIVE = pb.ReceiveMessageRequest(group=_GROUP, message_queue=pb.MessageQueue(topic=_TOPIC))
+_CONSUMER = ("receive topic:orders", "receive group:mail")
+
+
+class Place:
+    """A door, and the users and rules behind it, which are as the last call of `use` says."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "access-keys.key"
+        KeyFile.make(path)
+        self._file = KeyFile(path)
+        self._made = {user: new_access_key() for user in ("shop", "eve")}
+        self._version = 0
+        self.guard = Guard(clock=lambda: _NOW)
+        self.door = GuardedDoor(self.guard, self._file, window_s=900, clock=lambda: _NOW)
+        self.use()
+
+    def use(self, *rules: str, revoked: Iterable[str] = ()) -> None:
+        """shop may do what these rules say, and eve everything."""
+        self._version += 1
+        keys = [
+            AccessKey(id=made.id, user=user, sealed_secret=self._file.seal(made, user))
+            for user, made in self._made.items()
+            if user not in revoked
+        ]
+        self.guard.use(
+            AccessSnapshot(
+                version=self._version,
+                users={"shop": User(name="shop"), "eve": User(name="eve", roles=frozenset(["admin"]))},
+                access_keys={key.id: key for key in keys},
+                rules=Rules(parse_rule("shop", *rule.split(" ")) for rule in rules),
+            )
+        )
+
+    def call(self, user: str = "shop", **changed: str) -> Call:
+        """A call that this user has signed."""
+        made = self._made[user]
+        date = changed.get("date", "20260531T153000Z")
+        signed = hmac.digest(changed.get("secret", made.secret).encode(), date.encode(), "sha1").hex()
+        headers = {
+            "x-mq-client-id": "client",
+            "x-mq-date-time": date,
+            "authorization": f"MQv2-HMAC-SHA1 Credential={changed.get('key', made.id)}, Signature={signed}",
+        }
+        return cast(Call, _Call({name: text for name, text in headers.items() if name != changed.get("without")}))
+
+
+class _Call:
+    def __init__(self, headers: dict[str, str]) -> None:
+        self._headers = headers
+
+    def invocation_metadata(self) -> Any:
+        return tuple(self._headers.items())
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:4711"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+async def test_two_users_never_have_one_client_id(place: Place) -> None:
+    shop, eve = [await place.door.enter("Heartbeat", None, place.call(user)) for user in ("shop", "eve")]
+    assert (shop.principal.name, eve.principal.name) == ("shop", "eve")
+    assert shop.client_id != eve.client_id
+
+
+@pytest.mark.parametrize("date", ["20260531T151501Z", "20260531T154459Z", "2026-05-31T23:30:00+08:00"])
+async def test_a_date_within_the_window_counts(place: Place, date: str) -> None:
+    assert await place.door.enter("Heartbeat", None, place.call(date=date))
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"without": "authorization"}, "the call is not signed"),
+        ({"without": "x-mq-date-time"}, "was made with another secret"),
+        ({"secret": "wrong"}, "was made with another secret"),
+        ({"key": "a" * 16}, "it is unknown or was revoked"),
+        ({"date": "20260531T151459Z"}, "more than 900 s from now"),
+        ({"date": "20260531T154501Z"}, "more than 900 s from now"),
+        ({"date": "someday"}, "more than 900 s from now"),
+        ({"date": "0001-01-01T00:00:00+14:00"}, "more than 900 s from now"),
+    ],
+)
+async def test_who_has_not_signed_is_refused_and_the_log_knows_why(
+    place: Place, changed: dict[str, str], why: str
+) -> None:
+    told: list[str] = []
+    place.guard.on_refused = lambda host, reason: told.append(f"{host}: {reason}")
+    with pytest.raises(Unauthenticated, match="access key"):
+        await place.door.enter("Heartbeat", None, place.call(**changed))
+    assert len(told) == 1
+    assert told[0].startswith("ipv4:127.0.0.1: ")
+    assert told[0].endswith(why)
+
+
+async def test_a_secret_of_another_file_is_named_in_the_log(place: Place, tmp_path: Path) -> None:
+    other = tmp_path / "other.key"
+    KeyFile.make(other)
+    door = GuardedDoor(place.guard, KeyFile(other), clock=lambda: _NOW)
+    told: list[str] = []
+    place.guard.on_refused = lambda _, reason: told.append(reason)
+    with pytest.raises(Unauthenticated):
+        await door.enter("Heartbeat", None, place.call())
+    assert told == ["its secret was encrypted by a key that is not in --access-key-file"]
+
+
+async def test_a_client_without_an_id_is_refused(place: Place) -> None:
+    with pytest.raises(Refused) as refused:
+        await place.door.enter("Heartbeat", None, place.call(without="x-mq-client-id"))
+    assert refused.value.code == pb.CLIENT_ID_REQUIRED
+
+
+async def test_who_guesses_waits_and_who_is_right_does_not(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded, "_REFUSING_MAX", 0)
+    for _ in range(5):
+        with pytest.raises(Unauthenticated):
+            await place.door.enter("Heartbeat", None, place.call(secret="wrong"))
+    with pytest.raises(BrokerUnavailable, match="too many logins are refused"):
+        await place.door.enter("Heartbeat", None, place.call(secret="wrong"))
+    assert await place.door.enter("Heartbeat", None, place.call())
+
+
+async def test_nobody_is_let_in_before_users_are_known(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.guard.forget()
+    with pytest.raises(BrokerUnavailable, match="takes no new connections"):
+        await place.door.enter("Heartbeat", None, place.call())
+
+
+def test_each_method_that_is_served_has_its_needs() -> None:
+    none = cast(Any, None)
+    handlers = cast(Any, Api(none, none, none, none, none).handlers())
+    assert {name.rpartition("/")[2] for name in handlers._method_handlers} == set(NEEDS)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "rules"),
+    [
+        ("QueryRoute", pb.QueryRouteRequest(topic=_TOPIC), ["describe topic:orders"]),
+        ("QueryAssignment", pb.QueryAssignmentRequest(topic=_TOPIC, group=_GROUP), _CONSUMER),
+        ("SendMessage", pb.SendMessageRequest(messages=[_PLAIN]), ["send topic:orders"]),
+        (
+            "SendMessage",
+            pb.SendMessageRequest(messages=[_PLAIN, _HALF]),
+            ["send topic:orders", "send group:orders", "check group:orders"],
+        ),
+        ("EndTransaction", pb.EndTransactionRequest(topic=_TOPIC), ["send group:orders"]),
+        ("RecallMessage", pb.RecallMessageRequest(topic=_TOPIC), ["send topic:orders"]),
+        ("ReceiveMessage", _RECEIVE, _CONSUMER),
+        ("AckMessage", pb.AckMessageRequest(topic=_TOPIC, group=_GROUP), _CONSUMER),
+        (
+            "ForwardMessageToDeadLetterQueue",
+            pb.ForwardMessageToDeadLetterQueueRequest(topic=_TOPIC, group=_GROUP),
+            _CONSUMER,
+        ),
+        ("ChangeInvisibleDuration", pb.ChangeInvisibleDurationRequest(topic=_TOPIC, group=_GROUP), _CONSUMER),
+    ],
+)
+async def test_a_call_needs_each_of_its_rights(place: Place, method: str, request_: Any, rules: list[str]) -> None:
+    for missing in rules:
+        place.use(*(rule for rule in rules if rule != missing))
+        with pytest.raises(PermissionDenied, match=f"user shop may not {missing}"):
+            await place.door.enter(method, request_, place.call())
+    place.use(*rules)
+    assert (await place.door.enter(method, request_, place.call())).principal.name == "shop"
+
+
+@pytest.mark.parametrize("is_revoked", [True, False])
+async def test_a_call_that_waits_ends_when_its_user_may_not_make_it_any_more(place: Place, is_revoked: bool) -> None:
+    place.use(*_CONSUMER)
+    caller = await place.door.enter("ReceiveMessage", _RECEIVE, place.call())
+    waits = asyncio.Event()
+
+    async def wait() -> None:
+        async with place.door.staying("ReceiveMessage", _RECEIVE, caller):
+            waits.set()
+            await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(wait())
+    await waits.wait()
+    place.use(*_CONSUMER, "send topic:orders")
+    for _ in range(2):  # another change, before it has noticed
+        place.use(*(_CONSUMER if is_revoked else _CONSUMER[:1]), revoked=["shop"] if is_revoked else ())
+    with pytest.raises(Unauthenticated if is_revoked else PermissionDenied):
+        await waiting
+
+
+async def test_other_ends_of_a_call_that_waits_stay_what_they_are(place: Place) -> None:
+    place.use(*_CONSUMER)
+    caller = await place.door.enter("ReceiveMessage", _RECEIVE, place.call())
+    for error in (TimeoutError("its own"), BrokerUnavailable("away")):
+        with pytest.raises(type(error), match=str(error)):
+            async with place.door.staying("ReceiveMessage", _RECEIVE, caller):
+                raise error
+
+
+async def test_who_may_be_asked_is_decided_when_it_is_asked(place: Place) -> None:
+    place.use("check group:orders")
+    caller = await place.door.enter("Telemetry", None, place.call())
+    assert place.door.may_be_asked("orders", caller)
+    assert not place.door.may_be_asked("trades", caller)
+    place.use()
+    assert not place.door.may_be_asked("orders", caller)
+    place.use("check group:orders", revoked=["shop"])
+    assert not place.door.may_be_asked("orders", caller)
+
+
+async def test_a_client_that_may_not_be_asked_is_not() -> None:
+    clients = Clients(cast(Any, None), Tasks())
+    stranger = Client("stranger", lambda _: False)
+    clients.attach(stranger)
+    clients.names("stranger", ["orders"])
+    clients.has_sent("stranger", "orders", half=True)
+    assert not clients.attached
+    assert await clients.ask("orders", ReceivedMessage("orders", b"half")) is TransactionState.UNKNOWN
+    assert stranger.commands.empty()

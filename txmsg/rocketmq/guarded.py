@@ -1,0 +1,212 @@
+"""Lets users in who have signed their calls by an access key, and only as far as rules allow. Belongs to one loop.
+
+Brokers know the gateway's own user only. So a gateway decides by their users and rules, as a MetaQ server does that
+follows brokers: what it refuses reaches no broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from txmsg.access.denied import DeniedCalls
+from txmsg.access.failures import Failures
+from txmsg.access.guard import Guard, host_of
+from txmsg.access.keys import AccessKey, KeyFile
+from txmsg.access.permissions import CHECK_GROUP, DESCRIBE_TOPIC, RECEIVE_GROUP, SEND_GROUP, SEND_TOPIC, allows, denied
+from txmsg.access.principal import Principal
+from txmsg.access.rules import Action, Kind, Right
+from txmsg.errors import BrokerUnavailable, PermissionDenied, Unauthenticated
+from txmsg.rocketmq.door import Call, Caller, Door, client_id_of, metadata_of
+from txmsg.rocketmq.signature import Signature, read_signature
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+
+WINDOW_S: Final = 15 * 3600.0
+"""How far the date of a signature may be from now: as far as two time zones are apart, and some more."""
+_REFUSING_MAX: Final = 100
+"""Refusals that wait; more are answered at once, and not why."""
+_DELAY_S_MAX: Final = 2.0
+"""Clients wait for 3 s by default, and are to learn that it is the access key."""
+_RECEIVE_TOPIC: Final = Right(Action.RECEIVE, Kind.TOPIC)
+
+Needs = Iterable[tuple[Right, str]]
+
+
+def _nothing(_: Any) -> Needs:
+    """The client id is the user's own, and so is all that is known by it."""
+    return ()
+
+
+def _describes(request: pb.QueryRouteRequest) -> Needs:
+    yield DESCRIBE_TOPIC, request.topic.name
+
+
+def _sends(request: pb.SendMessageRequest) -> Needs:
+    for message in request.messages:
+        yield SEND_TOPIC, message.topic.name
+        if message.system_properties.message_type == pb.TRANSACTION:
+            yield SEND_GROUP, message.topic.name
+            yield CHECK_GROUP, message.topic.name  # a client that is not asked would leave it undecided, unawares
+
+
+def _ends(request: pb.EndTransactionRequest) -> Needs:
+    yield SEND_GROUP, request.topic.name
+
+
+def _recalls(request: pb.RecallMessageRequest) -> Needs:
+    yield SEND_TOPIC, request.topic.name
+
+
+def _receives(request: Any) -> Needs:
+    yield _RECEIVE_TOPIC, request.topic.name
+    yield RECEIVE_GROUP, request.group.name
+
+
+def _receives_of_queue(request: pb.ReceiveMessageRequest) -> Needs:
+    yield _RECEIVE_TOPIC, request.message_queue.topic.name
+    yield RECEIVE_GROUP, request.group.name
+
+
+NEEDS: Final[dict[str, Callable[[Any], Needs]]] = {
+    "QueryRoute": _describes,
+    "QueryAssignment": _receives,
+    "Heartbeat": _nothing,
+    "NotifyClientTermination": _nothing,
+    "Telemetry": _nothing,
+    "SendMessage": _sends,
+    "EndTransaction": _ends,
+    "RecallMessage": _recalls,
+    "ReceiveMessage": _receives_of_queue,
+    "AckMessage": _receives,
+    "ForwardMessageToDeadLetterQueue": _receives,
+    "ChangeInvisibleDuration": _receives,
+}
+"""What each method needs. The producer group of a transaction is its topic."""
+
+
+@dataclass(eq=False, slots=True)
+class _Stay:
+    """A call that may wait for long."""
+
+    method: str
+    request: Any
+    caller: Caller
+    scope: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
+    refusal: Unauthenticated | PermissionDenied | None = None
+
+
+class GuardedDoor(Door):
+    """guard: what is kept in step with the brokers' users and rules. window_s: see WINDOW_S."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        file: KeyFile,
+        *,
+        window_s: float = WINDOW_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._guard = guard
+        self._file = file
+        self._window_s = window_s
+        self._clock = clock
+        self._secrets: dict[AccessKey, bytes | None] = {}
+        self._failures = Failures()
+        self._refusing = 0
+        self._stays: set[_Stay] = set()
+        guard.on_change = self._look
+        guard.on_denied = DeniedCalls().add
+
+    async def enter(self, method: str, request: Any, call: Call) -> Caller:
+        headers, peer = metadata_of(call), call.peer()
+        client_id, signature = client_id_of(headers), read_signature(headers)
+        try:
+            principal = self._guard.authenticate_key(
+                "" if signature is None else signature.key_id, lambda key: self._objection(signature, key), peer
+            )
+        except Unauthenticated:
+            await self._delay(peer, signature)
+            raise
+        if (refusal := _refusal(principal, method, request)) is not None:
+            self._guard.on_denied(principal.name, host_of(peer), refusal.what)
+            raise refusal
+        return Caller(f"{client_id} {principal.name}", principal)  # names have no blanks: no two users get the same
+
+    @asynccontextmanager
+    async def staying(self, method: str, request: Any, caller: Caller) -> AsyncIterator[None]:
+        stay = _Stay(method, request, caller)
+        self._stays.add(stay)
+        try:
+            async with stay.scope:
+                yield
+        except TimeoutError:
+            if stay.refusal is None:
+                raise
+            raise stay.refusal from None
+        finally:
+            self._stays.discard(stay)
+
+    def may_be_asked(self, topic: str, caller: Caller) -> bool:
+        try:
+            principal = self._guard.renewed(caller.principal)
+        except Unauthenticated:
+            return False
+        return allows(principal.rights, CHECK_GROUP, topic)
+
+    def _look(self) -> None:
+        """Users or rules have changed: calls that wait end, if they may not be made any more."""
+        known = set(self._guard.snapshot.access_keys.values())
+        self._secrets = {key: secret for key, secret in self._secrets.items() if key in known}
+        for stay in self._stays:
+            if stay.refusal is not None:
+                continue
+            try:
+                principal = self._guard.renewed(stay.caller.principal)
+                stay.refusal = _refusal(principal, stay.method, stay.request)
+            except Unauthenticated as exc:
+                stay.refusal = exc
+            if stay.refusal is not None:
+                stay.scope.reschedule(asyncio.get_running_loop().time())
+
+    def _objection(self, signature: Signature | None, key: AccessKey) -> str:
+        if signature is None:
+            return "the call is not signed"
+        secret = self._secret(key)
+        is_right = signature.is_by(secret or b"")
+        if secret is None:
+            return "its secret was encrypted by a key that is not in --access-key-file"
+        if not is_right:
+            return "the signature was made with another secret"
+        made_at = signature.made_at()
+        if made_at is None or abs(made_at - self._clock()) > self._window_s:
+            return f"it was signed at {signature.date[:40]!r}, which is more than {self._window_s:g} s from now"
+        return ""
+
+    def _secret(self, key: AccessKey) -> bytes | None:
+        if key not in self._secrets:
+            self._secrets[key] = self._file.open(key)
+        return self._secrets[key]
+
+    async def _delay(self, peer: str, signature: Signature | None) -> None:
+        keys = [host_of(peer), *([] if signature is None else [signature.key_id[:16]])]
+        delay_s = self._failures.delay_s(asyncio.get_running_loop().time(), *keys)
+        if not delay_s:
+            return
+        if self._refusing >= _REFUSING_MAX:
+            raise BrokerUnavailable("too many logins are refused at this moment: try again later")
+        self._refusing += 1
+        try:
+            await asyncio.sleep(min(delay_s, _DELAY_S_MAX))
+        finally:
+            self._refusing -= 1
+
+
+def _refusal(principal: Principal, method: str, request: Any) -> PermissionDenied | None:
+    for right, name in NEEDS[method](request):
+        if not allows(principal.rights, right, name):
+            return denied(principal.name, right, name)
+    return None
