@@ -14,13 +14,15 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from tests.broker_process import BrokerProcess
+from tests.conftest import StartBroker
 from tests.integration.cli_harness import said
 from tests.rocketmq.gateway import running_gateway
-from tests.waiting import until_async
+from tests.waiting import until, until_async
 from txmsg import Message, Producer, ReceivedMessage
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, UnknownTopic
 from txmsg.message import now_us
+from txmsg.rocketmq import server
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import SERVICE, Api
 from txmsg.rocketmq.clients import TOPICS_MAX, Clients
@@ -29,6 +31,7 @@ from txmsg.rocketmq.ids import Handle, usual_id
 from txmsg.rocketmq.receivers import SILENT_S, Member, Received, Receivers
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
+from txmsg.rocketmq.server import GatewayConfig
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -37,7 +40,8 @@ from txmsg.wire.v1.dead_letters_pb2 import CountRequest, DeadLetterFilter
 from txmsg.wire.v1.dead_letters_rpc import DeadLetters
 from txmsg.wire.v1.groups_pb2 import ListRetriesRequest
 from txmsg.wire.v1.groups_rpc import Groups
-from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns, Receipt, ReceiveReply, ReceiveRequest
+from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns, Receipt, ReceiveReply, ReceiveRequest, RouteRequest
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -197,6 +201,43 @@ def test_a_message_that_a_client_gives_up_is_a_dead_letter_of_its_group(calls: C
     )
     channel.close()
     assert counted.count == 1
+
+
+class Late:
+    """A presence that has not reached any broker yet."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_gateway_that_starts_knows_all_brokers_from_its_first_call_on(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = start_broker(), start_broker()
+    channel = BlockingChannel(first.address)
+    until(lambda: len(channel.call(Notify.route, RouteRequest(), timeout_s=_CALL_S_MAX).brokers) == 2)
+    channel.close()
+    _send(first)
+    monkeypatch.setattr(server, "Presence", Late)
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    config = GatewayConfig(brokers=[first.address], listen="127.0.0.1:0")
+    serving = asyncio.create_task(server.serve(config, ready.set_result, stop))
+
+    def told(address: str) -> tuple[set[str], pb.Code]:
+        calls = Calls(address, second.address)
+        with calls.channel:
+            route = calls("QueryRoute", pb.QueryRouteRequest(topic=_TOPIC), pb.QueryRouteResponse)
+            return {queue.broker.name for queue in route.message_queues}, calls.acknowledge(
+                f"1.1.1.1s@{second.address}"
+            )
+
+    names, code = await asyncio.to_thread(told, await ready)
+    assert (names, code) == ({first.address, second.address}, pb.INVALID_RECEIPT_HANDLE)
+    stop.set()
+    await serving
 
 
 class Context:

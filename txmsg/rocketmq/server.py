@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -14,7 +14,7 @@ import grpc
 from txmsg.access.keys import KeyFile
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, TxmsgError
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Clients
@@ -28,6 +28,8 @@ from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.users import UsersOfBrokers
+from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteRequest
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 _CLOSE_S_MAX = 5.0
 """How long calls under way may take at the end."""
@@ -84,6 +86,7 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
     receivers, clients = Receivers(brokers, returning), Clients(brokers, standing)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(brokers.close)
+        await _learn(brokers)
         stack.push_async_callback(returning.close, _RETURN_S_MAX)
         stack.push_async_callback(standing.close)
         door = None if config.access_key_file is None else await _door(config, config.access_key_file, standing)
@@ -116,6 +119,25 @@ async def _door(config: GatewayConfig, access_key_file: Path, standing: Tasks) -
     await users.knock()
     standing.start(users.run(), name="rocketmq-users")
     return door
+
+
+async def _learn(brokers: Brokers) -> None:
+    """Asks who the brokers are: clients that come first may have handles of others than those that are named here.
+
+    If none answers, it is learned as soon as one does.
+    """
+    for address in list(brokers.addresses):
+        with suppress(TxmsgError):
+            told = await brokers.channel(address).call(Notify.route, RouteRequest(), timeout_s=_TIMEOUT_S)
+            route = RouteChanged(
+                brokers=told.brokers,
+                this=told.this,
+                draining=told.draining,
+                shard=told.shard,
+                is_cut_off=told.is_cut_off,
+            )
+            brokers.learn(address, route)
+            return
 
 
 def _listen(server: grpc.aio.Server, config: GatewayConfig, certificates: Certificates | None) -> str:
