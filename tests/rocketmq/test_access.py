@@ -19,7 +19,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.rocketmq.gateway import GatewayProcess, running_gateway
-from tests.rocketmq.programs import PYTHON
+from tests.rocketmq.programs import GO, JAVA, PYTHON, Language, each
 from tests.wire.certificates import Authority
 from txmsg import Message, Producer
 from txmsg.access.keys import KeyFile, NewAccessKey
@@ -53,6 +53,7 @@ _SHOP = (
     ("send", "group:orders"),
     ("check", "group:orders"),
     ("receive", "group:mail"),
+    ("receive", "group:push"),
 )
 
 _EVE = (("describe", "topic:orders"), ("send", "topic:trades"))
@@ -71,6 +72,11 @@ class Place:
 
     def calls(self, key: NewAccessKey) -> Calls:
         return Calls(self, key)
+
+    def signing(self, user: str) -> dict[str, str]:
+        """The environment of a program that signs as this user."""
+        key = self.keys[user][0]
+        return {**self.environment, "ROCKETMQ_ACCESS_KEY": key.id, "ROCKETMQ_SECRET": key.secret}
 
 
 class Calls:
@@ -152,7 +158,7 @@ def place(notify_url: str, start_broker: StartBroker, tmp_path: Path) -> Iterato
             rules.allow(parse_rule(user, action, resource))
     authority = Authority(tmp_path / "authority")
     certificate, key = authority.issue("127.0.0.1")
-    broker = start_broker("--auth")
+    broker = start_broker("--auth", "--first-check-s", "1")
     with Producer(broker.address, group="gateway", token=token_file) as producer:
         producer.send(Message("orders", b"first"))
     options = (
@@ -210,11 +216,20 @@ def test_an_access_key_that_is_revoked_ends_what_waits_and_the_other_one_goes_on
     assert new("Heartbeat", pb.HeartbeatRequest(), pb.HeartbeatResponse).status.code == pb.OK
 
 
+@pytest.mark.timeout(900)  # what clients need is fetched and compiled, once
+@pytest.mark.parametrize("language", each(PYTHON, JAVA, GO))
+def test_a_client_of_each_language_logs_in_over_tls_and_is_asked(
+    place: Place, language: Language, tmp_path: Path
+) -> None:
+    client = replace(language, environment={**language.environment, **place.signing("shop")})
+    said = client.play("push", place.gateway.address, "orders", home=tmp_path)
+    assert {"first", "committed", "checked", "delayed"} <= {line.get("body") for line in said}
+    assert "checked" in {line.get("checked") for line in said}
+
+
 def test_the_official_client_for_python_logs_in_over_tls(place: Place, tmp_path: Path) -> None:
     def play(program: str, user: str, *words: str, **changed: str) -> list[dict[str, Any]]:
-        key = place.keys[user][0]
-        signing = {"ROCKETMQ_ACCESS_KEY": key.id, "ROCKETMQ_SECRET": key.secret}
-        client = replace(PYTHON, environment={**place.environment, **signing, **changed})
+        client = replace(PYTHON, environment={**place.signing(user), **changed})
         return client.play(program, place.gateway.address, "orders", *words, home=tmp_path)
 
     [sent] = play("send", "shop")

@@ -230,6 +230,16 @@ async def test_other_ends_of_a_call_that_waits_stay_what_they_are(place: Place) 
                 raise error
 
 
+async def test_a_stream_is_told_of_groups_that_its_user_receives_by(place: Place) -> None:
+    caller = await place.door.enter("Telemetry", None, place.call())
+    frame = pb.TelemetryCommand(settings=pb.Settings(subscription=pb.Subscription(group=_GROUP)))
+    with pytest.raises(PermissionDenied, match="user shop may not receive group:mail"):
+        place.door.check("Telemetry", frame, caller)
+    place.door.check("Telemetry", pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing())), caller)
+    place.use("receive group:mail")
+    place.door.check("Telemetry", frame, caller)
+
+
 async def test_who_may_be_asked_is_decided_when_it_is_asked(place: Place) -> None:
     place.use("check group:orders")
     caller = await place.door.enter("Telemetry", None, place.call())

@@ -178,7 +178,7 @@ class Api:
     async def _telemetry(self, caller: Caller, frames: AsyncIterator[pb.TelemetryCommand], call: Call) -> None:
         client = Client(caller.client_id, lambda topic: self._door.may_be_asked(topic, caller))
         self._clients.attach(client)
-        reading = asyncio.create_task(self._read(client, frames))
+        reading = asyncio.create_task(self._read(client, caller, frames))
         stopping = asyncio.create_task(self._stopping.wait())
         getting: asyncio.Task[pb.TelemetryCommand] | None = None
         try:
@@ -198,12 +198,13 @@ class Api:
                 if task is not None:
                     task.cancel()
 
-    async def _read(self, client: Client, frames: AsyncIterator[pb.TelemetryCommand]) -> None:
+    async def _read(self, client: Client, caller: Caller, frames: AsyncIterator[pb.TelemetryCommand]) -> None:
         async for frame in frames:
             if frame.HasField("settings"):
                 try:
+                    self._door.check("Telemetry", frame, caller)
                     agreed = await self._agreements.agreed(frame.settings)
-                except Refused as exc:
+                except (Refused, TxmsgError) as exc:
                     await client.commands.put(pb.TelemetryCommand(status=status_of(exc)))
                 else:
                     await client.commands.put(pb.TelemetryCommand(status=OK, settings=agreed))

@@ -41,6 +41,10 @@ class Door:
         del method, request, caller
         return nullcontext()
 
+    def check(self, method: str, request: Any, caller: Caller) -> None:
+        """Whether it may do this, too, now: what a stream asks for. Raises Unauthenticated, PermissionDenied."""
+        del method, request, caller
+
     def may_be_asked(self, topic: str, caller: Caller) -> bool:
         """Whether it may be asked, now, what became of transactions of this topic: it is shown the message then."""
         del topic, caller

@@ -71,12 +71,18 @@ def _receives_of_queue(request: pb.ReceiveMessageRequest) -> Needs:
     yield RECEIVE_GROUP, request.group.name
 
 
+def _settles(frame: pb.TelemetryCommand | None) -> Needs:
+    """A consumer is told how its group is set."""
+    if frame is not None and frame.settings.subscription.HasField("group"):
+        yield RECEIVE_GROUP, frame.settings.subscription.group.name
+
+
 NEEDS: Final[dict[str, Callable[[Any], Needs]]] = {
     "QueryRoute": _describes,
     "QueryAssignment": _receives,
     "Heartbeat": _nothing,
     "NotifyClientTermination": _nothing,
-    "Telemetry": _nothing,
+    "Telemetry": _settles,
     "SendMessage": _sends,
     "EndTransaction": _ends,
     "RecallMessage": _recalls,
@@ -149,6 +155,10 @@ class GuardedDoor(Door):
             raise stay.refusal from None
         finally:
             self._stays.discard(stay)
+
+    def check(self, method: str, request: Any, caller: Caller) -> None:
+        if (refusal := _refusal(self._guard.renewed(caller.principal), method, request)) is not None:
+            raise refusal
 
     def may_be_asked(self, topic: str, caller: Caller) -> bool:
         try:

@@ -6,11 +6,10 @@ import (
 	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
-	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
 func consume(endpoints, topic, group string) {
-	config := &rmq.Config{Endpoint: endpoints, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{}}
+	config := &rmq.Config{Endpoint: endpoints, ConsumerGroup: group, Credentials: credentialsOfEnvironment()}
 	handle := func(message *rmq.MessageView) rmq.ConsumerResult {
 		fmt.Printf("{\"body\": %q, \"attempt\": %d}\n", string(message.GetBody()), message.GetDeliveryAttempt())
 		return rmq.SUCCESS

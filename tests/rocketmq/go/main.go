@@ -6,6 +6,7 @@ import (
 	"os"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
+	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
 func must(err error) {
@@ -14,8 +15,15 @@ func must(err error) {
 	}
 }
 
+func credentialsOfEnvironment() *credentials.SessionCredentials {
+	return &credentials.SessionCredentials{
+		AccessKey:    os.Getenv("ROCKETMQ_ACCESS_KEY"),
+		AccessSecret: os.Getenv("ROCKETMQ_SECRET"),
+	}
+}
+
 func main() {
-	rmq.EnableSsl = false
+	rmq.EnableSsl = os.Getenv("ROCKETMQ_TLS") != ""
 	rmq.ResetLogger()
 	switch program := os.Args[1]; program {
 	case "push":

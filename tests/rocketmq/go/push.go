@@ -8,7 +8,6 @@ import (
 	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
-	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
 var wanted = []string{"fails once", "1 of a", "2 of a", "3 of a", "delayed", "committed", "checked"}
@@ -61,7 +60,7 @@ func transactions(producer rmq.Producer, topic string) {
 }
 
 func push(endpoints, topic string) {
-	config := &rmq.Config{Endpoint: endpoints, ConsumerGroup: "push", Credentials: &credentials.SessionCredentials{}}
+	config := &rmq.Config{Endpoint: endpoints, ConsumerGroup: "push", Credentials: credentialsOfEnvironment()}
 	h := &handler{handled: map[string]bool{}, hasAll: make(chan struct{})}
 	consumer, err := rmq.NewPushConsumer(config,
 		rmq.WithPushAwaitDuration(5*time.Second),

@@ -8,6 +8,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -34,9 +35,19 @@ public class Push {
         new Push(words[1]).play(words[0]);
     }
 
+    /** Over TLS, and with an access key, if the environment says so. */
+    static ClientConfiguration where(String endpoints) {
+        var where = ClientConfiguration.newBuilder().setEndpoints(endpoints)
+            .enableSsl(System.getenv("ROCKETMQ_TLS") != null).setRequestTimeout(Duration.ofSeconds(20));
+        String key = System.getenv("ROCKETMQ_ACCESS_KEY");
+        if (key != null) {
+            where.setCredentialProvider(new StaticSessionCredentialsProvider(key, System.getenv("ROCKETMQ_SECRET")));
+        }
+        return where.build();
+    }
+
     void play(String endpoints) throws Exception {
-        ClientConfiguration where = ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(false)
-            .setRequestTimeout(Duration.ofSeconds(20)).build();
+        ClientConfiguration where = where(endpoints);
         try (var consumer = provider.newPushConsumerBuilder().setClientConfiguration(where).setConsumerGroup("push")
                  .setSubscriptionExpressions(Map.of(topic, new FilterExpression("*")))
                  .setMessageListener(this::handle).build();
