@@ -33,6 +33,7 @@ BENCHMARKS = (
     "metaq_over_wire",
     "agent",
     "kafka",
+    "rocketmq",
     "tailer",
     "tailer_kafka",
     "capacity",

@@ -110,6 +110,14 @@ def console_process(broker: str, *options: str) -> Iterator[str]:
 
 
 @contextmanager
+def gateway_process(brokers: str, *options: str) -> Iterator[str]:
+    """A gateway for RocketMQ's clients, and its address. Afterwards it is stopped."""
+    command = ("rocketmq", "--broker", brokers, "--listen", "127.0.0.1:0", *options)
+    with _command("listening on ", *command) as child:
+        yield child.address
+
+
+@contextmanager
 def _command(ready: str, *command: str) -> Iterator[Child]:
     """A `txmsg` command that runs until it is stopped, from when it is ready."""
     program = ["txmsg.runtime.child", "txmsg.cli.main", *command]

@@ -9,7 +9,6 @@ import contextlib
 import shutil
 import signal
 import subprocess
-import sys
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.maven import are_at_hand, jars
+from tests.orphans import ENDING_WITH_PARENT
 from tests.ports import own_port
 from tests.waiting import until
 
@@ -40,13 +40,6 @@ _START_S_MAX = 120.0
 _STOP_S_MAX = 60.0
 _ANSWER_S_MAX = 60.0
 _HEAP = "-Xmx200m"
-_END_WITH_PARENT = """\
-import ctypes, os, signal, sys
-libc = ctypes.CDLL(None)
-if hasattr(libc, "prctl"):  # Linux
-    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, which outlives exec
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
 
 
 def is_installed() -> bool:
@@ -174,7 +167,7 @@ class KafkaNode:
         """Begins to start it."""
         with (self.directory / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _END_WITH_PARENT, *self._java("kafka.Kafka"), self._settings],
+                [*ENDING_WITH_PARENT, *self._java("kafka.Kafka"), self._settings],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -12,11 +12,10 @@ _BRING_S_MAX = 900
 _POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>txmsg</groupId><artifactId>tests</artifactId><version>1</version>
-  <dependencies><dependency>
-    <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
-  </dependency></dependencies>
+  <dependencies>{}</dependencies>
 </project>
 """
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 
 
 def are_at_hand(name: str) -> bool:
@@ -24,15 +23,16 @@ def are_at_hand(name: str) -> bool:
     return shutil.which("java") is not None and (cached(name).exists() or shutil.which("mvn") is not None)
 
 
-def jars(name: str, coordinates: str, *, only: str = "") -> Path:
+def jars(name: str, *coordinates: str, only: str = "") -> Path:
     """The directory of these jars, filled by Maven when it is not there yet. Processes may call it at once.
 
-    coordinates: GROUP:ARTIFACT:VERSION, which comes with all that it needs. only: artifacts with commas between them;
-    the others are left out. Raises CalledProcessError when Maven does not find it.
+    coordinates: GROUP:ARTIFACT:VERSION of each, which comes with all that it needs. only: artifacts with commas between
+    them; the others are left out. Raises CalledProcessError when Maven does not find one.
     """
 
     def bring(empty: Path) -> Path:
-        (empty / "pom.xml").write_text(_POM.format(*coordinates.split(":")))
+        wanted = (_DEPENDENCY.format(*each.split(":")) for each in coordinates)
+        (empty / "pom.xml").write_text(_POM.format("".join(wanted)))
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
         command += [f"-DincludeArtifactIds={only}"] if only else []
         subprocess.run(command, cwd=empty, check=True, timeout=_BRING_S_MAX, stdin=subprocess.DEVNULL)
