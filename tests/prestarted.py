@@ -28,7 +28,21 @@ from pathlib import Path
 from typing import IO
 from weakref import finalize
 
-_IMPORTED = ("click", "sqlalchemy.ext.asyncio", "txmsg.broker.server", "txmsg.client")
+_IMPORTED = (
+    "click",
+    "rich.progress",
+    "sqlalchemy.ext.asyncio",
+    "txmsg.binlog.tailer",
+    "txmsg.broker.server",
+    "txmsg.client",
+    "txmsg.metaq.server.server",
+    "txmsg.mirror",
+    "txmsg.verifier.compare",
+)
+"""What brokers, MetaQ servers and tailers load. None of txmsg.cli: its main module is to be the process's own."""
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""NumPy and PyArrow start threads when they are imported, unless they are told not to."""
+_THREADS = Path("/proc/self/task")
 _PID_S_MAX = 60.0
 _ROOT = Path(__file__).parents[1]
 _LENGTH = struct.Struct("!I")
@@ -148,7 +162,10 @@ class _Server:
         with its_control:
             fd = its_control.fileno()
             command = [sys.executable, "-m", __name__, str(fd)]
-            self._process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, pass_fds=[fd])
+            environment = {**os.environ, **_ONE_THREAD}
+            self._process = subprocess.Popen(
+                command, cwd=_ROOT, env=environment, stdin=subprocess.DEVNULL, pass_fds=[fd]
+            )
         self.pid = self._process.pid
         self._lock = threading.Lock()
 
@@ -268,6 +285,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
     for module in _IMPORTED:
         import_module(module)
+    assert not _THREADS.exists() or len(list(_THREADS.iterdir())) == 1, "a fork would leave its threads behind"
     gc.collect()
     gc.freeze()  # what is here stays, and stays shared: no collection writes to it
     work = _serve(socket.socket(fileno=int(sys.argv[1])))
