@@ -85,7 +85,7 @@ func push(endpoints, topic string) {
 	transactions(producer, topic)
 	select {
 	case <-h.hasAll:
-	case <-time.After(60 * time.Second):
+	case <-time.After(300 * time.Second):
 		panic(fmt.Sprint("only came: ", h.handled))
 	}
 	must(producer.GracefulStop())

@@ -59,7 +59,7 @@ public class Push {
             }
             producer.send(message("delayed").setDeliveryTimestamp(System.currentTimeMillis() + 2000).build());
             transactions(producer);
-            if (!hasAll.await(60, TimeUnit.SECONDS)) {
+            if (!hasAll.await(300, TimeUnit.SECONDS)) {
                 throw new IllegalStateException("only " + handled + " came");
             }
         }

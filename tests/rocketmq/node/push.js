@@ -5,7 +5,7 @@ const { ConsumeResult, Producer, PushConsumer } = require('rocketmq-client-nodej
 const { TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
 const WANTED = ['fails once', '1 of a', '2 of a', '3 of a', 'delayed', 'committed', 'checked'];
-const DONE_MS_MAX = 60_000;
+const DONE_MS_MAX = 300_000;
 const [endpoints, topic] = process.argv.slice(2);
 const where = { endpoints, namespace: '', requestTimeout: 20_000 };
 const tell = facts => console.log(JSON.stringify(facts));
