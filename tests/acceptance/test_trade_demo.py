@@ -67,6 +67,8 @@ def test_all_totals_agree_on_a_kafka_of_three_nodes_of_which_one_is_killed(
             until(has_trades, within_s=400, why="no trade came to Kafka")
             kafka_cluster.nodes[0].kill()
             stdout, _ = run.communicate(timeout=450)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the demo does not end:\n{(tmp_path / 'stderr').read_text()[-5000:]}")
         finally:
             run.terminate()  # which ends its processes; one that has ended is left alone
             run.wait(60)
