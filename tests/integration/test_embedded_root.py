@@ -55,8 +55,9 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that only root may enter, with a clone, the wheel and a home; the wheel is found there."""
     place = tmp_path / "closed"
     place.mkdir(mode=0o700)
-    (place / "home").mkdir()
-    (place / "tmp").mkdir()
+    for name in ("home", "tmp"):
+        (place / name).mkdir()
+        (place / name).chmod(0o755)  # whatever the umask
     shutil.copytree(
         Path(txmsg.__file__).parent, place / "clone" / "txmsg", ignore=shutil.ignore_patterns("__pycache__")
     )
@@ -120,6 +121,13 @@ def test_server_runs_where_clone_environment_and_home_are_closed_and_capabilitie
     assert not EmbeddedPostgres(data_dir).running
     assert [(closed / name).stat().st_mode & 0o777 for name in (".", "home")] == [0o700, 0o755]
     assert data_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_server_starts_under_a_umask_that_opens_nothing_to_others(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(txmsg.__file__).parents[1]), "XDG_DATA_HOME": str(tmp_path)}
+    with running([sys.executable, "-c", f"import os; os.umask(0o077)\n{USER}"], env) as url:
+        with psycopg.connect(url, connect_timeout=10) as connection:
+            assert connection.execute("show wal_level").fetchone() == ("logical",), "the settings are read"
 
 
 def test_programs_out_of_reach_are_copied_once_and_whole(closed: Path, open_dir: Path) -> None:

@@ -67,7 +67,9 @@ def start_server(place: Place) -> None:
     if not (place.cluster / "PG_VERSION").exists():
         _create_cluster(place, programs, user)
     settings = SETTINGS | {"unix_socket_directories": f'"{place.socket_dir}"'.replace("'", "''")}
-    (place.cluster / "txmsg.conf").write_text("".join(f"{name} = '{value}'\n" for name, value in settings.items()))
+    conf = place.cluster / "txmsg.conf"
+    conf.write_text("".join(f"{name} = '{value}'\n" for name, value in settings.items()))
+    conf.chmod(0o644)  # whatever the umask: the server may run as another user
     # Nobody runs here (keeper.lock is ours): the pid in a leftover may be another program's by now, or a zombie's, and
     # PostgreSQL would refuse to start. It still notices by its shared memory if old server processes are about.
     (place.cluster / "postmaster.pid").unlink(missing_ok=True)
