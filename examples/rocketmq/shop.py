@@ -1,0 +1,156 @@
+"""The processes of the shop, and what each of them has counted. Knows how to start and to kill them, not when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import LiteralString, NamedTuple
+
+import psycopg
+
+from txmsg.demo.stage import Stage, free_port
+from txmsg.runtime.child import Child, spawn_program
+
+from . import TOPIC
+
+_HERE = Path(__file__).parent
+_PACKAGE = __package__ or ""
+_READY_S_MAX = 600.0
+"""Spark on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What README.md says how to build."""
+
+    jars: Path
+    """Directory of RocketMQ's client for Java, with all that it needs."""
+    go: Path
+    """The program that `go build` made of totals.go."""
+    node: Path
+    """Directory in which `npm ci` was run."""
+
+
+class Total(NamedTuple):
+    """What somebody has counted."""
+
+    orders: int
+    cents: int
+    repeats: int = 0
+    """Deliveries of orders that were counted before."""
+
+
+class Shop(Stage):
+    """Of each kind one process: those that can be killed are in `killable`, in the order in which they start."""
+
+    def __init__(self, directory: Path, built: Built, orders: int) -> None:
+        super().__init__(directory, "orders", "totals")
+        self._built = built
+        self._orders = str(orders)
+        self._gateway = f"127.0.0.1:{free_port()}"
+        self._ledger = directory / "ledger"
+        self._notes = {name: directory / f"{name}.jsonl" for name in ("go", "node")}
+        self.killable: Mapping[str, Callable[[], Child]] = {
+            "broker": self.start_broker,
+            "gateway": self._start_gateway,
+            "tailer": self._start_tailer,
+            "spark": self._start_spark,
+            "go": self._start_go,
+            "node": self._start_node,
+            "java": self._start_java,
+            "python": self._start_python,
+        }
+
+    def _set_up(self) -> None:
+        self.start_broker().wait_ready(_READY_S_MAX)
+        self.run("topic", "txmsg.cli.main", "topic", "create", TOPIC, "--broker", self.broker_addresses)
+        self.start_all(but="broker")
+
+    def kill_all(self) -> None:
+        """SIGKILL for each of them."""
+        for name in self.killable:
+            self.children[name].kill()
+        for name in self.killable:
+            self.kill(name)
+
+    def start_all(self, *, but: str = "") -> None:
+        """One after the other, on the same addresses and files as before."""
+        for name, start in self.killable.items():
+            if name != but:
+                start().wait_ready(_READY_S_MAX)
+
+    # ---- processes
+
+    def _start_gateway(self) -> Child:
+        where = ("--broker", self.broker_addresses, "--listen", self._gateway)
+        return self.start_program("gateway", "txmsg.cli.main", "rocketmq", *where)
+
+    def _start_tailer(self) -> Child:
+        where = ("--storage", self.url("notify"), "--metaq", str(self.directory / "metaq"))
+        return self.start_program("tailer", "txmsg.cli.main", "tailer", "run", *where, ready="tailing ")
+
+    def _start_spark(self) -> Child:
+        where = (str(self.directory / "metaq"), self.url("totals"), str(self.directory / "checkpoint"))
+        return self.start_program("spark", f"{_PACKAGE}.job", *where, ready="adding up")
+
+    def _start_python(self) -> Child:
+        url = self.sqlalchemy_url("orders")
+        return self.start("python", f"{_PACKAGE}.service", self._orders, ready="placing", ORDERS_DATABASE_URL=url)
+
+    def _start_java(self) -> Child:
+        java = ["java", "-Xmx256m", f"-Duser.home={self.directory}", "-cp", f"{self._built.jars}/*"]
+        command = [*java, str(_HERE / "Orders.java"), self._gateway, TOPIC, str(self._ledger), self._orders]
+        return self._start_foreign("java", command)
+
+    def _start_go(self) -> Child:
+        command = [str(self._built.go), self._gateway, TOPIC, "go", str(self._notes["go"])]
+        return self._start_foreign("go", command)
+
+    def _start_node(self) -> Child:
+        command = ["node", str(_HERE / "totals.js"), self._gateway, TOPIC, "node", str(self._notes["node"])]
+        return self._start_foreign("node", command, NODE_PATH=str(self._built.node / "node_modules"))
+
+    def _start_foreign(self, name: str, command: Sequence[str], **env: str) -> Child:
+        """A program that is not Python."""
+        before = self.children.get(name)
+        if before is None:
+            self._exits.callback(self._stop, name)
+        else:
+            before.stop()
+        log = self._logs / f"{name}.log"
+        env = {"HOME": str(self.directory), **env}
+        self.children[name] = Child(name, command, env=env, log=log, ready="started", start=spawn_program)
+        return self.children[name]
+
+    # ---- what was counted
+
+    def totals(self) -> dict[str, Total]:
+        """Of those who place orders together, as "placed", and of each who adds them up."""
+        return {"placed": self._placed(), **{name: self._noted(name) for name in self._notes}, "spark": self._spark()}
+
+    def _placed(self) -> Total:
+        lines = self._ledger.read_text().splitlines() if self._ledger.exists() else []
+        cents = [int(line.split()[1]) for line in lines]
+        rows = self._sum("orders", "select count(*), coalesce(sum(cents), 0) from orders")
+        return Total(len(cents) + rows[0], sum(cents) + rows[1])
+
+    def _noted(self, name: str) -> Total:
+        path = self._notes[name]
+        text = path.read_text() if path.exists() else ""
+        orders = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        cents = {order["order_id"]: order["cents"] for order in orders}
+        return Total(len(cents), sum(cents.values()), len(orders) - len(cents))
+
+    def _spark(self) -> Total:
+        return Total(*self._sum("totals", "select coalesce(sum(orders), 0), coalesce(sum(cents), 0) from totals"))
+
+    def _sum(self, database: str, query: LiteralString) -> tuple[int, int]:
+        with psycopg.connect(self.url(database)) as connection:
+            try:
+                row = connection.execute(query).fetchone()
+            except psycopg.errors.UndefinedTable:  # its program has not come so far
+                return 0, 0
+        assert row is not None, "an aggregate has one row"
+        return int(row[0]), int(row[1])
