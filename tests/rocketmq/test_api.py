@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import grpc
 import pytest
@@ -40,7 +40,7 @@ from txmsg.wire.v1.dead_letters_pb2 import CountRequest, DeadLetterFilter
 from txmsg.wire.v1.dead_letters_rpc import DeadLetters
 from txmsg.wire.v1.groups_pb2 import ListRetriesRequest
 from txmsg.wire.v1.groups_rpc import Groups
-from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns, Receipt, ReceiveReply, ReceiveRequest, RouteRequest
+from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns, Receipt, ReceiveReply, ReceiveRequest, RouteReply, RouteRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 Q = TypeVar("Q")
@@ -203,6 +203,11 @@ def test_a_message_that_a_client_gives_up_is_a_dead_letter_of_its_group(calls: C
     assert counted.count == 1
 
 
+def _otherwise(address: str) -> str:
+    """The same broker as somebody beside it names it."""
+    return address.replace("127.0.0.1:", "localhost:")
+
+
 class Late:
     """A presence that has not reached any broker yet."""
 
@@ -238,6 +243,34 @@ async def test_a_gateway_that_starts_knows_all_brokers_from_its_first_call_on(
     assert (names, code) == ({first.address, second.address}, pb.INVALID_RECEIPT_HANDLE)
     stop.set()
     await serving
+
+
+class Named(Brokers):
+    """Two that call themselves otherwise than they were given, and know a third one; others do not answer."""
+
+    names_given: Final = {"localhost:1": "10.0.0.1:7700", "localhost:2": "10.0.0.2:7700"}
+
+    def channel(self, address: str) -> Any:
+        async def call(_: object, __: RouteRequest, *, timeout_s: float) -> RouteReply:
+            if address not in self.names_given:
+                raise BrokerUnavailable(f"no answer within {timeout_s} s")
+            return RouteReply(this=self.names_given[address], brokers=[*self.names_given.values(), "10.0.0.3:7700"])
+
+        return cast(Any, SimpleNamespace(call=call))
+
+
+async def test_a_gateway_asks_each_broker_that_is_given_for_its_name() -> None:
+    brokers = Named(["localhost:0", "localhost:1", "localhost:2"])
+    await server.learn(brokers)
+    assert brokers.names == ["10.0.0.1:7700", "10.0.0.2:7700", "10.0.0.3:7700", "localhost:0"]
+    assert brokers.addresses == ["localhost:0", "localhost:1", "localhost:2", "10.0.0.3:7700"]
+    assert [brokers.address_of(told) for told in ("10.0.0.2:7700", "localhost:2", "10.0.0.3:7700", "x:1")] == [
+        "localhost:2", "localhost:2", "10.0.0.3:7700", None,
+    ]  # fmt: skip
+    assert [brokers.name_of(told) for told in ("10.0.0.2:7700", "localhost:2", "localhost:0", "x:1")] == [
+        "10.0.0.2:7700", "10.0.0.2:7700", "", "",
+    ]  # fmt: skip
+    await brokers.close()
 
 
 class Context:
@@ -282,7 +315,8 @@ class Gateway:
         self.receivers = Receivers(self.brokers, self.tasks)
         self.clients = Clients(self.brokers, self.tasks)
         senders = Senders(self.brokers, timeout_s=_CALL_S_MAX)
-        self.api = Api(senders, self.receivers, self.clients, Routes(self.brokers), Agreements(self.brokers))
+        self.routes = Routes(self.brokers)
+        self.api = Api(senders, self.receivers, self.clients, self.routes, Agreements(self.brokers))
 
     async def receive(
         self, member: Member, count: int = 1, *, invisible_s: float = 600, renews: bool = False
@@ -304,9 +338,12 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway_at(broker: BrokerProcess) -> AsyncIterator[Gateway]:
-    gateway = Gateway(broker.address)
+async def gateway_at(broker: BrokerProcess, address: str = "") -> AsyncIterator[Gateway]:
+    """address: where it reaches the broker, if that is not how the broker calls itself."""
+    gateway = Gateway(address or broker.address)
     try:
+        while gateway.brokers.names != [broker.address]:
+            await server.learn(gateway.brokers)
         yield gateway
     finally:
         await gateway.tasks.close()
@@ -492,6 +529,21 @@ async def test_nobody_is_asked_about_topics_that_are_not_there(broker: BrokerPro
         assert gateway.clients.attached == set()
 
 
+async def test_any_gateway_settles_what_another_one_delivered_that_reaches_the_broker_at_another_address(
+    broker: BrokerProcess,
+) -> None:
+    _send(broker, 2)
+    member = Member("mail", "client-1", "orders")
+    beside = _otherwise(broker.address)
+    async with gateway_at(broker, beside) as gateway, gateway_at(broker) as other:
+        for delivers, settles in ((gateway, other), (other, gateway)):
+            [queue] = await delivers.routes.queues("orders", pb.Endpoints())
+            [(_, handle)] = await delivers.receive(member)
+            assert queue.broker.name == handle.broker == broker.address
+            assert await settles.receivers.acknowledge(member, [handle]) == set()
+        assert gateway.brokers.addresses == [beside]
+
+
 class Together:
     """Two brokers, each with a message, that answer a renewal when both have got theirs."""
 
@@ -501,6 +553,11 @@ class Together:
 
     def channel(self, _: str) -> Together:
         return self
+
+    def address_of(self, name: str) -> str:
+        return name
+
+    name_of = address_of
 
     async def call(self, _: object, request: ReceiveRequest, *, timeout_s: float) -> ReceiveReply:
         if not request.held:

@@ -92,6 +92,21 @@ class Brokers:
         """Where the brokers are reached that are known now."""
         return list(self._brokers)
 
+    @property
+    def names(self) -> list[str]:
+        """What the brokers call themselves, each once; the address of one that has not said so yet."""
+        return sorted({broker.name or broker.address for broker in self._brokers.values()})
+
+    def name_of(self, told: str) -> str:
+        """What the broker of this name, or at this address, calls itself; "" if it has not said so, or is not known."""
+        address = self.address_of(told)
+        return "" if address is None else self._brokers[address].name
+
+    def address_of(self, told: str) -> str | None:
+        """Where the broker of this name, or else the one at this address, is reached. None: it is not known."""
+        named = (broker.address for broker in self._brokers.values() if broker.name == told)
+        return next(named, told if told in self._brokers else None)
+
     def channel(self, address: str) -> Channel:
         """The channel to one broker, for calls that mean that one only (long polls, the attach stream)."""
         return self._brokers[address].channel

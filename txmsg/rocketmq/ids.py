@@ -70,6 +70,8 @@ def plain_tag(tag: str) -> str:
 class Handle(NamedTuple):
     """One message in the hand of one consumer, and the broker that delivered it: all that any gateway needs of it.
 
+    broker: its name among the brokers, which is the same at every gateway.
+
     is_renewed: it was delivered to a push consumer, which asks for another time when it refuses it. A simple consumer
     keeps it for that time.
     """

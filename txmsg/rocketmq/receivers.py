@@ -141,6 +141,7 @@ class Receivers:
         reply = await self._call(broker, request, request.wait_ms / 1000 + _GRACE_S)
         if reply.batches:
             request.received = reply.batches[0].receipt.token
+        name = self._brokers.name_of(broker) or broker  # another gateway may reach it at another address
         got: list[tuple[ReceivedMessage, Handle]] = []
         unreadable: list[Refusal] = []
         for columns in reply.batches:
@@ -148,7 +149,7 @@ class Receivers:
             messages, errors = delivered(columns)
             for message in messages:
                 assert message.offset is not None, "it stands in a queue"
-                got.append((message, Handle(broker, queue_id, token, epoch, message.offset, renews)))
+                got.append((message, Handle(name, queue_id, token, epoch, message.offset, renews)))
             for offset, error in errors.items():
                 receipt = Receipt(queue_id=queue_id, token=token, epoch=epoch, offset=[offset])
                 unreadable.append(Refusal(receipt=receipt, error=str(error), delay_ms=_NO_DELAY_MS))
@@ -274,11 +275,12 @@ class Receivers:
         return ReceiveRequest(group=member.group, client_id=member.id, visibility_timeout_ms=round(invisible_s * 1000))
 
     async def _call(self, broker: str, request: ReceiveRequest, timeout_s: float) -> ReceiveReply:
-        if broker not in self._brokers.addresses:
+        address = self._brokers.address_of(broker)
+        if address is None:
             raise Refused(
                 pb.HA_NOT_AVAILABLE, f"broker {broker!r} is not there any more: its queues are delivered by others"
             )
-        return await self._brokers.channel(broker).call(Notify.receive, request, timeout_s=timeout_s)
+        return await self._brokers.channel(address).call(Notify.receive, request, timeout_s=timeout_s)
 
 
 def _late(handles: Iterable[Handle], reply: ReceiveReply) -> set[Handle]:

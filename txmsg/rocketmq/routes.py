@@ -51,10 +51,10 @@ class Routes:
                 topic=pb.Resource(name=topic),
                 id=number,
                 permission=pb.READ_WRITE,
-                broker=pb.Broker(name=address, endpoints=endpoints),
+                broker=pb.Broker(name=name, endpoints=endpoints),
                 accept_message_types=_TYPES[message_type],
             )
-            for number, address in enumerate(sorted(self._brokers.addresses))
+            for number, name in enumerate(self._brokers.names)
         ]
 
     async def _type_of(self, topic: str) -> str:

@@ -86,7 +86,7 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
     receivers, clients = Receivers(brokers, returning), Clients(brokers, standing)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(brokers.close)
-        await _learn(brokers)
+        await learn(brokers)
         stack.push_async_callback(returning.close, _RETURN_S_MAX)
         stack.push_async_callback(standing.close)
         door = None if config.access_key_file is None else await _door(config, config.access_key_file, standing)
@@ -121,23 +121,21 @@ async def _door(config: GatewayConfig, access_key_file: Path, standing: Tasks) -
     return door
 
 
-async def _learn(brokers: Brokers) -> None:
-    """Asks who the brokers are: clients that come first may have handles of others than those that are named here.
+async def learn(brokers: Brokers) -> None:
+    """Asks each broker that was given who it is, and who the others are: clients may have handles of any of them.
 
-    If none answers, it is learned as soon as one does.
+    Of one that does not answer, it is learned as soon as it does.
     """
-    for address in list(brokers.addresses):
-        with suppress(TxmsgError):
-            told = await brokers.channel(address).call(Notify.route, RouteRequest(), timeout_s=_TIMEOUT_S)
-            route = RouteChanged(
-                brokers=told.brokers,
-                this=told.this,
-                draining=told.draining,
-                shard=told.shard,
-                is_cut_off=told.is_cut_off,
-            )
-            brokers.learn(address, route)
-            return
+    await asyncio.gather(*(_learn_from(brokers, address) for address in brokers.addresses))
+
+
+async def _learn_from(brokers: Brokers, address: str) -> None:
+    with suppress(TxmsgError):
+        told = await brokers.channel(address).call(Notify.route, RouteRequest(), timeout_s=_TIMEOUT_S)
+        route = RouteChanged(
+            brokers=told.brokers, this=told.this, draining=told.draining, shard=told.shard, is_cut_off=told.is_cut_off
+        )
+        brokers.learn(address, route)
 
 
 def _listen(server: grpc.aio.Server, config: GatewayConfig, certificates: Certificates | None) -> str:
