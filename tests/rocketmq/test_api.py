@@ -137,7 +137,7 @@ def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
         [said] = calls.receive(0, **fields)
         assert said.status.code == code
     assert calls.acknowledge("of another server") == pb.INVALID_RECEIPT_HANDLE
-    assert calls.acknowledge("1.1.1.1s@nowhere:7700") == pb.HA_NOT_AVAILABLE
+    assert calls.acknowledge("1.1.1.1s@nowhere:7700") == pb.INVALID_RECEIPT_HANDLE
     for id_ in ("", " ", usual_id(bytes(15) + b"x")):
         end = pb.EndTransactionRequest(topic=_TOPIC, transaction_id=id_, resolution=pb.COMMIT)
         assert calls("EndTransaction", end, pb.EndTransactionResponse).status.code == pb.INVALID_TRANSACTION_ID

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from txmsg.client.channel import Brokers
+from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.received import delivered
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
@@ -25,7 +25,7 @@ from txmsg.rocketmq.ids import Handle
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
-from txmsg.wire.v1.txmsg_pb2 import Receipt, ReceiveReply, ReceiveRequest, Refusal, Subscription
+from txmsg.wire.v1.txmsg_pb2 import Receipt, ReceiveReply, ReceiveRequest, Refusal, RouteRequest, Subscription
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 _log = EventLog(__name__)
@@ -188,9 +188,9 @@ class Receivers:
     async def _acknowledge(self, member: Member, broker: str, handles: Sequence[Handle]) -> set[Handle]:
         request = self._request(member, RENEWED_S)
         request.acks.extend(handle.receipt for handle in handles)
-        reply = await self._call(broker, request, _GRACE_S)
+        late = await self._late_at(broker, handles, request)
         self._forget(handles)
-        return _late(handles, reply)
+        return late
 
     async def refuse(self, member: Member, handle: Handle, error: str, *, delay_s: float) -> None:
         """It is to come again after delay_s, or after the group's back-off if that is longer.
@@ -208,17 +208,16 @@ class Receivers:
         request = self._request(member, RENEWED_S)
         refusal.receipt.CopyFrom(handle.receipt)
         request.refusals.append(refusal)
-        reply = await self._call(handle.broker, request, _GRACE_S)
+        late = await self._late_at(handle.broker, [handle], request)
         self._forget([handle])
-        _check_in_time(handle, reply)
+        _check_in_time(late)
 
     async def set_invisible(self, member: Member, handle: Handle, invisible_s: float) -> None:
         """It becomes visible so long from now, be it sooner or later than before. Raises as `refuse`."""
         request = self._request(member, invisible_s)
         request.held.append(handle.receipt)
         request.exact = True
-        reply = await self._call(handle.broker, request, _GRACE_S)
-        _check_in_time(handle, reply)
+        _check_in_time(await self._late_at(handle.broker, [handle], request))
 
     def is_renewed(self, handle: Handle) -> bool:
         """Whether a push consumer holds it."""
@@ -257,7 +256,7 @@ class Receivers:
         request = self._request(member, RENEWED_S)
         request.held.extend(handle.receipt for handle in handles)
         try:
-            self._forget(_late(handles, await self._call(broker, request, _GRACE_S)))
+            self._forget(await self._late_at(broker, handles, request))
         except (TxmsgError, Refused) as exc:  # the next renewal may reach it
             _log.warning(
                 "rocketmq.renewal_failed",
@@ -273,6 +272,29 @@ class Receivers:
 
     def _request(self, member: Member, invisible_s: float) -> ReceiveRequest:
         return ReceiveRequest(group=member.group, client_id=member.id, visibility_timeout_ms=round(invisible_s * 1000))
+
+    async def _late_at(self, broker: str, handles: Sequence[Handle], request: ReceiveRequest) -> set[Handle]:
+        """Settles or holds what this broker delivered. Returns what came too late: all, if it has gone for good.
+
+        Some clients try again for ever what fails for any other reason.
+        """
+        try:
+            return _late(handles, await self._call(broker, request, _GRACE_S))
+        except (*RETRYABLE, Refused):
+            if not await self._has_gone(broker):
+                raise
+            return set(handles)
+
+    async def _has_gone(self, broker: str) -> bool:
+        """Whether others say now that this one is not among them: they deliver anew what it had delivered.
+
+        Raises TxmsgError if none says anything.
+        """
+        told = await self._brokers.call(Notify.route, RouteRequest(), timeout_s=_GRACE_S)
+        if self._brokers.address_of(broker) is not None:
+            broker = self._brokers.name_of(broker)
+        is_told = bool(broker and told.brokers) and not told.is_cut_off
+        return is_told and broker not in told.brokers
 
     async def _call(self, broker: str, request: ReceiveRequest, timeout_s: float) -> ReceiveReply:
         address = self._brokers.address_of(broker)
@@ -293,6 +315,6 @@ def _late(handles: Iterable[Handle], reply: ReceiveReply) -> set[Handle]:
     return {handle for handle in handles if handle.delivery in expired}
 
 
-def _check_in_time(handle: Handle, reply: ReceiveReply) -> None:
-    if _late([handle], reply):
+def _check_in_time(late: set[Handle]) -> None:
+    if late:
         raise Refused(pb.INVALID_RECEIPT_HANDLE, TOO_LATE)

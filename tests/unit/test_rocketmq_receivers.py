@@ -1,0 +1,90 @@
+"""What consumers are told of messages whose broker does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from txmsg.client.channel import Brokers
+from txmsg.errors import BrokerUnavailable, TxmsgError
+from txmsg.rocketmq.filters import ALL
+from txmsg.rocketmq.ids import Handle
+from txmsg.rocketmq.receivers import Member, Receivers
+from txmsg.rocketmq.status import OK, Refused, status_of
+from txmsg.rocketmq.tasks import Tasks
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteReply
+
+_MEMBER = Member("mail", "client-1", "orders")
+
+
+class Away(Brokers):
+    """Those at localhost do not answer. Another one may say who is there."""
+
+    said: RouteReply | None = None
+
+    def channel(self, address: str) -> Any:
+        async def call(*_: object, timeout_s: float) -> None:
+            raise BrokerUnavailable(f"{address} does not answer within {timeout_s} s")
+
+        return cast(Any, SimpleNamespace(call=call))
+
+    async def call(self, *_: object, timeout_s: float) -> Any:
+        if self.said is None:
+            raise BrokerUnavailable(f"none answers within {timeout_s} s")
+        return self.said
+
+
+@pytest.fixture
+async def away() -> AsyncIterator[Away]:
+    brokers = Away(["localhost:1", "localhost:2"])
+    brokers.learn("localhost:1", RouteChanged(this="a:1", brokers=["a:1", "b:1"]))
+    yield brokers
+    await brokers.close()
+
+
+async def _code(call: Awaitable[object]) -> pb.Code:
+    """As a client is told it."""
+    try:
+        late = await call
+    except (Refused, TxmsgError) as exc:
+        return status_of(exc).code
+    return pb.INVALID_RECEIPT_HANDLE if late else OK.code
+
+
+@pytest.mark.parametrize(
+    ("broker", "said", "has_gone"),
+    [
+        ("a:1", ["b:1"], True),
+        ("a:1", ["a:1", "b:1"], False),
+        ("a:1", [], False),
+        ("a:1", None, False),
+        ("c:1", ["b:1"], True),
+        ("c:1", None, False),
+        ("localhost:1", ["b:1"], True),
+        ("localhost:2", ["b:1"], False),  # it has not said its name: it may be b:1
+    ],
+)
+async def test_what_a_broker_delivered_that_has_gone_for_good_cannot_be_settled_any_more(
+    away: Away, broker: str, said: Sequence[str] | None, has_gone: bool
+) -> None:
+    away.said = None if said is None else RouteReply(brokers=said)
+    receivers, handle = Receivers(away, Tasks()), Handle(broker, 1, 1, 1, 1, is_renewed=True)
+    told = [
+        await _code(receivers.acknowledge(_MEMBER, [handle])),
+        await _code(receivers.refuse(_MEMBER, handle, "no", delay_s=1)),
+        await _code(receivers.bury(_MEMBER, handle, "no")),
+        await _code(receivers.set_invisible(_MEMBER, handle, 30)),
+    ]
+    assert set(told) == {pb.INVALID_RECEIPT_HANDLE if has_gone else pb.HA_NOT_AVAILABLE}
+    how: Any = {"count": 1, "wait_s": 0, "invisible_s": 30, "renews": True}
+    assert await _code(receivers.receive(_MEMBER, broker, ALL, **how)) == pb.HA_NOT_AVAILABLE
+
+
+async def test_a_broker_that_is_cut_off_cannot_say_who_has_gone(away: Away) -> None:
+    away.said = RouteReply(brokers=["b:1"], is_cut_off=True)
+    receivers, handle = Receivers(away, Tasks()), Handle("a:1", 1, 1, 1, 1, is_renewed=True)
+    assert await _code(receivers.acknowledge(_MEMBER, [handle])) == pb.HA_NOT_AVAILABLE
