@@ -7,6 +7,7 @@ import hmac
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -249,6 +250,19 @@ async def test_who_may_be_asked_is_decided_when_it_is_asked(place: Place) -> Non
     assert not place.door.may_be_asked("orders", caller)
     place.use("check group:orders", revoked=["shop"])
     assert not place.door.may_be_asked("orders", caller)
+
+
+async def test_a_change_of_rules_reaches_those_who_may_be_asked(place: Place) -> None:
+    none, told = cast(Any, None), 0
+
+    def look_again() -> None:
+        nonlocal told
+        told += 1
+
+    Api(none, none, cast(Clients, SimpleNamespace(look_again=look_again)), none, none, door=place.door)
+    place.use("check group:orders")
+    place.use()
+    assert told == 2
 
 
 async def test_a_client_that_may_not_be_asked_is_not() -> None:

@@ -112,6 +112,22 @@ async def test_topics_of_a_client_are_bounded(clients: Clients) -> None:
     assert "5" in client.topics, "plain messages take no topic's place"
 
 
+async def test_rules_that_change_say_for_which_topics_the_gateway_is_attached(clients: Clients) -> None:
+    allowed = {"orders", "news"}
+    client = Client("c", allowed.__contains__)
+    clients.attach(client)
+    clients.names("c", ["orders", "news", "trades"])
+    clients.has_sent("c", "orders", half=True)
+    assert clients.attached == {"orders", "news"}
+    for now in ({"news"}, {"news", "orders", "trades"}, set(), {"orders"}):
+        allowed.clear()
+        allowed.update(now)
+        clients.look_again()
+        clients.has_sent("c", "orders", half=True)  # which says nothing new
+        assert clients.attached == now
+    assert await _asked(clients, client) is client
+
+
 async def test_what_a_task_raises_is_logged_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     tasks, goes_on = Tasks(), asyncio.Event()
 

@@ -63,6 +63,10 @@ class Api:
         self._routes = routes
         self._stopping = asyncio.Event()
         self._waiting: set[asyncio.Timeout] = set()
+        self._door.watch(self._rules_changed)
+
+    def _rules_changed(self) -> None:
+        self._clients.look_again()
 
     @property
     def waiting(self) -> int:

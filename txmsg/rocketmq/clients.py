@@ -113,15 +113,24 @@ class Clients:
     def _follow(self, topics: Iterable[str]) -> None:
         """Is attached for those of these topics about which somebody can be asked."""
         for topic in topics:
-            presence = self._presences.get(topic)
-            is_attached = presence is not None and not presence.done()
-            if any(client.can_answer(topic) for client in self._clients.values()) == is_attached:
-                continue
-            if is_attached:
-                self._presences.pop(topic).cancel()
-            else:
-                attached = Presence(self._brokers, client_id=uuid4().hex, group=topic, listener=_Listener(self, topic))
-                self._presences[topic] = self._tasks.start(attached.run(), name=f"rocketmq-attach-{topic}")
+            self._attach(topic, any(client.can_answer(topic) for client in self._clients.values()))
+
+    def look_again(self) -> None:
+        """Rules have changed: others than before may be those that can be asked."""
+        able = {topic for client in self._clients.values() for topic in client.topics if client.can_answer(topic)}
+        for topic in able | self._presences.keys():
+            self._attach(topic, topic in able)
+
+    def _attach(self, topic: str, is_wanted: bool) -> None:
+        presence = self._presences.get(topic)
+        is_attached = presence is not None and not presence.done()
+        if is_attached == is_wanted:
+            return
+        if is_wanted:
+            attached = Presence(self._brokers, client_id=uuid4().hex, group=topic, listener=_Listener(self, topic))
+            self._presences[topic] = self._tasks.start(attached.run(), name=f"rocketmq-attach-{topic}")
+        else:
+            self._presences.pop(topic).cancel()
 
     def ended(self, client_id: str, transaction_id: bytes, state: TransactionState) -> None:
         """What a client says of a transaction, whether it was asked or not."""

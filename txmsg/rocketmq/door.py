@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -44,6 +45,10 @@ class Door:
     def check(self, method: str, request: Any, caller: Caller) -> None:
         """Whether it may do this, too, now: what a stream asks for. Raises Unauthenticated, PermissionDenied."""
         del method, request, caller
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Calls `changed` whenever `may_be_asked` may say something else than before."""
+        del changed
 
     def may_be_asked(self, topic: str, caller: Caller) -> bool:
         """Whether it may be asked, now, what became of transactions of this topic: it is shown the message then."""

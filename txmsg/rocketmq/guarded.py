@@ -124,6 +124,7 @@ class GuardedDoor(Door):
         self._failures = Failures()
         self._refusing = 0
         self._stays: set[_Stay] = set()
+        self._changed: Callable[[], None] = lambda: None
         guard.on_change = self._look
         guard.on_denied = DeniedCalls().add
 
@@ -160,6 +161,9 @@ class GuardedDoor(Door):
         if (refusal := _refusal(self._guard.renewed(caller.principal), method, request)) is not None:
             raise refusal
 
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+
     def may_be_asked(self, topic: str, caller: Caller) -> bool:
         try:
             principal = self._guard.renewed(caller.principal)
@@ -181,6 +185,7 @@ class GuardedDoor(Door):
                 stay.refusal = exc
             if stay.refusal is not None:
                 stay.scope.reschedule(asyncio.get_running_loop().time())
+        self._changed()
 
     def _objection(self, signature: Signature | None, key: AccessKey) -> str:
         if signature is None:
