@@ -81,6 +81,17 @@ async def test_who_has_sent_halves_is_asked_first_and_who_does_not_answer_last(c
     assert await _asked(clients, new) is new
 
 
+async def test_who_leaves_checks_unanswered_comes_after_who_has_sent_nothing_yet(clients: Clients) -> None:
+    hung, new = _attached(clients, "hung"), _attached(clients, "new", "orders")
+    clients.has_sent("hung", "orders", half=True)
+    hung.unanswered = 1
+    assert await _asked(clients, hung, new) is hung, "it may be about to answer"
+    hung.unanswered = 2
+    assert await _asked(clients, hung, new) is new
+    new.unanswered = 3
+    assert await _asked(clients, hung, new) is hung
+
+
 async def test_a_client_that_names_no_topic_is_asked_about_those_of_its_halves(clients: Clients) -> None:
     client = _attached(clients, "c")
     clients.has_sent("c", "news", half=False)

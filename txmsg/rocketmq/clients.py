@@ -142,11 +142,14 @@ class Clients:
             asked.set_result(state)
 
     async def ask(self, topic: str, message: ReceivedMessage) -> TransactionState:
-        """Asks a client, preferably one that has sent halves to the topic; UNKNOWN if it does not answer in time."""
+        """Asks a client, preferably one that has sent halves to the topic; UNKNOWN if it does not answer in time.
+
+        Of those that leave more than one check unanswered, the one that leaves the fewest comes first.
+        """
         able = [client for client in self._clients.values() if client.can_answer(topic) and not client.commands.full()]
         if not able:
             return TransactionState.UNKNOWN
-        client = min(able, key=lambda each: (each.topics[topic] is not Sends.HALVES, each.unanswered))
+        client = min(able, key=lambda each: _rank(each, topic))
         client.unanswered += 1
         asked = self._checks.setdefault(message.id_bytes, asyncio.get_running_loop().create_future())
         shown = delivered_message(message, None, 0)
@@ -164,6 +167,11 @@ class Clients:
             return TransactionState.UNKNOWN
         finally:
             self._checks.pop(message.id_bytes, None)
+
+
+def _rank(client: Client, topic: str) -> tuple[int, bool, int]:
+    """The least is asked: one that hangs comes after those that may answer, whatever it has sent."""
+    return max(client.unanswered, 1), client.topics[topic] is not Sends.HALVES, client.unanswered
 
 
 class _Listener:
