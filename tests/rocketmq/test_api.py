@@ -20,12 +20,13 @@ from tests.rocketmq.gateway import running_gateway
 from tests.waiting import until, until_async
 from txmsg import Message, Producer, ReceivedMessage
 from txmsg.client.channel import Brokers
-from txmsg.errors import BrokerUnavailable, UnknownTopic
+from txmsg.errors import BrokerUnavailable, Unauthenticated, UnknownTopic
 from txmsg.message import now_us
 from txmsg.rocketmq import server
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import SERVICE, Api
 from txmsg.rocketmq.clients import TOPICS_MAX, Clients
+from txmsg.rocketmq.door import Door
 from txmsg.rocketmq.filters import ALL
 from txmsg.rocketmq.ids import Handle, usual_id
 from txmsg.rocketmq.receivers import SILENT_S, Member, Received, Receivers
@@ -372,15 +373,11 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
         await receivers.renew_once(now)  # the broker says what is not held any more
         assert [receivers.is_renewed(handle) for handle in (elsewhere, held, unsent, forgotten)] == [0, 1, 0, 1]
 
-        streams, tasks = (Frames(), Frames()), []
-        for frames in streams:
-            tasks.append(asyncio.create_task(api.telemetry(aiter(frames), cast(Any, Context()))))
-            await frames.is_read.wait()
-        streams[0].ends.set()
-        await tasks[0]
-        assert receivers.is_renewed(held)  # its client has another stream
-        streams[1].ends.set()
-        await tasks[1]
+        frames = Frames()
+        frames.ends.set()
+        await api.telemetry(aiter(frames), cast(Any, Context()))
+        assert receivers.is_renewed(held), "its stream has broken, but it lives"
+        await api.terminated(pb.NotifyClientTerminationRequest(), "client-1")
         assert [receivers.is_renewed(handle) for handle in (held, forgotten)] == [0, 1]
 
         await api.heartbeat(pb.HeartbeatRequest(), "client-2")
@@ -389,6 +386,35 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
         assert receivers.is_renewed(forgotten)
         await receivers.renew_once(heard_at + SILENT_S + 1)
         assert not receivers.is_renewed(forgotten)
+
+
+async def _no_frames() -> AsyncIterator[pb.TelemetryCommand]:
+    frames: tuple[pb.TelemetryCommand, ...] = ()
+    for frame in frames:
+        yield frame
+
+
+class Revoked(Door):
+    """Its users are revoked while their streams are open."""
+
+    @asynccontextmanager
+    async def staying(self, *_: object) -> AsyncIterator[None]:
+        yield
+        raise Unauthenticated("revoked")
+
+
+async def test_what_a_client_holds_is_not_renewed_for_a_user_that_is_refused() -> None:
+    receivers = Receivers(cast(Brokers, Together()), Tasks())
+    how: dict[str, Any] = {"count": 1, "wait_s": 1, "invisible_s": 30, "renews": True}
+    received = await receivers.receive(Member("mail", "client-1", "orders"), "a:7700", ALL, **how)
+    clients, none = Clients(cast(Brokers, None), Tasks()), cast(Any, None)
+    api = Api(none, receivers, clients, none, none, door=Revoked())
+    context = Context()
+    [(_, handle)] = received.messages
+    assert receivers.is_renewed(handle)
+    await api.telemetry(_no_frames(), cast(Any, context))
+    assert not receivers.is_renewed(handle)
+    assert context.written[-1].status.code == pb.UNAUTHORIZED
 
 
 async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_no_attempt(

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from txmsg.errors import TxmsgError, UnknownTopic
+from txmsg.errors import TxmsgError, Unauthenticated, UnknownTopic
 from txmsg.logs import EventLog
 from txmsg.message import TransactionState, now_us
 from txmsg.rocketmq.agreements import RECEIVED_MAX, Agreements, check_kind
@@ -174,8 +174,12 @@ class Api:
         """A client's stream: it says what it is, and is asked what became of transactions."""
         try:
             caller = await self._door.enter("Telemetry", None, call)
-            async with self._door.staying("Telemetry", None, caller):
-                await self._telemetry(caller, frames, call)
+            try:
+                async with self._door.staying("Telemetry", None, caller):
+                    await self._telemetry(caller, frames, call)
+            except Unauthenticated:  # else heartbeats say whether it lives: it opens a stream that breaks again
+                self._receivers.left(caller.client_id)
+                raise
         except (Refused, TxmsgError) as exc:
             await call.write(pb.TelemetryCommand(status=status_of(exc)))
 
@@ -196,8 +200,7 @@ class Api:
             if reading.done():
                 reading.result()
         finally:
-            if self._clients.detach(client):
-                self._receivers.left(client.id)
+            self._clients.detach(client)
             for task in (reading, stopping, getting):
                 if task is not None:
                     task.cancel()

@@ -74,16 +74,11 @@ class Clients:
             client.topics = dict(before.topics)
         self._clients[client.id] = client
 
-    def detach(self, client: Client) -> bool:
-        """Its stream has ended. Nobody is asked about topics that nobody can be asked about any more.
-
-        Returns whether the client has no other stream.
-        """
-        has_gone = self._clients.get(client.id) is client
-        if has_gone:
+    def detach(self, client: Client) -> None:
+        """Its stream has ended. Nobody is asked about topics that nobody can be asked about any more."""
+        if self._clients.get(client.id) is client:
             del self._clients[client.id]
         self._follow(client.topics)
-        return has_gone
 
     def names(self, client_id: str, topics: Iterable[str]) -> None:
         """A client says that it sends to these topics. One without an open stream cannot be asked, and is not noted."""
