@@ -277,7 +277,8 @@ async def test_a_gateway_asks_each_broker_that_is_given_for_its_name() -> None:
 class Context:
     """A call's context. ends_at_write: its client is gone when something is written to it."""
 
-    def __init__(self, *, ends_at_write: bool = False) -> None:
+    def __init__(self, request: pb.ReceiveMessageRequest | None = None, *, ends_at_write: bool = False) -> None:
+        self._request = request
         self._ends_at_write = ends_at_write
         self.written: list[Any] = []
 
@@ -286,6 +287,10 @@ class Context:
 
     def time_remaining(self) -> float:
         return _CALL_S_MAX
+
+    async def read(self) -> bytes:
+        assert self._request is not None
+        return self._request.SerializeToString()
 
     async def write(self, said: object) -> None:
         self.written.append(said)
@@ -301,9 +306,9 @@ class Frames:
         self.is_read = asyncio.Event()
         self.ends = asyncio.Event()
 
-    async def __aiter__(self) -> AsyncIterator[pb.TelemetryCommand]:
+    async def __aiter__(self) -> AsyncIterator[bytes]:
         self.is_read.set()
-        yield pb.TelemetryCommand(settings=self.settings)
+        yield pb.TelemetryCommand(settings=self.settings).SerializeToString()
         await self.ends.wait()
 
 
@@ -388,8 +393,8 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
         assert not receivers.is_renewed(forgotten)
 
 
-async def _no_frames() -> AsyncIterator[pb.TelemetryCommand]:
-    frames: tuple[pb.TelemetryCommand, ...] = ()
+async def _no_frames() -> AsyncIterator[bytes]:
+    frames: tuple[bytes, ...] = ()
     for frame in frames:
         yield frame
 
@@ -425,7 +430,7 @@ async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_n
         queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
         request = pb.ReceiveMessageRequest(group=_GROUP, message_queue=queue, auto_renew=True)
         with pytest.raises(asyncio.CancelledError):
-            await gateway.api.receive(request, cast(Any, Context(ends_at_write=True)))
+            await gateway.api.receive(None, cast(Any, Context(request, ends_at_write=True)))
         [(message, _)] = await gateway.receive(Member("mail", "client-2", "orders"))
         assert (message.body, message.attempt) == (b"0", 1)
 
@@ -515,13 +520,13 @@ async def test_a_receive_that_waits_ends_when_the_gateway_stops_and_takes_nothin
         assert await gateway.receivers.acknowledge(member, [handle]) == set()
         queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
         request = pb.ReceiveMessageRequest(group=_GROUP, message_queue=queue, auto_renew=True)
-        parked, late = Context(), Context()
-        waiting = asyncio.create_task(gateway.api.receive(request, cast(Any, parked)))
+        parked, late = Context(request), Context(request)
+        waiting = asyncio.create_task(gateway.api.receive(None, cast(Any, parked)))
         await until_async(lambda: bool(gateway.api.waiting))
         gateway.api.stop()
         await waiting
         _send(broker)
-        await gateway.api.receive(request, cast(Any, late))
+        await gateway.api.receive(None, cast(Any, late))
         for context in (parked, late):
             [said] = context.written
             assert said.status.code == pb.MESSAGE_NOT_FOUND

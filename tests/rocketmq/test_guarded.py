@@ -95,14 +95,14 @@ def place(tmp_path: Path) -> Place:
 
 
 async def test_two_users_never_have_one_client_id(place: Place) -> None:
-    shop, eve = [await place.door.enter("Heartbeat", None, place.call(user)) for user in ("shop", "eve")]
+    shop, eve = [await place.door.enter(place.call(user)) for user in ("shop", "eve")]
     assert (shop.principal.name, eve.principal.name) == ("shop", "eve")
     assert shop.client_id != eve.client_id
 
 
 @pytest.mark.parametrize("date", ["20260531T151501Z", "20260531T154459Z", "2026-05-31T23:30:00+08:00"])
 async def test_a_date_within_the_window_counts(place: Place, date: str) -> None:
-    assert await place.door.enter("Heartbeat", None, place.call(date=date))
+    assert await place.door.enter(place.call(date=date))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_who_has_not_signed_is_refused_and_the_log_knows_why(
     told: list[str] = []
     place.guard.on_refused = lambda host, reason: told.append(f"{host}: {reason}")
     with pytest.raises(Unauthenticated, match="access key"):
-        await place.door.enter("Heartbeat", None, place.call(**changed))
+        await place.door.enter(place.call(**changed))
     assert len(told) == 1
     assert told[0].startswith("ipv4:127.0.0.1: ")
     assert told[0].endswith(why)
@@ -137,13 +137,13 @@ async def test_a_secret_of_another_file_is_named_in_the_log(place: Place, tmp_pa
     told: list[str] = []
     place.guard.on_refused = lambda _, reason: told.append(reason)
     with pytest.raises(Unauthenticated):
-        await door.enter("Heartbeat", None, place.call())
+        await door.enter(place.call())
     assert told == ["its secret was encrypted by a key that is not in --access-key-file"]
 
 
 async def test_a_client_without_an_id_is_refused(place: Place) -> None:
     with pytest.raises(Refused) as refused:
-        await place.door.enter("Heartbeat", None, place.call(without="x-mq-client-id"))
+        await place.door.enter(place.call(without="x-mq-client-id"))
     assert refused.value.code == pb.CLIENT_ID_REQUIRED
 
 
@@ -151,17 +151,17 @@ async def test_who_guesses_waits_and_who_is_right_does_not(place: Place, monkeyp
     monkeypatch.setattr(guarded, "_REFUSING_MAX", 0)
     for _ in range(5):
         with pytest.raises(Unauthenticated):
-            await place.door.enter("Heartbeat", None, place.call(secret="wrong"))
+            await place.door.enter(place.call(secret="wrong"))
     with pytest.raises(BrokerUnavailable, match="too many logins are refused"):
-        await place.door.enter("Heartbeat", None, place.call(secret="wrong"))
-    assert await place.door.enter("Heartbeat", None, place.call())
+        await place.door.enter(place.call(secret="wrong"))
+    assert await place.door.enter(place.call())
 
 
 async def test_nobody_is_let_in_before_users_are_known(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.guard.forget()
     with pytest.raises(BrokerUnavailable, match="takes no new connections"):
-        await place.door.enter("Heartbeat", None, place.call())
+        await place.door.enter(place.call())
 
 
 def test_each_method_that_is_served_has_its_needs() -> None:
@@ -194,18 +194,22 @@ def test_each_method_that_is_served_has_its_needs() -> None:
     ],
 )
 async def test_a_call_needs_each_of_its_rights(place: Place, method: str, request_: Any, rules: list[str]) -> None:
+    denied: list[str] = []
+    place.guard.on_denied = lambda user, host, what: denied.append(user)
+    caller = await place.door.enter(place.call())
     for missing in rules:
         place.use(*(rule for rule in rules if rule != missing))
         with pytest.raises(PermissionDenied, match=f"user shop may not {missing}"):
-            await place.door.enter(method, request_, place.call())
+            place.door.check(method, request_, caller)
     place.use(*rules)
-    assert (await place.door.enter(method, request_, place.call())).principal.name == "shop"
+    place.door.check(method, request_, caller)
+    assert denied == ["shop"] * len(rules)
 
 
 @pytest.mark.parametrize("is_revoked", [True, False])
 async def test_a_call_that_waits_ends_when_its_user_may_not_make_it_any_more(place: Place, is_revoked: bool) -> None:
     place.use(*_CONSUMER)
-    caller = await place.door.enter("ReceiveMessage", _RECEIVE, place.call())
+    caller = await place.door.enter(place.call())
     waits = asyncio.Event()
 
     async def wait() -> None:
@@ -224,7 +228,7 @@ async def test_a_call_that_waits_ends_when_its_user_may_not_make_it_any_more(pla
 
 async def test_other_ends_of_a_call_that_waits_stay_what_they_are(place: Place) -> None:
     place.use(*_CONSUMER)
-    caller = await place.door.enter("ReceiveMessage", _RECEIVE, place.call())
+    caller = await place.door.enter(place.call())
     for error in (TimeoutError("its own"), BrokerUnavailable("away")):
         with pytest.raises(type(error), match=str(error)):
             async with place.door.staying("ReceiveMessage", _RECEIVE, caller):
@@ -232,7 +236,7 @@ async def test_other_ends_of_a_call_that_waits_stay_what_they_are(place: Place) 
 
 
 async def test_a_stream_is_told_of_groups_that_its_user_receives_by(place: Place) -> None:
-    caller = await place.door.enter("Telemetry", None, place.call())
+    caller = await place.door.enter(place.call())
     frame = pb.TelemetryCommand(settings=pb.Settings(subscription=pb.Subscription(group=_GROUP)))
     with pytest.raises(PermissionDenied, match="user shop may not receive group:mail"):
         place.door.check("Telemetry", frame, caller)
@@ -243,7 +247,7 @@ async def test_a_stream_is_told_of_groups_that_its_user_receives_by(place: Place
 
 async def test_who_may_be_asked_is_decided_when_it_is_asked(place: Place) -> None:
     place.use("check group:orders")
-    caller = await place.door.enter("Telemetry", None, place.call())
+    caller = await place.door.enter(place.call())
     assert place.door.may_be_asked("orders", caller)
     assert not place.door.may_be_asked("trades", caller)
     place.use()

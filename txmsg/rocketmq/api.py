@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message as Request
 
 from txmsg.errors import TxmsgError, Unauthenticated, UnknownTopic
 from txmsg.logs import EventLog
@@ -24,6 +25,7 @@ from txmsg.rocketmq.door import Call, Caller, Door
 from txmsg.rocketmq.filters import wanted_of
 from txmsg.rocketmq.ids import Handle, transaction_of_id
 from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Received, Receivers
+from txmsg.rocketmq.requests import read_request
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.status import OK, Refused, status_of
@@ -38,7 +40,7 @@ _WAIT_MARGIN_S: Final = 1.0
 """So much before a call's deadline it is answered."""
 _STATES: Final = {pb.COMMIT: TransactionState.COMMIT, pb.ROLLBACK: TransactionState.ROLLBACK}
 
-RequestT = TypeVar("RequestT")
+RequestT = TypeVar("RequestT", bound=Request)
 ReplyT = TypeVar("ReplyT")
 
 
@@ -82,7 +84,11 @@ class Api:
                 patience.reschedule(now)
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """What a server of grpc.aio adds."""
+        """What a server of grpc.aio adds.
+
+        All are handlers of streams, of bytes: of others gRPC reads and parses the request before it calls them, and
+        keeps it for as long as they run. Here nothing is read from those who are not let in. Clients see no difference.
+        """
         unary: dict[str, tuple[Callable[[Any, str], Awaitable[Any]], Any, Any]] = {
             "QueryRoute": (self.query_route, pb.QueryRouteRequest, pb.QueryRouteResponse),
             "QueryAssignment": (self.query_assignment, pb.QueryAssignmentRequest, pb.QueryAssignmentResponse),
@@ -108,33 +114,32 @@ class Api:
             ),
         }
         methods: dict[str, Any] = {
-            name: grpc.unary_unary_rpc_method_handler(
-                self._answered(name, method, reply),
-                request_deserializer=request.FromString,
-                response_serializer=reply.SerializeToString,
+            name: grpc.stream_unary_rpc_method_handler(
+                self._answered(name, method, request, reply), response_serializer=reply.SerializeToString
             )
             for name, (method, request, reply) in unary.items()
         }
-        methods["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
-            self.receive,
-            request_deserializer=pb.ReceiveMessageRequest.FromString,
-            response_serializer=pb.ReceiveMessageResponse.SerializeToString,
+        methods["ReceiveMessage"] = grpc.stream_stream_rpc_method_handler(
+            self.receive, response_serializer=pb.ReceiveMessageResponse.SerializeToString
         )
         methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
-            self.telemetry,
-            request_deserializer=pb.TelemetryCommand.FromString,
-            response_serializer=pb.TelemetryCommand.SerializeToString,
+            self.telemetry, response_serializer=pb.TelemetryCommand.SerializeToString
         )
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def _answered(
-        self, name: str, method: Callable[[RequestT, str], Awaitable[ReplyT]], reply: Callable[..., ReplyT]
-    ) -> Callable[[RequestT, Call], Awaitable[ReplyT]]:
+        self,
+        name: str,
+        method: Callable[[RequestT, str], Awaitable[ReplyT]],
+        kind: type[RequestT],
+        reply: Callable[..., ReplyT],
+    ) -> Callable[[object, Call], Awaitable[ReplyT]]:
         """The method as gRPC calls it: what it raises becomes a status."""
 
-        async def answer(request: RequestT, call: Call) -> ReplyT:
+        async def answer(_: object, call: Call) -> ReplyT:
             try:
-                return await method(request, (await self._door.enter(name, request, call)).client_id)
+                caller, request = await self._entered(name, kind, call)
+                return await method(request, caller.client_id)
             except (Refused, TxmsgError) as exc:
                 return reply(status=status_of(exc))
             except Exception:  # noqa: BLE001 - the root of a call: its client is told that it is none of its making
@@ -144,6 +149,16 @@ class Api:
                 )
 
         return answer
+
+    async def _entered(self, name: str, kind: type[RequestT], call: Call) -> tuple[Caller, RequestT]:
+        """Who calls, and what it asks for, if it may. Raises Refused, TxmsgError."""
+        caller = await self._door.enter(call)
+        raw = await call.read()
+        if raw is grpc.aio.EOF:
+            raise Refused(pb.BAD_REQUEST, f"the call of {name} has no request")
+        request = read_request(kind, raw)
+        self._door.check(name, request, caller)
+        return caller, request
 
     # ---- who is there, and where
 
@@ -170,10 +185,10 @@ class Api:
         self._receivers.left(client_id)
         return pb.NotifyClientTerminationResponse(status=OK)
 
-    async def telemetry(self, frames: AsyncIterator[pb.TelemetryCommand], call: Call) -> None:
+    async def telemetry(self, frames: AsyncIterator[bytes], call: Call) -> None:
         """A client's stream: it says what it is, and is asked what became of transactions."""
         try:
-            caller = await self._door.enter("Telemetry", None, call)
+            caller = await self._door.enter(call)
             try:
                 async with self._door.staying("Telemetry", None, caller):
                     await self._telemetry(caller, frames, call)
@@ -183,7 +198,7 @@ class Api:
         except (Refused, TxmsgError) as exc:
             await call.write(pb.TelemetryCommand(status=status_of(exc)))
 
-    async def _telemetry(self, caller: Caller, frames: AsyncIterator[pb.TelemetryCommand], call: Call) -> None:
+    async def _telemetry(self, caller: Caller, frames: AsyncIterator[bytes], call: Call) -> None:
         client = Client(caller.client_id, lambda topic: self._door.may_be_asked(topic, caller))
         self._clients.attach(client)
         reading = asyncio.create_task(self._read(client, caller, frames))
@@ -205,8 +220,9 @@ class Api:
                 if task is not None:
                     task.cancel()
 
-    async def _read(self, client: Client, caller: Caller, frames: AsyncIterator[pb.TelemetryCommand]) -> None:
-        async for frame in frames:
+    async def _read(self, client: Client, caller: Caller, frames: AsyncIterator[bytes]) -> None:
+        async for raw in frames:
+            frame = read_request(pb.TelemetryCommand, raw)
             if frame.HasField("settings"):
                 try:
                     self._door.check("Telemetry", frame, caller)
@@ -283,10 +299,10 @@ class Api:
 
     # ---- receiving
 
-    async def receive(self, request: pb.ReceiveMessageRequest, call: Call) -> None:
+    async def receive(self, _: object, call: Call) -> None:
         """The status alone where there is nothing; else it, the messages, and when their delivery began."""
         try:
-            caller = await self._door.enter("ReceiveMessage", request, call)
+            caller, request = await self._entered("ReceiveMessage", pb.ReceiveMessageRequest, call)
             invisible_s = _invisible_s(request)
             member = Member(group_of(request.group), caller.client_id, topic_of(request.message_queue.topic))
             async with self._door.staying("ReceiveMessage", request, caller):

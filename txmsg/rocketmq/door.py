@@ -24,14 +24,15 @@ class Caller:
 
     client_id: str
     principal: Principal
+    host: str = ""
+    """Where the call comes from."""
 
 
 class Door:
     """Lets every call in."""
 
-    async def enter(self, method: str, request: Any, call: Call) -> Caller:
-        """Who this is, if it may make this call. request: None for a stream. Raises Refused, TxmsgError."""
-        del method, request
+    async def enter(self, call: Call) -> Caller:
+        """Who this is, by the headers of the call: its request is read later. Raises Refused, TxmsgError."""
         return Caller(client_id_of(metadata_of(call)), ANYONE)
 
     def staying(self, method: str, request: Any, caller: Caller) -> AbstractAsyncContextManager[object]:
@@ -43,7 +44,7 @@ class Door:
         return nullcontext()
 
     def check(self, method: str, request: Any, caller: Caller) -> None:
-        """Whether it may do this, too, now: what a stream asks for. Raises Unauthenticated, PermissionDenied."""
+        """Whether it may do this, now. request: a frame, of a stream. Raises Unauthenticated, PermissionDenied."""
         del method, request, caller
 
     def watch(self, changed: Callable[[], None]) -> None:

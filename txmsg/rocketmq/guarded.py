@@ -71,9 +71,9 @@ def _receives_of_queue(request: pb.ReceiveMessageRequest) -> Needs:
     yield RECEIVE_GROUP, request.group.name
 
 
-def _settles(frame: pb.TelemetryCommand | None) -> Needs:
+def _settles(frame: pb.TelemetryCommand) -> Needs:
     """A consumer is told how its group is set."""
-    if frame is not None and frame.settings.subscription.HasField("group"):
+    if frame.settings.subscription.HasField("group"):
         yield RECEIVE_GROUP, frame.settings.subscription.group.name
 
 
@@ -100,6 +100,7 @@ class _Stay:
 
     method: str
     request: Any
+    """None: a stream, which needs nothing but its access key to stay."""
     caller: Caller
     scope: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
     refusal: Unauthenticated | PermissionDenied | None = None
@@ -128,7 +129,7 @@ class GuardedDoor(Door):
         guard.on_change = self._look
         guard.on_denied = DeniedCalls().add
 
-    async def enter(self, method: str, request: Any, call: Call) -> Caller:
+    async def enter(self, call: Call) -> Caller:
         headers, peer = metadata_of(call), call.peer()
         client_id, signature = client_id_of(headers), read_signature(headers)
         try:
@@ -138,10 +139,8 @@ class GuardedDoor(Door):
         except Unauthenticated:
             await self._delay(peer, signature)
             raise
-        if (refusal := _refusal(principal, method, request)) is not None:
-            self._guard.on_denied(principal.name, host_of(peer), refusal.what)
-            raise refusal
-        return Caller(f"{client_id} {principal.name}", principal)  # names have no blanks: no two users get the same
+        # Names have no blanks: no two users get the same id.
+        return Caller(f"{client_id} {principal.name}", principal, host_of(peer))
 
     @asynccontextmanager
     async def staying(self, method: str, request: Any, caller: Caller) -> AsyncIterator[None]:
@@ -158,7 +157,9 @@ class GuardedDoor(Door):
             self._stays.discard(stay)
 
     def check(self, method: str, request: Any, caller: Caller) -> None:
-        if (refusal := _refusal(self._guard.renewed(caller.principal), method, request)) is not None:
+        principal = self._guard.renewed(caller.principal)
+        if (refusal := _refusal(principal, method, request)) is not None:
+            self._guard.on_denied(principal.name, caller.host, refusal.what)
             raise refusal
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -221,7 +222,7 @@ class GuardedDoor(Door):
 
 
 def _refusal(principal: Principal, method: str, request: Any) -> PermissionDenied | None:
-    for right, name in NEEDS[method](request):
+    for right, name in () if request is None else NEEDS[method](request):
         if not allows(principal.rights, right, name):
             return denied(principal.name, right, name)
     return None

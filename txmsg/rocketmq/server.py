@@ -20,6 +20,7 @@ from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Clients
 from txmsg.rocketmq.guarded import WINDOW_S, GuardedDoor
 from txmsg.rocketmq.receivers import Receivers
+from txmsg.rocketmq.requests import REQUEST_SIZE_BYTES_MAX
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.tasks import Tasks
@@ -39,6 +40,10 @@ _LOOK_S = 1.0
 """How often files of TLS are looked at."""
 _USERS_AGE_S_MAX = 300.0
 """How long users and rules hold while no broker can be asked. Then nobody is let in."""
+_CALLS_MAX = 16_384
+"""At once: those of 1,000 clients with a stream each, and a receive that waits for each of 5 topics at 3 brokers."""
+_CALLS_OF_CONNECTION_MAX = 1024
+"""A client waits before it makes more."""
 _TIMEOUT_S = 2.5
 """Of a send: clients wait for 3 s by default."""
 
@@ -93,14 +98,7 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
         api = Api(senders, receivers, clients, Routes(brokers), Agreements(brokers), door=door)
         standing.start(Presence(brokers, client_id=uuid4().hex).run(), name="rocketmq-routes")
         standing.start(receivers.renew(), name="rocketmq-renewals")
-        server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
-                ("grpc.max_send_message_length", MESSAGE_SIZE_BYTES_MAX),
-                ("grpc.so_reuseport", 0),
-            ]
-        )
-        server.add_generic_rpc_handlers((api.handlers(),))
+        server = made_server(api)
         certificates = None if config.tls.cert is None else Certificates(config.tls)
         if certificates is not None:
             standing.start(_renewed(certificates), name="rocketmq-tls")
@@ -111,6 +109,21 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
         api.stop()
         await server.stop(_CLOSE_S_MAX)
         await senders.drain()
+
+
+def made_server(api: Api) -> grpc.aio.Server:
+    """A server with these methods, and with bounds for what clients ask of it at once. Further calls fail."""
+    server = grpc.aio.server(
+        maximum_concurrent_rpcs=_CALLS_MAX,
+        options=[
+            ("grpc.max_receive_message_length", REQUEST_SIZE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_SIZE_BYTES_MAX),
+            ("grpc.max_concurrent_streams", _CALLS_OF_CONNECTION_MAX),
+            ("grpc.so_reuseport", 0),
+        ],
+    )
+    server.add_generic_rpc_handlers((api.handlers(),))
+    return server
 
 
 async def _door(config: GatewayConfig, access_key_file: Path, standing: Tasks) -> GuardedDoor:
