@@ -1,8 +1,11 @@
-"""SQL filters of RocketMQ's consumers, against a real broker: who gets what, and what is done for the group."""
+"""SQL filters of RocketMQ's consumers: who gets what, and what is done for the group."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
+
+import pytest
 
 from tests.broker_process import BrokerProcess
 from txmsg import Message, Producer, ReceivedMessage
@@ -14,6 +17,7 @@ from txmsg.rocketmq.ids import Handle
 from txmsg.rocketmq.receivers import Member, Receivers
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns, Receipt, ReceiveReply, ReceiveRequest
 
 _WAIT_S = 60.0
 
@@ -59,3 +63,65 @@ async def test_what_a_filter_does_not_want_is_done_for_its_group_and_waits_for_n
             assert not await receive("mail", dear, wait_s=0)
     await tasks.close()
     await brokers.close()
+
+
+class Three:
+    """A broker with three messages, that notes which line it is told has ended."""
+
+    def __init__(self) -> None:
+        self.line = 0
+        self.has_ended = asyncio.Event()
+
+    def channel(self, _: str) -> Three:
+        return self
+
+    def address_of(self, name: str) -> str:
+        return name
+
+    name_of = address_of
+
+    async def call(self, _: object, request: ReceiveRequest, *, timeout_s: float) -> ReceiveReply:
+        if request.subscriptions:
+            self.line = request.line
+            return ReceiveReply(
+                batches=[
+                    DeliveredColumns(
+                        topic="orders",
+                        receipt=Receipt(queue_id=1, token=1, epoch=1, offset=range(3)),
+                        transaction_ids=bytes(3 * 16),
+                        body=[b"x"] * 3,
+                        born_at_us=[1] * 3,
+                        stored_at_us=[1] * 3,
+                    )
+                ]
+            )
+        assert request.line == self.line
+        self.has_ended.set()
+        return ReceiveReply()
+
+
+async def test_others_have_their_turn_between_two_messages_and_what_is_cut_there_is_given_back() -> None:
+    looked: list[bool] = []
+
+    class Ends:
+        """A filter at whose first message the call ends."""
+
+        def matches(self, _: object) -> bool:
+            looked.append(True)
+            receiving.cancel()
+            return True
+
+    broker, tasks = Three(), Tasks()
+    receivers = Receivers(cast(Brokers, broker), tasks)
+    wanted = Wanted(sql=cast(Any, Ends()))
+    receiving = asyncio.create_task(
+        receivers.receive(
+            Member("mail", "client", "orders"), "a:7700", wanted, count=3, wait_s=1, invisible_s=60, renews=True
+        )
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    assert looked == [True]
+    async with asyncio.timeout(_WAIT_S):
+        await broker.has_ended.wait()
+    await tasks.close()

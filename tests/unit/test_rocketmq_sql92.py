@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txmsg.rocketmq.sql92 import DEPTH_MAX, FilterSyntaxError, parse_filter
+from txmsg.rocketmq.sql92 import DEPTH_MAX, SEARCHES_MAX, FilterSyntaxError, parse_filter
 from txmsg.rocketmq.sql92_tokens import TEXT_LENGTH_MAX
 
 _ORDER = {"region": "eu", "price": "30", "paid": "TRUE", "TAGS": "new", "ratio": "-1.5e1", "quote": "it's", "empty": ""}
@@ -100,13 +100,16 @@ def test_what_is_wrong_is_told_with_its_place(text: str, said: str) -> None:
     assert said in str(refused.value)
 
 
-def test_length_and_depth_are_bounded() -> None:
+def test_length_depth_and_searches_are_bounded() -> None:
+    searches = " OR ".join(["TAGS CONTAINS 'new'"] * SEARCHES_MAX)
+    assert parse_filter(f"{searches} OR TAGS STARTSWITH 'n'").matches(_ORDER)
     deepest, longest = DEPTH_MAX * "(" + "paid" + DEPTH_MAX * ")", f"paid{(TEXT_LENGTH_MAX - 4) * ' '}"
     assert parse_filter(deepest).matches(_ORDER)
     assert parse_filter(longest).matches(_ORDER)
     for text, said in (
         (f"({deepest})", f"'(' at character {DEPTH_MAX + 1}: more than {DEPTH_MAX}"),
         ("NOT " * (DEPTH_MAX + 1) + "a", f"'NOT' at character {4 * DEPTH_MAX + 1}: more than {DEPTH_MAX}"),
+        (f"{searches} OR a CONTAINS 'b'", f"'CONTAINS' at character {len(searches) + 7}: more than {SEARCHES_MAX}"),
         (f"{longest} ", f"{TEXT_LENGTH_MAX + 1} characters: at most {TEXT_LENGTH_MAX}"),
     ):
         with pytest.raises(FilterSyntaxError, match=re.escape(said)):

@@ -12,7 +12,8 @@
     operand    = property | string | [ "+" | "-" ] number | TRUE | FALSE | "(" condition ")"
 
 What a filter costs is bounded by its length and depth, and by the size of a message's properties: each part of it is
-computed at most once for a message, and it has no patterns.
+computed at most once for a message, and it has no patterns. CONTAINS takes up to the product of the sizes of both
+texts: so there are few of it.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ from txmsg.rocketmq.sql92_logic import (
 )
 from txmsg.rocketmq.sql92_tokens import END, NAME, NUMBER, STRING, FilterSyntaxError, Token, tokens_of
 
-__all__ = ["DEPTH_MAX", "Filter", "FilterSyntaxError", "parse_filter"]
+__all__ = ["DEPTH_MAX", "SEARCHES_MAX", "Filter", "FilterSyntaxError", "parse_filter"]
 
 DEPTH_MAX: Final = 50
 """Of parentheses and NOTs within each other."""
+SEARCHES_MAX: Final = 16
+"""CONTAINS in a filter: one may take 2 ms for a message."""
 _KEPT_MAX: Final = 256
 
 T = TypeVar("T")
@@ -80,6 +83,7 @@ class _Parser:
         self._tokens = tokens_of(text)
         self._next = 0
         self._depth = 0
+        self._searches = 0
 
     def whole(self) -> Condition:
         """All of it."""
@@ -156,6 +160,9 @@ class _Parser:
             return of_text(_name(left, begin), frozenset(texts).__contains__)
         if sign.kind in _TEXTS:
             self._next += 1
+            self._searches += sign.kind == "CONTAINS"
+            if self._searches > SEARCHES_MAX:
+                raise sign.wrong(f"more than {SEARCHES_MAX} CONTAINS in a filter")
             return of_text(_name(left, begin), partial(_TEXTS[sign.kind], self._string()))
         return None
 

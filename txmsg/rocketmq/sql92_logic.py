@@ -28,6 +28,7 @@ _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[
 _NUMBER_LENGTH_MAX: Final = 100
 _INT64_MAX: Final = 2**63 - 1
 _TRUTHS: Final = {"true": True, "false": False}
+_TRUTH_LENGTH_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,5 +157,5 @@ def _number(value: str | float | bool | None) -> float | None:
 
 def _truth(value: str | float | bool | None) -> bool | None:
     if isinstance(value, str):
-        return _TRUTHS.get(value.lower())
+        return _TRUTHS.get(value.lower()) if len(value) <= _TRUTH_LENGTH_MAX else None
     return value if isinstance(value, bool) else None
