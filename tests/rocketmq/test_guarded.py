@@ -44,8 +44,9 @@ class Place:
         self._file = KeyFile(path)
         self._made = {user: new_access_key() for user in ("shop", "eve")}
         self._version = 0
+        self.now = _NOW
         self.guard = Guard(clock=lambda: _NOW)
-        self.door = GuardedDoor(self.guard, self._file, window_s=900, clock=lambda: _NOW)
+        self.door = GuardedDoor(self.guard, self._file, window_s=900, clock=lambda: self.now)
         self.use()
 
     def use(self, *rules: str, revoked: Iterable[str] = ()) -> None:
@@ -103,6 +104,16 @@ async def test_two_users_never_have_one_client_id(place: Place) -> None:
 @pytest.mark.parametrize("date", ["20260531T151501Z", "20260531T154459Z", "2026-05-31T23:30:00+08:00"])
 async def test_a_date_within_the_window_counts(place: Place, date: str) -> None:
     assert await place.door.enter(place.call(date=date))
+
+
+async def test_a_signature_can_be_used_for_up_to_twice_the_window(place: Place) -> None:
+    ahead = place.call(date="20260531T154500Z")
+    for later_s in (0, 1800):
+        place.now = _NOW + later_s
+        assert await place.door.enter(ahead)
+    place.now = _NOW + 1801
+    with pytest.raises(Unauthenticated):
+        await place.door.enter(ahead)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,10 @@ from txmsg.rocketmq.signature import Signature, read_signature
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 WINDOW_S: Final = 15 * 3600.0
-"""How far the date of a signature may be from now: as far as two time zones are apart, and some more."""
+"""How far the date of a signature may be from now: as far as two time zones are apart, and some more.
+
+Before or after it: a signature whose date lies ahead can be used for up to twice as long.
+"""
 _REFUSING_MAX: Final = 100
 """Refusals that wait; more are answered at once, and not why."""
 _DELAY_S_MAX: Final = 2.0
