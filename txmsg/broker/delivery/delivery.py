@@ -123,7 +123,7 @@ class Delivery:
 
         batches = take()
         if not batches and wait_s > 0:
-            with loaded.members.waits(client_id, self._state.monotonic):
+            with loaded.members.waits(client_id, self._state.monotonic, line):
                 batches = await self._wait(loaded, client_id, wants, wait_s, batches, take, line, outlet)
         batches = batches or []
         receipts = [batch.receipt for batch in batches]

@@ -130,8 +130,9 @@ _HEALTHY_S = 60.0
 """How recently a member must have succeeded to keep its group from pausing; and how recently one must have asked for
 messages to count as present, unless it waits for some."""
 _RATE_WAIT_S_MIN = 0.1  # members that wait for a low rate look no more often
-_LINES_MAX = 4
-"""Lines of a member whose last call is remembered. It has one to each broker, and for moments one more."""
+_LINES_MAX = 64
+"""Lines of a member whose last call is remembered. It has one to each broker, and for moments one more; but a gateway
+for RocketMQ's clients has one for each call, as many as its client makes at once."""
 
 
 @dataclass(slots=True)
@@ -140,6 +141,8 @@ class _Line:
     """The latest one."""
     sent: Sequence[Receipt] = ()
     """What it took."""
+    waits: bool = False
+    """For messages: it may take some yet."""
 
 
 @dataclass(slots=True)
@@ -211,13 +214,18 @@ class Members:
         }
 
     @contextmanager
-    def waits(self, client_id: str, monotonic: Callable[[], float]) -> Iterator[None]:
+    def waits(self, client_id: str, monotonic: Callable[[], float], line: Line | None = None) -> Iterator[None]:
         """A member that has joined waits for messages."""
         member = self._members[client_id]
+        call = None if line is None else member.lines.get(line.id)
         member.waiting += 1
+        if call is not None:
+            call.waits = True
         try:
             yield
         finally:
+            if call is not None:
+                call.waits = False
             member.waiting -= 1
             member.seen_at = monotonic()
 
@@ -283,17 +291,18 @@ class Members:
         if member is None:
             return ()
         last = member.lines.pop(line.id, None)
+        if len(member.lines) >= _LINES_MAX:
+            oldest = next(iter(member.lines))
+            del member.lines[next((id_ for id_, known in member.lines.items() if not known.waits), oldest)]
         member.lines[line.id] = _Line(line.call)
-        if len(member.lines) > _LINES_MAX:
-            del member.lines[next(iter(member.lines))]
         return () if last is None or (last.sent and last.sent[0].token == line.received) else last.sent
 
     def sent(self, client_id: str, line: Line, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
         """The latest call over a line took these; the next one says whether they came. Returns what nobody can say."""
         member = self._members.get(client_id)
-        known = None if member is None else member.lines.get(line.id)
-        if known is None:
+        if member is None or line.id not in member.lines:
             return ()
+        known = member.lines[line.id] = member.lines.pop(line.id)
         replaced, known.sent = known.sent, receipts
         return replaced
 
