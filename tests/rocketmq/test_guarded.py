@@ -20,7 +20,7 @@ from txmsg.errors import BrokerUnavailable, PermissionDenied, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.rocketmq import guarded
 from txmsg.rocketmq.api import Api
-from txmsg.rocketmq.clients import Client, Clients
+from txmsg.rocketmq.clients import Client, Clients, Sends
 from txmsg.rocketmq.door import Call
 from txmsg.rocketmq.guarded import NEEDS, GuardedDoor
 from txmsg.rocketmq.status import Refused
@@ -278,6 +278,21 @@ async def test_a_change_of_rules_reaches_those_who_may_be_asked(place: Place) ->
     place.use("check group:orders")
     place.use()
     assert told == 2
+
+
+async def test_each_of_two_that_ask_about_one_transaction_gets_the_answer() -> None:
+    clients = Clients(cast(Any, None), Tasks())
+    client = Client("shop", topics={"orders": Sends.HALVES})
+    clients.attach(client)
+    half = ReceivedMessage("orders", b"half")
+    first, second, third = [asyncio.create_task(clients.ask("orders", half)) for _ in range(3)]
+    for _ in range(3):
+        await client.commands.get()
+    first.cancel()
+    await asyncio.wait([first])
+    clients.ended("shop", half.id_bytes, TransactionState.COMMIT)
+    async with asyncio.timeout(60):
+        assert set(await asyncio.gather(second, third)) == {TransactionState.COMMIT}
 
 
 async def test_a_client_that_may_not_be_asked_is_not() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -60,7 +61,7 @@ class Clients:
         self._tasks = tasks
         self._clients: dict[str, Client] = {}
         self._presences: dict[str, asyncio.Task[None]] = {}
-        self._checks: dict[bytes, asyncio.Future[TransactionState]] = {}
+        self._checks: defaultdict[bytes, set[asyncio.Future[TransactionState]]] = defaultdict(set)
 
     @property
     def attached(self) -> set[str]:
@@ -132,9 +133,9 @@ class Clients:
         client = self._clients.get(client_id)
         if client is not None:
             client.unanswered = 0
-        asked = self._checks.get(transaction_id)
-        if asked is not None and not asked.done():
-            asked.set_result(state)
+        for asked in self._checks.pop(transaction_id, ()):
+            if not asked.done():
+                asked.set_result(state)
 
     async def ask(self, topic: str, message: ReceivedMessage) -> TransactionState:
         """Asks a client, preferably one that has sent halves to the topic; UNKNOWN if it does not answer in time.
@@ -146,7 +147,8 @@ class Clients:
             return TransactionState.UNKNOWN
         client = min(able, key=lambda each: _rank(each, topic))
         client.unanswered += 1
-        asked = self._checks.setdefault(message.id_bytes, asyncio.get_running_loop().create_future())
+        asked: asyncio.Future[TransactionState] = asyncio.get_running_loop().create_future()
+        self._checks[message.id_bytes].add(asked)  # brokers may ask twice at once, and one of them for longer
         shown = delivered_message(message, None, 0)
         client.commands.put_nowait(
             pb.TelemetryCommand(
@@ -161,7 +163,9 @@ class Clients:
         except TimeoutError:
             return TransactionState.UNKNOWN
         finally:
-            self._checks.pop(message.id_bytes, None)
+            self._checks[message.id_bytes].discard(asked)
+            if not self._checks[message.id_bytes]:
+                del self._checks[message.id_bytes]
 
 
 def _rank(client: Client, topic: str) -> tuple[int, bool, int]:
