@@ -35,6 +35,7 @@ from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.users import UsersOfFile
 from txmsg.settings.common import UserConfig
+from txmsg.wire import users as users_module
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.server import Server
 from txmsg.wire.users import UsersOfBrokers, snapshot_of
@@ -258,6 +259,25 @@ async def test_users_are_followed_while_the_token_cannot_be_read_and_whatever_a_
         await server.stop(0)
     with pytest.raises(MisuseError, match="cannot be read"):
         UsersOfBrokers([address], age_s_max=60)
+
+
+async def test_brokers_are_followed_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users_module, "LOOK_S", 0)
+    asked: list[str] = []
+    goes_on = asyncio.Event()
+
+    class Fails(UsersOfBrokers):
+        async def follow(self, channel: Any, address: str) -> None:
+            asked.append(address)
+            if len(asked) == 1:
+                raise RuntimeError("unexpected")
+            goes_on.set()
+
+    following = asyncio.create_task(Fails(["a:1", "b:1"], age_s_max=60).run())
+    async with asyncio.timeout(60):
+        await goes_on.wait()
+    following.cancel()
+    assert asked[:2] == ["a:1", "b:1"]
 
 
 class RefusingBroker(NewerBroker):

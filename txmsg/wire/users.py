@@ -69,8 +69,14 @@ class UsersOfBrokers:
     async def run(self) -> None:
         """Follows for ever."""
         for address in self._addresses:
-            async with Channel(address, **self._access) as channel:
-                await self.follow(channel, address)
+            try:
+                async with Channel(address, **self._access) as channel:
+                    await self.follow(channel, address)
+            except Exception:  # noqa: BLE001 - the root of a task: without it, nobody would be let in from then on
+                _log.exception(
+                    "access.follow_failed", "broker %(broker)s could not be followed, unexpectedly", broker=address
+                )
+                self._forget_old()
             await asyncio.sleep(LOOK_S)
 
     async def follow(self, channel: Channel, address: str) -> None:
@@ -88,6 +94,9 @@ class UsersOfBrokers:
                     error=exc,
                 )
             self._failed = True
+        self._forget_old()
+
+    def _forget_old(self) -> None:
         if not self.guard.is_fresh and self.guard.snapshot.users:
             _log.error("access.forgotten", "nobody is let in any more: no broker has told of users for too long")
             self.guard.forget()
