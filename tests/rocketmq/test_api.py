@@ -22,6 +22,7 @@ from txmsg import Message, Producer, ReceivedMessage
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Unauthenticated, UnknownTopic
 from txmsg.message import now_us
+from txmsg.rocketmq import receivers as receivers_module
 from txmsg.rocketmq import server
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import SERVICE, Api
@@ -618,3 +619,32 @@ async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_others() -> 
     assert len(handles) == 2
     await receivers.renew_once(asyncio.get_running_loop().time())
     assert not any(map(receivers.is_renewed, handles))
+
+
+def test_no_two_members_are_known_by_one_id() -> None:
+    members = [
+        Member("mail", f"{client} {user}", topic)
+        for client in ("c", "c" * 150, "c" * 1000)
+        for user in ("ada", "eve")
+        for topic in ("orders", "o" * 127, "o" * 126 + "p")
+    ]
+    assert len({member.id for member in members}) == len(members)
+    assert all(len(member.id) <= 200 for member in members)
+
+
+async def test_renewals_go_on_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[float] = []
+    goes_on = asyncio.Event()
+
+    class Fails(Receivers):
+        async def renew_once(self, now: float) -> None:
+            rounds.append(now)
+            if len(rounds) == 1:
+                raise RuntimeError("unexpected")
+            goes_on.set()
+
+    monkeypatch.setattr(receivers_module, "RENEWED_S", 0)
+    renewing = asyncio.create_task(Fails(cast(Any, None), Tasks()).renew())
+    async with asyncio.timeout(_CALL_S_MAX):
+        await goes_on.wait()
+    renewing.cancel()

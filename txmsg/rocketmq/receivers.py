@@ -8,6 +8,7 @@ client did not get is put back by a last call with the line.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -42,6 +43,8 @@ TOO_LATE = "the message is not in this consumer's hands any more: its time was o
 _GRACE_S = 5.0
 _NO_DELAY_MS = -1
 _LINE_BITS = 63
+_ID_LENGTH_MAX = 200
+"""Of a member; brokers take no more."""
 _LAST_CALL = 1 << 62
 """Of a line: after all others."""
 
@@ -55,8 +58,12 @@ class Member(NamedTuple):
 
     @property
     def id(self) -> str:
-        """What brokers know it by."""
-        return f"{self.client_id[:100]}/{self.topic}"[:200]
+        """What brokers know it by: no two members have the same, however long their ids are."""
+        whole = f"{self.client_id}/{self.topic}"
+        if len(whole) <= _ID_LENGTH_MAX:
+            return whole
+        digest = hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
+        return f"{whole[: _ID_LENGTH_MAX - len(digest) - 1]}/{digest}"
 
 
 class Received(NamedTuple):
@@ -233,7 +240,10 @@ class Receivers:
         """Renews for ever what clients hold that are there."""
         while True:
             await asyncio.sleep(RENEWED_S / _RENEWALS)
-            await self.renew_once(asyncio.get_running_loop().time())
+            try:
+                await self.renew_once(asyncio.get_running_loop().time())
+            except Exception:  # noqa: BLE001 - the root of a task: the next round may do
+                _log.exception("rocketmq.renewals_failed", "renewals failed unexpectedly")
 
     async def renew_once(self, now: float) -> None:
         """Renews what is held now, at all brokers at once: one that does not answer holds up no other."""
