@@ -178,7 +178,8 @@ def test_a_user_may_do_what_its_rules_allow_whoever_the_gateway_is(place: Place)
     assert shop.send("orders").code == pb.OK
     assert shop.send("orders", message_id=delayed, message_type=pb.DELAY, delivery_timestamp=due).code == pb.OK
     status, got, _ = shop.receive("orders")
-    assert (status.status.code, got.message.body) == (pb.OK, b"first")
+    assert status.status.code == pb.OK
+    assert got.message.body in {b"first", b"hello"}  # of different queues: either may come first
     denied = eve.send("orders")
     assert denied.code == pb.FORBIDDEN
     assert "user eve may not send topic:orders" in denied.message
