@@ -32,7 +32,7 @@ def play(*options: str) -> dict[str, Any]:
 def test_each_user_gets_one_ticket_though_a_page_a_printer_and_the_broker_are_killed(tmp_path: Path) -> None:
     drawn = tmp_path / "lottery.png"
     with_picture = ("--picture", str(drawn)) if has_browser() else ()
-    result = play("--users", "200", "--seconds", "2", "--kill", *with_picture)
+    result = play("--users", "200", "--seconds", "4", "--kill", *with_picture)
     assert result["users"] == 200
     assert result["kills"] == {"activity_1": 1, "printer_1": 1, "broker": 1}
     assert result["refused"] == 10

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socketserver
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -145,6 +146,15 @@ async def test_an_answer_that_drips_holds_no_thread(
         with pytest.raises(ReceiverFailed, match=r"within 0.3 s"):
             await tell(target(port))
         assert await asyncio.to_thread(gone.wait, 20)
+
+
+def test_a_connection_that_is_there_too_late_is_closed() -> None:
+    line = receivers._Line()
+    line.cut()
+    with dripping(b"220-") as (port, gone):
+        with pytest.raises(TimeoutError):
+            receivers._smtp(line, mailbox(port), ssl.create_default_context())
+        assert gone.wait(60)
 
 
 async def test_a_proxy_that_drips_holds_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,8 +143,12 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 def _connected(line: _Line, *where: Any) -> socket.socket:
-    """As socket.create_connection. On the line before anything is read: a proxy, or the handshake of TLS, may drip."""
-    connected = socket.create_connection(*where)
+    """As socket.create_connection."""
+    return _on(line, socket.create_connection(*where))
+
+
+def _on(line: _Line, connected: socket.socket) -> socket.socket:
+    """It is on the line before anything is read: a greeting, a proxy, or the handshake of TLS may drip."""
     try:
         line.uses(connected)
     except TimeoutError:
@@ -204,8 +208,7 @@ class _Smtp(smtplib.SMTP):
     # smtplib's own place for it: `connect` already reads the greeting.
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         made: socket.socket = super()._get_socket(host, port, timeout)  # type: ignore[misc]
-        self._line.uses(made)
-        return made
+        return _on(self._line, made)
 
 
 class _SmtpTls(smtplib.SMTP_SSL):
@@ -215,8 +218,7 @@ class _SmtpTls(smtplib.SMTP_SSL):
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         made: socket.socket = super()._get_socket(host, port, timeout)  # type: ignore[misc]
-        self._line.uses(made)
-        return made
+        return _on(self._line, made)
 
 
 def _mail(line: _Line, email: Email, notification_id: int, content: Mapping[str, Any]) -> None:
