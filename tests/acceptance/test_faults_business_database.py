@@ -17,6 +17,7 @@ from sqlalchemy import String, create_engine, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.pool import NullPool
 
 import txmsg
 from tests.broker_process import BrokerProcess
@@ -68,6 +69,13 @@ def proxy(database_url: str) -> Iterator[PostgresProxy]:
 
 
 @pytest.fixture
+def checking(database_url: str) -> Iterator[PostgresProxy]:
+    """For check-backs, so that none is taken for the business operation."""
+    with PostgresProxy(database_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
 def first_check_s() -> float:
     """So late that a check comes only when the client asks for it, however slow the machine."""
     return 300.0
@@ -91,13 +99,18 @@ def create_tables(url: str) -> None:
 
 @pytest.fixture(params=["def", "async def"])
 def register(
-    request: pytest.FixtureRequest, broker: BrokerProcess, proxy: PostgresProxy, database_url: str
+    request: pytest.FixtureRequest,
+    broker: BrokerProcess,
+    proxy: PostgresProxy,
+    checking: PostgresProxy,
+    database_url: str,
 ) -> Iterator[Register]:
     """A business operation, to be called from any thread."""
     create_tables(database_url)
     if request.param == "def":
         engine = create_engine(sqlalchemy_url(proxy.url))
-        with Producer(broker.address, group="shop", check_listener=FenceCheckListener(engine)) as producer:
+        listener = FenceCheckListener(create_engine(sqlalchemy_url(checking.url), poolclass=NullPool))
+        with Producer(broker.address, group="shop", check_listener=listener) as producer:
 
             @transactional_message(producer, topic="user", session=sessionmaker(engine))
             def register(session: Session, email: str) -> None:
@@ -111,7 +124,8 @@ def register(
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    async_producer = AsyncProducer(broker.address, group="shop", check_listener=FenceCheckListener(async_engine))
+    listener = FenceCheckListener(create_async_engine(sqlalchemy_url(checking.url), poolclass=NullPool))
+    async_producer = AsyncProducer(broker.address, group="shop", check_listener=listener)
 
     @transactional_message(async_producer, topic="user", session=async_sessionmaker(async_engine))
     async def register_async(session: AsyncSession, email: str) -> None:
@@ -152,7 +166,13 @@ def received(got: queue.Queue[ReceivedMessage]) -> set[str]:
 
 
 def test_the_message_shares_the_fate_of_the_transaction_wherever_the_database_goes_away(
-    register: Register, broker: BrokerProcess, proxy: PostgresProxy, database_url: str, notify_url: str
+    *,
+    register: Register,
+    broker: BrokerProcess,
+    proxy: PostgresProxy,
+    checking: PostgresProxy,
+    database_url: str,
+    notify_url: str,
 ) -> None:
     def goes_away(moment: Moment) -> Callable[[Request], Verdict]:
         def judge(request: Request) -> Verdict:
@@ -168,10 +188,12 @@ def test_the_message_shares_the_fate_of_the_transaction_wherever_the_database_go
         register("first")
         for name, moment in MOMENTS.items():
             proxy.on_request = goes_away(moment)
+            checking.refuse()
             with pytest.raises(DBAPIError):  # the driver's error, unchanged
                 register(name)
             until(lambda: checks(notify_url) >= 1)  # it is asked about, and nobody can answer
             proxy.accept()
+            checking.accept()
             until(lambda: half_count(notify_url) == 0)
         register("last")
         expected = {"first", "last"} | {name for name, moment in MOMENTS.items() if moment.commits}
