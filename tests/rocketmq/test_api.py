@@ -358,7 +358,7 @@ async def gateway_at(broker: BrokerProcess, address: str = "") -> AsyncIterator[
 
 
 def _send(broker: BrokerProcess, count: int = 1) -> None:
-    with Producer(broker.address, group="shop") as producer:
+    with Producer(broker.address, group="shop", timeout_s=60) as producer:
         producer.send_many([Message("orders", b"%d" % number) for number in range(count)])
 
 
