@@ -10,6 +10,7 @@ from tests.chaos.run import play
 
 DURATION_S = 12.0
 SEED = 3
+RUNS_MAX = 5
 
 
 @pytest.mark.long  # each fault by itself has quick tests in tests/acceptance
@@ -32,18 +33,17 @@ def test_calls_with_an_outbox_go_on_while_all_brokers_are_away(database_url: str
     assert result.counts["left"] == 0
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["relay", "overtake"])
-def test_a_defect_of_the_outbox_is_found_and_named(database_url: str, kind: str) -> None:
-    plant = chosen(kind)
-    result = play(seed=SEED, duration_s=2, rate_per_s=100, business_url=database_url, plant=plant, without=set(Kind))
-    assert plant.invariants & {each.invariant for each in result.violations}, result.violations
-
-
 @pytest.mark.long  # what the judge says of each defect, test_judge.py shows on histories written by hand
-@pytest.mark.timeout(600)
-def test_a_planted_defect_is_found_and_named(database_url: str) -> None:
-    plant = chosen("lost")
-    result = play(seed=SEED, duration_s=2, rate_per_s=100, business_url=database_url, plant=plant)
-    assert plant.invariants & {each.invariant for each in result.violations}, result.violations
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["lost", "relay", "overtake"])
+def test_a_planted_defect_is_found_and_named(kind: str) -> None:
+    """In one of a few short runs: whether a defect does harm within seconds depends on who comes first."""
+    plant = chosen(kind)
+    without = set(Kind) if plant.needs_away else ()
+    named: set[str] = set()
+    for seed in range(SEED, SEED + RUNS_MAX):
+        result = play(seed=seed, duration_s=2, rate_per_s=100, plant=plant, without=without)
+        named |= {each.invariant for each in result.violations}
+        if plant.invariants & named:
+            return
+    pytest.fail(f"{plant.invariants} in none of {RUNS_MAX} runs, but {named}")
