@@ -159,7 +159,7 @@ class Receivers:
                 receipt = Receipt(queue_id=queue_id, token=token, epoch=epoch, offset=[offset])
                 unreadable.append(Refusal(receipt=receipt, error=str(error), delay_ms=_NO_DELAY_MS))
         if unreadable:
-            refusing = self._request(member, RENEWED_S)
+            refusing = self._request(member)
             refusing.refusals.extend(unreadable)
             await self._call(broker, refusing, _GRACE_S)
         return got
@@ -170,7 +170,7 @@ class Receivers:
         Where that cannot be told to the broker, it comes again when its time is over.
         """
         self._forget([handle for _, handle in received.messages])
-        request = self._request(received.member, RENEWED_S)
+        request = self._request(received.member)
         request.line, request.call = received.line, _LAST_CALL
         self._settle_later(received.broker, request)
 
@@ -191,7 +191,7 @@ class Receivers:
         return set().union(*late)
 
     async def _acknowledge(self, member: Member, broker: str, handles: Sequence[Handle]) -> set[Handle]:
-        request = self._request(member, RENEWED_S)
+        request = self._request(member)
         request.acks.extend(handle.receipt for handle in handles)
         late = await self._late_at(broker, handles, request)
         self._forget(handles)
@@ -210,7 +210,7 @@ class Receivers:
         await self._refuse(member, handle, Refusal(error=error, delay_ms=_NO_DELAY_MS, dead=True))
 
     async def _refuse(self, member: Member, handle: Handle, refusal: Refusal) -> None:
-        request = self._request(member, RENEWED_S)
+        request = self._request(member)
         refusal.receipt.CopyFrom(handle.receipt)
         request.refusals.append(refusal)
         late = await self._late_at(handle.broker, [handle], request)
@@ -261,7 +261,7 @@ class Receivers:
         await asyncio.gather(*(self._renew(*whose, handles) for whose, handles in groups.items()))
 
     async def _renew(self, member: Member, broker: str, handles: Sequence[Handle]) -> None:
-        request = self._request(member, RENEWED_S)
+        request = self._request(member)
         request.held.extend(handle.receipt for handle in handles)
         try:
             self._forget(await self._late_at(broker, handles, request))
@@ -278,7 +278,7 @@ class Receivers:
         for handle in handles:
             self._held.pop(handle, None)
 
-    def _request(self, member: Member, invisible_s: float) -> ReceiveRequest:
+    def _request(self, member: Member, invisible_s: float = RENEWED_S) -> ReceiveRequest:
         return ReceiveRequest(group=member.group, client_id=member.id, visibility_timeout_ms=round(invisible_s * 1000))
 
     async def _late_at(self, broker: str, handles: Sequence[Handle], request: ReceiveRequest) -> set[Handle]:

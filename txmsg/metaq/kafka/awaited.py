@@ -43,7 +43,10 @@ def awaited(call: Callable[[], T], doing: str, *, timeout_s: float, why: Callabl
         if waited_s >= timeout_s:
             raise TimeoutError(f"{doing} has not returned for {waited_s:.0f} s")
         _log.warning(
-            "kafka.waiting", "%(doing)s: no answer for %(seconds).0f s; %(why)s", doing=doing, seconds=waited_s,
+            "kafka.waiting",
+            "%(doing)s: no answer for %(seconds).0f s; %(why)s",
+            doing=doing,
+            seconds=waited_s,
             why=why() or "Kafka's client gives no reason",
-        )  # fmt: skip
+        )
     return future.result()
