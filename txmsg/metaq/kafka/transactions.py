@@ -31,6 +31,8 @@ _MESSAGE_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
 _ABORT_S_MAX: Final = 5.0
 _FULL_S: Final = 0.1
 _LOOK_S: Final = 0.05
+_FLUSH_S: Final = 0.1
+"""Under 200 ms: a longer call goes on after a fatal error, and calls `_on_delivery` with that error set."""
 _SLACK_S: Final = 5.0
 """Beyond the time that a call is given: then it is left."""
 _NOT_FOUND: Final = "perhaps no node coordinates the transaction or the group, as while too few are there"
@@ -111,7 +113,7 @@ class TransactionalWriter:
             self._is_open = True
             for part in parts:
                 self._produce(part)
-            if self._awaited("sending records", self._producer.flush):
+            if not self._awaited("sending records", self._flushed):
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer to what was sent"))
             if self._failed is None:
                 self._send_notes(
@@ -157,6 +159,14 @@ class TransactionalWriter:
                     break
                 except BufferError:  # so much at once that it has to be sent first; what cannot be sent is dropped
                     self._producer.poll(_FULL_S)
+
+    def _flushed(self, timeout_s: float) -> bool:
+        """Whether all that was produced has been confirmed or refused, once that is so or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while self._producer.flush(_FLUSH_S):
+            if time.monotonic() > deadline:
+                return False
+        return True
 
     def _send_notes(self, notes: list[TopicPartition]) -> None:
         send = self._producer.send_offsets_to_transaction
