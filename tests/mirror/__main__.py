@@ -201,8 +201,10 @@ def run(
 def outlived(storage: str, tailer: TailerProcess, other: TailerProcess, rng: random.Random) -> None:
     """Pauses a tailer for longer than Kafka waits for it; another one goes on, and is killed some time after it wakes.
 
-    Its sessions are ended, as PostgreSQL does by itself after a minute of silence.
+    Its sessions are ended, as PostgreSQL does by itself after a minute of silence. The other one may not have begun by
+    then: the first goes on in that case.
     """
+    is_late = rng.random() < 0.5
     tailer.pause()
     try:
         time.sleep(1.5 * TRANSACTION_TIMEOUT_MS / 1000)
@@ -211,10 +213,12 @@ def outlived(storage: str, tailer: TailerProcess, other: TailerProcess, rng: ran
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'txmsg tailer%'"
             )
         other.start()
+        if is_late:
+            other.await_state("tailing")
         time.sleep(rng.uniform(0, 1))
     finally:
         tailer.resume()
-    if rng.random() < 0.5:
+    if is_late:
         tailer.await_state("standing by")
         time.sleep(rng.uniform(0, 1))
     other.kill()
