@@ -43,9 +43,9 @@ select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
   :ids::uuid[], array_fill(0::int2, array[{PGBENCH_BATCH}]), :queues::int[], array_fill(1, array[{PGBENCH_BATCH}]),
   '{{}}', '{{}}', '{{}}',
   array_fill('\\x{BODY.hex()}'::bytea, array[{PGBENCH_BATCH}]), array_fill(now(), array[{PGBENCH_BATCH}]),
-  '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', {_NONE});
+  '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', {_NONE});
 select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
-  '{{}}', {_NONE}, :ids::uuid[], '{{}}', '{{}}', '{{}}', '{{}}', {_NONE});
+  '{{}}', '{{}}', {_NONE}, :ids::uuid[], '{{}}', '{{}}', '{{}}', '{{}}', {_NONE});
 """
 """Calls as the broker makes them: 200 halves, then their commits; arguments in the order of the function's."""
 
@@ -53,7 +53,8 @@ select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
 ALONE_STATEMENT = f"""\
 call txmsg.write_batch(null, %(segment)s, 0, '6 s',
   %(half)s::uuid[], %(half_n)s::int2[], %(half_queue)s::int[], %(half_producer)s::int[], '{{}}', '{{}}', '{{}}',
-  %(half_body)s::bytea[], %(half_at)s::timestamptz[], '{{}}', '{{}}', %(commit)s::uuid[], {", ".join(["'{}'"] * 4)},
+  %(half_body)s::bytea[], %(half_at)s::timestamptz[], '{{}}', '{{}}', '{{}}',
+  %(commit)s::uuid[], {", ".join(["'{}'"] * 4)},
   %(plain)s::uuid[], %(plain_n)s::int2[], %(plain_queue)s::int[], '{{}}', '{{}}', '{{}}', %(plain_body)s::bytea[],
   %(plain_at)s::timestamptz[], '{{}}', '{{}}', {", ".join(["null"] * 6)})
 """

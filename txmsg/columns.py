@@ -17,8 +17,8 @@ T = TypeVar("T")
 class Columns:
     """Messages as columns of one length. ids: 16 bytes each; "", b"" and 0 are none; times in us since 1970.
 
-    n, key, tag, headers, ordering_key and deliver_at_us may be empty: no message has a value. queue and producer are
-    the broker's: ids of its database.
+    n, key, tag, headers, ordering_key, deliver_at_us and first_check_ms may be empty: no message has a value. queue and
+    producer are the broker's: ids of its database.
     """
 
     ids: list[bytes] = field(default_factory=list)
@@ -32,6 +32,7 @@ class Columns:
     born_at_us: list[int] = field(default_factory=list)
     ordering_key: list[str] = field(default_factory=list)
     deliver_at_us: list[int] = field(default_factory=list)
+    first_check_ms: list[int] = field(default_factory=list)
 
     def fill(self) -> None:
         """Brings the columns that end before the last row to the length of all."""
@@ -48,6 +49,8 @@ class Columns:
             _fill(self.ordering_key, count, "")
         if self.deliver_at_us:
             _fill(self.deliver_at_us, count, 0)
+        if self.first_check_ms:
+            _fill(self.first_check_ms, count, 0)
 
     def extend(self, other: Columns) -> None:
         """Appends the rows of `other`, which stays as it is."""
@@ -75,6 +78,9 @@ class Columns:
         if other.deliver_at_us:
             _fill(self.deliver_at_us, count, 0)
             self.deliver_at_us += other.deliver_at_us
+        if other.first_check_ms:
+            _fill(self.first_check_ms, count, 0)
+            self.first_check_ms += other.first_check_ms
         self.fill()
 
     def only(self, ids: set[bytes]) -> Columns:
@@ -96,6 +102,7 @@ class Columns:
             born_at_us=of(self.born_at_us),
             ordering_key=of(self.ordering_key),
             deliver_at_us=of(self.deliver_at_us),
+            first_check_ms=of(self.first_check_ms),
         )
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "BODY_SIZE_BYTES_CEILING",
     "BODY_SIZE_BYTES_MAX",
     "DELAY_MAX",
+    "FIRST_CHECK_MAX",
     "HEADERS_SIZE_BYTES_MAX",
     "KEY_SIZE_BYTES_MAX",
     "MESSAGES_PER_TRANSACTION_MAX",
@@ -78,6 +79,8 @@ KEY_SIZE_BYTES_MAX = 512
 """A message's key, in UTF-8: an index entry must fit a page of PostgreSQL's btree."""
 DELAY_MAX = timedelta(days=366)
 """How long a message can be held until it is due."""
+FIRST_CHECK_MAX = timedelta(days=1)
+"""How long a half message can ask not to be checked."""
 QUEUES_MAX = 1024
 """Queues of a topic at most; the table `topic` says the same."""
 MESSAGES_PER_TRANSACTION_MAX = 1000
@@ -86,6 +89,7 @@ MESSAGES_PER_TRANSACTION_MAX = 1000
 _NAME = re.compile(rf"[A-Za-z0-9%_][A-Za-z0-9._%-]{{0,{NAME_SIZE_MAX - 1}}}\Z")
 _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9._%-]")
 _DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -230,6 +234,10 @@ class Message:
     deliver_after counts from sending; in a transaction that is from the half message, so what has become due by the
     time of the commit is delivered then. Both go by the sender's clock. Not together with an ordering key.
 
+    first_check_after: for a local transaction that takes long, how long after the half message was stored it is first
+    checked, at most a day; None: as its producer group, or the broker, says. Of several messages of a transaction that
+    of the first one counts; without a transaction none does.
+
     Raises InvalidMessage, InvalidName or MessageTooLarge when made of anything that cannot be stored. A body may be
     as large as any broker's limit can be (32 MiB); the broker that is sent to refuses what is over its own (4 MiB).
     """
@@ -242,6 +250,7 @@ class Message:
     ordering_key: str | None = field(default=None, kw_only=True)
     deliver_at: datetime | None = field(default=None, kw_only=True)
     deliver_after: timedelta | None = field(default=None, kw_only=True)
+    first_check_after: timedelta | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_name("topic", self.topic)
@@ -261,6 +270,8 @@ class Message:
             _check_key("ordering key", self.ordering_key)
         if self.is_delayed:
             self._check_delay()
+        if self.first_check_after is not None:
+            self._check_first_check(self.first_check_after)
 
     @property
     def is_delayed(self) -> bool:
@@ -276,6 +287,17 @@ class Message:
             deliver_at_us = sent_at_us + self.deliver_after // timedelta(microseconds=1)
         check_delay(self.topic, deliver_at_us, sent_at_us)
         return deliver_at_us
+
+    @property
+    def first_check_ms(self) -> int:
+        """`first_check_after` in ms, at least 1; 0 without one."""
+        return 0 if self.first_check_after is None else max(1, self.first_check_after // _MILLISECOND)
+
+    def _check_first_check(self, after: object) -> None:
+        if not isinstance(after, timedelta) or not timedelta(0) <= after <= FIRST_CHECK_MAX:
+            raise InvalidMessage(
+                f"first_check_after={shown(after)} is not a timedelta of 0 to 24 hours: give one, or leave it out"
+            )
 
     def _check_delay(self) -> None:
         at, after = self.deliver_at, self.deliver_after

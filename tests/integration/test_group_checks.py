@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import psycopg
 import pytest
 
+from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import json_of, said
 from tests.waiting import until
 from txmsg.client import Producer
 from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.v1.txmsg_pb2 import MessageColumns, SendRequest
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 
 class Asked:
@@ -66,6 +73,40 @@ def test_a_producer_group_is_checked_as_was_set_for_it_at_all_brokers_and_others
             if producer_group["group"] == "shop"
         ]
         assert listed == changed
+
+
+def test_a_half_that_asks_for_it_is_first_checked_later_or_sooner_than_its_group_says(
+    start_broker: StartBroker, notify_url: str
+) -> None:
+    broker = start_broker("--first-check-s", "7200", "--check-interval-s", "600")
+    with Producer(broker.address, group="shop", check_listener=Asked()) as shop:
+        shop.half([Message("t", b"default")])
+        json_of("group", "alter", "shop", "--first-check-s", "3600", "--broker", broker.address)
+        shop.half([Message("t", b"group")])
+        minute, hour = timedelta(minutes=1), timedelta(hours=1)
+        two = [Message("t", b"first", first_check_after=minute), Message("t", b"second", first_check_after=hour)]
+        half = shop.half(two)
+        again = [replace(message, first_check_after=None) for message in two]
+        shop.half(again, transaction_id=half.transaction_id)  # the same message all the same: the first one stands
+        shop.half([Message("t", b"beyond", first_check_after=timedelta(hours=24))])
+        shop.send(Message("t", b"plain", first_check_after=hour))
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        stored = connection.execute(
+            "select convert_from(body, 'utf8'), extract(epoch from next_check_at - stored_at)::int "
+            "from txmsg.half_message order by seq"
+        ).fetchall()
+    assert stored == [("default", 7200), ("group", 3600), ("first", 60), ("second", None), ("beyond", 86400)]
+
+
+def test_a_half_of_a_client_that_asks_for_more_than_is_allowed_is_refused(broker: BrokerProcess) -> None:
+    columns = MessageColumns(
+        topic="t", transaction_ids=bytes(16), body=[b"x"], born_at_us=[0], first_check_ms=[86_400_001]
+    )
+    with BlockingChannel(broker.address) as channel:
+        half = SendRequest(group="shop", half=True, batches=[columns])
+        (error,) = channel.call(Notify.send, half, timeout_s=60).errors
+        assert "first_check_after=datetime.timedelta(days=1" in error.text
+        assert not channel.call(Notify.send, SendRequest(batches=[columns]), timeout_s=60).errors
 
 
 @pytest.mark.parametrize(

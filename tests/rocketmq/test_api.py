@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
@@ -15,7 +16,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
-from tests.integration.cli_harness import said
+from tests.integration.cli_harness import json_of, said
 from tests.rocketmq.gateway import running_gateway
 from tests.waiting import until, until_async
 from txmsg import Message, Producer, ReceivedMessage
@@ -158,6 +159,14 @@ def test_a_topic_of_one_type_says_so_in_its_route_and_refuses_others(calls: Call
     assert "topic 'orders' takes messages of type fifo, and this one is normal" in refused.message
     taken = calls.send(b"x", bytes(16), message_type=pb.FIFO, message_group="k")
     assert taken.status.code == pb.OK
+
+
+def test_a_half_is_first_checked_when_its_producer_says(calls: Calls) -> None:
+    asked = {"orphaned_transaction_recovery_duration": Duration(seconds=900)}
+    assert calls.send(b"x", bytes(16), message_type=pb.TRANSACTION, **asked).status.code == pb.OK
+    (half,) = json_of("half", "list", "--broker", calls.broker)["halves"]
+    stored_at, next_check_at = (datetime.fromisoformat(half[name]) for name in ("stored_at", "next_check_at"))
+    assert next_check_at - stored_at == timedelta(minutes=15)
 
 
 def test_a_consumer_is_told_how_its_group_is_set_and_a_lite_one_is_refused(calls: Calls) -> None:

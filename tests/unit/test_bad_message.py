@@ -54,6 +54,12 @@ CONTENTS: dict[str, tuple[dict[str, Any], type[InvalidMessage], str]] = {
     "negative delay": ({"deliver_after": timedelta(-1)}, InvalidMessage, "give a timedelta of 0 or more"),
     "two delays": ({"deliver_after": timedelta(1), "deliver_at": datetime.now(UTC)}, InvalidMessage, "not both"),
     "order and delay": ({"ordering_key": "k", "deliver_after": timedelta(1)}, InvalidMessage, "cannot be delayed"),
+    "first check in seconds": (
+        {"first_check_after": 5},
+        InvalidMessage,
+        "first_check_after=5 is not a timedelta of 0 to 24 hours",
+    ),
+    "first check in two days": ({"first_check_after": timedelta(2)}, InvalidMessage, "of 0 to 24 hours"),
     "tag that is no name": ({"tag": "a b"}, InvalidName, "tag 'a b' is not a valid name: it holds ' '"),
     "empty tag": ({"tag": ""}, InvalidName, "tag '' is not a valid name: it is empty"),
     "surrogate in key": ({"key": SURROGATE}, InvalidName, "key 'caf\\udce9' contains a lone surrogate at position 3"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -46,6 +47,14 @@ def test_a_column_that_one_message_needs_is_there_for_all() -> None:
     assert list(columns.tag) == ["", "g"]
     assert unpack_headers(columns.headers[1]) == {"a": "ü"}
     assert columns.headers[0] == b""
+
+
+def test_a_first_check_at_once_is_not_the_one_of_the_group() -> None:
+    afters = [None, timedelta(0), timedelta(minutes=5)]
+    [columns] = columns_of(
+        [SendEntry(id_of(i), [Message("t", b"", first_check_after=after)], None) for i, after in enumerate(afters)]
+    )
+    assert list(columns.first_check_ms) == [0, 1, 300_000]
 
 
 def test_a_transaction_of_several_topics_keeps_its_numbering() -> None:

@@ -6,8 +6,10 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,6 +176,12 @@ def _delivered_at(seconds: int) -> pb.Message:
     return made
 
 
+def _first_checked(kind: pb.MessageType = pb.TRANSACTION, **duration: int) -> pb.Message:
+    made = _sent(kind)
+    made.system_properties.orphaned_transaction_recovery_duration.CopyFrom(Duration(**duration))
+    return made
+
+
 def _with_properties(properties: dict[str, str], **system: object) -> pb.Message:
     sent = _sent(**system)  # type: ignore[arg-type]
     sent.user_properties.update(properties)
@@ -229,6 +237,11 @@ def test_what_is_just_within_a_limit_is_taken(sent: pb.Message) -> None:
         (_delivered_at(_NOW_US // 1_000_000 + 366 * 86_400 + 1), pb.ILLEGAL_DELIVERY_TIME, "delivery timestamp"),
         (_delivered_at(-1), pb.ILLEGAL_DELIVERY_TIME, "delivery timestamp"),
         (_delivered_at(2**62), pb.ILLEGAL_DELIVERY_TIME, "delivery timestamp"),
+        (_first_checked(seconds=3600, nanos=1), pb.BAD_REQUEST, "first check 3600 s after"),
+        (_first_checked(seconds=-1), pb.BAD_REQUEST, "first check -1 s after"),
+        (_first_checked(seconds=2**62), pb.BAD_REQUEST, "first check"),
+        (_with_properties({"CHECK_IMMUNITY_TIME_IN_SECONDS": "3601"}, kind=pb.TRANSACTION), pb.BAD_REQUEST, "3601 s"),
+        (_with_properties({"CHECK_IMMUNITY_TIME_IN_SECONDS": "9" * 400}, kind=pb.TRANSACTION), pb.BAD_REQUEST, "inf"),
         (_sent(tag=" "), pb.ILLEGAL_MESSAGE_TAG, "tag"),
         (_sent(tag="a|b"), pb.ILLEGAL_MESSAGE_TAG, "tag"),
         (_sent(tag="a\x7f"), pb.ILLEGAL_MESSAGE_TAG, "tag"),
@@ -257,6 +270,25 @@ def test_what_cannot_be_sent_is_refused_with_the_code_of_rocketmq(sent: pb.Messa
     with pytest.raises(Refused, match=named) as refused:
         message_of(sent, _NOW_US)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("sent", "after"),
+    [
+        (_sent(pb.TRANSACTION), None),
+        (_first_checked(seconds=1, nanos=500_000_000), timedelta(seconds=1.5)),
+        (_first_checked(), timedelta(0)),
+        (_first_checked(seconds=3600), timedelta(hours=1)),
+        (_first_checked(pb.NORMAL, seconds=9999), None),  # never checked
+        (_with_properties({"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, kind=pb.TRANSACTION), timedelta(minutes=1)),
+        (_with_properties({"CHECK_IMMUNITY_TIME_IN_SECONDS": "-1"}, kind=pb.TRANSACTION), None),
+        (_with_properties({"CHECK_IMMUNITY_TIME_IN_SECONDS": "1m"}, kind=pb.TRANSACTION), None),
+    ],
+)
+def test_a_half_says_when_it_is_first_checked_by_its_field_or_by_a_property(
+    sent: pb.Message, after: timedelta | None
+) -> None:
+    assert message_of(sent, _NOW_US).first_check_after == after
 
 
 def test_a_header_of_txmsg_that_is_no_priority_harms_no_delivery() -> None:

@@ -37,6 +37,7 @@ from txmsg.errors import (
 from txmsg.message import (
     BODY_SIZE_BYTES_MAX,
     DELAY_MAX,
+    FIRST_CHECK_MAX,
     HEADERS_SIZE_BYTES_MAX,
     KEY_SIZE_BYTES_MAX,
     MESSAGES_PER_TRANSACTION_MAX,
@@ -55,6 +56,7 @@ from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, unpack_headers
 
 _BORN_AT_US_MAX = 253_402_300_799_000_000  # the year 9999; a client's clock may say anything
 _DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
 _NO_TEXT: list[str] = []
 
 Problems = Mapping[bytes, TxmsgError]
@@ -155,7 +157,7 @@ class NotifyService:
     ) -> None:
         """Appends the messages of a topic to `columns`; adds what cannot be stored to `problems`."""
         count = len(batch.ids)
-        for name in ("n", "key", "tag", "headers", "ordering_key", "deliver_at_us"):
+        for name in ("n", "key", "tag", "headers", "ordering_key", "deliver_at_us", "first_check_ms"):
             column = getattr(batch, name)
             if column and len(column) != count:
                 raise InvalidMessage(f"column {name} has {len(column)} entries for {count} messages")
@@ -294,6 +296,7 @@ def _all_valid_but_headers(batch: Columns, body_size_bytes_max: int) -> bool:
         and min(batch.deliver_at_us, default=0) >= 0
         and max(batch.deliver_at_us, default=0) <= now_us() + _DELAY_US_MAX
         and not (any(batch.deliver_at_us) and any(batch.ordering_key))
+        and max(batch.first_check_ms, default=0) <= FIRST_CHECK_MAX // _MILLISECOND
     )
 
 
@@ -322,6 +325,7 @@ def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_ma
                 headers=headers,
                 ordering_key=(batch.ordering_key[row] if batch.ordering_key else "") or None,
                 deliver_at=datetime_of_us(deliver_at_us) if deliver_at_us else None,
+                first_check_after=(batch.first_check_ms[row] if batch.first_check_ms else 0) * _MILLISECOND,
             )
             check_delay(topic, deliver_at_us, now_us())
         except TxmsgError as exc:

@@ -221,6 +221,8 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
                 put(columns.ordering_key, row, message.ordering_key, "")
             if message.is_delayed:
                 put(columns.deliver_at_us, row, message.deliver_at_us(entry.born_at_us), 0)
+            if message.first_check_after is not None:
+                put(columns.first_check_ms, row, message.first_check_ms, 0)
     for columns in by_topic.values():
         columns.fill()
     return [
@@ -235,6 +237,7 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
             born_at_us=columns.born_at_us,
             ordering_key=columns.ordering_key or None,
             deliver_at_us=columns.deliver_at_us or None,
+            first_check_ms=columns.first_check_ms or None,
         )
         for topic, columns in by_topic.items()
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -13,7 +13,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from txmsg.errors import InvalidName
 from txmsg.message import DELAY_MAX, Message, ReceivedMessage, check_name, datetime_of_us
 from txmsg.rocketmq.ids import ID_HEADER, Handle, id_of, plain_tag, quoted_tag, transaction_of_id, usual_id
-from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX, OWN_HEADERS, check_group, check_properties, words_of_keys
+from txmsg.rocketmq.limits import (
+    BODY_SIZE_BYTES_MAX,
+    FIRST_CHECK_S_MAX,
+    OWN_HEADERS,
+    check_group,
+    check_properties,
+    words_of_keys,
+)
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
@@ -23,6 +30,9 @@ TRACE_HEADER: Final = f"{OWN_HEADERS}trace-context"
 PRIORITY_HEADER: Final = f"{OWN_HEADERS}priority"
 TRANSACTION_HEADER: Final = f"{OWN_HEADERS}transaction"
 """Of a message that was a half: "1"."""
+
+FIRST_CHECK_PROPERTY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+"""Of a half message: whole seconds until it is first checked."""
 
 _GROUP_PROPERTY: Final = "__SHARDINGKEY"
 _TRANSACTION_PROPERTY: Final = "__transactionId__"
@@ -77,7 +87,28 @@ def message_of(sent: pb.Message, now_us: int) -> Message:
         headers=_headers_of(sent, keys),
         ordering_key=group,
         deliver_at=deliver_at,
+        first_check_after=_first_check_after(sent) if properties.message_type == pb.TRANSACTION else None,
     )
+
+
+def _first_check_after(sent: pb.Message) -> timedelta | None:
+    """By the field, or by the property, which is what applications can set by the official clients."""
+    properties = sent.system_properties
+    if properties.HasField("orphaned_transaction_recovery_duration"):
+        after_s = float(properties.orphaned_transaction_recovery_duration.seconds)
+        after_s += properties.orphaned_transaction_recovery_duration.nanos / 1e9
+    else:
+        told = sent.user_properties.get(FIRST_CHECK_PROPERTY, "")
+        if not (told.isascii() and told.isdecimal()):
+            return None  # as in RocketMQ
+        after_s = float(told)
+    if not 0 <= after_s <= FIRST_CHECK_S_MAX:
+        raise Refused(
+            pb.BAD_REQUEST,
+            f"a first check {after_s:g} s after the half message: 0 s to {FIRST_CHECK_S_MAX} s are allowed "
+            f"({FIRST_CHECK_PROPERTY}, or orphaned_transaction_recovery_duration)",
+        )
+    return timedelta(seconds=after_s)
 
 
 def _check_type(kind: pb.MessageType, group: str | None, deliver_at: datetime | None) -> None:

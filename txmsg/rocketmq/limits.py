@@ -17,6 +17,8 @@ PROPERTIES_MAX: Final = 128
 PROPERTIES_SIZE_BYTES_MAX: Final = 16 * 1024
 """Names and values of properties, the tag and the keys, in UTF-8."""
 GROUP_SIZE_BYTES_MAX: Final = 64
+FIRST_CHECK_S_MAX: Final = 3600
+"""How long a half message can ask not to be checked."""
 OWN_HEADERS: Final = "rocketmq."
 """What the gateway's own headers begin with."""
 

@@ -105,6 +105,7 @@ class Topic(Generic[P]):
         headers: Mapping[str, str] | None = None,
         deliver_at: datetime | None = None,
         deliver_after: timedelta | None = None,
+        first_check_after: timedelta | None = None,
     ) -> Message:
         """A message with this payload, to be sent; the rest is as of `Message`. Raises InvalidMessage, too."""
         if not isinstance(payload, self.payload_type):
@@ -127,6 +128,7 @@ class Topic(Generic[P]):
             ordering_key=self._key_of("ordering_key", self._ordering_key, payload),
             deliver_at=deliver_at,
             deliver_after=deliver_after,
+            first_check_after=first_check_after,
         )
 
     def _event(self) -> dict[str, str]:

@@ -190,6 +190,7 @@ class NotifyApi:
                         born_at_us=list(batch.born_at_us),
                         ordering_key=list(batch.ordering_key),
                         deliver_at_us=list(batch.deliver_at_us),
+                        first_check_ms=list(batch.first_check_ms) if request.half else [],
                     ),
                 )
                 for batch in request.batches

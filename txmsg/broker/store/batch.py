@@ -210,6 +210,7 @@ def _half_arrays(half: Columns) -> list[Array]:
         int4_array(half.queue),
         int4_array(half.producer),
         *_content(half),
+        int4_array(half.first_check_ms if any(half.first_check_ms) else []),
     ]
 
 

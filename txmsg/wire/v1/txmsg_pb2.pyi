@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class MessageColumns(_message.Message):
-    __slots__ = ("topic", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "ordering_key", "deliver_at_us")
+    __slots__ = ("topic", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "ordering_key", "deliver_at_us", "first_check_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class MessageColumns(_message.Message):
     BORN_AT_US_FIELD_NUMBER: _ClassVar[int]
     ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AT_US_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHECK_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     transaction_ids: bytes
     n: _containers.RepeatedScalarFieldContainer[int]
@@ -29,7 +30,8 @@ class MessageColumns(_message.Message):
     born_at_us: _containers.RepeatedScalarFieldContainer[int]
     ordering_key: _containers.RepeatedScalarFieldContainer[str]
     deliver_at_us: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., deliver_at_us: _Optional[_Iterable[int]] = ...) -> None: ...
+    first_check_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., deliver_at_us: _Optional[_Iterable[int]] = ..., first_check_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Headers(_message.Message):
     __slots__ = ("values",)

@@ -1,9 +1,10 @@
 -- The batch: everything that one call of a broker writes.
 
 -- Stores halves and plain messages and applies outcomes, all in one transaction. A column of nulls may be given as
--- '{}'. p_decided_by: who decided each commit, and then each rollback: 1 the client, 2 a check, 3 a person. '{}': the
--- client all of them. p_end_group: the producer group that each commit, rollback and check must be of, in this order; null:
--- any; '{}': any for all. A transaction of another group counts as unknown.
+-- '{}'. p_half_first_check_ms: how long after now a half is first checked; 0: as its producer group says, else after
+-- p_first_check. p_decided_by: who decided each commit, and then each rollback: 1 the client, 2 a check, 3 a person.
+-- '{}': the client all of them. p_end_group: the producer group that each commit, rollback and check must be of, in
+-- this order; null: any; '{}': any for all. A transaction of another group counts as unknown.
 --
 -- Returns rows only for what is worth saying:
 --   end       queue, queue_offset   the queue reaches at least to before this offset (per queue that grew, or
@@ -39,7 +40,7 @@ create function txmsg.apply_batch(
     p_segment int, p_previous int, p_first_check interval,
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
     p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
-    p_half_ordering_key text[], p_half_deliver_at timestamptz[],
+    p_half_ordering_key text[], p_half_deliver_at timestamptz[], p_half_first_check_ms int[],
     p_commit uuid[], p_rollback uuid[], p_decided_by smallint[], p_check uuid[], p_end_group text[],
     p_plain_id uuid[], p_plain_n smallint[], p_plain_queue int[], p_plain_key text[],
     p_plain_tag text[], p_plain_headers bytea[], p_plain_body bytea[], p_plain_born_at timestamptz[],
@@ -202,12 +203,15 @@ begin
              order_seq, deliver_at)
         select u.id, u.n, u.queue, u.producer, u.key, u.tag, u.headers, u.body, u.born_at,
                case when u.n = 0
-                    then now() + coalesce(v_firsts[array_position(v_first_ids, u.producer)], p_first_check) end,
+                    then now() + coalesce(make_interval(secs => nullif(u.first_check_ms, 0) / 1000.0),
+                                          v_firsts[array_position(v_first_ids, u.producer)], p_first_check) end,
                u.ordering_key,
                case when u.ordering_key is not null then v_order_seq + u.place end, u.deliver_at
           from unnest(p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key, p_half_tag, p_half_headers,
-                      p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at) with ordinality
-               as u(id, n, queue, producer, key, tag, headers, body, born_at, ordering_key, deliver_at, place)
+                      p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at,
+                      p_half_first_check_ms) with ordinality
+               as u(id, n, queue, producer, key, tag, headers, body, born_at, ordering_key, deliver_at,
+                    first_check_ms, place)
          order by u.id, u.n, u.place  -- of a half that is there twice the first, so that one request keeps its order
         on conflict do nothing;
         get diagnostics v_count = row_count;
@@ -582,7 +586,7 @@ create procedure txmsg.write_batch(
     p_incarnation uuid, p_segment int, p_previous int, p_first_check interval,
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
     p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
-    p_half_ordering_key text[], p_half_deliver_at timestamptz[],
+    p_half_ordering_key text[], p_half_deliver_at timestamptz[], p_half_first_check_ms int[],
     p_commit uuid[], p_rollback uuid[], p_decided_by smallint[], p_check uuid[], p_end_group text[],
     p_plain_id uuid[], p_plain_n smallint[], p_plain_queue int[], p_plain_key text[],
     p_plain_tag text[], p_plain_headers bytea[], p_plain_body bytea[], p_plain_born_at timestamptz[],
@@ -599,6 +603,7 @@ begin
       from txmsg.apply_batch(
         p_segment, p_previous, p_first_check, p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key,
         p_half_tag, p_half_headers, p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at,
+        p_half_first_check_ms,
         p_commit, p_rollback, p_decided_by, p_check, p_end_group, p_plain_id, p_plain_n, p_plain_queue, p_plain_key,
         p_plain_tag, p_plain_headers, p_plain_body, p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at) r;
     -- A session reads changed settings between statements only: this one is what the wait begins with.
