@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -28,8 +27,8 @@ class TailerProcess(Restartable):
         if plant is not None:
             self.module = "tests.mirror.plant"
             self._command.insert(0, plant)
-        self._states: list[str] = []
-        self._changed = threading.Condition()
+        self.states: list[str] = []
+        """That it has said since it was started last."""
 
     def __enter__(self) -> Self:
         return self
@@ -50,7 +49,7 @@ class TailerProcess(Restartable):
         return self.is_started and self.child.returncode is None
 
     def launch(self) -> None:
-        self._states = []
+        self.states = []
         super().launch()
 
     def start(self) -> None:
@@ -59,18 +58,11 @@ class TailerProcess(Restartable):
         self.await_state("tailing")
 
     def on_line(self, line: str) -> None:
-        with self._changed:
-            self._states.append(json.loads(line)["state"])
-            self._changed.notify_all()
+        self.states.append(json.loads(line)["state"])
 
     def await_state(self, state: str) -> None:
         """Returns when it says so; fails with what it logged when it ends, or takes too long."""
-        deadline = time.monotonic() + _READY_S_MAX
-        with self._changed:
-            while state not in self._states:
-                assert self.is_running, f"the tailer ended:\n{self.said}"
-                assert time.monotonic() < deadline, f"the tailer is not {state}, but {self._states}:\n{self.said}"
-                self._changed.wait(_LOOK_S)
+        await_one(state, self)
 
     def stop(self) -> int:
         """SIGTERM: it ends in order, or this fails."""
@@ -91,3 +83,13 @@ class TailerProcess(Restartable):
         status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         [line] = [line for line in status if "VmHWM" in line]
         return int(line.split()[1]) / 1024
+
+
+def await_one(state: str, *tailers: TailerProcess) -> None:
+    """Returns when one of them says so; fails with what they logged when one ends, or it takes too long."""
+    deadline = time.monotonic() + _READY_S_MAX
+    while not any(state in tailer.states for tailer in tailers):
+        said = "\n".join(f"{tailer.states}:\n{tailer.said}" for tailer in tailers)
+        assert all(tailer.is_running for tailer in tailers), f"a tailer ended:\n{said}"
+        assert time.monotonic() < deadline, f"no tailer is {state}:\n{said}"
+        time.sleep(_LOOK_S)
