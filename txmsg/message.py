@@ -44,7 +44,9 @@ __all__ = [
     "TransactionState",
     "check_body_size",
     "check_name",
+    "check_tag",
     "is_name",
+    "is_tag",
     "message_id",
     "new_transaction_id",
     "new_transaction_id_bytes",
@@ -88,6 +90,9 @@ MESSAGES_PER_TRANSACTION_MAX = 1000
 
 _NAME = re.compile(rf"[A-Za-z0-9%_][A-Za-z0-9._%-]{{0,{NAME_SIZE_MAX - 1}}}\Z")
 _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9._%-]")
+_NOT_IN_TAG = r"|\x00-\x1f\x7f-\x9f\ud800-\udfff"
+_TAG = re.compile(rf"(?!\*\Z)[^\s{_NOT_IN_TAG}](?:[^{_NOT_IN_TAG}]{{0,{NAME_SIZE_MAX - 2}}}[^\s{_NOT_IN_TAG}])?\Z")
+_ODD_IN_TAG = re.compile(f"[{_NOT_IN_TAG}]")
 _DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -147,12 +152,12 @@ def parse_id(text: str) -> tuple[TransactionId, int | None]:
 
 
 def is_name(name: str) -> bool:
-    """Whether it can name a topic, group or tag."""
+    """Whether it can name a topic or group."""
     return _NAME.match(name) is not None
 
 
 def check_name(what: str, name: object) -> str:
-    """`name` if it can name a topic, group or tag; else InvalidName. `what` names it in the error."""
+    """`name` if it can name a topic or group; else InvalidName. `what` names it in the error."""
     if isinstance(name, str) and is_name(name):
         return name
     if not isinstance(name, str):
@@ -168,6 +173,31 @@ def check_name(what: str, name: object) -> str:
     raise InvalidName(
         f"{what} {shown(name)} is not a valid name: {why}; use 1 to {NAME_SIZE_MAX} of the characters "
         "A-Z a-z 0-9 . _ - %, beginning with a letter, a digit, _ or %"
+    )
+
+
+def is_tag(text: str) -> bool:
+    """Whether it can be a tag: a text that a tag expression can name."""
+    return _TAG.match(text) is not None
+
+
+def check_tag(tag: object) -> str:
+    """`tag` if it can be one; else InvalidName."""
+    if isinstance(tag, str) and is_tag(tag):
+        return tag
+    if not isinstance(tag, str):
+        why = f"it is of type {type(tag).__name__}, not str"
+    elif not tag:
+        why = "it is empty"
+    elif len(tag) > NAME_SIZE_MAX:
+        why = f"it has {len(tag)} characters"
+    elif odd := _ODD_IN_TAG.search(tag):
+        why = f"it holds {odd[0]!r}"
+    else:
+        why = "it stands for all tags" if tag == "*" else "it begins or ends with a blank"
+    raise InvalidName(
+        f"tag {shown(tag)} is not valid: {why}; use 1 to {NAME_SIZE_MAX} characters without |, control characters, and "
+        "blanks at the ends"
     )
 
 
@@ -224,7 +254,7 @@ class Message:
     """A message to be sent.
 
     topic: first-level class; body: the payload, opaque to txmsg; key: a business id to find it by;
-    tag: second-level class, for filtering; headers: text pairs for applications, of which a copy is kept.
+    tag: second-level class, any text, for filtering; headers: text pairs for applications, of which a copy is kept.
 
     ordering_key: messages of one topic and ordering key are delivered one at a time, in the order in which they were
     stored (of a transaction: its half messages). A transaction that is not decided yet holds back the later messages of
@@ -261,7 +291,7 @@ class Message:
             )
         check_body_size(self.body, self.topic, BODY_SIZE_BYTES_CEILING)
         if self.tag is not None:
-            check_name("tag", self.tag)
+            check_tag(self.tag)
         if self.key is not None:
             _check_key("key", self.key)
         if self.headers is not _NO_HEADERS:

@@ -36,10 +36,10 @@ def test_messages_of_both_worlds_are_one_as_the_other(
     [sent] = PYTHON.play("send", gateway.address, "orders", home=tmp_path)
     got: queue.Queue[ReceivedMessage] = queue.Queue()
     consumer = Consumer(broker.address, group="mail")
-    consumer.subscribe("orders", "new%20%E8%AE%A2%E5%8D%95")(got.put)
+    consumer.subscribe("orders", "paid || new 订单")(got.put)
     with consumer:
         message = got.get(timeout=_GOT_S_MAX)
-    assert (message.body, message.headers["region"]) == (b"hello", "eu")
+    assert (message.body, message.tag, message.headers["region"]) == (b"hello", "new 订单", "eu")
     assert message.key in {"order-1", "user-7"}  # the first one, of a client that keeps them in a set
     assert f"01{message.id_bytes.hex().upper()}" == sent["id"]
 

@@ -220,7 +220,7 @@ def subscriptions_of(consumer: Callable[[], Any]) -> Refused:
         "and": (
             lambda: consumer().subscribe("t", "a && b"),
             InvalidName,
-            "tag 'a && b' is not a valid name: it holds ' '",
+            "tag expression 'a && b': a message has one tag, so there is no `&&`; use ||",
         ),
         "no handler": (lambda: consumer().subscribe("t")(anything), MisuseError, "the handler of topic 't' is None"),
         "session without an inbox": (

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txmsg.errors import DuplicateId
-from txmsg.message import ReceivedMessage, is_name
+from txmsg.message import ReceivedMessage
 from txmsg.rocketmq.codec import delivered_message, message_of
 from txmsg.rocketmq.filters import wanted_of
-from txmsg.rocketmq.ids import Handle, id_of, plain_tag, quoted_tag, transaction_of_id, usual_id
+from txmsg.rocketmq.ids import Handle, id_of, transaction_of_id, usual_id
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.status import Refused, status_of
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -35,16 +35,27 @@ def _sent(kind: pb.MessageType = pb.NORMAL, body: bytes = b"{}", **properties: o
 _TAG_CHARACTERS = st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters="|")
 
 
-@given(st.text(_TAG_CHARACTERS, min_size=1, max_size=10).filter(str.strip))
-def test_any_tag_is_a_name_and_comes_back(tag: str) -> None:
-    assert is_name(quoted_tag(tag))
-    assert plain_tag(quoted_tag(tag)) == tag
+@given(st.text(_TAG_CHARACTERS, min_size=1, max_size=10).map(str.strip).filter(lambda tag: tag not in ("", "*")))
+def test_a_tag_of_any_characters_is_that_of_the_message(tag: str) -> None:
+    assert message_of(_sent(tag=tag), _NOW_US).tag == tag
 
 
 @given(st.lists(st.sampled_from(["paid", "new 订单", ".5", "-x", "50%"]), min_size=1, unique=True))
 def test_a_filter_wants_the_tags_that_it_names(tags: list[str]) -> None:
-    wanted = parse_tags(wanted_of(pb.FilterExpression(type=pb.TAG, expression=" || ".join(tags))).tags)
-    assert wanted.tags == frozenset(map(quoted_tag, tags))
+    wanted = wanted_of(pb.FilterExpression(type=pb.TAG, expression=" || ".join(tags) + "|| "))
+    assert parse_tags(wanted.tags).tags == frozenset(tags)
+
+
+@pytest.mark.parametrize("text", ["", " ", "*"])
+def test_a_filter_that_names_no_tag_wants_all(text: str) -> None:
+    assert wanted_of(pb.FilterExpression(type=pb.TAG, expression=text)).tags == "*"
+
+
+@pytest.mark.parametrize("text", ["||", "a | b", "a && b", "* || a"])
+def test_a_filter_that_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="tag expression") as refused:
+        wanted_of(pb.FilterExpression(type=pb.TAG, expression=text))
+    assert refused.value.code == pb.ILLEGAL_FILTER_EXPRESSION
 
 
 def test_a_filter_in_sql_sees_properties_tag_and_keys_and_says_what_is_wrong() -> None:
@@ -60,13 +71,6 @@ def test_a_filter_in_sql_sees_properties_tag_and_keys_and_says_what_is_wrong() -
     with pytest.raises(Refused, match="at character 5") as refused:
         wanted_of(pb.FilterExpression(type=pb.SQL, expression="a > 'x'"))
     assert refused.value.code == pb.ILLEGAL_FILTER_EXPRESSION
-
-
-@pytest.mark.parametrize("tag", ["", "  ", "a|b", "a\nb", "x" * 128, "订" * 15])
-def test_a_tag_that_cannot_be_stored_is_refused(tag: str) -> None:
-    with pytest.raises(Refused) as refused:
-        quoted_tag(tag)
-    assert refused.value.code == pb.ILLEGAL_MESSAGE_TAG
 
 
 @given(st.text(min_size=1, max_size=60))
@@ -200,6 +204,7 @@ _ZEROS = bytes(BODY_SIZE_BYTES_MAX)
         _sent(pb.FIFO, message_group="订 单"),
         _sent(keys=["k" * 512, "l" * 1000]),
         _sent(message_id="x" * 255),
+        _sent(tag="订" * 127),
         _with_properties({str(n): "x" for n in range(128)}),
         _with_properties({"a": "x" * (16 * 1024 - 6)}, tag="tag", keys=["k", "l"]),
         _with_properties({"": ""}),
@@ -243,6 +248,8 @@ def test_what_is_just_within_a_limit_is_taken(sent: pb.Message) -> None:
         (_with_properties({"CHECK_IMMUNITY_TIME_IN_SECONDS": "3601"}, kind=pb.TRANSACTION), pb.BAD_REQUEST, "3601 s"),
         (_with_properties({"CHECK_IMMUNITY_TIME_IN_SECONDS": "9" * 400}, kind=pb.TRANSACTION), pb.BAD_REQUEST, "inf"),
         (_sent(tag=" "), pb.ILLEGAL_MESSAGE_TAG, "tag"),
+        (_sent(tag="paid "), pb.ILLEGAL_MESSAGE_TAG, "tag"),
+        (_sent(tag="*"), pb.ILLEGAL_MESSAGE_TAG, "tag"),
         (_sent(tag="a|b"), pb.ILLEGAL_MESSAGE_TAG, "tag"),
         (_sent(tag="a\x7f"), pb.ILLEGAL_MESSAGE_TAG, "tag"),
         (_sent(tag="t" * 128), pb.ILLEGAL_MESSAGE_TAG, "tag"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from txmsg.errors import InvalidName
+from txmsg.message import is_tag
 from txmsg.wire.tags import ALL_TAGS, TagExpression, parse_tags, wants_of
 
 
@@ -25,11 +28,20 @@ def test_alternatives_match_each_and_nothing_else(text: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["a ||", "|| a", "a || || b", "a | b", "a b", "a || *", "é"])
+@pytest.mark.parametrize("text", ["a ||", "|| a", "a || || b", "a | b", "a && b", "a || *", "a\0", "x" * 128])
 def test_malformed_expression_is_refused_with_the_text(text: str) -> None:
     with pytest.raises(InvalidName) as caught:
         parse_tags(text)
     assert "tag" in str(caught.value)
+
+
+@given(st.lists(st.text(min_size=1, max_size=8).filter(is_tag), min_size=1, max_size=3))
+def test_an_expression_of_any_tags_matches_each(tags: list[str]) -> None:
+    if any("&&" in tag for tag in tags):
+        return
+    expression = parse_tags(" || ".join(tags))
+    assert all(map(expression.matches, tags))
+    assert parse_tags(str(expression)) == expression
 
 
 def test_union_is_what_at_least_one_wants() -> None:

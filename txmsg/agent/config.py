@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from txmsg.agent.records import Cutter
 from txmsg.errors import MisuseError, TxmsgError, shown
-from txmsg.message import NAME_SIZE_MAX, QUEUES_MAX, check_name
+from txmsg.message import NAME_SIZE_MAX, QUEUES_MAX, check_name, check_tag
 from txmsg.metaq.spool import SIZE_BYTES_MAX, SIZE_BYTES_MIN
 from txmsg.settings.catalogue import COUNT_MAX, REQUIRED, Kind, Setting, check_settings, required, setting, settings_of
 from txmsg.settings.common import (
@@ -97,7 +97,7 @@ class SourceConfig:
         check_settings(self)
         check_name("topic", self.topic)
         if self.tag:
-            check_name("tag", self.tag)
+            check_tag(self.tag)
         for path in self.paths:
             if not path.startswith("/"):
                 raise MisuseError(f"paths: {shown(path)} is not absolute: begin it with /")

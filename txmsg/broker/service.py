@@ -46,9 +46,9 @@ from txmsg.message import (
     TransactionId,
     check_body_size,
     check_delay,
-    check_name,
+    check_tag,
     datetime_of_us,
-    is_name,
+    is_tag,
     now_us,
 )
 from txmsg.message_types import ANY_TYPE, type_of_message
@@ -288,7 +288,7 @@ def _all_valid_but_headers(batch: Columns, body_size_bytes_max: int) -> bool:
         and min(batch.born_at_us, default=0) >= 0
         and max(batch.born_at_us, default=0) <= _BORN_AT_US_MAX
         and max(batch.n, default=0) < MESSAGES_PER_TRANSACTION_MAX
-        and all(is_name(tag) for tag in {*batch.tag} if tag)
+        and all(is_tag(tag) for tag in {*batch.tag} if tag)
         and max(map(len, batch.key or _NO_TEXT), default=0) <= KEY_SIZE_BYTES_MAX // 4
         and "\0" not in "".join(batch.key)
         and max(map(len, batch.ordering_key or _NO_TEXT), default=0) <= KEY_SIZE_BYTES_MAX // 4
@@ -313,7 +313,7 @@ def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_ma
                 raise InvalidMessage(f"headers of {len(batch.headers[row])} bytes are too large")
             deliver_at_us = batch.deliver_at_us[row] if batch.deliver_at_us else 0
             if batch.tag and batch.tag[row]:
-                check_name("tag", batch.tag[row])
+                check_tag(batch.tag[row])
             check_body_size(batch.body[row], topic, body_size_bytes_max)
             headers = unpack_headers(batch.headers[row] if batch.headers else b"")
             if SEALED_HEADER in headers:

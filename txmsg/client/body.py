@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txmsg.errors import InvalidMessage, MisuseError, shown
-from txmsg.message import Message, check_name
+from txmsg.message import Message, check_name, check_tag
 from txmsg.typed.text import NOT_JSON, json_of, key_of, named, why_not_json
 from txmsg.typed.topic import Topic
 
@@ -49,7 +49,7 @@ class MessagePlan:
                 "returns the body as bytes, a Message, or several"
             )
         if self.tag is not None:
-            check_name("tag", self.tag)
+            check_tag(self.tag)
         for what, key in (("key", self.key), ("ordering_key", self.ordering_key)):
             if key is not None and not callable(key) and key not in self._names():
                 raise MisuseError(

@@ -11,8 +11,8 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from txmsg.errors import InvalidName
-from txmsg.message import DELAY_MAX, Message, ReceivedMessage, check_name, datetime_of_us
-from txmsg.rocketmq.ids import ID_HEADER, Handle, id_of, plain_tag, quoted_tag, transaction_of_id, usual_id
+from txmsg.message import DELAY_MAX, Message, ReceivedMessage, check_name, check_tag, datetime_of_us
+from txmsg.rocketmq.ids import ID_HEADER, Handle, id_of, transaction_of_id, usual_id
 from txmsg.rocketmq.limits import (
     BODY_SIZE_BYTES_MAX,
     FIRST_CHECK_S_MAX,
@@ -83,12 +83,19 @@ def message_of(sent: pb.Message, now_us: int) -> Message:
         topic_of(sent.topic),
         _body_of(sent),
         key=keys[0] if keys else None,
-        tag=quoted_tag(properties.tag) if properties.tag else None,
+        tag=_tag_of(properties),
         headers=_headers_of(sent, keys),
         ordering_key=group,
         deliver_at=deliver_at,
         first_check_after=_first_check_after(sent) if properties.message_type == pb.TRANSACTION else None,
     )
+
+
+def _tag_of(properties: pb.SystemProperties) -> str | None:
+    try:
+        return check_tag(properties.tag) if properties.tag else None
+    except InvalidName as exc:
+        raise Refused(pb.ILLEGAL_MESSAGE_TAG, str(exc)) from None
 
 
 def _first_check_after(sent: pb.Message) -> timedelta | None:
@@ -214,7 +221,7 @@ def delivered_message(message: ReceivedMessage, handle: Handle | None, invisible
         delivery_attempt=message.attempt,
     )
     if message.tag is not None:
-        properties.tag = plain_tag(message.tag)
+        properties.tag = message.tag
     if message.ordering_key is not None:
         properties.message_group = message.ordering_key
     if TRACE_HEADER in headers:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from txmsg.errors import InvalidName
 from txmsg.message import ReceivedMessage
 from txmsg.rocketmq.codec import keys_of, properties_of
-from txmsg.rocketmq.ids import plain_tag, quoted_tag
 from txmsg.rocketmq.sql92 import Filter, FilterSyntaxError, parse_filter
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
-
-ALL_TAGS = "*"
+from txmsg.wire.tags import parse_tags
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """tags: as brokers have them. sql: None for all messages with these tags."""
 
-    tags: str = ALL_TAGS
+    tags: str = "*"
     sql: Filter | None = None
 
     def takes(self, message: ReceivedMessage) -> bool:
@@ -41,16 +40,18 @@ def wanted_of(expression: pb.FilterExpression) -> Wanted:
             return Wanted(sql=parse_filter(text))
         except FilterSyntaxError as exc:
             raise Refused(pb.ILLEGAL_FILTER_EXPRESSION, f"SQL filter: {exc}") from None
-    if text in ("", ALL_TAGS):
-        return ALL
-    return Wanted(tags=" || ".join(quoted_tag(tag.strip()) for tag in text.split("||")))
+    tags = [tag for tag in text.split("||") if tag.strip()]  # RocketMQ passes over what is empty
+    try:
+        return Wanted(tags=str(parse_tags(" || ".join(tags) or text)))
+    except InvalidName as exc:
+        raise Refused(pb.ILLEGAL_FILTER_EXPRESSION, str(exc)) from None
 
 
 def _properties_of(message: ReceivedMessage) -> dict[str, str]:
     """Those that consumers see, and TAGS and KEYS, which RocketMQ keeps among them."""
     properties = properties_of(message)
     if message.tag is not None:
-        properties["TAGS"] = plain_tag(message.tag)
+        properties["TAGS"] = message.tag
     if keys := keys_of(message):
         properties["KEYS"] = " ".join(keys)
     return properties

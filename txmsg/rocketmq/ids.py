@@ -1,15 +1,13 @@
-"""Texts that RocketMQ's clients carry: message ids, tags, receipt handles. Pure."""
+"""Texts that RocketMQ's clients carry: message ids and receipt handles. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from typing import NamedTuple, Self
-from urllib.parse import quote_from_bytes, unquote
 
 from txmsg.errors import shown
-from txmsg.message import NAME_SIZE_MAX, ReceivedMessage
-from txmsg.rocketmq.limits import has_control
+from txmsg.message import ReceivedMessage
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2 import Receipt
@@ -45,26 +43,6 @@ def id_of(message: ReceivedMessage) -> str:
     if given := message.headers.get(ID_HEADER):
         return given
     return message.id if message.n else usual_id(message.id_bytes)
-
-
-def quoted_tag(tag: str) -> str:
-    """A tag of any characters as one of txmsg: all but letters, digits and . _ - become %XX. Raises Refused."""
-    quoted = quote_from_bytes(tag.encode(), safe="").replace("~", "%7E")
-    if quoted[:1] in (".", "-"):
-        quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
-    if not tag.strip() or "|" in tag or has_control(tag) or len(quoted) > NAME_SIZE_MAX:
-        raise Refused(
-            pb.ILLEGAL_MESSAGE_TAG,
-            f"tag {shown(tag)} cannot be stored: use other characters than |, control characters and blanks only, and "
-            f"at most {NAME_SIZE_MAX}, with those that are no letters, digits, or one of . _ - counted as three per "
-            "byte of UTF-8",
-        )
-    return quoted
-
-
-def plain_tag(tag: str) -> str:
-    """The inverse of `quoted_tag`."""
-    return unquote(tag)
 
 
 class Handle(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from txmsg.errors import InvalidMessage, InvalidName, shown
-from txmsg.message import check_name
+from txmsg.message import check_tag
 
 __all__ = ["ALL_TAGS", "SUBSCRIPTIONS_LENGTH_MAX", "TagExpression", "parse_tags", "wants_of"]
 
@@ -63,7 +63,9 @@ def parse_tags(text: str) -> TagExpression:
         raise InvalidName(f"tag expression {shown(text)} has nothing beside a `||`: write it as in `signup || import`")
     if any("|" in name for name in names):
         raise InvalidName(f"tag expression {shown(text)}: tags are joined by ||, as in `signup || import`")
-    return TagExpression(frozenset(check_name("tag", name) for name in names))
+    if any("&&" in name for name in names):
+        raise InvalidName(f"tag expression {shown(text)}: a message has one tag, so there is no `&&`; use ||")
+    return TagExpression(frozenset(map(check_tag, names)))
 
 
 @lru_cache(maxsize=512)
