@@ -134,11 +134,15 @@ def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
     sql = pb.FilterExpression(type=pb.SQL, expression="a > ")
     for fields, code in (
         ({"filter_expression": sql}, pb.ILLEGAL_FILTER_EXPRESSION),
-        ({"invisible_duration": Duration(seconds=1)}, pb.ILLEGAL_INVISIBLE_TIME),
         ({"filter_expression": pb.FilterExpression(expression="none")}, pb.MESSAGE_NOT_FOUND),
     ):
         [said] = calls.receive(0, **fields)
         assert said.status.code == code
+    for invisible_ms, text in ((9_999, "too small: 9.999 s"), (43_200_001, "too large: 43200.001 s")):
+        invisible = Duration(seconds=invisible_ms // 1000, nanos=invisible_ms % 1000 * 1_000_000)
+        [said] = calls.receive(0, invisible_duration=invisible)
+        assert said.status.code == pb.ILLEGAL_INVISIBLE_TIME
+        assert text in said.status.message
     assert calls.acknowledge("of another server") == pb.INVALID_RECEIPT_HANDLE
     assert calls.acknowledge("1.1.1.1s@nowhere:7700") == pb.INVALID_RECEIPT_HANDLE
     for id_ in ("", " ", usual_id(bytes(15) + b"x")):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txmsg.errors import DuplicateId
-from txmsg.message import ReceivedMessage
+from txmsg.message import ReceivedMessage, datetime_of_us
 from txmsg.rocketmq.codec import delivered_message, message_of
 from txmsg.rocketmq.filters import wanted_of
 from txmsg.rocketmq.ids import Handle, id_of, transaction_of_id, usual_id
@@ -137,6 +137,17 @@ def test_a_half_shows_its_transaction_to_consumers_and_checkers() -> None:
     made = message_of(_sent(pb.TRANSACTION), _NOW_US)
     received = ReceivedMessage("orders", made.body, headers=made.headers, id_bytes=bytes(range(16)))
     assert dict(delivered_message(received, None, 0).user_properties) == {"__transactionId__": _ID}
+
+
+def test_a_delayed_message_shows_consumers_when_its_sender_wanted_it() -> None:
+    sent = _delivered_at(_NOW_US // 1_000_000 + 60)
+    sent.system_properties.delivery_timestamp.nanos = 123_456_000
+    made = message_of(sent, _NOW_US)
+    assert made.deliver_at == datetime_of_us(_NOW_US + 60_123_456)
+    back = delivered_message(ReceivedMessage("orders", made.body, headers=made.headers), None, 0)
+    assert not back.user_properties
+    assert back.system_properties.message_type == pb.DELAY
+    assert back.system_properties.delivery_timestamp == sent.system_properties.delivery_timestamp
 
 
 def test_a_key_with_blanks_is_several_and_an_empty_text_is_none() -> None:
@@ -298,7 +309,9 @@ def test_a_half_says_when_it_is_first_checked_by_its_field_or_by_a_property(
     assert message_of(sent, _NOW_US).first_check_after == after
 
 
-def test_a_header_of_txmsg_that_is_no_priority_harms_no_delivery() -> None:
-    message = ReceivedMessage("orders", b"x", headers={"rocketmq.priority": "9" * 20, "rocketmq.keys": "a"})
+def test_headers_of_txmsg_that_no_gateway_wrote_harm_no_delivery() -> None:
+    forged = {"rocketmq.priority": "9" * 20, "rocketmq.deliver-at": "9" * 17, "rocketmq.keys": "a"}
+    message = ReceivedMessage("orders", b"x", headers=forged)
     back = delivered_message(message, None, 0)
     assert not back.system_properties.HasField("priority")
+    assert not back.system_properties.HasField("delivery_timestamp")

@@ -397,9 +397,11 @@ def _invisible_s(request: pb.ReceiveMessageRequest) -> float:
         return RENEWED_S
     invisible_s = _seconds(request.invisible_duration)
     if not INVISIBLE_S[0] <= invisible_s <= INVISIBLE_S[1]:
+        how = "small" if invisible_s < INVISIBLE_S[0] else "large"  # in RocketMQ's words, which people look for
         raise Refused(
             pb.ILLEGAL_INVISIBLE_TIME,
-            f"an invisible duration of {invisible_s:g} s: {INVISIBLE_S[0]:g} s to {INVISIBLE_S[1]:g} s are allowed",
+            f"the invisibleTime is too {how}: {invisible_s} s, where {INVISIBLE_S[0]:g} s to {INVISIBLE_S[1]:g} s are "
+            "allowed",
         )
     return invisible_s
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -28,6 +28,8 @@ KEYS_HEADER: Final = f"{OWN_HEADERS}keys"
 BORN_HOST_HEADER: Final = f"{OWN_HEADERS}born-host"
 TRACE_HEADER: Final = f"{OWN_HEADERS}trace-context"
 PRIORITY_HEADER: Final = f"{OWN_HEADERS}priority"
+DELIVERY_HEADER: Final = f"{OWN_HEADERS}deliver-at"
+"""When the sender wanted it delivered, in microseconds since 1970."""
 TRANSACTION_HEADER: Final = f"{OWN_HEADERS}transaction"
 """Of a message that was a half: "1"."""
 
@@ -47,6 +49,8 @@ _GZIP_WINDOW: Final = 31
 _GZIP_MEMBERS_MAX: Final = 64
 """Each costs a copy of what follows it; who zips a body makes one."""
 _INT32_MAX: Final = 2**31 - 1
+_TIME_DIGITS_MAX: Final = 16
+"""Of microseconds since 1970, for some centuries."""
 
 
 def topic_of(resource: pb.Resource) -> str:
@@ -76,17 +80,17 @@ def message_of(sent: pb.Message, now_us: int) -> Message:
     """What is to be stored. Raises Refused, with RocketMQ's code, and InvalidMessage."""
     properties = sent.system_properties
     group = properties.message_group or None  # the empty text is none, as in RocketMQ; so are those below
-    deliver_at = _deliver_at(properties, now_us)
-    _check_type(properties.message_type, group, deliver_at)
+    deliver_at_us = _deliver_at_us(properties, now_us)
+    _check_type(properties.message_type, group, deliver_at_us)
     keys = words_of_keys(properties.keys)
     return Message(
         topic_of(sent.topic),
         _body_of(sent),
         key=keys[0] if keys else None,
         tag=_tag_of(properties),
-        headers=_headers_of(sent, keys),
+        headers=_headers_of(sent, keys, deliver_at_us),
         ordering_key=group,
-        deliver_at=deliver_at,
+        deliver_at=None if deliver_at_us is None else datetime_of_us(deliver_at_us),
         first_check_after=_first_check_after(sent) if properties.message_type == pb.TRANSACTION else None,
     )
 
@@ -118,7 +122,7 @@ def _first_check_after(sent: pb.Message) -> timedelta | None:
     return timedelta(seconds=after_s)
 
 
-def _check_type(kind: pb.MessageType, group: str | None, deliver_at: datetime | None) -> None:
+def _check_type(kind: pb.MessageType, group: str | None, deliver_at_us: int | None) -> None:
     if kind not in (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION):
         raise Refused(
             pb.UNSUPPORTED, f"messages of type {kind} are not supported: send NORMAL, FIFO, DELAY or TRANSACTION"
@@ -127,7 +131,7 @@ def _check_type(kind: pb.MessageType, group: str | None, deliver_at: datetime | 
         raise Refused(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a message has a message group if, and only if, its type is FIFO"
         )
-    if (kind == pb.DELAY) != (deliver_at is not None):
+    if (kind == pb.DELAY) != (deliver_at_us is not None):
         raise Refused(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             "a message has a delivery timestamp if, and only if, its type is DELAY",
@@ -136,7 +140,7 @@ def _check_type(kind: pb.MessageType, group: str | None, deliver_at: datetime | 
         check_group(group)
 
 
-def _deliver_at(properties: pb.SystemProperties, now_us: int) -> datetime | None:
+def _deliver_at_us(properties: pb.SystemProperties, now_us: int) -> int | None:
     if not properties.HasField("delivery_timestamp"):
         return None
     seconds = properties.delivery_timestamp.seconds  # of any client: do not trust Timestamp's own range
@@ -147,7 +151,7 @@ def _deliver_at(properties: pb.SystemProperties, now_us: int) -> datetime | None
             f"a delivery timestamp of {seconds} seconds since 1970 is none of the next {DELAY_MAX.days} days: are "
             "these milliseconds?",
         )
-    return datetime_of_us(at_us)
+    return at_us
 
 
 def _body_of(sent: pb.Message) -> bytes:
@@ -187,7 +191,7 @@ def _unzipped(body: bytes) -> bytes:
     raise Refused(pb.MESSAGE_CORRUPTED, f"the body is GZIP of more than {_GZIP_MEMBERS_MAX} parts: zip it as one")
 
 
-def _headers_of(sent: pb.Message, keys: Sequence[str]) -> dict[str, str]:
+def _headers_of(sent: pb.Message, keys: Sequence[str], deliver_at_us: int | None) -> dict[str, str]:
     properties = sent.system_properties
     headers = dict(sent.user_properties)
     check_properties(headers, properties.tag, keys)
@@ -203,6 +207,8 @@ def _headers_of(sent: pb.Message, keys: Sequence[str]) -> dict[str, str]:
         headers[TRACE_HEADER] = properties.trace_context
     if properties.HasField("priority"):
         headers[PRIORITY_HEADER] = str(properties.priority)
+    if deliver_at_us is not None:
+        headers[DELIVERY_HEADER] = str(deliver_at_us)
     return headers
 
 
@@ -228,6 +234,9 @@ def delivered_message(message: ReceivedMessage, handle: Handle | None, invisible
         properties.trace_context = headers[TRACE_HEADER]
     if (priority := headers.get(PRIORITY_HEADER, "")).isdecimal() and len(priority) < len(str(_INT32_MAX)):
         properties.priority = int(priority)
+    if (deliver_at_us := headers.get(DELIVERY_HEADER, "")).isdecimal() and len(deliver_at_us) <= _TIME_DIGITS_MAX:
+        properties.message_type = pb.DELAY
+        properties.delivery_timestamp.CopyFrom(_timestamp(int(deliver_at_us)))
     if handle is not None:
         properties.receipt_handle = str(handle)
         properties.queue_id = message.queue or 0
