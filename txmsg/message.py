@@ -211,20 +211,32 @@ def check_body_size(body: bytes, topic: str, size_bytes_max: int) -> None:
         )
 
 
-def _check_text(what: str, text: object, error: type[InvalidMessage]) -> str:
-    """`text` if PostgreSQL and the wire can carry it; else `error`."""
+def _check_text(what: str, text: object, error: type[InvalidMessage], *, of: str | None = None) -> str:
+    """`text` if PostgreSQL and the wire can carry it; else `error`. of: the header whose value it is.
+
+    Who it belongs to is put into words only for an error: each header of each message comes by here.
+    """
     if not isinstance(text, str):
-        raise InvalidMessage(f"{what} must be str, not {type(text).__name__} ({shown(text)}): make a text of it first")
+        raise InvalidMessage(
+            f"{_with_name(what, of)} must be str, not {type(text).__name__} ({shown(text)}): make a text of it first"
+        )
     if "\0" in text:
-        raise error(f"{what} {shown(text)} contains a NUL character, which ends text in many programs: remove it")
+        raise error(
+            f"{_with_name(what, of)} {shown(text)} contains a NUL character, which ends text in many programs: "
+            "remove it"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as exc:
         raise error(
-            f"{what} {shown(text)} contains a lone surrogate at position {exc.start}, which is not valid Unicode: "
-            "decode the text with its own encoding, without errors='surrogateescape'"
+            f"{_with_name(what, of)} {shown(text)} contains a lone surrogate at position {exc.start}, which is not "
+            "valid Unicode: decode the text with its own encoding, without errors='surrogateescape'"
         ) from exc
     return text
+
+
+def _with_name(what: str, name: str | None) -> str:
+    return what if name is None else f"{what} {shown(name)}"
 
 
 def _check_key(what: str, key: object) -> None:
@@ -355,7 +367,7 @@ class Message:
         size_bytes = 0
         for name, value in headers.items():
             size_bytes += len(_check_text("header name", name, InvalidMessage).encode())
-            size_bytes += len(_check_text(f"header {shown(name)}", value, InvalidMessage).encode())
+            size_bytes += len(_check_text("header", value, InvalidMessage, of=name).encode())
         if size_bytes > HEADERS_SIZE_BYTES_MAX:
             raise MessageTooLarge(
                 f"headers are {size_bytes} bytes long: at most {HEADERS_SIZE_BYTES_MAX} are allowed; put more into "

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import CoroutineType
 from typing import Any, cast
 
 import grpc
 import pytest
 
 from tests.rocketmq.test_guarded import Place
-from txmsg.rocketmq import server
+from txmsg.rocketmq import requests, server
 from txmsg.rocketmq.api import SERVICE, Api
 from txmsg.rocketmq.door import Call, Caller, Door
 from txmsg.rocketmq.receivers import Receivers
@@ -59,6 +60,55 @@ def test_of_too_many_fields_only_the_first_are_looked_at() -> None:
     assert read_request(pb.HeartbeatRequest, fields)
     with pytest.raises(Refused, match="more than 128"):
         read_request(pb.HeartbeatRequest, numbers)
+
+
+def test_a_request_too_short_for_too_many_parts_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That costs more than to parse it."""
+    looked_at: list[bytes] = []
+    monkeypatch.setattr(requests, "_check_parts", looked_at.append)
+    longest = b"\n\0" * PARTS_MAX
+    assert len(read_request(pb.SendMessageRequest, longest).messages) == PARTS_MAX
+    assert not looked_at
+    read_request(pb.SendMessageRequest, longest + b"\n\0")
+    assert looked_at == [longest + b"\n\0"]
+
+
+async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own() -> None:
+    sent: list[bytes] = []
+
+    class Sending:
+        async def send(self, transaction_id: bytes, *_: object, **__: object) -> None:
+            sent.append(transaction_id)
+
+    class Noting:
+        def has_sent(self, *_: object, **__: object) -> None:
+            """Nobody is connected."""
+
+    def request(*numbers: int) -> pb.SendMessageRequest:
+        messages = [pb.Message(topic=pb.Resource(name="t"), body=b"x") for _ in numbers]
+        for message, number in zip(messages, numbers, strict=True):
+            message.system_properties.message_id = f"01{number:032X}"
+            message.system_properties.message_type = pb.NORMAL
+        return pb.SendMessageRequest(messages=messages)
+
+    none = cast(Any, None)
+    api = Api(cast(Any, Sending()), none, cast(Any, Noting()), none, none)
+    loop = asyncio.get_running_loop()
+    made: list[str] = []
+
+    def make(loop: asyncio.AbstractEventLoop, work: CoroutineType[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:
+        made.append(work.cr_code.co_name)
+        return asyncio.Task(work, loop=loop, **named)
+
+    before = loop.get_task_factory()
+    loop.set_task_factory(cast(Any, make))
+    try:
+        one, several = await api.send(request(1), "client"), await api.send(request(2, 3), "client")
+    finally:
+        loop.set_task_factory(before)
+    assert [one.status.code, several.status.code] == [pb.OK, pb.OK]
+    assert sent == [number.to_bytes(16) for number in (1, 2, 3)]
+    assert made == ["_send", "_send"]
 
 
 @asynccontextmanager

@@ -124,3 +124,15 @@ def test_headers_changed_by_their_owner_later_do_not_change_the_message() -> Non
     assert message.headers == {"n": "1"}
     with pytest.raises(TypeError):
         message.headers["n"] = "2"  # type: ignore[index]
+
+
+def test_headers_that_are_right_are_not_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes longer than all else of a message: each header of each message would pay for it."""
+    monkeypatch.setattr("txmsg.message.shown", _worded)
+    assert Message("t", b"x", headers={"n": "1"}).headers == {"n": "1"}
+    with pytest.raises(AssertionError, match="put into words: 'n'"):
+        Message("t", b"x", headers={"n": "\0"})
+
+
+def _worded(value: object) -> str:
+    raise AssertionError(f"put into words: {value!r}")

@@ -257,7 +257,10 @@ class Api:
     async def send(self, request: pb.SendMessageRequest, client_id: str) -> pb.SendMessageResponse:
         if not request.messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "there is no message to send")
-        entries = await asyncio.gather(*(self._send(message, client_id) for message in request.messages))
+        if len(request.messages) == 1:  # as all official clients send: no task of its own for it
+            entries = [await self._send(request.messages[0], client_id)]
+        else:
+            entries = await asyncio.gather(*(self._send(message, client_id) for message in request.messages))
         statuses = {entry.status.code: entry.status for entry in entries}
         status = next(iter(statuses.values())) if len(statuses) == 1 else pb.Status(code=pb.MULTIPLE_RESULTS)
         return pb.SendMessageResponse(status=status, entries=entries)

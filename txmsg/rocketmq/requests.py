@@ -20,6 +20,8 @@ SMALL_SIZE_BYTES_MAX: Final = 256 * 1024
 """Of any other request, and of a frame of a Telemetry stream."""
 PARTS_MAX: Final = 128
 """Messages or entries of a request."""
+_PART_SIZE_BYTES_MIN: Final = 2
+"""A tag, and a length or a number: a request that is too short for too many parts is not looked at."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
@@ -33,7 +35,8 @@ def read_request(kind: type[RequestT], raw: bytes) -> RequestT:
     if len(raw) > size_bytes_max:
         raise Refused(pb.BAD_REQUEST, f"a request of {len(raw)} bytes: at most {size_bytes_max} are allowed")
     try:
-        _check_parts(raw)
+        if len(raw) > PARTS_MAX * _PART_SIZE_BYTES_MIN:
+            _check_parts(raw)
         return kind.FromString(raw)
     except (DecodeError, IndexError):
         raise Refused(pb.BAD_REQUEST, f"the request is not a {kind.__name__} of RocketMQ 5: use its clients") from None
