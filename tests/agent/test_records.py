@@ -64,6 +64,15 @@ def test_a_record_that_is_too_long_is_cut_alike_whether_it_has_come_whole_or_not
     assert list(begun.ends) == list(whole.ends)[:2] == [10, 20]
 
 
+@pytest.mark.parametrize(("record_start", "line_end"), [("", b"\r\n"), ("[a-z]", b"\n"), ("[a-z]", b"\r\n")])
+def test_the_line_end_of_a_record_that_is_cut_is_no_piece_of_it(record_start: str, line_end: bytes) -> None:
+    """Wherever the block ends: before, within or after it."""
+    cutter = Cutter(record_start=record_start, record_size_bytes_max=10)
+    data = b"x" * 20 + line_end + b"y" * 20 + line_end
+    for block_size in range(13, 50):
+        assert [body for _, body in _all(cutter, data, block_size)] == [b"x" * 10] * 2 + [b"y" * 10] * 2, block_size
+
+
 def test_invalid_bytes_of_an_encoding_are_replaced() -> None:
     assert list(Cutter(encoding="utf-8").cut(b"\xff\xc3\xa9\n", is_end=False).bodies) == [
         "\N{REPLACEMENT CHARACTER}é".encode()

@@ -67,18 +67,25 @@ class Cutter:
             if is_end and data:
                 ends.append(len(data))
             bodies = [data[a:b].removesuffix(b"\n") for a, b in zip([0, *ends], ends, strict=False)]
-        rest = data[ends[-1] if ends else 0 :]
+        begin = ends[-1] if ends else 0
         if b"\r\n" in data:
             bodies = [body.removesuffix(b"\r") for body in bodies]
-        if len(rest) > self._size_bytes_max or max(map(len, bodies), default=0) > self._size_bytes_max:
-            bodies, ends = self._in_pieces(bodies, ends, rest)
+        if len(data) - begin > self._size_bytes_max or max(map(len, bodies), default=0) > self._size_bytes_max:
+            # Of a line that is not whole it is not known whether it begins a record.
+            known = whole if self._start is not None and whole > begin else len(data)
+            long, rest = (bodies, ends), data[begin:known]
+            bodies, ends = self._in_pieces(*long, rest)
+            if not ends and self._start is not None and self._start.match(data, known):
+                bodies, ends = [_without_line_end(rest)], [known]
+            elif not ends:
+                bodies, ends = self._in_pieces(*long, data[begin:])
         return Records(self._as_text(bodies), ends)
 
     def _in_pieces(self, bodies: Sequence[bytes], ends: Sequence[int], rest: bytes) -> tuple[list[bytes], list[int]]:
         """The same, whether a long record has come whole or not: ids of pieces must not depend on it."""
         size, begin = self._size_bytes_max, 0
         pieces, piece_ends = list[bytes](), list[int]()
-        for body, end in [*zip(bodies, ends, strict=True), (rest, 0)]:
+        for body, end in [*zip(bodies, ends, strict=True), (_without_line_end(rest), 0)]:
             at = 0
             while len(body) - at > size:
                 pieces.append(body[at : at + size])
@@ -94,6 +101,10 @@ class Cutter:
         if not self._encoding:
             return bodies
         return [body.decode(self._encoding, "replace").encode() for body in bodies]
+
+
+def _without_line_end(data: bytes) -> bytes:
+    return data.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _one_more(size: int) -> int:
