@@ -22,9 +22,11 @@ from typing import Protocol
 from zlib import crc32
 
 import hypothesis
+import hypothesis.internal.conjecture.providers
 import psutil
 import psycopg
 import pytest
+from hypothesis.internal.constants_ast import Constants
 from psycopg import sql
 from sqlalchemy.engine import make_url
 from xdist.remote import Producer
@@ -139,6 +141,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     is_random = config.getoption("--seed") == "random"
     hypothesis.settings.load_profile("new in every run" if is_random else "the same in every run")
+    if not is_random:
+        # It draws constants of modules that are imported by then, too: which these are is told by what ran before.
+        none = Constants()
+        hypothesis.internal.conjecture.providers._get_local_constants = lambda: none
     is_main_process = "PYTEST_XDIST_WORKER" not in os.environ
     if is_main_process and config.getoption("--require-tools"):
         from tests.tools import missing
