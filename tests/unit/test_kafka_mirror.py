@@ -209,10 +209,11 @@ class Deaf:
         return dict.fromkeys(queues, self._bounds) if self._bounds is not None else {}
 
 
-def sink_of(kafka: Deaf, note: Note | None, last: Read) -> KafkaSink:
+def sink_of(kafka: Deaf, note: Note | None, last: Read, timeout_s: float = 60.0) -> KafkaSink:
     sink = object.__new__(KafkaSink)
     fake: Any = kafka
-    sink.name, sink._wanted, sink._clients = "kafka://h:1", {}, Clients(parse_address("kafka://h:1"), {}, timeout_s=0.2)
+    sink.name, sink._wanted = "kafka://h:1", {}
+    sink._clients = Clients(parse_address("kafka://h:1"), {}, timeout_s=timeout_s)
     sink._topics = sink._positions = fake
     sink._probe = cast("Any", SimpleNamespace(last=lambda bounds: dict.fromkeys(bounds, last)))
     notes = lambda places: {} if note is None else dict.fromkeys(places, note)  # noqa: E731
@@ -234,7 +235,8 @@ def test_a_node_that_has_not_heard_of_what_was_mirrored_is_asked_again(before: B
 def test_what_was_noted_and_is_never_heard_of_stops_its_queue(bounds: Bounds | None) -> None:
     [last] = produced([written("trade", 0, 6)])
     kafka = Deaf(hears_of=bounds, before=bounds)
-    [tail] = sink_of(kafka, Note(9, _note_of(7, row_of_table(written("trade", 0, 6)))), last).tails([("trade", 0)])
+    note = Note(9, _note_of(7, row_of_table(written("trade", 0, 6))))
+    [tail] = sink_of(kafka, note, last, timeout_s=0.2).tails([("trade", 0)])
     with pytest.raises(CorruptLog, match=r"nothing from offset 0 on, but 6 was committed.*--group txmsg-mirror"):
         raise cast("CorruptLog", tail)
 
@@ -278,7 +280,7 @@ def test_a_record_that_cannot_be_made_leaves_the_writer_as_it_was(servers: str) 
         yield record_of(b"begun")
         raise InvalidMessage("headers that cannot be read")
 
-    writer = TransactionalWriter(Clients(parse_address(f"kafka://{servers}"), {}, timeout_s=8.0), "mirror")
+    writer = TransactionalWriter(Clients(parse_address(f"kafka://{servers}"), {}, timeout_s=60.0), "mirror")
     with closing(writer):
         with pytest.raises(InvalidMessage, match="cannot be read"):
             writer.write([Part(Partition("bad", 0), bad(), "1")])
@@ -287,7 +289,7 @@ def test_a_record_that_cannot_be_made_leaves_the_writer_as_it_was(servers: str) 
 
 
 def test_a_producer_makes_no_topic_unasked(servers: str) -> None:
-    producer = Clients(parse_address(f"kafka://{servers}"), {}, timeout_s=8.0).producer()
+    producer = Clients(parse_address(f"kafka://{servers}"), {}, timeout_s=60.0).producer()
     for _ in range(2):  # the first look would make it
         assert producer.list_topics("deleted", timeout=60).topics["deleted"].error is not None
 

@@ -54,8 +54,8 @@ class Probed:
         return {each: self._records[-1] for each in bounds}
 
 
-def positions(nodes: Any, partitions: int, *offsets: int) -> Positions:
-    clients = Clients(parse_address("kafka://localhost:1"), {}, timeout_s=0.2)
+def positions(nodes: Any, partitions: int, *offsets: int, timeout_s: float = 60.0) -> Positions:
+    clients = Clients(parse_address("kafka://localhost:1"), {}, timeout_s=timeout_s)
     topics: Any = SimpleNamespace(partitions_of=lambda _: partitions)
     probe: Any = Probed(*offsets)
     return Positions(clients, nodes, topics, probe)
@@ -76,7 +76,7 @@ def test_a_partition_that_is_not_there_is_left_out_at_once() -> None:
 
 def test_a_partition_that_no_node_knows_is_no_empty_one() -> None:
     with pytest.raises(BrokerUnavailable, match=r"has topic t, but for 0\.2 s its nodes do not know partition 0"):
-        positions(Nodes(knows_after=1_000_000), 1).ends([QUEUE])
+        positions(Nodes(knows_after=1_000_000), 1, timeout_s=0.2).ends([QUEUE])
 
 
 class GoneNodes(Nodes):

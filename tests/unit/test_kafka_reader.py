@@ -117,10 +117,10 @@ def test_a_queue_that_was_paused_is_read_after_a_seek(monkeypatch: pytest.Monkey
         producer.produce("t", b"%06d" % number + b"x" * 1500, partition=0)
     assert producer.flush(60.0) == 0
     monkeypatch.setattr(reader_module, "_LANE_BYTES_MAX", 100_000)
-    log = KafkaLog(parse_address(f"kafka://{node.host}:{node.port}"), {}, timeout_s=5.0)
+    log = KafkaLog(parse_address(f"kafka://{node.host}:{node.port}"), {}, timeout_s=60.0)
 
     def read_from(offset: int) -> int:
-        [fetched] = log.fetch({T0: offset}, size_bytes_max=64 * 1024, wait_s=5.0)
+        [fetched] = log.fetch({T0: offset}, size_bytes_max=64 * 1024, wait_s=60.0)
         [batch] = fetched.batches
         assert batch.base_offset == offset
         return batch.end_offset

@@ -43,7 +43,7 @@ class Deaf:
         return {"t": answer(KafkaError.TOPIC_ALREADY_EXISTS)}
 
 
-def topics_of(admin: Any, timeout_s: float = 5.0) -> Topics:
+def topics_of(admin: Any, timeout_s: float = 60.0) -> Topics:
     return Topics(Clients(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=timeout_s), admin)
 
 

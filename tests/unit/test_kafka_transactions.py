@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ class Client:
         self.noted: list[TopicPartition] = []
         self.answer: list[TopicPartition] = []
         self.hangs: threading.Event | None = None
+        self.on_flush: Callable[[], object] = lambda: None
         self.is_committed = False
 
     def init_transactions(self, _: float) -> None:
@@ -46,6 +47,7 @@ class Client:
             on_delivery(None, told)
 
     def flush(self, _: float) -> int:
+        self.on_flush()
         return 0
 
     def send_offsets_to_transaction(self, notes: list[TopicPartition], *_: object) -> None:
@@ -72,7 +74,7 @@ def writer_of(client: Client) -> TransactionalWriter:
         def consumer(self, *_: object, **__: object) -> Any:
             return client
 
-    return TransactionalWriter(Fake(parse_address("kafka://h:1"), {}, timeout_s=0.05), "mirror")
+    return TransactionalWriter(Fake(parse_address("kafka://h:1"), {}, timeout_s=60.0), "mirror")
 
 
 def part() -> Part:
@@ -90,11 +92,17 @@ def test_a_client_that_never_finds_the_groups_coordinator_is_left(
     hangs: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """librdkafka would wait until a node comes or goes, whatever time it was given."""
-    monkeypatch.setattr(transactions, "_SLACK_S", 0.05)
     client = Client()
     client.hangs = hangs
-    with closing(writer_of(client)) as writer, pytest.raises(BrokerUnavailable, match="noting where the mirror is"):
-        writer.write([part()])
+    with closing(writer_of(client)) as writer:
+
+        def be_impatient() -> None:  # not before: other calls are made on threads, too, which may have to wait
+            monkeypatch.setattr(writer._clients, "timeout_s", 0.05)
+            monkeypatch.setattr(transactions, "_SLACK_S", 0.05)
+
+        client.on_flush = be_impatient
+        with pytest.raises(BrokerUnavailable, match="noting where the mirror is"):
+            writer.write([part()])
     assert not client.is_committed
 
 
