@@ -151,7 +151,7 @@ def test_transactions_are_counted_by_outcome_and_by_who_decided(scraped: Scraped
 
 
 def test_checks_their_answers_and_parked_halves_are_counted(start_broker: StartBroker) -> None:
-    scraped = Scraped(start_broker, "--first-check-s", "0", "--check-interval-s", "0.2", "--checks-max", "2")
+    scraped = Scraped(start_broker, "--first-check-s", "0", "--check-interval-s", "5", "--checks-max", "1")
     before = scraped.await_ready()
 
     class Listener:
@@ -171,12 +171,12 @@ def test_checks_their_answers_and_parked_halves_are_counted(start_broker: StartB
         rises(scraped.metrics, "txmsg_check_answers_total", since=before, outcome="rollback")
         listener.answer = TransactionState.UNKNOWN
         store_half(scraped.broker, group="shop")
-        rises(scraped.metrics, "txmsg_check_answers_total", by=2, since=before, outcome="unknown")
+        rises(scraped.metrics, "txmsg_check_answers_total", since=before, outcome="unknown")
         rises(scraped.metrics, "txmsg_halves_parked_total", since=before)
         found = until(
             lambda: now if (now := scrape(scraped.metrics)).value("txmsg_halves", state="parked") == 1 else None
         )
-    assert found.value("txmsg_checks_total") == 4
+    assert found.value("txmsg_checks_total") == 3
     assert found.value("txmsg_half_oldest_seconds", state="parked") > 0
     assert found.value("txmsg_halves", state="new") == 0
 
