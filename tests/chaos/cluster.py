@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import psycopg
 from psycopg import sql
@@ -24,6 +23,7 @@ from tests.chaos.plant import Plant
 from tests.chaos.process import Process
 from tests.chaos.servers import Servers
 from tests.chaos.tables import pinned
+from tests.ports import own_port
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
 
@@ -150,9 +150,7 @@ class Cluster:
             connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
     def _add_broker(self, number: int) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = cast("tuple[str, int]", free.getsockname())
+        address = ("127.0.0.1", own_port())  # which it still has when it has been killed and comes back
         is_other = number == OF_OTHER_SHARD
         database = self.network.link(_target(self.other_url)) if is_other else self.servers.link()
         clients = self.network.link(address)
