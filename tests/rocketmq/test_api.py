@@ -449,6 +449,40 @@ async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_n
         assert (message.body, message.attempt) == (b"0", 1)
 
 
+async def test_a_push_consumer_that_repeats_a_receive_gets_what_its_lost_reply_had_brought(
+    broker: BrokerProcess,
+) -> None:
+    """Its deadline had passed, say: the gateway took it for delivered, and would have renewed it for hours."""
+    _send(broker)
+    queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
+
+    async with gateway_at(broker) as gateway:
+
+        async def got(attempt: str) -> list[pb.Message]:
+            """By a receive that is repeated until it brings something."""
+            found: list[pb.Message] = []
+            while not found:
+                request = pb.ReceiveMessageRequest(
+                    group=_GROUP, message_queue=queue, batch_size=1, auto_renew=True, attempt_id=attempt
+                )
+                context = Context(request)
+                await gateway.api.receive(None, cast(Any, context))
+                found = [each.message for each in context.written if each.HasField("message")]
+            return found
+
+        [lost] = await got("one")
+        [message] = await got("one")
+        assert message.system_properties.message_id == lost.system_properties.message_id
+        assert message.system_properties.delivery_attempt == 1
+        held = Handle.parse(message.system_properties.receipt_handle)
+        assert not gateway.receivers.is_renewed(Handle.parse(lost.system_properties.receipt_handle))
+
+        _send(broker)
+        [other] = await got("two")
+        assert other.system_properties.message_id != message.system_properties.message_id
+        assert gateway.receivers.is_renewed(held), "what came by another receive is still its own"
+
+
 async def test_what_a_broker_gives_to_a_call_that_has_ended_comes_again_at_once(broker: BrokerProcess) -> None:
     _send(broker)
     async with gateway_at(broker) as gateway:

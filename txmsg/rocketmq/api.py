@@ -316,6 +316,7 @@ class Api:
                         wait_s=_wait_s(request, call),
                         invisible_s=invisible_s,
                         renews=request.auto_renew,
+                        attempt=request.attempt_id,
                     )
                 )
         except (Refused, TxmsgError) as exc:

@@ -89,6 +89,8 @@ class Receivers:
         self._tasks = tasks
         self._held: dict[Handle, _Held] = {}
         self._heard: dict[str, float] = {}
+        self._replies: dict[tuple[Member, str], tuple[str, Received]] = {}
+        """By member and broker, the last attempt that brought something, and what."""
 
     async def receive(
         self,
@@ -100,6 +102,7 @@ class Receivers:
         wait_s: float,
         invisible_s: float,
         renews: bool,
+        attempt: str = "",
     ) -> Received:
         """Up to `count` messages that this broker delivers, or none after wait_s. Raises TxmsgError, Refused.
 
@@ -107,8 +110,12 @@ class Receivers:
 
         renews: they are renewed until they are settled, or the client has gone. Else each is visible again when its
         invisible_s are over. If this call is cancelled, nothing is taken.
+
+        attempt: what the client calls this receive, and each repetition of it while none of its replies comes. So what
+        an earlier one of the same name brought has not come: it is given back. Else it would be renewed for hours.
         """
         self.heard(member.client_id)
+        self._give_back_unless_come(member, broker, attempt)
         clock = asyncio.get_running_loop().time
         until = clock() + wait_s
         request = self._request(member, invisible_s)
@@ -131,6 +138,8 @@ class Receivers:
         if renews:
             renewed_until = clock() + RENEWED_S_MAX
             self._held.update((handle, _Held(member, renewed_until)) for _, handle in received.messages)
+            if attempt and received.messages:
+                self._replies[member, broker] = attempt, received
         if len(received.messages) < len(brought):
             kept = {handle for _, handle in received.messages}
             request = self._request(member, invisible_s)
@@ -163,6 +172,11 @@ class Receivers:
             refusing.refusals.extend(unreadable)
             await self._call(broker, refusing, _GRACE_S)
         return got
+
+    def _give_back_unless_come(self, member: Member, broker: str, attempt: str) -> None:
+        before, received = self._replies.pop((member, broker), ("", None))
+        if received is not None and before == attempt:
+            self.give_back(received)
 
     def give_back(self, received: Received) -> None:
         """It did not reach the client, who can settle none of it: it comes again at once, as if it had not been taken.
@@ -235,6 +249,7 @@ class Receivers:
     def left(self, client_id: str) -> None:
         """The client has gone: what it holds is not renewed any more."""
         self._forget([handle for handle, held in self._held.items() if held.member.client_id == client_id])
+        self._replies = {key: reply for key, reply in self._replies.items() if key[0].client_id != client_id}
 
     async def renew(self) -> None:
         """Renews for ever what clients hold that are there."""
@@ -248,6 +263,7 @@ class Receivers:
     async def renew_once(self, now: float) -> None:
         """Renews what is held now, at all brokers at once: one that does not answer holds up no other."""
         self._heard = {client_id: at for client_id, at in self._heard.items() if at > now - SILENT_S}
+        self._replies = {key: reply for key, reply in self._replies.items() if key[0].client_id in self._heard}
         self._forget(
             [
                 handle
@@ -261,7 +277,7 @@ class Receivers:
         await asyncio.gather(*(self._renew(*whose, handles) for whose, handles in groups.items()))
 
     async def _renew(self, member: Member, broker: str, handles: Sequence[Handle]) -> None:
-        request = self._request(member)
+        request = self._request(member, RENEWED_S)
         request.held.extend(handle.receipt for handle in handles)
         try:
             self._forget(await self._late_at(broker, handles, request))
