@@ -95,7 +95,11 @@ class Answer(TransactionChecker):  # type: ignore[misc]  # of a package without 
     def check(self, message: Message) -> Any:
         body = message.body.decode()
         tell(checked=body, id=message.message_id)
-        return TransactionResolution.COMMIT if body in self._bodies else TransactionResolution.UNKNOWN
+        return (
+            TransactionResolution.COMMIT
+            if body in self._bodies
+            else TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+        )
 
 
 class Handler(MessageListener):  # type: ignore[misc]
@@ -172,7 +176,11 @@ class AnswerWhenTold(TransactionChecker):  # type: ignore[misc]
         sys.stdin.read()
 
     def check(self, _: Message) -> Any:
-        return TransactionResolution.COMMIT if self._is_told.is_set() else TransactionResolution.UNKNOWN
+        return (
+            TransactionResolution.COMMIT
+            if self._is_told.is_set()
+            else TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+        )
 
 
 def hold(where: ClientConfiguration, topic: str) -> None:
