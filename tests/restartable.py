@@ -67,6 +67,10 @@ class Restartable:
     def start(self) -> None:
         """Returns when it is ready. Raises ChildFailed with the end of its log when it ends or takes too long."""
         self.launch()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Of what was launched: as `start`."""
         try:
             self.child.wait_ready(_START_S_MAX)
         except BaseException:

@@ -49,6 +49,21 @@ _ROWS = {
     "producer": "producers killed",
     "consumer": "consumers killed",
 }
+_GUEST_ROWS = {
+    "guest_sends": "plain sends by clients of RocketMQ",
+    "guest_halves": "  halves",
+    "guest_checks": "  answers to checks",
+    "guest_pushed": "deliveries to their push consumers",
+    "guest_pulled": "  to simple consumers",
+    "from_guests": "deliveries of theirs to txmsg's consumers",
+    "to_guests": "  the other way round",
+    "gateway": "gateways killed",
+    "gateway_stop": "  stopped in order",
+    "gateway_pause": "  paused",
+    "gateway_cut": "  cut off from clients",
+    "guest_producer": "producers of RocketMQ killed",
+    "guest_consumer": "  consumers",
+}
 _AWAY_ROWS = {
     "kept": "transactions with an outbox",
     "kept_while_away": "  while no broker answered",
@@ -64,7 +79,8 @@ _AWAY_ROWS = {
 @click.option("--rate", default=200.0, show_default=True, help="Sends and transactions per second.")
 @click.option(
     "--plant",
-    help="lost, threads, stale, dup, reorder, phantom, gap, late, relay, overtake, or the name of one: must be found.",
+    help="lost, threads, stale, dup, reorder, phantom, gap, late, relay, overtake, unended, hasty, or the name of one: "
+    "must be found.",
 )
 @click.option(
     "--without",
@@ -79,6 +95,9 @@ _AWAY_ROWS = {
     default=0.0,
     help="Seconds for which no broker answers at the end, twice: cut off, and dead. Some calls have an outbox then.",
 )
+@click.option(
+    "--rocketmq", is_flag=True, help="Official clients of RocketMQ, too, through gateways that are disturbed."
+)
 @click.option("--plain-settings", is_flag=True, help="Leave the settings of the databases as they are.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, on the last line.")
 def main(
@@ -89,6 +108,7 @@ def main(
     plant: str | None,
     without: Sequence[str],
     away_s: float,
+    rocketmq: bool,
     plain_settings: bool,
     as_json: bool,
 ) -> None:
@@ -108,6 +128,7 @@ def main(
             without={Kind[name.upper()] for name in without},
             is_hostile=not plain_settings,
             away_s=away_s,
+            guests=rocketmq,
             on_progress=status.update,
         )
     if planted is None:
@@ -121,7 +142,8 @@ def main(
 
 def _print(result: Result, console: Console) -> None:
     table = Table(show_header=False, box=None)
-    for name, text in (_ROWS | (_AWAY_ROWS if result.counts["kept"] else {})).items():
+    rows = _ROWS | (_GUEST_ROWS if "guest_sends" in result.counts else {})
+    for name, text in (rows | (_AWAY_ROWS if result.counts["kept"] else {})).items():
         table.add_row(text, f"{result.counts[name]:,}")
     console.print(table)
     shown = ", ".join(f"{name} {value}" for name, value in result.settings.items())

@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from unittest.mock import patch
 
-from tests.chaos.client import READY
+from tests.chaos.client import READY, obey_parent
 from tests.chaos.history import RETRIES_MAX
 from tests.chaos.plant import planted
 from txmsg.broker.config import BrokerConfig
@@ -79,17 +77,11 @@ def config_of(told: BrokerOrders) -> BrokerConfig:
     )
 
 
-def _end_with_parent() -> None:
-    while sys.stdin.readline():
-        pass
-    os._exit(3)
-
-
 async def main() -> None:
     told = BrokerOrders(**json.loads(sys.argv[1]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("psycopg").setLevel(logging.ERROR)
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    obey_parent()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     step_clock(told.clock_step_s)

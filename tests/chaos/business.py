@@ -6,6 +6,7 @@ attempt is running until its local transaction makes it done, or the listener gi
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,6 +56,12 @@ def create_tables(url: str) -> None:
             connection.execute(text(statement))
         metadata.create_all(connection)
     engine.dispose()
+
+
+def is_disliked(body: bytes, attempt: int, *, is_first: bool) -> bool:
+    """Whether a handler fails it: some at first, and a few always, until they are redriven."""
+    luck = zlib.crc32(body) % 500
+    return (luck == 0 and is_first) or (0 < luck < 15 and attempt <= luck % 3 + 1)
 
 
 # What follows is called by threads, and by coroutines through `run_sync`.

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,6 +33,12 @@ class Orders:
     """Of producers: whether threads call, or coroutines."""
     keeps: bool = False
     """Of producers: whether some calls have an outbox."""
+    answers: bool = False
+    """Of producers: whether it answers for transactions of RocketMQ's clients, too."""
+    guests: bool = False
+    """Of consumers: whether clients of RocketMQ are there."""
+    gateway: str = ""
+    """Of clients of RocketMQ: where they find it."""
     plant: str = ""
 
     def as_argument(self) -> str:
@@ -52,13 +59,26 @@ def quiet_event() -> asyncio.Event:
     """Set when the parent says that nothing new is to be begun. The parent's end ends this process."""
     quiet = asyncio.Event()
     loop = asyncio.get_running_loop()
+    obey_parent(lambda: loop.call_soon_threadsafe(quiet.set))
+    print(READY, flush=True)
+    return quiet
+
+
+def quiet_flag() -> threading.Event:
+    """The same for threads."""
+    quiet = threading.Event()
+    obey_parent(quiet.set)
+    print(READY, flush=True)
+    return quiet
+
+
+def obey_parent(on_quiet: Callable[[], object] = lambda: None) -> None:
+    """Calls this, on a thread, when the parent says so, and ends the process when the parent has gone."""
 
     def listen() -> None:
         while line := sys.stdin.readline():
             if line.strip() == QUIET:
-                loop.call_soon_threadsafe(quiet.set)
+                on_quiet()
         os._exit(3)
 
     threading.Thread(target=listen, name="parent", daemon=True).start()
-    print(READY, flush=True)
-    return quiet

@@ -16,9 +16,10 @@ from sqlalchemy.engine import make_url
 from tests.chaos import business, settings
 from tests.chaos.broker import BrokerOrders
 from tests.chaos.client import Orders
-from tests.chaos.history import DURABILITY, STORY_TOPIC
+from tests.chaos.guests import Guests
+from tests.chaos.history import DURABILITY, GROUPS, GROUPS_WITH_GUESTS, STORY_TOPIC
 from tests.chaos.network import Link, Network
-from tests.chaos.plan import BROKERS, CONSUMERS, OF_OTHER_SHARD, PRODUCERS
+from tests.chaos.plan import BROKERS, CONSUMERS, GATEWAYS, OF_OTHER_SHARD, PRODUCERS
 from tests.chaos.plant import Plant
 from tests.chaos.process import Process
 from tests.chaos.servers import Servers
@@ -26,6 +27,9 @@ from tests.chaos.tables import pinned
 from tests.ports import own_port
 from txmsg.broker import migrate
 from txmsg.embedded import EmbeddedPostgres
+
+GUESTS_SHARE = 0.2
+"""Of the rate of txmsg's producers: what those of RocketMQ send besides."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +66,10 @@ class Cluster:
         plant: Plant | None,
         is_hostile: bool,
         keeps: bool = False,
+        guests: bool = False,
     ) -> None:
+        self.groups = GROUPS_WITH_GUESTS if guests else GROUPS
+        self.guests: Guests | None = None
         self.directory = directory
         self.journals = directory / "journals"
         self.settings = settings.draw(seed) if is_hostile else {}
@@ -77,6 +84,7 @@ class Cluster:
         self.network = Network()
         self.servers = Servers(directory, self.network)
         self._seed, self._rate_per_s, self._plant, self._keeps = seed, rate_per_s, plant, keeps
+        self._has_guests = guests
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -90,7 +98,17 @@ class Cluster:
         self._stack.close()
 
     def processes(self) -> list[Process]:
-        return [*(each.process for each in self.brokers), *self.producers, *self.consumers]
+        guests = self.guests.processes() if self.guests else []
+        return [*(each.process for each in self.brokers), *self.producers, *self.consumers, *guests]
+
+    def start_producers(self) -> None:
+        """Those of txmsg: from now on there is load. Those of RocketMQ have begun already."""
+        for producer in self.producers:
+            producer.start()
+
+    def all_producers(self) -> list[Process]:
+        """Those of RocketMQ, too."""
+        return [*self.producers, *(self.guests.producers if self.guests else ())]
 
     def twin_of(self, broker: int) -> Process:
         """Another process with the id of a broker, on a port that no client knows."""
@@ -116,8 +134,13 @@ class Cluster:
             broker.process.start()
         self.producers = [self._client("producer", number) for number in range(PRODUCERS)]
         self.consumers = [self._client("consumer", number) for number in range(CONSUMERS)]
-        for client in (*self.consumers, *self.producers):
-            client.start()
+        for consumer in self.consumers:
+            consumer.start()
+        if self._has_guests:
+            brokers = [f"127.0.0.1:{broker.clients.port}" for broker in self.brokers[:BROKERS]]
+            plant = self._plant.name if self._plant else ""
+            self.guests = Guests(self.directory, self.network, brokers, plant, self._orders_of_guest)
+            self.guests.start()
 
     def _create_notify(self) -> None:
         url = self.servers.start()
@@ -193,11 +216,26 @@ class Cluster:
                 rate_per_s=self._rate_per_s / PRODUCERS,
                 threads=number == 1 or (number == 2 and self._seed % 2 == 0),
                 keeps=self._keeps,
+                answers=self._has_guests and number == 0,
+                guests=self._has_guests,
                 plant=self._plant.name if self._plant else "",
             )
             return told.as_argument()
 
         return self._process(f"{role}-{number}", role, argument)
+
+    def _orders_of_guest(self, role: str, number: int, life: int, gateway: str) -> str:
+        name = f"{role}-{number}.{life}"
+        told = Orders(
+            name=name,
+            brokers=[],
+            business_url=_through(self.business, self.business_url),
+            journal=str(self.journals / f"{name}.jsonl"),
+            seed=self._seed,
+            rate_per_s=self._rate_per_s * GUESTS_SHARE / GATEWAYS,
+            gateway=gateway,
+        )
+        return told.as_argument()
 
     def _process(self, name: str, program: str, argument: Any) -> Process:
         return Process(name, f"tests.chaos.{program}", argument, self.directory / f"{name}.log")

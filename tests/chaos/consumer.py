@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from itertools import count
@@ -13,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from tests.chaos import business
 from tests.chaos.client import orders, quiet_event
-from tests.chaos.history import GROUPS, VISIBILITY_TIMEOUT_S
+from tests.chaos.history import GROUPS_WITH_GUESTS, PULLED, VISIBILITY_TIMEOUT_S
 from tests.chaos.journal import Journal
 from txmsg import AsyncConsumer, ReceivedMessage, idempotent
 from txmsg.runtime.start import Start
@@ -25,7 +24,7 @@ class Failed(Exception):
     """The handler does not want it now."""
 
 
-def handlers(url: str, rng: random.Random) -> dict[str, Handler]:
+def handlers(url: str, rng: random.Random, *, guests: bool) -> dict[str, Handler]:
     """By group. What a message meets there depends on its body, so that it is the same in every life."""
 
     @idempotent(async_sessionmaker(business.async_engine_of(url)), group="ledger")
@@ -33,9 +32,7 @@ def handlers(url: str, rng: random.Random) -> dict[str, Handler]:
         await session.run_sync(business.take_effect, "ledger", message.body.decode())
 
     async def grumbler(message: ReceivedMessage) -> None:
-        luck = zlib.crc32(message.body) % 500
-        is_hopeless = luck == 0 and message.generation == 0  # until it is redriven
-        if is_hopeless or (0 < luck < 15 and message.attempt <= luck % 3 + 1):
+        if business.is_disliked(message.body, message.attempt, is_first=message.generation == 0):
             raise Failed(f"attempt {message.attempt}: не сейчас, „Müller“ ☃")
 
     async def sleeper(message: ReceivedMessage) -> None:
@@ -45,7 +42,8 @@ def handlers(url: str, rng: random.Random) -> dict[str, Handler]:
     async def watcher(message: ReceivedMessage) -> None:
         """Sees everything, too."""
 
-    return {"ledger": ledger, "grumbler": grumbler, "sleeper": sleeper, "watcher": watcher}
+    found: dict[str, Handler] = {"ledger": ledger, "grumbler": grumbler, "sleeper": sleeper, "watcher": watcher}
+    return found | ({PULLED: watcher} if guests else {})
 
 
 def noted(group: str, handle: Handler, journal: Journal, calls: count[int]) -> Handler:
@@ -71,8 +69,10 @@ async def main() -> None:
     rng = random.Random(f"{told.seed} {told.name}")
     calls = count(1)
     async with AsyncExitStack() as consumers:
-        for group, handle in handlers(told.business_url, rng).items():
-            brokers = [rng.sample(shard, len(shard)) for shard in told.brokers]
+        for group, handle in handlers(told.business_url, rng, guests=told.guests).items():
+            # RocketMQ's clients are alone in the first one.
+            shards = told.brokers[1:] if group == PULLED else told.brokers
+            brokers = [rng.sample(shard, len(shard)) for shard in shards]
             instance = told.name.partition(".")[0].rpartition("-")[2]  # the same in every life
             consumer = AsyncConsumer(
                 brokers,
@@ -83,7 +83,7 @@ async def main() -> None:
                 start=Start.earliest(),
                 broadcast=instance if group == "watcher" else False,
             )
-            for topic, tags in GROUPS[consumer.group].items():
+            for topic, tags in GROUPS_WITH_GUESTS[consumer.group].items():
                 consumer.subscribe(topic, tags)(noted(consumer.group, handle, journal, calls))
             await consumers.enter_async_context(consumer)
         await quiet.wait()

@@ -10,16 +10,16 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, assert_never
 
 import psycopg
 
 from tests.chaos import tables
 from tests.chaos.cluster import Cluster
-from tests.chaos.history import EXACTLY_ONCE, GROUPS, SOUGHT_GROUPS, SOUGHT_TOPICS, Seek
+from tests.chaos.history import EXACTLY_ONCE, SOUGHT_GROUPS, SOUGHT_TOPICS, Seek
 from tests.chaos.journal import Journal
 from tests.chaos.moments import pause_in
-from tests.chaos.plan import BROKERS, Done, Fault, Kind, Moment
+from tests.chaos.plan import BROKERS, OF_GATEWAYS, Done, Fault, Kind, Moment
 from tests.chaos.process import Process
 
 _END_S_MAX = 600.0
@@ -101,7 +101,40 @@ class Faults:
                 self._send_back(fault)
             case Kind.REDRIVE:
                 self._redrive()
+            case (
+                Kind.GATEWAY
+                | Kind.GATEWAY_STOP
+                | Kind.GATEWAY_PAUSE
+                | Kind.GATEWAY_CUT
+                | Kind.GUEST_PRODUCER
+                | Kind.GUEST_CONSUMER
+            ):
+                self._disturb_guests(fault)
+            case _:
+                assert_never(fault.kind)
         return Moment.ANY
+
+    def _disturb_guests(self, fault: Fault) -> None:
+        guests = self._cluster.guests
+        assert guests is not None
+        gateway = guests.gateways[fault.target]
+        match fault.kind:
+            case Kind.GATEWAY:
+                self._kill(gateway.process, fault.for_s)
+            case Kind.GATEWAY_STOP:
+                self._stop(gateway.process, fault.for_s)
+            case Kind.GATEWAY_PAUSE:
+                gateway.process.pause_until_still()
+                self._ending.wait(fault.for_s)
+                gateway.process.resume()
+            case Kind.GATEWAY_CUT:
+                gateway.clients.cut(fault.cut)
+                self._ending.wait(fault.for_s)
+                gateway.clients.heal()
+            case Kind.GUEST_PRODUCER:
+                self._kill(guests.producers[fault.target], fault.for_s)
+            case Kind.GUEST_CONSUMER:
+                self._kill(guests.consumers[fault.target], fault.for_s)
 
     def _disturb_process(self, fault: Fault) -> None:
         cluster = self._cluster
@@ -111,10 +144,7 @@ class Faults:
                 broker.clock_step_s = fault.clock_step_s
                 self._kill(broker.process, fault.for_s)
             case Kind.STOP:
-                process = cluster.brokers[fault.target].process
-                process.stop()
-                self._ending.wait(fault.for_s)
-                process.start()
+                self._stop(cluster.brokers[fault.target].process, fault.for_s)
             case Kind.DRAIN:
                 self._drain(fault)
             case Kind.TWIN:
@@ -171,12 +201,17 @@ class Faults:
             self.redriven |= tables.dead_letters(self._cluster.notify_url)
         except psycopg.OperationalError:
             return
-        for group in GROUPS:
+        for group in self._cluster.groups:
             self._command("dead-letter", "redrive", "--group", group)
 
     def _kill(self, process: Process, for_s: float) -> None:
         process.check()
         process.kill()
+        self._ending.wait(for_s)
+        process.start()
+
+    def _stop(self, process: Process, for_s: float) -> None:
+        process.stop()
         self._ending.wait(for_s)
         process.start()
 
@@ -227,6 +262,8 @@ def _actor(fault: Fault) -> tuple[object, int]:
     """Whose turn it is: what happens to one broker happens one after the other."""
     if fault.kind in (Kind.KILL, Kind.STOP, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS):
         return "broker", fault.target
+    if fault.kind in OF_GATEWAYS:
+        return "gateway", fault.target
     if fault.kind in (Kind.POSTGRES, Kind.PROMOTE, Kind.RESTORE):
         return "servers", 0
     if fault.kind in (Kind.SEEK, Kind.REDRIVE):

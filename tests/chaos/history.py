@@ -30,6 +30,16 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     **{watcher: {"user": "*", "settlement": "*"} for watcher in WATCHERS},
 }
 """What each group subscribes to: topics, and which tags of them."""
+PULLED = "puller"
+"""Of simple consumers of RocketMQ, which reach the first Notify database only: txmsg's are for the second one."""
+PUSHED = "grumbler"
+"""Whose members are push consumers of RocketMQ, too."""
+GROUPS_WITH_GUESTS: Mapping[str, Mapping[str, str]] = {**GROUPS, PULLED: {"trade": "*", STORY_TOPIC: "*"}}
+"""With clients of RocketMQ."""
+HELD_BY_GUESTS_S = 10.0
+"""How long a message is a RocketMQ client's; the least that simple consumers may ask for."""
+HALF_TOPICS = ("trade", "settlement")
+"""Of transactions by clients of RocketMQ: each is the producer group of its own."""
 SOUGHT_TOPICS, SOUGHT_GROUPS = ("trade", "user", STORY_TOPIC), ("ledger", "grumbler")
 """Where groups are sent back."""
 OTHER_SHARD = 1000
@@ -246,6 +256,7 @@ class Seek(NamedTuple):
 class Record:
     """A run. The second half is read from the databases when nothing moves any more."""
 
+    groups: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: GROUPS)
     sendings: dict[str, Sending] = field(default_factory=dict)
     handlings: list[Handling] = field(default_factory=list)
     last_words: dict[str, float] = field(default_factory=dict)
@@ -288,6 +299,8 @@ class Recorder:
         """Moments at which a sender was told that something is stored."""
         self.delivered: list[float] = []
         self.redelivered = 0
+        self.checked = 0
+        """Answers of RocketMQ's clients about transactions."""
         self.quiet: set[str] = set()
         """Processes that begin nothing new."""
         self._running: dict[tuple[str, int], Handling] = {}
@@ -329,7 +342,8 @@ class Recorder:
             case "done" | "refused":
                 handling = self._running.pop((process, values[0]))
                 handling.ended, handling.done = at, word == "done"
-
+            case "checked":
+                self.checked += 1
             case "quiet":
                 self.quiet.add(process)
 

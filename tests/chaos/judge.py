@@ -26,7 +26,6 @@ from typing import NamedTuple
 from tests.chaos.history import (
     DURABILITY,
     EXACTLY_ONCE,
-    GROUPS,
     RETRIES_MAX,
     VISIBILITY_TIMEOUT_S,
     Handling,
@@ -73,9 +72,9 @@ def judge(record: Record) -> list[Violation]:
     return [Violation(invariant, text) for invariant, rule in rules for text in rule(record)]
 
 
-def wants(group: str, row: Row) -> bool:
-    """Whether the group subscribes to this message."""
-    return GROUPS[group].get(row.topic) in ("*", row.tag)
+def wants(topics: Mapping[str, str], row: Row) -> bool:
+    """Whether a group with these subscriptions gets this message."""
+    return topics.get(row.topic) in ("*", row.tag)
 
 
 # ---- I1, I2
@@ -137,11 +136,11 @@ def _numbers_in_log(record: Record) -> Mapping[str, set[int]]:
 def _handled_by_every_group(record: Record) -> Iterator[str]:
     done = {(each.group, each.body) for each in record.handlings if each.done}
     waiting = {(group, *place) for group, *place in record.retrying}
-    for group in GROUPS:
+    for group, topics in record.groups.items():
         for row in record.rows:
             key = (group, *row.place)
             is_passed = not _waits(record, group, row)
-            if wants(group, row) and is_passed and (group, row.body) not in done and key not in record.dead | waiting:
+            if wants(topics, row) and is_passed and (group, row.body) not in done and key not in record.dead | waiting:
                 yield f"group {group} has passed {_at(row)}, which no handler of it has done"
 
 
@@ -300,8 +299,8 @@ def _handled_in_causal_order(record: Record) -> Iterator[str]:
             elif each.attempt > RETRIES_MAX:
                 given_up[key] = min(given_up.get(key, each.ended), each.ended)
     for (_, ordering_key), rows in _by_key(record).items():
-        for group in GROUPS:
-            for earlier, later in pairwise(row for row in rows if wants(group, row)):
+        for group, topics in record.groups.items():
+            for earlier, later in pairwise(row for row in rows if wants(topics, row)):
                 first = got.get((group, later.body))
                 if first is None or (group, *earlier.place) in record.dead or (group, earlier.body) in was_dead:
                     continue
@@ -372,10 +371,10 @@ def _nothing_is_left_over(record: Record) -> Iterator[str]:
     ends: dict[tuple[str, int], int] = {}
     for row in record.rows:
         ends[row.topic, row.queue] = row.offset + 1
-    for group in GROUPS:
+    for group, topics in record.groups.items():
         for (topic, queue), end in ends.items():
             passed = record.cursors.get((group, topic, queue))
-            if topic not in GROUPS[group]:
+            if topic not in topics:
                 continue
             if passed is None or passed.next_offset < end:
                 at = "nowhere" if passed is None else f"at {passed.next_offset} and {passed.beyond} beyond"

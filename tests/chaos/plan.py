@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 MINUTE_S = 60.0
 BROKERS, PRODUCERS, CONSUMERS = 3, 3, 2
+GATEWAYS = 2
+"""Each with a producer and a consumer of RocketMQ, if there are any."""
 OF_OTHER_SHARD = BROKERS
 """The number of the one broker of the second Notify database."""
 LATE_S_MAX = 20.0
@@ -38,6 +40,12 @@ class Kind(enum.Enum):
     BUSINESS = "clients cut off from their database"
     PRODUCER = "producer killed"
     CONSUMER = "consumer killed"
+    GATEWAY = "gateway killed"
+    GATEWAY_STOP = "gateway stopped in order"
+    GATEWAY_PAUSE = "gateway paused"
+    GATEWAY_CUT = "gateway cut off from clients"
+    GUEST_PRODUCER = "producer of RocketMQ killed"
+    GUEST_CONSUMER = "consumer of RocketMQ killed"
 
 
 class Moment(enum.Enum):
@@ -91,16 +99,24 @@ class Fault:
 
 
 _OF_BROKERS = (Kind.KILL, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS)
+OF_GATEWAYS = (Kind.GATEWAY, Kind.GATEWAY_STOP, Kind.GATEWAY_PAUSE, Kind.GATEWAY_CUT)
+_OF_GUESTS = (*OF_GATEWAYS, Kind.GUEST_PRODUCER, Kind.GUEST_CONSUMER)
 _MUST_BE_SHORT = (Kind.PROMOTE, Kind.SEEK)
 _MUST_BE = (*_MUST_BE_SHORT, Kind.RESTORE, Kind.CLOCK, Kind.REDRIVE)
-_SPANS_S = {Kind.PAUSE: PAUSE_S, Kind.TWIN: (5.0, 8.0), Kind.PROMOTE: (0.4, 1.5), Kind.CLOCK: (3.0, 12.0)}
+_SPANS_S = {
+    Kind.PAUSE: PAUSE_S,
+    Kind.TWIN: (5.0, 8.0),
+    Kind.PROMOTE: (0.4, 1.5),
+    Kind.CLOCK: (3.0, 12.0),
+    Kind.GATEWAY_PAUSE: (1.0, 3.5),
+}
 _OF_SERVERS = (Kind.POSTGRES, Kind.PROMOTE, Kind.PROMOTE, Kind.RESTORE)
 
 
-def faults(seed: int, duration_s: float, *, without: Collection[Kind] = ()) -> list[Fault]:
+def faults(seed: int, duration_s: float, *, without: Collection[Kind] = (), guests: bool = False) -> list[Fault]:
     """All faults, by time. In each minute every broker is killed, paused, and cut off on both sides.
 
-    The others are the same whatever is left out.
+    The others are the same whatever is left out, and with clients of RocketMQ.
     """
     rng = random.Random(seed)
     found: list[Fault] = []
@@ -108,6 +124,8 @@ def faults(seed: int, duration_s: float, *, without: Collection[Kind] = ()) -> l
         found += _short(rng, duration_s)
     for minute in range(int(duration_s // MINUTE_S)):
         found += _minute(rng, minute * MINUTE_S)
+    if guests:
+        found += _of_guests(random.Random(f"guests {seed}"), duration_s)
     return sorted((each for each in found if each.kind not in without), key=lambda fault: fault.at_s)
 
 
@@ -149,6 +167,17 @@ def _short(rng: random.Random, duration_s: float) -> Iterator[Fault]:
     yield replace(_fault(rng, Kind.SEEK, 0, duration_s * 0.5), again=False)
 
 
+def _of_guests(rng: random.Random, duration_s: float) -> Iterator[Fault]:
+    """In each minute, or in the time that there is, everything is done to each gateway and client."""
+    span_s = min(duration_s, MINUTE_S)
+    place_s = span_s / len(_OF_GUESTS)
+    for start in range(max(1, int(duration_s // MINUTE_S))):
+        for target in range(GATEWAYS):
+            for place, kind in enumerate(rng.sample(_OF_GUESTS, len(_OF_GUESTS))):
+                at_s = start * MINUTE_S + place * place_s + rng.uniform(0, place_s / 2)
+                yield _fault(rng, kind, target, at_s)
+
+
 def _fault(rng: random.Random, kind: Kind, target: int, at_s: float) -> Fault:
     step_s = rng.choice((-3600.0, 0.0, 7200.0)) if kind is Kind.KILL else 0.0
     if kind is Kind.CLOCK:
@@ -175,7 +204,9 @@ class Done:
     """Where in its work a paused broker was caught; ANY when it was not seen to be in what was looked for."""
 
 
-def missing(done: Sequence[Done], began: float, duration_s: float, *, without: Collection[Kind] = ()) -> list[str]:
+def missing(
+    done: Sequence[Done], began: float, duration_s: float, *, without: Collection[Kind] = (), guests: bool = False
+) -> list[str]:
     """What was not done often enough: too little trouble proves too little."""
 
     def lacks(what: str, test: Callable[[Done], bool], within: Sequence[Done] = done) -> Iterator[str]:
@@ -186,7 +217,7 @@ def missing(done: Sequence[Done], began: float, duration_s: float, *, without: C
         *lacks("no broker was paused in the middle of a batch", lambda each: each.moment is Moment.BATCH),
         *lacks("no broker was paused in the middle of an assignment", lambda each: each.moment is Moment.ASSIGNMENT),
     ]
-    for kind in _MUST_BE if duration_s >= MINUTE_S else _MUST_BE_SHORT:
+    for kind in (*(_MUST_BE if duration_s >= MINUTE_S else _MUST_BE_SHORT), *(_OF_GUESTS if guests else ())):
         if kind not in without:
             found += lacks(f"never: {kind.value}", lambda each, kind=kind: each.fault.kind is kind)  # type: ignore[misc]
     kinds = {"killed": {Kind.KILL}, "paused": {Kind.PAUSE}, "cut off": {Kind.CUT_DATABASE, Kind.CUT_CLIENTS}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
@@ -27,6 +28,8 @@ from txmsg.client.outbox.gate import Gate
 from txmsg.client.sender import Lane
 from txmsg.client.thread_lane import Failed
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
+from txmsg.rocketmq.receivers import Member, Received, Receivers
+from txmsg.rocketmq.senders import Senders
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Plant:
     """Run beside it, once."""
     needs_away: bool = False
     """Whether only a run in which no broker answers for some time shows it."""
+    needs_guests: bool = False
+    """Whether only clients of RocketMQ show it."""
 
     @property
     def name(self) -> str:
@@ -133,6 +138,31 @@ def _relayed_under_another_id() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _ends_are_answered_first() -> Iterator[None]:
+    """A gateway answers the end of a transaction, and forgets it: only the check, later, finds the outcome."""
+
+    async def end(self: Senders, topic: str, transaction_id: bytes, state: TransactionState) -> None:
+        return None
+
+    with patch.object(Senders, "end", end):
+        yield
+
+
+@contextmanager
+def _acknowledged_when_given() -> Iterator[None]:
+    """A gateway acknowledges what it gives to a client, who has not begun with it."""
+
+    async def receive(self: Receivers, member: Member, broker: str, *args: Any, **options: Any) -> Received:
+        received = await original(self, member, broker, *args, **options)
+        await self.acknowledge(member, [handle for _, handle in received.messages])
+        return received
+
+    original = Receivers.receive
+    with patch.object(Receivers, "receive", receive):
+        yield
+
+
 def _of_model(name: str) -> model.Plant:
     return next(plant for plant in model.PLANTS if plant.name == name)
 
@@ -205,6 +235,18 @@ PLANTS = (
         frozenset({"I5"}),
         model.Plant("the outbox is not looked at", Defect.REORDERED, code=_outbox_is_not_looked_at),
         needs_away=True,
+    ),
+    Plant(
+        "unended",
+        frozenset({"I4", "I6"}),
+        model.Plant("a gateway answers an end before the broker has it", Defect.LOST, code=_ends_are_answered_first),
+        needs_guests=True,
+    ),
+    Plant(
+        "hasty",
+        frozenset({"I3", "I5"}),
+        model.Plant("a gateway acknowledges what it gives", Defect.REORDERED, code=_acknowledged_when_given),
+        needs_guests=True,
     ),
 )
 """One or more for each kind; the first is what its kind means when one is asked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -23,8 +23,16 @@ class Process(Restartable):
 
     ready = READY
 
-    def __init__(self, name: str, module: str, argument: Callable[[int], str], log: Path) -> None:
-        super().__init__(name, log)
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        argument: Callable[[int], str],
+        log: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(name, log, environment=environment)
         self.module = module
         self.lives = 0
         self._argument = argument

@@ -16,7 +16,7 @@ from itertools import count
 from sqlalchemy.exc import SQLAlchemyError
 
 from tests.chaos.client import Orders, orders, quiet_event
-from tests.chaos.history import DURABILITY, STORY_TOPIC, TOPICS, Sent, Way
+from tests.chaos.history import DURABILITY, HALF_TOPICS, STORY_TOPIC, TOPICS, Sent, Way
 from tests.chaos.journal import Journal
 from tests.chaos.plant import planted
 from tests.chaos.senders import DISTURBED, Coroutines, Local, Refused, Senders, Threads
@@ -196,7 +196,9 @@ async def main() -> None:
         return [rng.sample(shard, len(shard)) for shard in told.brokers]
 
     senders: Senders = (
-        Threads(brokers, told.business_url, count=CALLERS) if told.threads else Coroutines(brokers, told.business_url)
+        Threads(brokers, told.business_url, count=CALLERS)
+        if told.threads
+        else Coroutines(brokers, told.business_url, answers=HALF_TOPICS if told.answers else ())
     )
     with planted(told.plant):
         await senders.start()

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -16,7 +16,8 @@ from tests.chaos import keeper, tables
 from tests.chaos.client import QUIET
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults
-from tests.chaos.history import Record, Recorder, Way
+from tests.chaos.guests import GUEST_CONSUMER, GUEST_PRODUCER, Guests
+from tests.chaos.history import PULLED, PUSHED, Record, Recorder, Way
 from tests.chaos.journal import Journal, Journals
 from tests.chaos.judge import Violation, judge
 from tests.chaos.plan import Cut, Done, Kind, Moment, faults, missing
@@ -26,6 +27,8 @@ PATIENCE_S, PATIENCE_WITH_PLANT_S = 45.0, 6.0
 """How long nothing may get nearer to its end, after all has healed."""
 _STEP_S = 0.5
 _BACK_S = 3.0
+_GUESTS_S_MAX = 300.0
+_QUIET_S_MAX = 180.0
 _AWAY_OF_PLANT_S = 5.0
 _AFTER_FAULT_S = 10.0
 """A pause in sending or delivery that ends so long after a fault is counted as its."""
@@ -65,14 +68,17 @@ def play(
     without: Collection[Kind] = (),
     is_hostile: bool = True,
     away_s: float = 0.0,
+    guests: bool = False,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Runs it all in a directory of its own, which stays only if something is wrong and no defect was planted.
 
     away_s: at the end of the load no broker answers for so long, twice: cut off, and dead. Some calls have an outbox.
+    guests: clients of RocketMQ send and receive, too, through gateways.
     """
     if plant is not None and plant.needs_away:
         away_s = away_s or _AWAY_OF_PLANT_S
+    guests = guests or (plant is not None and plant.needs_guests)
     without = {*without, *(() if keeper.compiler() else (Kind.CLOCK,))}
     result = Result(seed, duration_s, without=without)
     directory = Path(tempfile.mkdtemp(prefix="txmsg-chaos-"))
@@ -87,6 +93,7 @@ def play(
             plant=plant,
             is_hostile=is_hostile,
             keeps=away_s > 0,
+            guests=guests,
         )
         on_progress("starting all processes")
         with cluster:
@@ -128,6 +135,9 @@ def _play(
     cluster: Cluster, result: Result, patience_s: float, on_progress: Callable[[str], None], *, away_s: float
 ) -> None:
     look = _Look(cluster, on_progress)
+    if cluster.guests is not None:
+        _await_guests(cluster.guests, look)
+    cluster.start_producers()
     disturbed = _disturb(cluster, result, look)
     done, began = disturbed.done, disturbed.began
     aways = _be_away(cluster, away_s, look) if away_s else []
@@ -135,6 +145,7 @@ def _play(
         process.check()
     left = _settle(cluster, patience_s, look)
     record = look.recorder.record
+    record.groups = cluster.groups
     record.crashes, record.losses = cluster.servers.crashes, cluster.servers.losses
     record.seeks, record.redriven, record.clock = disturbed.seeks, disturbed.redriven, disturbed.clock
     tables.read_notify(cluster.notify_url, record)
@@ -144,8 +155,11 @@ def _play(
     result.violations = judge(record)
     if result.violations:
         _keep(record, result.violations, cluster.directory)
-    result.missing = missing(done, began, result.duration_s, without=result.without)
+    has_guests = cluster.guests is not None
+    result.missing = missing(done, began, result.duration_s, without=result.without, guests=has_guests)
     result.counts = _counts(look.recorder, done, left=left)
+    if has_guests:
+        result.counts.update(_counts_of_guests(look.recorder))
     if away_s:
         result.counts += _kept_counts(record, aways)
         if not result.counts["kept_while_away"]:
@@ -153,10 +167,34 @@ def _play(
     result.waits_s = _waits(look.recorder, done, began + result.duration_s)
 
 
+def _await_guests(guests: Guests, look: _Look) -> None:
+    """Until each client of RocketMQ has taken part, so that a run proves something on a machine that is busy, too."""
+    deadline = time.monotonic() + _GUESTS_S_MAX
+    while lacks := [what for what, has_been in _parts_of_guests(guests, look.recorder) if not has_been]:
+        assert time.monotonic() < deadline, f"there is still {', '.join(lacks)}"
+        for process in guests.processes():
+            process.check()
+        time.sleep(_STEP_S)
+        look(f"waiting for clients of RocketMQ: {', '.join(lacks)}")
+
+
+def _parts_of_guests(guests: Guests, recorder: Recorder) -> Iterator[tuple[str, bool]]:
+    for producer in guests.producers:
+        of_it = [each for each in recorder.record.sendings.values() if each.serial.startswith(f"{producer.name}.")]
+        yield f"no plain message of {producer.name}", any(each.stored_at for each in of_it)
+        yield f"no transaction of {producer.name}", any(each.acknowledged_at() for each in of_it if each.half_at)
+    for consumer in guests.consumers:
+        handled = [each for each in recorder.record.handlings if each.process.startswith(f"{consumer.name}.")]
+        for group in (PUSHED, PULLED):
+            yield f"no message of {group} at {consumer.name}", any(each.group == group for each in handled)
+    yield "no answer to a check", recorder.checked > 0
+
+
 def _disturb(cluster: Cluster, result: Result, look: _Look) -> Faults:
     """The load goes on, and all faults are committed and mended."""
     journal = Journal(cluster.journals / "faults.jsonl")
-    plan = faults(result.seed, result.duration_s, without=result.without)
+    guests = cluster.guests is not None
+    plan = faults(result.seed, result.duration_s, without=result.without, guests=guests)
     with Faults(cluster, plan, journal, seed=result.seed) as disturbed:
         end = disturbed.began + result.duration_s
         while (left_s := end - time.monotonic()) > 0:
@@ -199,10 +237,10 @@ def _be_away(cluster: Cluster, away_s: float, look: _Look) -> list[tuple[float, 
 
 def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
     """Nothing new is begun, and what is under way comes to its end; how much does not."""
-    for producer in cluster.producers:
+    for producer in cluster.all_producers():
         producer.tell(QUIET)
-    names = {f"{each.name}.{each.lives - 1}" for each in cluster.producers}
-    deadline = time.monotonic() + PATIENCE_S
+    names = {f"{each.name}.{each.lives - 1}" for each in cluster.all_producers()}
+    deadline = time.monotonic() + _QUIET_S_MAX
     while not names <= look.recorder.quiet:
         assert time.monotonic() < deadline, f"these do not come to an end: {names - look.recorder.quiet}"
         time.sleep(_STEP_S)
@@ -212,6 +250,7 @@ def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
     )
     left = tables.wait_until_quiet(
         (cluster.notify_url, cluster.other_url),
+        cluster.groups,
         patience_s=patience_s,
         on_step=lambda left: look(f"healed; {left} things still to be done"),
     )
@@ -262,6 +301,25 @@ def _counts(recorder: Recorder, done: Sequence[Done], *, left: int) -> Counter[s
         counts["clock_step"] += each.fault.clock_step_s != 0
         if each.moment is not Moment.ANY:
             counts[f"pause_in_{each.moment.name.lower()}"] += 1
+    return counts
+
+
+def _counts_of_guests(recorder: Recorder) -> Counter[str]:
+    """What clients of RocketMQ did, and what came from one world to the other."""
+    of_guests = [each for each in recorder.record.sendings.values() if each.serial.startswith(GUEST_PRODUCER)]
+    counts = Counter(
+        guest_sends=sum(each.stored_at is not None for each in of_guests),
+        guest_halves=sum(each.half_at is not None for each in of_guests),
+        guest_checks=recorder.checked,
+        from_guests=0,
+        to_guests=0,
+    )
+    for each in recorder.record.handlings:
+        is_from, is_to = each.body.startswith(GUEST_PRODUCER), each.process.startswith(GUEST_CONSUMER)
+        counts["guest_pushed"] += each.done and is_to and each.group == PUSHED
+        counts["guest_pulled"] += each.done and is_to and each.group == PULLED
+        counts["from_guests"] += each.done and is_from and not is_to
+        counts["to_guests"] += each.done and is_to and not is_from
     return counts
 
 

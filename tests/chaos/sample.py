@@ -38,8 +38,8 @@ def sample() -> Record:
     ]
     got = {f"{PAID}/0": 13.0}
     for row in record.rows:
-        for group in GROUPS:
-            if wants(group, row):
+        for group, topics in GROUPS.items():
+            if wants(topics, row):
                 at = got.get(row.body, 11)
                 record.handlings.append(Handling(group, row.body, row.place, 1, "c", at, at + 1, True, got_at=106.0))
         record.effects[row.body] = 1

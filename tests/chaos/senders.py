@@ -77,9 +77,15 @@ class Senders(Protocol):
 
 
 class Coroutines:
-    """AsyncProducer. brokers: gives those of each shard, in an order of its own each time."""
+    """AsyncProducer. brokers: gives those of each shard, in an order of its own each time.
 
-    def __init__(self, brokers: Callable[[], list[list[str]]], business_url: str) -> None:
+    answers: the further producer groups whose transactions it knows.
+    """
+
+    def __init__(
+        self, brokers: Callable[[], list[list[str]]], business_url: str, *, answers: Sequence[str] = ()
+    ) -> None:
+        self._answers = answers
         self._engine = business.async_engine_of(business_url)
         self._sessions = async_sessionmaker(self._engine)
         self._brokers = brokers
@@ -89,6 +95,8 @@ class Coroutines:
         fence, attempts = FenceCheckListener(self._engine), business.AsyncAttemptListener(self._engine)
         self._fenced = await _retried(lambda: self._enter(_fenced_group(self._brokers()), fence))
         self._classic = await _retried(lambda: self._enter(CLASSIC_GROUP, attempts))
+        for group in self._answers:
+            await _retried(lambda group=group: self._enter(group, attempts))  # type: ignore[misc]
 
         async def sell(session: AsyncSession, serial: str, messages: Sequence[Message], local: Local) -> None:
             await self._local(session, serial, local)

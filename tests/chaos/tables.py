@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from tests.chaos.history import GROUPS, OTHER_SHARD, Passed, Record, Row, Stand
+from tests.chaos.history import OTHER_SHARD, Passed, Record, Row, Stand
 
 _STEP_S = 0.2
 
@@ -29,8 +29,6 @@ select (select count(*) from txmsg.half_message) + (select count(*) from txmsg.s
           left join txmsg.consumer_group g on g.name = s.group_name
           left join txmsg.cursor c on c.group_id = g.id and c.queue_id = e.queue)
 """
-_SUBSCRIPTIONS = [(group, topic) for group, topics in GROUPS.items() for topic in topics]
-
 
 PINNED = {
     "DateStyle": "ISO",
@@ -56,8 +54,14 @@ def _connection(url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def wait_until_quiet(urls: Sequence[str], *, patience_s: float, on_step: Callable[[int], None]) -> int:
-    """Until all halves are resolved and all groups have passed everything; what is left then.
+def wait_until_quiet(
+    urls: Sequence[str],
+    groups: Mapping[str, Mapping[str, str]],
+    *,
+    patience_s: float,
+    on_step: Callable[[int], None],
+) -> int:
+    """Until all halves are resolved and these groups have passed everything; what is left then.
 
     That is more than 0 when for `patience_s` it has not become less.
     """
@@ -65,7 +69,7 @@ def wait_until_quiet(urls: Sequence[str], *, patience_s: float, on_step: Callabl
         connections = [stack.enter_context(_connection(url)) for url in urls]
         least, deadline = None, time.monotonic() + patience_s
         while True:
-            left = sum(map(_left, connections))
+            left = sum(_left(connection, groups) for connection in connections)
             on_step(left)
             if least is None or left < least:
                 least, deadline = left, time.monotonic() + patience_s
@@ -89,9 +93,10 @@ def wait_until_relayed(url: str, *, patience_s: float, on_step: Callable[[int], 
             time.sleep(_STEP_S)
 
 
-def _left(connection: psycopg.Connection[Any]) -> int:
-    groups, topics = map(list, zip(*_SUBSCRIPTIONS, strict=True))
-    row = connection.execute(_LEFT.encode(), {"groups": groups, "topics": topics}).fetchone()
+def _left(connection: psycopg.Connection[Any], groups: Mapping[str, Mapping[str, str]]) -> int:
+    subscriptions = [(group, topic) for group, topics in groups.items() for topic in topics]
+    names, topics = map(list, zip(*subscriptions, strict=True))
+    row = connection.execute(_LEFT.encode(), {"groups": names, "topics": topics}).fetchone()
     assert row is not None
     return int(row[0])
 

@@ -7,7 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.history import GROUPS, RETRIES_MAX, Handling, Passed, Record, Recorder, Row, Sending, Sent, Told, Way
+from tests.chaos.history import (
+    GROUPS,
+    GROUPS_WITH_GUESTS,
+    PULLED,
+    RETRIES_MAX,
+    Handling,
+    Passed,
+    Record,
+    Recorder,
+    Row,
+    Sending,
+    Sent,
+    Told,
+    Way,
+)
 from tests.chaos.judge import judge
 from tests.chaos.sample import CLASSIC, CREATED, FENCED, LATE, PAID, PLAIN, REFUSED, row_of, sample, store
 
@@ -215,6 +229,12 @@ def test_what_must_not_be_breaks_its_invariant(what: str) -> None:
     record = sample()
     change(record)
     assert {violation.invariant for violation in judge(record)} == invariants
+
+
+def test_groups_of_rocketmq_are_judged_where_there_are_any() -> None:
+    record = sample()
+    record.groups = GROUPS_WITH_GUESTS
+    assert {violation.text.partition(" is ")[0] for violation in judge(record)} == {f"group {PULLED}"}
 
 
 def test_a_message_may_be_handled_twice_at_the_same_time_by_one_process() -> None:

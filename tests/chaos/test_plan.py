@@ -6,21 +6,30 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.plan import BROKERS, LATE_S_MAX, Done, Kind, Moment, Standby, faults, missing
+from tests.chaos.plan import BROKERS, GATEWAYS, LATE_S_MAX, OF_GATEWAYS, Done, Kind, Moment, Standby, faults, missing
 
 
-def _done(seed: int, duration_s: float) -> list[Done]:
+def _done(seed: int, duration_s: float, *, guests: bool = False) -> list[Done]:
     """As if all had been committed in time."""
     return [
         Done(fault=each, began=each.at_s, ended=each.at_s + each.for_s, moment=each.moment)
-        for each in faults(seed, duration_s)
+        for each in faults(seed, duration_s, guests=guests)
     ]
 
 
+@pytest.mark.parametrize("guests", [False, True])
 @pytest.mark.parametrize("duration_s", [12, 60, 120, 300, 330])
-def test_each_plan_holds_enough_faults(duration_s: float) -> None:
-    for seed in range(200):
-        assert missing(_done(seed, duration_s), 0.0, duration_s) == [], seed
+def test_each_plan_holds_enough_faults(duration_s: float, guests: bool) -> None:
+    for seed in range(100):
+        assert missing(_done(seed, duration_s, guests=guests), 0.0, duration_s, guests=guests) == [], seed
+
+
+def test_each_gateway_and_client_of_rocketmq_is_disturbed_in_each_minute() -> None:
+    kinds = {Kind.GUEST_PRODUCER, Kind.GUEST_CONSUMER, *OF_GATEWAYS}
+    found = [(each.kind, each.target, each.at_s // 60) for each in faults(5, 120, guests=True) if each.kind in kinds]
+    assert set(found) == {(kind, target, minute) for kind in kinds for target in range(GATEWAYS) for minute in (0, 1)}
+    assert faults(5, 120) == [each for each in faults(5, 120, guests=True) if each.kind not in kinds]
+    assert missing(_done(5, 60), 0.0, 60, guests=True) == [f"never: {kind.value}" for kind in Kind if kind in kinds]
 
 
 def test_a_fault_that_is_missing_is_told() -> None:

@@ -1,0 +1,78 @@
+"""Clients of RocketMQ, and the gateways through which they reach the first Notify database.
+
+Both are processes. Each gateway has a producer and a consumer, which reach it through a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.gateway import GatewayOrders
+from tests.chaos.network import Link, Network
+from tests.chaos.plan import GATEWAYS
+from tests.chaos.process import Process
+from tests.ports import own_port
+
+GUEST_PRODUCER, GUEST_CONSUMER = "guest_producer", "guest_consumer"
+"""How the names of their processes begin; and their programs."""
+
+
+@dataclass(slots=True, eq=False)
+class Gateway:
+    """One place."""
+
+    process: Process
+    clients: Link
+    """Between clients and it."""
+
+
+@dataclass(slots=True, eq=False)
+class Guests:
+    """Made by a cluster, which says what a client is told: given its role and number, its life, and the address."""
+
+    directory: Path
+    network: Network
+    brokers: Sequence[str]
+    plant: str
+    orders: Callable[[str, int, int, str], str]
+    gateways: list[Gateway] = field(default_factory=list)
+    producers: list[Process] = field(default_factory=list)
+    consumers: list[Process] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Gateways first."""
+        for number in range(GATEWAYS):
+            gateway = self._gateway(number)
+            self.gateways.append(gateway)
+            gateway.process.start()
+        for number, gateway in enumerate(self.gateways):
+            self.consumers.append(self._client(GUEST_CONSUMER, number, gateway))
+            self.producers.append(self._client(GUEST_PRODUCER, number, gateway))
+        clients = (*self.consumers, *self.producers)
+        for client in clients:
+            client.launch()
+        for client in clients:
+            client.wait_ready()
+
+    def processes(self) -> list[Process]:
+        return [*(each.process for each in self.gateways), *self.producers, *self.consumers]
+
+    def _gateway(self, number: int) -> Gateway:
+        port = own_port()
+        told = GatewayOrders(brokers=list(self.brokers), listen=f"127.0.0.1:{port}", plant=self.plant)
+        name = f"gateway-{number}"
+        process = Process(name, "tests.chaos.gateway", lambda _: told.as_argument(), self.directory / f"{name}.log")
+        return Gateway(process, self.network.link(("127.0.0.1", port)))
+
+    def _client(self, role: str, number: int, gateway: Gateway) -> Process:
+        name = f"{role}-{number}"
+        address = f"127.0.0.1:{gateway.clients.port}"
+        return Process(
+            name,
+            f"tests.chaos.{role}",
+            lambda life: self.orders(role, number, life, address),
+            self.directory / f"{name}.log",
+            environment={"HOME": str(self.directory / name)},  # its client logs there
+        )
