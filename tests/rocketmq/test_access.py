@@ -20,6 +20,7 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.rocketmq.gateway import GatewayProcess, running_gateway
 from tests.rocketmq.programs import GO, JAVA, PYTHON, Language, each
+from tests.waiting import until
 from tests.wire.certificates import Authority
 from txmsg import Message, Producer
 from txmsg.access.keys import KeyFile, NewAccessKey
@@ -190,6 +191,9 @@ def test_a_user_may_do_what_its_rules_allow_whoever_the_gateway_is(place: Place)
     assert eve.recall("orders", delayed).code == pb.FORBIDDEN
     assert eve.recall("trades", delayed).code != pb.OK
     assert shop.recall("orders", delayed).code == pb.OK
+    place.users.limit("shop", {"messages_per_s": 1e-6})
+    until(lambda: shop.send("orders").code == pb.TOO_MANY_REQUESTS)
+    assert eve.send("trades").code == pb.OK
 
 
 def test_an_access_key_that_is_revoked_ends_what_waits_and_the_other_one_goes_on(place: Place) -> None:

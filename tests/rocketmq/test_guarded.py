@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +16,14 @@ from txmsg.access.guard import Guard
 from txmsg.access.keys import AccessKey, KeyFile, new_access_key
 from txmsg.access.rules import Rules, parse_rule
 from txmsg.access.snapshot import AccessSnapshot, User
-from txmsg.errors import BrokerUnavailable, PermissionDenied, Unauthenticated
+from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.rocketmq import guarded
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Client, Clients, Sends
 from txmsg.rocketmq.door import Call
 from txmsg.rocketmq.guarded import NEEDS, GuardedDoor
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import Refused, status_of
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
@@ -49,7 +49,7 @@ class Place:
         self.door = GuardedDoor(self.guard, self._file, window_s=900, clock=lambda: self.now)
         self.use()
 
-    def use(self, *rules: str, revoked: Iterable[str] = ()) -> None:
+    def use(self, *rules: str, revoked: Iterable[str] = (), limits: Mapping[str, float] = {}) -> None:
         """shop may do what these rules say, and eve everything."""
         self._version += 1
         keys = [
@@ -60,7 +60,7 @@ class Place:
         self.guard.use(
             AccessSnapshot(
                 version=self._version,
-                users={"shop": User(name="shop"), "eve": User(name="eve", roles=frozenset(["admin"]))},
+                users={"shop": User(name="shop", limits=limits), "eve": User(name="eve", roles=frozenset(["admin"]))},
                 access_keys={key.id: key for key in keys},
                 rules=Rules(parse_rule("shop", *rule.split(" ")) for rule in rules),
             )
@@ -254,6 +254,34 @@ async def test_a_stream_is_told_of_groups_that_its_user_receives_by(place: Place
     place.door.check("Telemetry", pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing())), caller)
     place.use("receive group:mail")
     place.door.check("Telemetry", frame, caller)
+
+
+@pytest.mark.parametrize(("what", "passing"), [("requests", 2), ("messages", 1)])
+async def test_a_user_at_its_limit_is_refused_but_keeps_what_it_holds_and_others_go_on(
+    place: Place, what: str, passing: int
+) -> None:
+    place.use("send topic:orders", limits={f"{what}_per_s": 1e-6})
+    shop, eve = [await place.door.enter(place.call(user)) for user in ("shop", "eve")]
+    sent = pb.SendMessageRequest(messages=[_PLAIN] * 3)
+    for _ in range(passing):  # a burst, and for what is over it the next one would have to wait
+        await place.door.pace("SendMessage", sent, shop)
+    with pytest.raises(Overloaded, match=f"user shop is at its limit: 1e-06 {what}/s .* pass in 0.5 s") as refused:
+        await place.door.pace("SendMessage", sent, shop)
+    assert status_of(refused.value).code == pb.TOO_MANY_REQUESTS
+    await place.door.pace("Heartbeat", pb.HeartbeatRequest(), shop)
+    for _ in range(5):
+        await place.door.pace("SendMessage", sent, eve)
+    place.use("send topic:orders")
+    for _ in range(5):
+        await place.door.pace("SendMessage", sent, shop)
+
+
+async def test_a_rule_that_is_taken_away_while_a_call_waits_for_its_rate_counts(place: Place) -> None:
+    place.use("send topic:orders", limits={"messages_per_s": 100})
+    caller = await place.door.enter(place.call())
+    place.use(limits={"messages_per_s": 100})
+    with pytest.raises(PermissionDenied, match="may not send topic:orders"):
+        await place.door.pace("SendMessage", pb.SendMessageRequest(messages=[_PLAIN]), caller)
 
 
 async def test_who_may_be_asked_is_decided_when_it_is_asked(place: Place) -> None:

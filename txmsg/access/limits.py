@@ -14,7 +14,7 @@ __all__ = ["NO_LIMITS", "Usage", "Usages", "UserLimits", "checked_limits"]
 
 _LIMIT_MAX: Final = 1e12
 _WAIT_S_MAX: Final = 5.0
-"""A call waits so long for its rate; one that would wait longer is refused."""
+"""A call waits so long for its rate; one that would wait longer is refused. A server may say another time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,16 @@ NO_LIMITS: Final = UserLimits()
 class Usage:
     """What a user takes of this server."""
 
-    def __init__(self, user: str, limits: UserLimits, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        user: str,
+        limits: UserLimits,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        wait_s_max: float = _WAIT_S_MAX,
+    ) -> None:
         self.user = user
+        self._wait_s_max = wait_s_max
         self.connections = 0
         self.in_flight_bytes = 0
         """Counted without a limit, too: one may be set at any time."""
@@ -95,10 +103,10 @@ class Usage:
     async def _paced(self, bucket: TokenBucket, count: int, what: str) -> None:
         def refusal() -> Overloaded:
             return self.exceeded(
-                what, f"{bucket.rate:g} {what}/s are allowed, and more wait than pass in {_WAIT_S_MAX:g} s"
+                what, f"{bucket.rate:g} {what}/s are allowed, and more wait than pass in {self._wait_s_max:g} s"
             )
 
-        await admitted(bucket, count, now=self._monotonic(), wait_s_max=_WAIT_S_MAX, refusal=refusal)
+        await admitted(bucket, count, now=self._monotonic(), wait_s_max=self._wait_s_max, refusal=refusal)
 
     def exceeded(self, option: str, what: str) -> Overloaded:
         """The error at a limit, which names the way out."""
@@ -111,21 +119,27 @@ class Usage:
 class Usages:
     """Of all users of a server, also those that are not connected: else each would begin with full rates again."""
 
-    def __init__(self, limits_of: Callable[[str], UserLimits]) -> None:
+    def __init__(self, limits_of: Callable[[str], UserLimits], *, wait_s_max: float = _WAIT_S_MAX) -> None:
         self._limits_of = limits_of
+        self._wait_s_max = wait_s_max
         self._by_user: dict[str, Usage] = {}
 
     def enter(self, user: str) -> Usage:
         """A connection of this user begins. Raises Overloaded."""
-        usage = self._by_user.get(user)
-        if usage is None:
-            usage = self._by_user[user] = Usage(user, self._limits_of(user))
+        usage = self.of(user)
         most = usage.limits.connections
         if most and usage.connections >= most:
             raise usage.exceeded(
                 "connections", f"{usage.connections} connections, as many as it may have at this server"
             )
         usage.connections += 1
+        return usage
+
+    def of(self, user: str) -> Usage:
+        """What this user takes."""
+        usage = self._by_user.get(user)
+        if usage is None:
+            usage = self._by_user[user] = Usage(user, self._limits_of(user), wait_s_max=self._wait_s_max)
         return usage
 
     def look(self, users: Collection[str]) -> None:

@@ -158,6 +158,7 @@ class Api:
             raise Refused(pb.BAD_REQUEST, f"the call of {name} has no request")
         request = read_request(kind, raw)
         self._door.check(name, request, caller)
+        await self._door.pace(name, request, caller)
         return caller, request
 
     # ---- who is there, and where

@@ -47,6 +47,10 @@ class Door:
         """Whether it may do this, now. request: a frame, of a stream. Raises Unauthenticated, PermissionDenied."""
         del method, request, caller
 
+    async def pace(self, method: str, request: Any, caller: Caller) -> None:
+        """Returns when its user may do so much. Raises Overloaded, and what `check` raises."""
+        del method, request, caller
+
     def watch(self, changed: Callable[[], None]) -> None:
         """Calls `changed` whenever `may_be_asked` may say something else than before."""
         del changed

@@ -17,6 +17,7 @@ from txmsg.access.denied import DeniedCalls
 from txmsg.access.failures import Failures
 from txmsg.access.guard import Guard, host_of
 from txmsg.access.keys import AccessKey, KeyFile
+from txmsg.access.limits import Usages
 from txmsg.access.permissions import CHECK_GROUP, DESCRIBE_TOPIC, RECEIVE_GROUP, SEND_GROUP, SEND_TOPIC, allows, denied
 from txmsg.access.principal import Principal
 from txmsg.access.rules import Action, Kind, Right
@@ -34,6 +35,10 @@ _REFUSING_MAX: Final = 100
 """Refusals that wait; more are answered at once, and not why."""
 _DELAY_S_MAX: Final = 2.0
 """Clients wait for 3 s by default, and are to learn that it is the access key."""
+_WAIT_S_MAX: Final = 0.5
+"""For a rate: clients send again, later each time, what is refused by it, and give a call up after 3 s by default."""
+_UNLIMITED: Final = frozenset({"Heartbeat", "NotifyClientTermination"})
+"""Without these, messages that a client has would go to others."""
 _RECEIVE_TOPIC: Final = Right(Action.RECEIVE, Kind.TOPIC)
 
 Needs = Iterable[tuple[Right, str]]
@@ -129,6 +134,7 @@ class GuardedDoor(Door):
         self._refusing = 0
         self._stays: set[_Stay] = set()
         self._changed: Callable[[], None] = lambda: None
+        self._usages = Usages(guard.limits_of, wait_s_max=_WAIT_S_MAX)
         guard.on_change = self._look
         guard.on_denied = DeniedCalls().add
 
@@ -165,6 +171,15 @@ class GuardedDoor(Door):
             self._guard.on_denied(principal.name, caller.host, refusal.what)
             raise refusal
 
+    async def pace(self, method: str, request: Any, caller: Caller) -> None:
+        usage = self._usages.of(caller.principal.name)
+        if not usage.is_limited or method in _UNLIMITED:
+            return
+        await usage.request()
+        if method == "SendMessage":
+            await usage.messages(len(request.messages))
+        self.check(method, request, caller)  # a rule that was taken away while it waited counts
+
     def watch(self, changed: Callable[[], None]) -> None:
         self._changed = changed
 
@@ -177,6 +192,7 @@ class GuardedDoor(Door):
 
     def _look(self) -> None:
         """Users or rules have changed: calls that wait end, if they may not be made any more."""
+        self._usages.look(self._guard.snapshot.users)
         known = set(self._guard.snapshot.access_keys.values())
         self._secrets = {key: secret for key, secret in self._secrets.items() if key in known}
         for stay in self._stays:
