@@ -441,6 +441,33 @@ def test_a_user_above_its_limits_is_refused_and_another_is_not(secured: Secured)
         free.send(Message("limited", b"x"))
 
 
+def test_an_access_key_that_clients_have_is_kept_with_its_secret_and_nobody_else_gets_it(
+    secured: Secured, tmp_path: Path
+) -> None:
+    (name, _), (other, _) = secured.new(), secured.new()
+    file, secret = tmp_path / "access-keys.key", f"s3cret-{name}"
+    KeyFile.make(file)
+    key_id = f"LTAI.{name}"[:64]
+
+    def imported(user: str, *args: str, status: int = 0) -> str:
+        return said(
+            "user", "access-key", "import", user, key_id, "--access-key-file", str(file), *args, "--broker",
+            secured.first.address, "--token-file", str(secured.admin), status=status, answer=f"{secret}\r\n",
+        )  # fmt: skip
+
+    assert secret not in imported(name)
+    with BlockingChannel(secured.first.address, token=secured.admin) as channel:
+        reply = channel.call(Access.watch, WatchAccessRequest(access_keys=True), timeout_s=WAIT_S)
+    (kept,) = [key for key in reply.access_keys if key.id == key_id]
+    opened = KeyFile(file).open(AccessKey(id=key_id, user=name, sealed_secret=kept.sealed_secret))
+    assert opened == secret.encode()
+    for user in (name, other):
+        assert f"there is an access key {key_id} already" in imported(user, status=1)
+    too_short = tmp_path / "secret"
+    too_short.write_text("short\n")
+    assert "of 5 characters, cannot be kept" in imported(other, "--secret-file", str(too_short), status=1)
+
+
 def test_access_keys_are_kept_encrypted_two_at_a_time_and_are_told_to_who_asks_for_them(
     secured: Secured, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from txmsg.access.guard import ACCESS_KEY, Guard
-from txmsg.access.keys import AccessKey, KeyFile, new_access_key
+from txmsg.access.keys import AccessKey, KeyFile, known_access_key, new_access_key
 from txmsg.access.snapshot import AccessSnapshot, User
 from txmsg.errors import MisuseError, Unauthenticated
 
@@ -57,6 +57,25 @@ def test_a_file_without_a_key_is_refused_with_the_way_out(path: Path, text: str)
     path.write_text(text, encoding="utf-8")
     with pytest.raises(MisuseError, match="txmsg user access-key file FILE"):
         KeyFile(path)
+
+
+@pytest.mark.parametrize(
+    ("key_id", "secret", "why"),
+    [
+        ("", "12345678", "access key '' cannot be kept"),
+        ("a/b", "12345678", "access key 'a/b' cannot be kept"),
+        ("x" * 65, "12345678", "cannot be kept: it has 1 to 64"),
+        ("rocketmq2", "1234567", "of 7 characters, cannot be kept: it has 8 to 128"),
+        ("rocketmq2", "s" * 129, "of 129 characters"),
+        ("rocketmq2", "top secret", "no blanks"),
+        ("rocketmq2", "geheim\u00e9\u00e9", "of ASCII"),
+    ],
+)
+def test_an_access_key_that_cannot_be_kept_is_refused_without_its_secret(key_id: str, secret: str, why: str) -> None:
+    with pytest.raises(MisuseError) as refused:
+        known_access_key(key_id, secret)
+    assert why in str(refused.value)
+    assert secret not in str(refused.value)
 
 
 def test_who_has_proven_its_access_key_is_its_user_until_it_is_revoked() -> None:

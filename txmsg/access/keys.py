@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import binascii
 import os
+import re
 import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
@@ -16,12 +17,22 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from txmsg.access.tokens import base32
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, shown
 
-__all__ = ["KEY_ID", "SEALED_SIZE_BYTES_MAX", "AccessKey", "KeyFile", "NewAccessKey", "new_access_key"]
+__all__ = [
+    "KEY_ID",
+    "SEALED_SIZE_BYTES_MAX",
+    "AccessKey",
+    "KeyFile",
+    "NewAccessKey",
+    "known_access_key",
+    "new_access_key",
+]
 
-KEY_ID: Final = r"[a-z2-7]{16}"
-"""What ids look like."""
+KEY_ID: Final = r"[A-Za-z0-9._@+=-]{1,64}"
+"""What ids look like, those of other systems among them; those made here have 16 of a-z and 2-7."""
+SECRET: Final = re.compile(r"[!-~]{8,128}")
+"""What a secret looks like that was made elsewhere: printable ASCII without blanks."""
 SEALED_SIZE_BYTES_MAX: Final = 256
 """Of an encrypted secret."""
 _ID_SIZE_BYTES: Final = 10
@@ -52,6 +63,21 @@ class AccessKey:
 def new_access_key() -> NewAccessKey:
     """Another one: an id of 80 random bits, and a secret of 256."""
     return NewAccessKey(base32(secrets.token_bytes(_ID_SIZE_BYTES)), base32(secrets.token_bytes(_SECRET_SIZE_BYTES)))
+
+
+def known_access_key(key_id: str, secret: str) -> NewAccessKey:
+    """One that clients have already. Raises MisuseError, which does not say the secret."""
+    if re.fullmatch(KEY_ID, key_id) is None:
+        raise MisuseError(
+            f"access key {shown(key_id)} cannot be kept: it has 1 to 64 of the characters A-Z a-z 0-9 . _ @ + = -; "
+            "make another one with `txmsg user access-key create`"
+        )
+    if SECRET.fullmatch(secret) is None:
+        raise MisuseError(
+            f"the secret of access key {key_id}, of {len(secret)} characters, cannot be kept: it has 8 to 128 "
+            "printable characters of ASCII, and no blanks; make another one with `txmsg user access-key create`"
+        )
+    return NewAccessKey(key_id, secret)
 
 
 class KeyFile:

@@ -134,7 +134,10 @@ class UserAdministration:
 
     def create_access_key(self, name: str, file: KeyFile) -> tuple[User, NewAccessKey]:
         """An access key, whose secret nobody can see again without the file. Raises MisuseError if it has two."""
-        key = new_access_key()
+        return self.import_access_key(name, new_access_key(), file)
+
+    def import_access_key(self, name: str, key: NewAccessKey, file: KeyFile) -> tuple[User, NewAccessKey]:
+        """The same of one that is there already. Raises MisuseError also if somebody has it."""
         request = pb.CreateAccessKeyRequest(name=name, id=key.id, sealed_secret=file.seal(key, name))
         return _user(self._ask(access_rpc.Access.create_access_key, request).user), key
 

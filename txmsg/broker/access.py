@@ -169,7 +169,7 @@ class UserDirectory:
         """An access key, that its maker has encrypted."""
         if re.fullmatch(KEY_ID, key.id) is None or not 0 < len(key.sealed_secret) <= SEALED_SIZE_BYTES_MAX:
             raise MisuseError(
-                f"access key {shown(key.id)} is not one as `txmsg user access-key create` makes them, with 1 to "
+                f"access key {shown(key.id)} is not one as `txmsg user access-key create` and `import` give, with 1 to "
                 f"{SEALED_SIZE_BYTES_MAX} bytes of an encrypted secret"
             )
         row = await self._users.add_access_key(key)

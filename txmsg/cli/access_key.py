@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 import click
 
-from txmsg.access.keys import KeyFile
+from txmsg.access.keys import KeyFile, known_access_key
 from txmsg.administration.access import UserAdministration
 from txmsg.cli.access import of_database
 from txmsg.cli.main import EXAMPLE_FORMAT
@@ -15,6 +16,16 @@ from txmsg.cli.options import Decorator, json_option, table_options
 from txmsg.cli.output import json_text, print_facts, print_rows, say
 
 _administered: Decorator = of_database(UserAdministration, "users")
+
+
+_key_file: Decorator = click.option(
+    "--access-key-file",
+    "path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The file that gateways have; it encrypts the secret here.",
+)
 
 
 @click.group("access-key", short_help="Give users access keys, for RocketMQ clients.")
@@ -45,14 +56,7 @@ def file(*, path: Path, as_json: bool) -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key create shop --access-key-file access-keys.key",
 )
 @click.argument("name", metavar="USER")
-@click.option(
-    "--access-key-file",
-    "path",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="The file that gateways have; it encrypts the secret here.",
-)
+@_key_file
 @_administered
 @json_option
 def create(*, name: str, path: Path, users: UserAdministration, as_json: bool) -> None:
@@ -67,6 +71,38 @@ def create(*, name: str, path: Path, users: UserAdministration, as_json: bool) -
         return
     say(f"user {name} has a new access key; its secret is not shown again:", err=True)
     print_facts(told)
+
+
+@access_key.command(
+    "import",
+    short_help="Keep an access key that clients have already.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key import shop LTAI5tQ2 --access-key-file access-keys.key < secret",
+)
+@click.argument("name", metavar="USER")
+@click.argument("key_id", metavar="ID")
+@_key_file
+@click.option(
+    "--secret-file",
+    metavar="FILE",
+    type=click.File(encoding="ascii", errors="replace"),
+    default="-",
+    help="Where its secret is, without more than a line end after it; by default standard input.",
+)
+@_administered
+@json_option
+def import_(
+    *, name: str, key_id: str, path: Path, secret_file: TextIO, users: UserAdministration, as_json: bool
+) -> None:
+    """Give a user an access key that clients have from elsewhere, with its secret: they need not change.
+
+    Nobody else may have the ID. Secrets are never arguments, which other processes of the machine see.
+    """
+    key = known_access_key(key_id, secret_file.read().removesuffix("\n").removesuffix("\r"))
+    user, _ = users.import_access_key(name, key, KeyFile(path))
+    if as_json:
+        click.echo(json_text({"user": name, "access_key": key.id}))
+        return
+    say(f"user {name} has access key {key.id}, and {len(user.access_keys)} in all")
 
 
 @access_key.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key list shop")

@@ -191,7 +191,10 @@ class Users:
                 {"id": key.id, "name": key.user, "slots": list(_SLOTS), "sealed_secret": key.sealed_secret},
             )
             if not added.rowcount:
-                raise MisuseError(f"there is an access key {key.id} already: make another one")
+                raise MisuseError(
+                    f"there is an access key {key.id} already, of this user or another one: revoke it first, or make "
+                    "another one"
+                )
             return await _changed(conn, "user.access_key", before)
 
     async def revoke(self, name: str, token_id: str = "", access_key_id: str = "") -> UserRow:

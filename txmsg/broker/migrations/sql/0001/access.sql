@@ -30,7 +30,7 @@ create table txmsg.access_token (
 
 -- For clients that sign their calls. The secret is encrypted by a key that is not in this database.
 create table txmsg.access_key (
-    id text collate "C" primary key check (id ~ '^[a-z2-7]{16}$'),
+    id text collate "C" primary key check (id ~ '^[A-Za-z0-9._@+=-]{1,64}$'),
     user_name text collate "C" not null references txmsg.access_user on delete cascade,
     slot smallint not null check (slot in (1, 2)),
     sealed_secret bytea not null check (octet_length(sealed_secret) between 1 and 256),
