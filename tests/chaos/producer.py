@@ -25,6 +25,8 @@ from txmsg import Half, Message, TransactionState, TxmsgError
 CALLERS = 16
 RARE, DELAYED, STORIES = 0.1, 0.1, 0.1
 """Shares: of messages with the tag, of operations that are delayed, and that are stories."""
+KEPT_STORIES = 0.5
+"""Of what has an outbox: when brokers come back, there are to be several who are in the middle of one."""
 KEPT_TOPICS = tuple(topic for topic in TOPICS if DURABILITY[topic] == "sync")
 """What is kept is stored at a moment that no producer is told: of these it does not matter to what may be lost."""
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
@@ -50,7 +52,7 @@ class Caller:
         ]
         while not quiet.is_set():
             way, _, act = self._rng.choices(ways, [weight for _, weight, _ in ways])[0]
-            if self._rng.random() < STORIES:
+            if self._rng.random() < (KEPT_STORIES if way is Way.KEPT else STORIES):
                 await (self._tell_kept_story() if way is Way.KEPT else self._tell_story())
             else:
                 serial = self._serial()
