@@ -1,6 +1,6 @@
 module orders
 
-go 1.26.8
+go 1.24.0
 
 require github.com/apache/rocketmq-clients/golang/v5 v5.1.4
 

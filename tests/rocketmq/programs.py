@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,9 @@ _LOCKED = _HERE.parents[1] / "examples" / "rocketmq"
 """Where the versions of packages are fixed."""
 _JAVA = "rocketmq-client-java-5.2.0"
 _NODE = "rocketmq-client-nodejs-1.0.8"
+_GO_LEAST = (1, 24)
+"""What RocketMQ's client needs."""
+_VERSION_S_MAX = 60.0
 _SCENARIO_S_MAX = 600.0
 _BUILD_S_MAX = 600.0
 _NPM_S_MAX = 800.0
@@ -152,8 +156,13 @@ def _has_jdk() -> bool:
     return shutil.which("javac") is not None and are_at_hand(_JAVA)
 
 
-def _has_go() -> bool:
-    return shutil.which("go") is not None
+def has_go() -> bool:
+    """Whether there is a Go that can read our go.mod."""
+    if shutil.which("go") is None:
+        return False
+    said = subprocess.run(["go", "version"], capture_output=True, text=True, timeout=_VERSION_S_MAX, check=False).stdout
+    found = re.search(r"go(\d+)\.(\d+)", said)
+    return found is not None and (int(found[1]), int(found[2])) >= _GO_LEAST
 
 
 def _has_node() -> bool:
@@ -167,7 +176,7 @@ JAVA = Language(
     _has_jdk,
     _java,
 )
-GO = Language("go", "Go is not installed: `apt-get install golang-go` (Debian)", _has_go, _go)
+GO = Language("go", "Go 1.24 or newer is not installed: `apt-get install golang-go` (Debian 13)", has_go, _go)
 NODE = Language(
     "node",
     "Node 18 with npm is not installed: `apt-get install --no-install-recommends nodejs npm` (Debian)",

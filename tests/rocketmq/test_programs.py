@@ -1,0 +1,23 @@
+"""What the programs of RocketMQ's clients need is looked for before they are run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rocketmq.programs import has_go
+
+
+@pytest.mark.parametrize(
+    ("version", "is_enough"),
+    [("go1.19.8", False), ("go1.23.12", False), ("go1.24", True), ("go1.26.8", True), ("go2.0", True), ("", False)],
+)
+def test_a_go_that_is_too_old_for_the_client_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_enough: bool
+) -> None:
+    go = tmp_path / "go"
+    go.write_text(f"#!/bin/sh\necho go version {version} linux/amd64\n")
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert has_go() is is_enough
