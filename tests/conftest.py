@@ -116,6 +116,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="HOST:PORT",
         help="the Kafka to test on: 'maven' (default: of its artifacts, on Java), 'testcontainers', or host:port,...",
     )
+    parser.addoption("--rocketmq-rust", metavar="PROGRAM", help="tests/rocketmq/rust, built; else its test is skipped")
     parser.addoption("--require-tools", action="store_true", help="run nothing where a tool of the tests is missing")
     parser.addoption(
         "--fence-races", default=200, type=int, metavar="N", help="races of transactions and checks, per driver (200)"

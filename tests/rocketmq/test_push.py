@@ -1,4 +1,4 @@
-"""One scenario of a producer and a push consumer, by the clients for Python, Java, Go and Node."""
+"""One scenario of a producer and a consumer, by the clients for Python, Java, Go, Node and Rust."""
 
 from __future__ import annotations
 
@@ -18,6 +18,21 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # what clients need i
 def test_a_push_consumer_gets_each_kind_once_it_is_due_and_in_order(
     language: Language, start_broker: StartBroker, tmp_path: Path
 ) -> None:
+    _play(language, start_broker, tmp_path)
+
+
+def test_a_simple_consumer_in_rust_gets_each_kind_once_it_is_due_and_in_order(
+    start_broker: StartBroker, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    program = pytestconfig.getoption("--rocketmq-rust")
+    if program is None:
+        pytest.skip(
+            "the client for Rust takes minutes to compile: docs/how-to/rocketmq.md says how, for --rocketmq-rust"
+        )
+    _play(Language("rust", "", lambda: True, lambda *_: [program]), start_broker, tmp_path)
+
+
+def _play(language: Language, start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start_broker("--first-check-s", "1")
     with running_gateway(broker.address, log=tmp_path / "gateway.log") as running:
         with Producer(broker.address, group="setup") as producer:
