@@ -235,6 +235,7 @@ async def receive(
             wait_s,
             visibility_timeout_s,
             is_exact=how.get("is_exact", False),
+            in_runs=how.get("in_runs", False),
         )
         if not more:
             break

@@ -69,6 +69,60 @@ async def test_messages_of_a_key_come_one_after_the_other(notify_url: str) -> No
         assert [second.offset, *offsets(await receive_only(delivery, 1))] == [1, 4]
 
 
+async def test_one_receive_brings_a_run_of_a_key_and_nobody_gets_more_of_it_until_all_is_settled(
+    notify_url: str,
+) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, **QUICK) as delivery:
+        await add_keyed(notify, "a", "a", "b", "a", "a")
+        run = await receive(delivery, 4, in_runs=True)
+        assert offsets(run) == [0, 1, 2, 3]
+        await settle(delivery, *run[1:])
+        assert await receive(delivery, 1, wait_s=0.2, client="d", in_runs=True) == []
+        await fail(delivery, run[0])
+        assert retry_rows(notify) == [(0, 1, False), (4, 0, True)], "what is acknowledged does not come again"
+        (again,) = await receive_only(delivery, 1, in_runs=True)
+        assert (again.offset, again.attempt) == (0, 2)
+        await settle(delivery, again)
+        assert offsets(await receive(delivery, 1)) == [4]
+
+
+async def test_a_run_that_was_failed_in_part_stays_in_order_over_a_crash(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await add_keyed(notify, "a", "a", "a", "a")
+        async with delivering(notify, graceful=False) as delivery:
+            run = await receive(delivery, 3, in_runs=True)
+            await fail(delivery, run[2])
+            assert retry_rows(notify) == [], "a broker that starts with it would deliver it first"
+            await fail(delivery, run[0])
+            assert retry_rows(notify) == [(0, 1, False)]
+        notify.bury("b1")
+        notify.query("update txmsg.cursor set held_until = now()")  # as when that time has passed
+        async with delivering(notify, **QUICK) as delivery:
+            got: list[tuple[int, int]] = []
+            while len(got) < 4:
+                (message,) = await receive(delivery, 1, in_runs=True)
+                got.append((message.offset, message.attempt))
+                await settle(delivery, message)
+            assert got == [(0, 2), (1, 1), (2, 1), (3, 1)]
+
+
+async def test_a_failure_in_a_run_is_retried_when_what_is_out_of_it_is_settled(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, **QUICK) as delivery:
+        await add_keyed(notify, "a", "a", "a", "a")
+        first, second, third = await receive(delivery, 3, in_runs=True)
+        await fail(delivery, second)
+        await settle(delivery, first)
+        assert retry_rows(notify) == [(1, 1, False)]
+        assert await receive(delivery, 1, wait_s=0.2, client="d") == []
+        await settle(delivery, third)
+        done: list[tuple[int, int]] = []
+        while len(done) < 2:
+            (message,) = await receive(delivery, 1, client="d")
+            done.append((message.offset, message.attempt))
+            await settle(delivery, message)
+        assert done == [(1, 2), (3, 1)]
+
+
 async def test_an_acknowledgement_wakes_the_member_that_waits_for_the_next_of_the_key(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await add_keyed(notify, "a", "a")
@@ -144,7 +198,7 @@ async def test_a_parked_key_waits_for_a_person_over_a_restart(notify_url: str) -
             await receive(delivery, 1, wait_s=0, topics=[("other", "*")])
             notify.query("update txmsg.consumer_group set poisoned_key = 'park', version = version + 1")
             await until_async(lambda: delivery._state.groups["g"].settings.parks_keys)
-            head, other = await receive(delivery, 2)
+            head, other = await receive_only(delivery, 2, in_runs=True)  # what comes after a dead letter is not out
             await fail(delivery, head)
             await settle(delivery, other)
             assert notify.query("select queue_offset, blocks_key, ordering_key from txmsg.dead_letter") == [

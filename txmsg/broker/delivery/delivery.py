@@ -96,13 +96,15 @@ class Delivery:
         line: Line | None = None,
         outlet: Outlet | None = None,
         is_exact: bool = False,
+        in_runs: bool = False,
     ) -> list[MessageBatch]:
         """Up to max_messages for a member of a group, or nothing after wait_s. At least one, whatever max_bytes is.
 
         A message that is neither settled nor renewed within visibility_timeout_s is retried: after the group's
         back-off, or at once if the timeout is_exact, because the member knows it. start: where the group
         starts in topics that are new to it. line: if the member says whether it got what was sent before. outlet:
-        while it is full, nothing is taken. Raises BrokerUnavailable, InvalidName for a bad tag expression, and
+        while it is full, nothing is taken. in_runs: the member may get several messages of an ordering key at once, and
+        processes them in order. Raises BrokerUnavailable, InvalidName for a bad tag expression, and
         UnknownTopic.
         """
         wants = wants_of(tuple(subscriptions))
@@ -118,7 +120,14 @@ class Delivery:
             if line is not None and not loaded.members.is_latest(client_id, line):
                 return []
             return self._take(
-                loaded, client_id, wants, max_messages, max_bytes, visibility_timeout_s, is_exact=is_exact
+                loaded,
+                client_id,
+                wants,
+                max_messages,
+                max_bytes,
+                visibility_timeout_s,
+                is_exact=is_exact,
+                in_runs=in_runs,
             )
 
         batches = take()
@@ -238,7 +247,8 @@ class Delivery:
         """Takes acknowledgements and refusals. Returns the receipts that came too late, in any order.
 
         On return acknowledgements are in memory (the cursor is written within flush_s); those of retries, and all
-        refusals, are on disk. After a cancellation the next `expire_once` writes them.
+        refusals, are on disk, but for those of a run of which earlier messages are out: they wait for these. After a
+        cancellation the next `expire_once` writes them.
         """
         self._state.leases.require()
         loaded = self._state.groups.get(group)
@@ -368,6 +378,7 @@ class Delivery:
         visibility_timeout_s: float,
         *,
         is_exact: bool,
+        in_runs: bool,
     ) -> list[MessageBatch] | None:
         """None: the member may get nothing now."""
         self._state.leases.require()
@@ -387,6 +398,7 @@ class Delivery:
             deadline=now + visibility_timeout_s,
             deadline_max=now + max(visibility_timeout_s, self._state.config.held_s_max),
             is_exact=is_exact,
+            in_runs=in_runs,
         )
         if batches:
             given = sum(len(batch.rows) for batch in batches)

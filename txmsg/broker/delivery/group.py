@@ -158,8 +158,12 @@ class Group:
         deadline: float,
         deadline_max: float = math.inf,
         is_exact: bool = False,
+        in_runs: bool = False,
     ) -> list[MessageBatch]:
-        """Messages for one member, now in flight: due retries first, at most half; then the queues, round robin."""
+        """Messages for one member, now in flight: due retries first, at most half; then the queues, round robin.
+
+        in_runs: several of an ordering key at once, unless a dead letter is to hold the next one back.
+        """
         until = _Until(token, deadline, deadline_max, is_exact)
         feeds = [
             feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count and feed.is_open
@@ -188,6 +192,7 @@ class Group:
                     mine=wants[feed.topic],
                     group=self.members.wanted(feed.topic),
                     at_least_one=not batches,
+                    in_runs=in_runs and not self.settings.parks_keys,
                 )
                 if rows:
                     count -= len(rows)
@@ -402,7 +407,8 @@ class Group:
             self.retries.leave(retried)
         else:
             for feed, failed in offsets.items():
-                feed.window.fail(failed, failure)
+                if returned := feed.window.fail(failed, failure):
+                    self.journal.note(Event.RETURNED, feed.queue_id, returned, self.name)
             self.retries.settled(retried, failure)
 
     def _pauses(self, client_id: str | None, token: int, count: int, failure: Failure, now: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -36,6 +36,7 @@ class Memory:
 
 
 _KEY_OF = attrgetter("ordering_key")
+_OFFSET_OF = attrgetter("offset")
 EXPIRED = "not acknowledged within its visibility timeout"
 
 
@@ -86,9 +87,9 @@ class Window:
                                  v          |
                               failing ------+   (once its retry row is on disk)
 
-    At most one message of an ordering key is ready or in flight (`Keys`). Messages that fail while a group is paused
-    return from in flight to not read, with the next `rewind`. An offset counts as acked only when nothing is left to do
-    for it, so `progress` may be written at any time.
+    Of an ordering key one message at most is ready or in flight, or a run of them is in flight (`Keys`). Messages that
+    fail while a group is paused return from in flight to not read, with the next `rewind`. An offset counts as acked
+    only when nothing is left to do for it, so `progress` may be written at any time.
 
     Bounded by count_max offsets that are read and not acked, and by size_bytes_max (and one message) of messages held
     ready. There is at most one more acked range beyond the cursor than such offsets. When full, `room_count` is 0, and
@@ -229,10 +230,12 @@ class Window:
         mine: TagExpression = ALL_TAGS,
         group: TagExpression = ALL_TAGS,
         at_least_one: bool = True,
+        in_runs: bool = False,
     ) -> list[Row]:
         """Up to `count` ready messages and `size_bytes` of bodies and headers, now in flight.
 
-        at_least_one: the first may be larger than size_bytes, else it could never be delivered.
+        at_least_one: the first may be larger than size_bytes, else it could never be delivered. in_runs: later messages
+        of their ordering keys come along, as far as there is room, and all are in the order of the queue.
         mine: what this consumer wants. group: what any member wants. Messages that no member wants are acked at once;
         those that only others want stay ready for them.
         """
@@ -252,11 +255,33 @@ class Window:
                 left -= size
                 taken.append(ready.popleft())
             self._ready_size_bytes -= size_bytes - left
+        unwanted = self._add_runs(taken, count, size_bytes, mine, group) if in_runs and self._keys else []
         self._weigh()
         if taken:
             self._in_flight.give([row.offset for row in taken], token, deadline, deadline_max, is_exact=is_exact)
             self.on_busy()
+        self._count_as_acked(unwanted)
         return taken
+
+    def _add_runs(
+        self, taken: list[Row], count: int, size_bytes: int, mine: TagExpression, group: TagExpression
+    ) -> list[int]:
+        """Adds to what is taken what waits behind it, as `take`. Returns offsets that no member wants, to be acked."""
+        unwanted: list[int] = []
+        left = size_bytes - sum(map(size_bytes_of, taken))
+        for head in [row.offset for row in taken]:
+            while len(taken) < count and (row := self._keys.next_of_run(head)) is not None:
+                if mine.matches(row.tag):
+                    if size_bytes_of(row) > left:
+                        break
+                    left -= size_bytes_of(row)
+                    taken.append(self._keys.join(head))
+                elif group.matches(row.tag):
+                    break  # the run ends before what another member wants
+                else:
+                    unwanted.append(self._keys.join(head).offset)
+        taken.sort(key=_OFFSET_OF)
+        return unwanted
 
     def _take_matching(
         self, count: int, size_bytes: int, mine: TagExpression, group: TagExpression, at_least_one: bool
@@ -279,7 +304,7 @@ class Window:
             else:
                 unwanted.append(row.offset)
                 if self._keys:  # the next of its key is looked at now: no member is woken for it
-                    self._make_ready(self._keys.done([row.offset]))
+                    self._go_on_after([row.offset])
             self._ready_size_bytes -= size_bytes_of(row)
         ready.extendleft(reversed(others))
         self._count_as_acked(unwanted)
@@ -308,21 +333,31 @@ class Window:
         """Removes what was not acknowledged in time, by token: it must `fail` or become `unread`."""
         return self._in_flight.expire(now)
 
-    def fail(self, offsets: Sequence[int], failure: Failure) -> None:
-        """Marks removed messages as failing: not acked before `stored`. So are later messages of their keys."""
+    def fail(self, offsets: Sequence[int], failure: Failure) -> list[int]:
+        """Marks removed messages as failing: not acked before `stored`. So are later messages of their keys.
+
+        Returns those that become `unread` instead, as an earlier message of their run has: they come after it.
+        """
         self._failing.update(dict.fromkeys(offsets, failure))
         self.on_busy()
-        if self._keys:
-            self._follow(self._keys.failed(offsets))
-            self._weigh()
+        if not self._keys:
+            return []
+        following, unread = self._keys.failed(offsets)
+        self._follow(following)
+        self.unread(unread)
+        self._weigh()
+        return unread
 
-    def unread(self, offsets: Iterable[int]) -> None:
+    def unread(self, offsets: Collection[int]) -> None:
         """Removed messages are read and delivered again after a `rewind`. Their keys wait for that."""
-        for offset in offsets:
+        failed_later = [later for offset in offsets for later in self._keys.returned(offset)]
+        for offset in (*offsets, *failed_later):
+            self._failing.pop(offset, None)
             if offset < self._position:
                 self._unread.add(offset)
             else:  # a rewind has passed it: it will be read anyway
-                self._keys.done([offset])
+                self._go_on_after([offset])
+        self._weigh()
 
     @property
     def has_unread(self) -> bool:
@@ -338,14 +373,18 @@ class Window:
         self._unread.clear()
         self._ready.clear()
         self._ready_size_bytes = 0
-        self._keys.rewound(self._in_flight.__contains__)
+        self._keys.rewound(lambda offset: offset in self._in_flight or offset in self._failing)
         self._weigh()
 
     # ---- failing
 
     def failing(self) -> dict[int, Failure]:
-        """What must be written as retries, by offset. Stays until `stored`: an interrupted write is repeated."""
-        return dict(self._failing)
+        """What must be written as retries, by offset. Stays until `stored`: an interrupted write is repeated.
+
+        Without what failed in a run of which an earlier message is out: written, it would be delivered before that one
+        by a broker that starts with what is written.
+        """
+        return {offset: failure for offset, failure in self._failing.items() if not self._keys.holds(offset)}
 
     def stored(self, offsets: Iterable[int]) -> None:
         """The retries of these offsets are on disk: the offsets count as acked. Idempotent."""
@@ -363,8 +402,7 @@ class Window:
 
     def block(self, key: str) -> bool:
         """A retry of this key is about to be delivered: whether it may, as no message of the key is busy here."""
-        self._follow(self._keys.block(key))
-        self._weigh()
+        self._keys.block(key)
         self.on_busy()
         return not self._keys.is_busy(key)
 
@@ -399,11 +437,17 @@ class Window:
         for start, end in runs(offsets):
             self._acked.add(start, end)
         if self._keys:
-            self._make_ready(self._keys.done(offsets))
+            self._go_on_after(offsets)
             self._weigh()
         self._advance()
         self._version += 1
         self.on_busy()
+
+    def _go_on_after(self, offsets: Iterable[int]) -> None:
+        """These are not out any more: the next messages of their keys are ready, or follow them."""
+        ready, following = self._keys.done(offsets)
+        self._make_ready(ready)
+        self._follow(following)
 
     def _make_ready(self, rows: Sequence[Row]) -> None:
         self._ready.extend(rows)
