@@ -165,7 +165,9 @@ def _print(result: Result, console: Console) -> None:
     if result.clean:
         console.print(f"clean: {result.duration_s:.0f} s, seed {result.seed}", style="bold")
     else:
-        console.print(f"WRONG; the same plan again: make chaos SEED={result.seed} DURATION={result.duration_s:.0f}")
+        options = " CHAOS_ARGS=--rocketmq" if "guest_sends" in result.counts else ""
+        again = f"make chaos SEED={result.seed} DURATION={result.duration_s:.0f}{options}"
+        console.print(f"WRONG; the same plan again: {again}", soft_wrap=True)
         console.print(f"journals and logs: {result.kept}", soft_wrap=True)
 
 
