@@ -34,7 +34,7 @@ _JAVA: Final = (
     "org.projectlombok:lombok:1.18.38",
     "org.junit.platform:junit-platform-console-standalone:1.7.2",
 )
-_GO: Final = ("github.com/apache/rocketmq-clients/golang/v5@v5.1.4", "github.com/stretchr/testify@v1.8.2")
+_GO: Final = "github.com/apache/rocketmq-clients/golang/v5@v5.1.4"
 _RENAMED: Final = {
     "rocketmq-clients/golang": "rocketmq-clients/golang/v5",
     "rmq_client.WithAwaitDuration": "rmq_client.WithSimpleAwaitDuration",
@@ -112,7 +112,7 @@ def _go(site: Site, source: Path, only: str) -> int:
         file.write_text(text)
     bin_.mkdir(parents=True)
     shutil.copy(_ADMIN / "mqadmin", bin_)
-    for words in (("mod", "init", "rocketmq-go-e2e"), ("get", *_GO), ("mod", "tidy")):
+    for words in (("mod", "init", "rocketmq-go-e2e"), ("get", _GO), ("mod", "tidy")):
         subprocess.run(["go", *words], cwd=tests, check=True)
     asked = subprocess.run(["go", "env", "-json", "GOPATH", "GOCACHE"], check=True, capture_output=True, text=True)
     command = ("go", "test", "-p=1", "-count=1", "-v", f"-run={only}", "./mqgotest/...")
