@@ -22,11 +22,9 @@ from typing import Protocol
 from zlib import crc32
 
 import hypothesis
-import hypothesis.internal.conjecture.providers
 import psutil
 import psycopg
 import pytest
-from hypothesis.internal.constants_ast import Constants
 from psycopg import sql
 from sqlalchemy.engine import make_url
 from xdist.remote import Producer
@@ -139,13 +137,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _leave_constants_of_modules_out() -> None:
+    """Hypothesis draws constants of modules that are imported by then: which these are is told by what ran before."""
+    try:
+        from hypothesis.internal.conjecture import providers
+        from hypothesis.internal.constants_ast import Constants
+    except ImportError:
+        return  # a later Hypothesis, which has it elsewhere: tests/unit/test_examples.py says whether it matters
+    none = Constants()
+    providers._get_local_constants = lambda: none
+
+
 def pytest_configure(config: pytest.Config) -> None:
     is_random = config.getoption("--seed") == "random"
     hypothesis.settings.load_profile("new in every run" if is_random else "the same in every run")
     if not is_random:
-        # It draws constants of modules that are imported by then, too: which these are is told by what ran before.
-        none = Constants()
-        hypothesis.internal.conjecture.providers._get_local_constants = lambda: none
+        _leave_constants_of_modules_out()
     is_main_process = "PYTEST_XDIST_WORKER" not in os.environ
     if is_main_process and config.getoption("--require-tools"):
         from tests.tools import missing

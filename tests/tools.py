@@ -25,9 +25,9 @@ def missing(*, mariadb: str, kafka: str) -> list[str]:
         chromium.HOW_TO_INSTALL: find_browser() is not None,
         prometheus.HOW_TO_INSTALL: prometheus.is_installed(),
         HOW_TO_INSTALL_LOGROTATE: shutil.which("logrotate") is not None,
-        **{
-            language.how_to_install: language.is_installed() for language in (programs.JAVA, programs.GO, programs.NODE)
-        },
+        **{language.how_to_install: language.is_installed() for language in (programs.JAVA, programs.NODE)},
+        # One that is too old is all that some systems have: its tests are skipped all the same, and say so.
+        programs.GO.how_to_install: shutil.which("go") is not None,
         _HOW_TO_INSTALL_CC: keeper.compiler() is not None,
     }
     return [how_to_install for how_to_install, is_there in found.items() if not is_there]

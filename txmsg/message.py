@@ -91,7 +91,7 @@ MESSAGES_PER_TRANSACTION_MAX = 1000
 _NAME = re.compile(rf"[A-Za-z0-9%_][A-Za-z0-9._%-]{{0,{NAME_SIZE_MAX - 1}}}\Z")
 _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9._%-]")
 _NOT_IN_TAG = r"|\x00-\x1f\x7f-\x9f\ud800-\udfff"
-_TAG = re.compile(rf"(?!\*\Z)[^\s{_NOT_IN_TAG}](?:[^{_NOT_IN_TAG}]{{0,{NAME_SIZE_MAX - 2}}}[^\s{_NOT_IN_TAG}])?\Z")
+_TAG = re.compile(rf"(?!\*\Z|.*&&)[^\s{_NOT_IN_TAG}](?:[^{_NOT_IN_TAG}]{{0,{NAME_SIZE_MAX - 2}}}[^\s{_NOT_IN_TAG}])?\Z")
 _ODD_IN_TAG = re.compile(f"[{_NOT_IN_TAG}]")
 _DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -193,11 +193,13 @@ def check_tag(tag: object) -> str:
         why = f"it has {len(tag)} characters"
     elif odd := _ODD_IN_TAG.search(tag):
         why = f"it holds {odd[0]!r}"
+    elif "&&" in tag:
+        why = "it holds &&"
     else:
         why = "it stands for all tags" if tag == "*" else "it begins or ends with a blank"
     raise InvalidName(
-        f"tag {shown(tag)} is not valid: {why}; use 1 to {NAME_SIZE_MAX} characters without |, control characters, and "
-        "blanks at the ends"
+        f"tag {shown(tag)} is not valid: {why}; use 1 to {NAME_SIZE_MAX} characters without |, &&, control characters, "
+        "and blanks at the ends"
     )
 
 

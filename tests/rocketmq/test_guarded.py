@@ -269,6 +269,8 @@ async def test_a_user_at_its_limit_is_refused_but_keeps_what_it_holds_and_others
         await place.door.pace("SendMessage", sent, shop)
     assert status_of(refused.value).code == pb.TOO_MANY_REQUESTS
     await place.door.pace("Heartbeat", pb.HeartbeatRequest(), shop)
+    await place.door.pace("AckMessage", pb.AckMessageRequest(), shop)
+    await place.door.pace("EndTransaction", pb.EndTransactionRequest(), shop)
     for _ in range(5):
         await place.door.pace("SendMessage", sent, eve)
     place.use("send topic:orders")

@@ -94,3 +94,15 @@ def test_who_has_proven_its_access_key_is_its_user_until_it_is_revoked() -> None
     guard.use(AccessSnapshot(version=2, users={"shop": User(name="shop")}))
     with pytest.raises(Unauthenticated):
         guard.renewed(principal)
+
+
+def test_a_secret_that_is_given_in_place_of_its_access_key_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    made = new_access_key()
+    guard = Guard()
+    guard.use(AccessSnapshot(version=1))
+    for key_id in (made.id, made.secret):
+        with pytest.raises(Unauthenticated):
+            guard.authenticate_key(key_id, lambda _: "", "127.0.0.1:1")
+    assert made.id in caplog.text
+    assert made.secret not in caplog.text

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from txmsg.access.keys import KEY_ID, AccessKey
+from txmsg.access.keys import NEW_KEY_ID, AccessKey
 from txmsg.access.limits import NO_LIMITS, UserLimits
 from txmsg.access.permissions import denied, missing
 from txmsg.access.principal import Principal
@@ -144,7 +144,7 @@ class Guard:
         if found is None:
             why = "it is unknown or was revoked"
         if found is None or why:
-            self._refused(peer, key_id if re.fullmatch(KEY_ID, key_id) else "", why)
+            self._refused(peer, key_id if found is not None or re.fullmatch(NEW_KEY_ID, key_id) else "", why)
             raise Unauthenticated(_NOT_SIGNED)
         return self._principal(self.snapshot.users[found.user], ACCESS_KEY + found.id)
 

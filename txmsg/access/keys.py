@@ -21,6 +21,7 @@ from txmsg.errors import MisuseError, shown
 
 __all__ = [
     "KEY_ID",
+    "NEW_KEY_ID",
     "SEALED_SIZE_BYTES_MAX",
     "AccessKey",
     "KeyFile",
@@ -30,7 +31,9 @@ __all__ = [
 ]
 
 KEY_ID: Final = r"[A-Za-z0-9._@+=-]{1,64}"
-"""What ids look like, those of other systems among them; those made here have 16 of a-z and 2-7."""
+"""What ids look like, those of other systems among them. Secrets can look like this, too."""
+NEW_KEY_ID: Final = r"[a-z2-7]{16}"
+"""What ids that are made here look like, and no secret that is made here."""
 SECRET: Final = re.compile(r"[!-~]{8,128}")
 """What a secret looks like that was made elsewhere: printable ASCII without blanks."""
 SEALED_SIZE_BYTES_MAX: Final = 256

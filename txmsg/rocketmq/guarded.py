@@ -21,7 +21,7 @@ from txmsg.access.limits import Usages
 from txmsg.access.permissions import CHECK_GROUP, DESCRIBE_TOPIC, RECEIVE_GROUP, SEND_GROUP, SEND_TOPIC, allows, denied
 from txmsg.access.principal import Principal
 from txmsg.access.rules import Action, Kind, Right
-from txmsg.errors import BrokerUnavailable, PermissionDenied, Unauthenticated
+from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
 from txmsg.rocketmq.door import Call, Caller, Door, client_id_of, metadata_of
 from txmsg.rocketmq.signature import Signature, read_signature
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -37,8 +37,17 @@ _DELAY_S_MAX: Final = 2.0
 """Clients wait for 3 s by default, and are to learn that it is the access key."""
 _WAIT_S_MAX: Final = 0.5
 """For a rate: clients send again, later each time, what is refused by it, and give a call up after 3 s by default."""
-_UNLIMITED: Final = frozenset({"Heartbeat", "NotifyClientTermination"})
-"""Without these, messages that a client has would go to others."""
+_UNLIMITED: Final = frozenset(
+    {
+        "AckMessage",
+        "ChangeInvisibleDuration",
+        "EndTransaction",
+        "ForwardMessageToDeadLetterQueue",
+        "Heartbeat",
+        "NotifyClientTermination",
+    }
+)
+"""Without these, messages that a client has would go to others, and transactions be asked about."""
 _RECEIVE_TOPIC: Final = Right(Action.RECEIVE, Kind.TOPIC)
 
 Needs = Iterable[tuple[Right, str]]
@@ -175,7 +184,12 @@ class GuardedDoor(Door):
         usage = self._usages.of(caller.principal.name)
         if not usage.is_limited or method in _UNLIMITED:
             return
-        await usage.request()
+        try:
+            await usage.request()
+        except Overloaded:
+            if method == "ReceiveMessage":  # push consumers try again after 20 ms, however often
+                await asyncio.sleep(_WAIT_S_MAX)
+            raise
         if method == "SendMessage":
             await usage.messages(len(request.messages))
         self.check(method, request, caller)  # a rule that was taken away while it waited counts
@@ -227,7 +241,7 @@ class GuardedDoor(Door):
         return self._secrets[key]
 
     async def _delay(self, peer: str, signature: Signature | None) -> None:
-        keys = [host_of(peer), *([] if signature is None else [signature.key_id[:16]])]
+        keys = [host_of(peer), *([] if signature is None else [signature.key_id[:64]])]
         delay_s = self._failures.delay_s(asyncio.get_running_loop().time(), *keys)
         if not delay_s:
             return
