@@ -45,6 +45,8 @@ _NO_DELAY_MS = -1
 _LINE_BITS = 63
 _ID_LENGTH_MAX = 200
 """Of a member; brokers take no more."""
+_ATTEMPT_LENGTH_MAX = 128
+"""Clients name an attempt by a UUID; longer names are not remembered."""
 _LAST_CALL = 1 << 62
 """Of a line: after all others."""
 
@@ -75,6 +77,14 @@ class Received(NamedTuple):
     messages: list[tuple[ReceivedMessage, Handle]]
 
 
+class _Reply(NamedTuple):
+    """What a push consumer was given, in case it asks again: without the messages, which can be large."""
+
+    attempt: str
+    line: int
+    handles: Sequence[Handle]
+
+
 @dataclass(slots=True)
 class _Held:
     member: Member
@@ -89,8 +99,8 @@ class Receivers:
         self._tasks = tasks
         self._held: dict[Handle, _Held] = {}
         self._heard: dict[str, float] = {}
-        self._replies: dict[tuple[Member, str], tuple[str, Received]] = {}
-        """By member and broker, the last attempt that brought something, and what."""
+        self._replies: dict[tuple[Member, str], _Reply] = {}
+        """By member and broker, the last one that brought something."""
 
     async def receive(
         self,
@@ -140,8 +150,9 @@ class Receivers:
         if renews:
             renewed_until = clock() + RENEWED_S_MAX
             self._held.update((handle, _Held(member, renewed_until)) for _, handle in received.messages)
-            if attempt and received.messages:
-                self._replies[member, broker] = attempt, received
+            if 0 < len(attempt) <= _ATTEMPT_LENGTH_MAX and received.messages:
+                handles = [handle for _, handle in received.messages]
+                self._replies[member, broker] = _Reply(attempt, request.line, handles)
         if len(received.messages) < len(brought):
             kept = {handle for _, handle in received.messages}
             request = self._request(member, invisible_s)
@@ -176,19 +187,23 @@ class Receivers:
         return got
 
     def _give_back_unless_come(self, member: Member, broker: str, attempt: str) -> None:
-        before, received = self._replies.pop((member, broker), ("", None))
-        if received is not None and before == attempt:
-            self.give_back(received)
+        reply = self._replies.pop((member, broker), None)
+        if reply is not None and reply.attempt == attempt:
+            self._give_back(member, broker, reply.line, reply.handles)
 
     def give_back(self, received: Received) -> None:
         """It did not reach the client, who can settle none of it: it comes again at once, as if it had not been taken.
 
         Where that cannot be told to the broker, it comes again when its time is over.
         """
-        self._forget([handle for _, handle in received.messages])
-        request = self._request(received.member)
-        request.line, request.call = received.line, _LAST_CALL
-        self._settle_later(received.broker, request)
+        handles = [handle for _, handle in received.messages]
+        self._give_back(received.member, received.broker, received.line, handles)
+
+    def _give_back(self, member: Member, broker: str, line: int, handles: Iterable[Handle]) -> None:
+        self._forget(handles)
+        request = self._request(member)
+        request.line, request.call = line, _LAST_CALL
+        self._settle_later(broker, request)
 
     def _settle_later(self, broker: str, request: ReceiveRequest) -> None:
         """Settles what no client waits for."""
