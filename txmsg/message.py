@@ -160,20 +160,23 @@ def check_name(what: str, name: object) -> str:
     """`name` if it can name a topic or group; else InvalidName. `what` names it in the error."""
     if isinstance(name, str) and is_name(name):
         return name
-    if not isinstance(name, str):
-        why = f"it is of type {type(name).__name__}, not str"
-    elif not name:
-        why = "it is empty"
-    elif len(name) > NAME_SIZE_MAX:
-        why = f"it has {len(name)} characters"
-    elif odd := _ODD_IN_NAME.search(name):
-        why = f"it holds {odd[0]!r}"
-    else:
-        why = f"it begins with {name[0]!r}"
+    why = _why_not(name, _ODD_IN_NAME) or f"it begins with {str(name)[0]!r}"
     raise InvalidName(
         f"{what} {shown(name)} is not a valid name: {why}; use 1 to {NAME_SIZE_MAX} of the characters "
         "A-Z a-z 0-9 . _ - %, beginning with a letter, a digit, _ or %"
     )
+
+
+def _why_not(text: object, odd: re.Pattern[str]) -> str:
+    """What of names and tags alike makes this none, or nothing. odd: what it must not hold."""
+    if not isinstance(text, str):
+        return f"it is of type {type(text).__name__}, not str"
+    if not text:
+        return "it is empty"
+    if len(text) > NAME_SIZE_MAX:
+        return f"it has {len(text)} characters"
+    found = odd.search(text)
+    return f"it holds {found[0]!r}" if found else ""
 
 
 def is_tag(text: str) -> bool:
@@ -185,17 +188,10 @@ def check_tag(tag: object) -> str:
     """`tag` if it can be one; else InvalidName."""
     if isinstance(tag, str) and is_tag(tag):
         return tag
-    if not isinstance(tag, str):
-        why = f"it is of type {type(tag).__name__}, not str"
-    elif not tag:
-        why = "it is empty"
-    elif len(tag) > NAME_SIZE_MAX:
-        why = f"it has {len(tag)} characters"
-    elif odd := _ODD_IN_TAG.search(tag):
-        why = f"it holds {odd[0]!r}"
-    elif "&&" in tag:
+    why = _why_not(tag, _ODD_IN_TAG)
+    if not why and "&&" in str(tag):
         why = "it holds &&"
-    else:
+    elif not why:
         why = "it stands for all tags" if tag == "*" else "it begins or ends with a blank"
     raise InvalidName(
         f"tag {shown(tag)} is not valid: {why}; use 1 to {NAME_SIZE_MAX} characters without |, &&, control characters, "

@@ -87,9 +87,12 @@ class TailerProcess(Restartable):
 
 def await_one(state: str, *tailers: TailerProcess) -> None:
     """Returns when one of them says so; fails with what they logged when one ends, or it takes too long."""
+
+    def said() -> str:
+        return "\n".join(f"{tailer.states}:\n{tailer.said}" for tailer in tailers)
+
     deadline = time.monotonic() + _READY_S_MAX
     while not any(state in tailer.states for tailer in tailers):
-        said = "\n".join(f"{tailer.states}:\n{tailer.said}" for tailer in tailers)
-        assert all(tailer.is_running for tailer in tailers), f"a tailer ended:\n{said}"
-        assert time.monotonic() < deadline, f"no tailer is {state}:\n{said}"
+        assert all(tailer.is_running for tailer in tailers), f"a tailer ended:\n{said()}"
+        assert time.monotonic() < deadline, f"no tailer is {state}:\n{said()}"
         time.sleep(_LOOK_S)

@@ -34,7 +34,7 @@ KEY_ID: Final = r"[A-Za-z0-9._@+=-]{1,64}"
 """What ids look like, those of other systems among them. Secrets can look like this, too."""
 NEW_KEY_ID: Final = r"[a-z2-7]{16}"
 """What ids that are made here look like, and no secret that is made here."""
-SECRET: Final = re.compile(r"[!-~]{8,128}")
+_SECRET: Final = re.compile(r"[!-~]{8,128}")
 """What a secret looks like that was made elsewhere: printable ASCII without blanks."""
 SEALED_SIZE_BYTES_MAX: Final = 256
 """Of an encrypted secret."""
@@ -75,7 +75,7 @@ def known_access_key(key_id: str, secret: str) -> NewAccessKey:
             f"access key {shown(key_id)} cannot be kept: it has 1 to 64 of the characters A-Z a-z 0-9 . _ @ + = -; "
             "make another one with `txmsg user access-key create`"
         )
-    if SECRET.fullmatch(secret) is None:
+    if _SECRET.fullmatch(secret) is None:
         raise MisuseError(
             f"the secret of access key {key_id}, of {len(secret)} characters, cannot be kept: it has 8 to 128 "
             "printable characters of ASCII, and no blanks; make another one with `txmsg user access-key create`"

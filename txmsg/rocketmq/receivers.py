@@ -76,6 +76,11 @@ class Received(NamedTuple):
     line: int
     messages: list[tuple[ReceivedMessage, Handle]]
 
+    @property
+    def handles(self) -> list[Handle]:
+        """Those of the messages."""
+        return [handle for _, handle in self.messages]
+
 
 class _Reply(NamedTuple):
     """What a push consumer was given, in case it asks again: without the messages, which can be large."""
@@ -149,12 +154,11 @@ class Receivers:
             raise
         if renews:
             renewed_until = clock() + RENEWED_S_MAX
-            self._held.update((handle, _Held(member, renewed_until)) for _, handle in received.messages)
+            self._held.update((handle, _Held(member, renewed_until)) for handle in received.handles)
             if 0 < len(attempt) <= _ATTEMPT_LENGTH_MAX and received.messages:
-                handles = [handle for _, handle in received.messages]
-                self._replies[member, broker] = _Reply(attempt, request.line, handles)
+                self._replies[member, broker] = _Reply(attempt, request.line, received.handles)
         if len(received.messages) < len(brought):
-            kept = {handle for _, handle in received.messages}
+            kept = set(received.handles)
             request = self._request(member, invisible_s)
             request.acks.extend(handle.receipt for _, handle in brought if handle not in kept)
             self._settle_later(broker, request)
@@ -196,8 +200,7 @@ class Receivers:
 
         Where that cannot be told to the broker, it comes again when its time is over.
         """
-        handles = [handle for _, handle in received.messages]
-        self._give_back(received.member, received.broker, received.line, handles)
+        self._give_back(received.member, received.broker, received.line, received.handles)
 
     def _give_back(self, member: Member, broker: str, line: int, handles: Iterable[Handle]) -> None:
         self._forget(handles)
