@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import select
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 import pytest
@@ -152,6 +155,39 @@ def test_exponential_delays_double_up_to_the_last() -> None:
     assert doubled("1h..1s") == [1]
     with pytest.raises(click.UsageError, match=r"not of the form FROM\.\.TO"):
         doubled("1s")
+
+
+def said_on(terminal: int, until: str = "") -> str:
+    """What a process writes to its terminal: until it ends so, or is gone."""
+    text = ""
+    while not (until and text.endswith(until)):
+        assert select.select([terminal], [], [], 60)[0], text
+        try:
+            text += os.read(terminal, 4096).decode()
+        except OSError:  # nobody has it open any more
+            return text
+    return text
+
+
+def test_a_terminal_does_not_show_the_secret_of_an_access_key(tmp_path: Path) -> None:
+    command = ["user", "access-key", "import", "shop", "LTAI5tQ2", "--access-key-file", str(tmp_path / "no.key")]
+    terminal, its_end = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "txmsg.cli.main", *command],
+        stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True,
+    )  # fmt: skip
+    try:
+        os.close(its_end)
+        assert said_on(terminal, ": ") == "Secret of access key LTAI5tQ2: "
+        os.write(terminal, b"xyzzy\n")
+        answer = said_on(terminal)
+        assert process.wait(120) == 1
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+    assert "the secret of access key LTAI5tQ2, of 5 characters, cannot be kept" in answer
+    assert "xyzzy" not in answer
 
 
 @pytest.mark.parametrize(

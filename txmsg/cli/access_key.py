@@ -86,7 +86,8 @@ def create(*, name: str, path: Path, users: UserAdministration, as_json: bool) -
     metavar="FILE",
     type=click.File(encoding="ascii", errors="replace"),
     default="-",
-    help="Where its secret is, without more than a line end after it; by default standard input.",
+    help="Where its secret is, without more than a line end after it; by default standard input. A terminal asks for "
+    "it, and does not show it.",
 )
 @_administered
 @json_option
@@ -97,12 +98,19 @@ def import_(
 
     Nobody else may have the ID. Secrets are never arguments, which other processes of the machine see.
     """
-    key = known_access_key(key_id, secret_file.read().removesuffix("\n").removesuffix("\r"))
+    key = known_access_key(key_id, _read_secret(secret_file, key_id))
     user, _ = users.import_access_key(name, key, KeyFile(path))
     if as_json:
         click.echo(json_text({"user": name, "access_key": key.id}))
         return
     say(f"user {name} has access key {key.id}, and {len(user.access_keys)} in all")
+
+
+def _read_secret(file: TextIO, key_id: str) -> str:
+    if file.isatty():  # on which a line that is read would stay in view
+        asked: str = click.prompt(f"Secret of access key {key_id}", hide_input=True, err=True)
+        return asked
+    return file.read().removesuffix("\n").removesuffix("\r")
 
 
 @access_key.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key list shop")
