@@ -157,6 +157,16 @@ def test_exponential_delays_double_up_to_the_last() -> None:
         doubled("1s")
 
 
+def test_an_argument_that_begins_with_a_dash_is_given_after_two() -> None:
+    def asked(*words: str) -> str:
+        return CliRunner().invoke(main, ["user", "access-key", "revoke", *words]).stderr
+
+    hint = "; an argument that begins with - comes after all options and --"
+    assert hint in asked("shop", "-id")
+    assert "no answer from a broker at localhost:1" in asked("--broker", "localhost:1", "--", "shop", "-id")
+    assert hint not in asked("shop", "--brokr", "localhost:1"), "an option that is misspelt"
+
+
 def said_on(terminal: int, until: str = "") -> str:
     """What a process writes to its terminal: until it ends so, or is gone."""
     text = ""

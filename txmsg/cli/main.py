@@ -146,6 +146,12 @@ class _Commands(LazyGroup):
             # One line on stderr and exit status 1, also for what libpq says in two.
             told = "; ".join(filter(None, map(str.strip, str(exc).splitlines())))
             raise click.ClickException(printable(told)) from exc
+        except click.NoSuchOption as exc:
+            params = exc.ctx.command.params if exc.ctx is not None else ()
+            if not exc.possibilities and any(isinstance(each, click.Argument) for each in params):
+                told = f"{exc.message.rstrip('.')}; an argument that begins with - comes after all options and --"
+                raise click.NoSuchOption(exc.option_name, told, ctx=exc.ctx) from exc
+            raise
         except ModuleNotFoundError as exc:
             if exc.name not in _EXTRAS:
                 raise
