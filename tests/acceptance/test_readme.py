@@ -1,27 +1,73 @@
-"""The code in README.md runs as printed."""
+"""The first program of README.md runs as printed, and the quickstart's story of a process that dies is true."""
 
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.broker_process import BrokerProcess
+from tests.integration.cli_harness import listed
+from tests.waiting import until
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+_END_S_MAX = 60
 
 
-def test_the_first_program_prints_what_the_readme_says(broker: BrokerProcess, tmp_path: Path) -> None:
-    text = README.read_text(encoding="utf-8")
-    program = re.search(r"<!-- first-program -->\n```python\n(.*?)```", text, re.DOTALL)
-    promised = re.search(r"It prints `([^`]+)`", text)
-    assert program is not None
-    assert promised is not None
+def code(pattern: str, page: str) -> str:
+    """The part of a page that the pattern's group matches."""
+    found = re.search(pattern, page, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture
+def program(broker: BrokerProcess, tmp_path: Path) -> Path:
+    """The first program, with the address of the test's broker."""
     script = tmp_path / "first.py"
-    script.write_text(program[1].replace("localhost:7700", broker.address), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    text = code(r"<!-- first-program -->\n```python\n(.*?)```", README)
+    script.write_text(text.replace("localhost:7700", broker.address), encoding="utf-8")
+    return script
+
+
+@contextmanager
+def running(program: Path) -> Iterator[str]:
+    """The program, until Ctrl-C; yields its first line."""
+    with subprocess.Popen(
+        [sys.executable, "-u", program], cwd=program.parent, stdout=subprocess.PIPE, text=True
+    ) as made:
+        try:
+            assert made.stdout is not None
+            yield made.stdout.readline()
+            made.send_signal(signal.SIGINT)
+            assert made.communicate(timeout=_END_S_MAX)[0] == ""
+            assert made.returncode == 0
+        finally:
+            made.kill()
+
+
+def test_the_first_program_prints_what_the_readme_says_until_it_is_ended(program: Path) -> None:
+    with running(program) as line:
+        assert line == code(r"It prints `([^`]+)`", README) + "\n"
+
+
+@pytest.mark.long
+def test_the_next_run_of_the_first_program_resolves_what_a_dead_one_left(broker: BrokerProcess, program: Path) -> None:
+    text = program.read_text(encoding="utf-8")
+    dying = program.with_name("dying.py")
+    shown = code(r"```python\n(@transactional_message.*?)```", QUICKSTART)
+    dying.write_text(
+        "import os\n" + re.sub(r"@transactional_message.*?\n\n\n", lambda _: shown + "\n\n", text, flags=re.DOTALL)
     )
-    assert done.stdout == f"{promised[1]}\n", done.stderr
-    assert done.returncode == 0
+    assert subprocess.run([sys.executable, dying], cwd=dying.parent, check=False).returncode == 1
+    assert len(listed(broker)) == 1
+    with running(program):
+        until(lambda: not listed(broker), why="the half message of the dead process is still undecided")
