@@ -122,3 +122,55 @@ def test_copies_are_promised_where_a_topic_requires_two_which_is_asked_once() ->
     assert other.append([batch]) == [[7]]
     with pytest.raises(MisuseError, match=r"acks=copies .* topic t .* 1 copy is enough: set its min.insync.replicas"):
         other.append([batch], in_copies=True)
+
+
+class Ended(Producer):
+    """What librdkafka's producer does after an error from which it cannot go on, such as records out of order.
+
+    Why is raised to whoever polls, once. Records that it has are given up, and it takes no more.
+    """
+
+    def __init__(self, *, is_told: bool, has_record: bool) -> None:
+        super().__init__()
+        self._is_told, self._has_record = is_told, has_record
+
+    def produce(self, *_: object, on_delivery: Callable[[None, Message], None], **__: object) -> None:
+        if not self._has_record:
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+        self.reports.append(on_delivery)
+
+    def poll(self, _: float) -> None:
+        if not self._is_told:
+            self._is_told = True
+            raise KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "a made-up gap", fatal=True))
+        report: Any = self.reports.pop()
+        report(KafkaError(KafkaError._PURGE_QUEUE), Message())
+
+
+@pytest.mark.parametrize(
+    ("ended", "why"),
+    [
+        pytest.param(Ended(is_told=False, has_record=True), "a made-up gap", id="this call is told"),
+        pytest.param(Ended(is_told=True, has_record=True), "_PURGE_QUEUE", id="another call was told"),
+        pytest.param(Ended(is_told=True, has_record=False), "_FATAL", id="it had ended before"),
+    ],
+)
+def test_an_append_to_a_producer_that_cannot_go_on_is_unknown_and_the_next_one_gets_another(
+    ended: Ended, why: str
+) -> None:
+    class Reporting(Producer):
+        def produce(self, *_: object, on_delivery: Callable[[None, Message], None], **__: object) -> None:
+            on_delivery(None, Message(offset=7))
+
+    made: list[Any] = [ended, Reporting()]
+
+    class Fake(Clients):
+        def producer(self, **_: object) -> Any:
+            return made.pop(0)
+
+    topics: Any = SimpleNamespace(ensure=lambda *_: None, partitions_of=lambda _: 1)
+    appender = Appender(Fake(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=60), topics)
+    batch = ColumnsFor("t", 0, Columns([b"x"], [5000]))
+    with pytest.raises(OutcomeUnknown, match=why):
+        appender.append([batch])
+    assert appender.append([batch]) == [[7]]

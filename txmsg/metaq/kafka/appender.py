@@ -30,6 +30,8 @@ _SLACK_S: Final = 5.0
 _COPIES_MIN: Final = 2
 """With one less, all that has a message may be the machine that is lost."""
 _NOT_YET: Final = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
+_ENDED: Final = frozenset({KafkaError._FATAL, KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE})
+"""What is said of records by a producer that cannot go on. Whoever polls is told why, once: it may be another call."""
 
 
 @dataclass(slots=True)
@@ -99,7 +101,7 @@ class Appender:
         while any(delivery.left for delivery in deliveries):
             with self._polling:
                 if any(delivery.left for delivery in deliveries):  # not reported while another call polled
-                    producer.poll(_POLL_S)
+                    self._poll(producer)
             if time.monotonic() > deadline:
                 raise OutcomeUnknown(
                     f"Kafka's client has not reported what became of messages to {self._clients.address}"
@@ -107,7 +109,7 @@ class Appender:
         found: list[list[int]] = []
         for name, delivery in zip(names, deliveries, strict=True):
             if delivery.error is not None:
-                self._raise(name, delivery.error, deliveries)
+                self._raise(producer, name, delivery.error, deliveries)
             if (places := delivery.places()) is None:
                 raise OutcomeUnknown(
                     f"messages were appended to topic {name} of {self._clients.address}, but at which offsets was lost "
@@ -173,7 +175,7 @@ class Appender:
                 )
             except BufferError:  # as much as it keeps is on its way
                 with self._polling:
-                    producer.poll(_POLL_S)
+                    self._poll(producer)
             except KafkaException as exc:
                 if kafka_error_of(exc).code() not in _NOT_YET or time.monotonic() > deadline:
                     raise
@@ -181,10 +183,23 @@ class Appender:
             else:
                 return
 
-    def _raise(self, name: str, error: KafkaError, deliveries: Sequence[_Delivery]) -> None:
-        if error.fatal():
-            with self._lock:
+    def _poll(self, producer: Producer) -> None:
+        """Raises OutcomeUnknown when the producer says that it cannot go on: the next call makes another one."""
+        try:
+            producer.poll(_POLL_S)
+        except KafkaException as exc:
+            self._drop(producer)
+            why = self._clients.error(kafka_error_of(exc), "appending to topics")
+            raise OutcomeUnknown(f"{why}; which messages of this call are stored is not known") from exc
+
+    def _drop(self, producer: Producer) -> None:
+        with self._lock:
+            if self._producer is producer:
                 self._producer = None
+
+    def _raise(self, producer: Producer, name: str, error: KafkaError, deliveries: Sequence[_Delivery]) -> None:
+        if error.code() in _ENDED:
+            self._drop(producer)
         self._partitions.pop(name, None)
         self._copied.discard(name)
         stored = sum(len(delivery.offsets) for delivery in deliveries)

@@ -74,7 +74,7 @@ _KINDS: Final = _table(
         InvalidMessage: ("INVALID_RECORD", "INVALID_TIMESTAMP"),
         MessageTooLarge: ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"),
         OffsetOutOfRange: ("OFFSET_OUT_OF_RANGE",),
-        OutcomeUnknown: ("_MSG_TIMED_OUT",),
+        OutcomeUnknown: ("_FATAL", "_MSG_TIMED_OUT", "_PURGE_INFLIGHT", "_PURGE_QUEUE"),
         LogBusy: ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"),
         MisuseError: (
             "_INVALID_ARG",
