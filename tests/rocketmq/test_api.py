@@ -292,19 +292,16 @@ class Context:
     """A call's context. ends_at_write: its client is gone when something is written to it."""
 
     def __init__(self, request: pb.ReceiveMessageRequest | None = None, *, ends_at_write: bool = False) -> None:
+        self.headers = {"x-mq-client-id": "client-1"}
         self._request = request
         self._ends_at_write = ends_at_write
         self.written: list[Any] = []
 
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("x-mq-client-id", "client-1"),)
-
     def time_remaining(self) -> float:
         return _CALL_S_MAX
 
-    async def read(self) -> bytes:
-        assert self._request is not None
-        return self._request.SerializeToString()
+    async def read(self) -> bytes | None:
+        return None if self._request is None else self._request.SerializeToString()
 
     async def write(self, said: object) -> None:
         self.written.append(said)
@@ -312,18 +309,21 @@ class Context:
             raise asyncio.CancelledError
 
 
-class Frames:
-    """The frames of a Telemetry stream: settings, and then none until it ends."""
+class Frames(Context):
+    """A Telemetry stream: settings, and then nothing until it ends."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.settings = pb.Settings()
         self.is_read = asyncio.Event()
         self.ends = asyncio.Event()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        self.is_read.set()
-        yield pb.TelemetryCommand(settings=self.settings).SerializeToString()
+    async def read(self) -> bytes | None:
+        if not self.is_read.is_set():
+            self.is_read.set()
+            return pb.TelemetryCommand(settings=self.settings).SerializeToString()
         await self.ends.wait()
+        return None
 
 
 class Gateway:
@@ -394,7 +394,7 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
 
         frames = Frames()
         frames.ends.set()
-        await api.telemetry(aiter(frames), cast(Any, Context()))
+        await api.telemetry(cast(Any, frames))
         assert receivers.is_renewed(held), "its stream has broken, but it lives"
         await api.terminated(pb.NotifyClientTerminationRequest(), "client-1")
         assert [receivers.is_renewed(handle) for handle in (held, forgotten)] == [0, 1]
@@ -405,12 +405,6 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
         assert receivers.is_renewed(forgotten)
         await receivers.renew_once(heard_at + SILENT_S + 1)
         assert not receivers.is_renewed(forgotten)
-
-
-async def _no_frames() -> AsyncIterator[bytes]:
-    frames: tuple[bytes, ...] = ()
-    for frame in frames:
-        yield frame
 
 
 class Revoked(Door):
@@ -431,7 +425,7 @@ async def test_what_a_client_holds_is_not_renewed_for_a_user_that_is_refused() -
     context = Context()
     [(_, handle)] = received.messages
     assert receivers.is_renewed(handle)
-    await api.telemetry(_no_frames(), cast(Any, context))
+    await api.telemetry(cast(Any, context))
     assert not receivers.is_renewed(handle)
     assert context.written[-1].status.code == pb.UNAUTHORIZED
 
@@ -444,7 +438,7 @@ async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_n
         queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
         request = pb.ReceiveMessageRequest(group=_GROUP, message_queue=queue, auto_renew=True)
         with pytest.raises(asyncio.CancelledError):
-            await gateway.api.receive(None, cast(Any, Context(request, ends_at_write=True)))
+            await gateway.api.receive(cast(Any, Context(request, ends_at_write=True)))
         [(message, _)] = await gateway.receive(Member("mail", "client-2", "orders"))
         assert (message.body, message.attempt) == (b"0", 1)
 
@@ -466,7 +460,7 @@ async def test_a_push_consumer_that_repeats_a_receive_gets_what_its_lost_reply_h
                     group=_GROUP, message_queue=queue, batch_size=1, auto_renew=True, attempt_id=attempt
                 )
                 context = Context(request)
-                await gateway.api.receive(None, cast(Any, context))
+                await gateway.api.receive(cast(Any, context))
                 found = [each.message for each in context.written if each.HasField("message")]
             return found
 
@@ -569,12 +563,12 @@ async def test_a_receive_that_waits_ends_when_the_gateway_stops_and_takes_nothin
         queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
         request = pb.ReceiveMessageRequest(group=_GROUP, message_queue=queue, auto_renew=True)
         parked, late = Context(request), Context(request)
-        waiting = asyncio.create_task(gateway.api.receive(None, cast(Any, parked)))
+        waiting = asyncio.create_task(gateway.api.receive(cast(Any, parked)))
         await until_async(lambda: bool(gateway.api.waiting))
         gateway.api.stop()
         await waiting
         _send(broker)
-        await gateway.api.receive(None, cast(Any, late))
+        await gateway.api.receive(cast(Any, late))
         for context in (parked, late):
             [said] = context.written
             assert said.status.code == pb.MESSAGE_NOT_FOUND
@@ -601,7 +595,7 @@ async def test_nobody_is_asked_about_topics_that_are_not_there(broker: BrokerPro
         frames = Frames()
         named = ("away", *map(str, range(TOPICS_MAX - 3)), "n/a", "orders", "away")
         frames.settings.publishing.topics.extend(pb.Resource(name=name) for name in named)
-        telemetry = asyncio.create_task(api.telemetry(aiter(frames), cast(Any, Context())))
+        telemetry = asyncio.create_task(api.telemetry(cast(Any, frames)))
         await until_async(lambda: gateway.clients.attached == {"orders", "away"})
         frames.ends.set()
         await telemetry

@@ -20,8 +20,8 @@ from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauth
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.rocketmq import guarded
 from txmsg.rocketmq.api import Api
+from txmsg.rocketmq.call import Call
 from txmsg.rocketmq.clients import Client, Clients, Sends
-from txmsg.rocketmq.door import Call
 from txmsg.rocketmq.guarded import NEEDS, GuardedDoor
 from txmsg.rocketmq.status import Refused, status_of
 from txmsg.rocketmq.tasks import Tasks
@@ -80,14 +80,10 @@ class Place:
 
 
 class _Call:
+    peer = "127.0.0.1:4711"
+
     def __init__(self, headers: dict[str, str]) -> None:
-        self._headers = headers
-
-    def invocation_metadata(self) -> Any:
-        return tuple(self._headers.items())
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:4711"
+        self.headers = headers
 
 
 @pytest.fixture
@@ -137,7 +133,7 @@ async def test_who_has_not_signed_is_refused_and_the_log_knows_why(
     with pytest.raises(Unauthenticated, match="access key"):
         await place.door.enter(place.call(**changed))
     assert len(told) == 1
-    assert told[0].startswith("ipv4:127.0.0.1: ")
+    assert told[0].startswith("127.0.0.1: ")
     assert told[0].endswith(why)
 
 
@@ -177,8 +173,8 @@ async def test_nobody_is_let_in_before_users_are_known(tmp_path: Path) -> None:
 
 def test_each_method_that_is_served_has_its_needs() -> None:
     none = cast(Any, None)
-    handlers = cast(Any, Api(none, none, none, none, none).handlers())
-    assert {name.rpartition("/")[2] for name in handlers._method_handlers} == set(NEEDS)
+    methods = Api(none, none, none, none, none).methods()
+    assert {path.rpartition("/")[2] for path in methods} == set(NEEDS)
 
 
 @pytest.mark.parametrize(

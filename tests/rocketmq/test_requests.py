@@ -15,10 +15,11 @@ import pytest
 from tests.rocketmq.test_guarded import Place
 from txmsg.rocketmq import requests, server
 from txmsg.rocketmq.api import SERVICE, Api
-from txmsg.rocketmq.door import Call, Caller, Door
+from txmsg.rocketmq.call import Call
+from txmsg.rocketmq.door import Caller, Door
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import PARTS_MAX, REQUEST_SIZE_BYTES_MAX, SMALL_SIZE_BYTES_MAX, read_request
-from txmsg.rocketmq.server import made_server
+from txmsg.rocketmq.server import made_port
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -115,18 +116,17 @@ async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own(
 async def heartbeats(place: Place, door: Door) -> AsyncIterator[Callable[..., Coroutine[Any, Any, pb.Status]]]:
     """What bytes get as a request, by a gateway that has nothing behind its door."""
     none = cast(Any, None)
-    made = made_server(Api(none, Receivers(none, Tasks()), none, none, none, door=door))
-    port = made.add_insecure_port("127.0.0.1:0")
-    await made.start()
+    made = made_port(Api(none, Receivers(none, Tasks()), none, none, none, door=door))
+    port = await made.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         method: Any = channel.unary_unary(f"/{SERVICE}/Heartbeat")
 
         async def call(raw: bytes, **changed: str) -> pb.Status:
-            headers = tuple(cast(Any, place.call(**changed).invocation_metadata()))
+            headers = tuple(place.call(**changed).headers.items())
             return pb.HeartbeatResponse.FromString(await method(raw, metadata=headers, timeout=_CALL_S_MAX)).status
 
         yield call
-    await made.stop(None)
+    await made.stop(_CALL_S_MAX)
 
 
 async def test_nothing_is_read_of_who_has_not_signed_and_garbage_is_a_bad_request(tmp_path: Path) -> None:

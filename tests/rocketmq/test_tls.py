@@ -13,8 +13,8 @@ import pytest
 
 from tests.wire.certificates import Authority
 from txmsg.errors import MisuseError
+from txmsg.rocketmq.port import HTTP2, Port
 from txmsg.rocketmq.server import GatewayConfig
-from txmsg.rocketmq.tls import Certificates
 from txmsg.settings.common import TlsConfig
 
 _WAIT_S = 60.0
@@ -27,13 +27,13 @@ def authority(tmp_path: Path) -> Authority:
 
 @asynccontextmanager
 async def _listening(config: TlsConfig) -> AsyncIterator[int]:
-    server = grpc.aio.server()
-    port = server.add_secure_port("127.0.0.1:0", Certificates(config).credentials())
-    await server.start()
+    tls = config.of_server()
+    assert tls is not None
+    port = Port({}, connections_max=9, calls_max=1, calls_of_connection_max=1, request_size_bytes_max=1)
     try:
-        yield port
+        yield await port.start("127.0.0.1:0", tls.for_web(HTTP2))
     finally:
-        await server.stop(None)
+        await port.stop(0)
 
 
 async def _certificate(port: int) -> str:
@@ -73,6 +73,36 @@ async def test_only_clients_with_a_certificate_get_in_where_there_are_authoritie
         assert await _is_in(port, trusted, *own)
         assert not await _is_in(port, trusted)
         assert not await _is_in(port, trusted, *others)
+
+
+async def test_new_connections_need_a_certificate_of_the_newest_authorities(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Those that are there go on."""
+    certificate, key = authority.issue("127.0.0.1")
+    trusted, clients = authority.file.read_bytes(), tmp_path / "clients.pem"
+    makers = [Authority(tmp_path / name) for name in ("before", "after")]
+    before, after = ([path.read_bytes() for path in reversed(maker.issue("shop"))] for maker in makers)
+    clients.write_bytes(makers[0].file.read_bytes())
+    async with _listening(TlsConfig(cert=certificate, key=key, client_ca=clients)) as port:
+        assert await _is_in(port, trusted, *before)
+        assert not await _is_in(port, trusted, *after)
+        clients.write_bytes(makers[1].file.read_bytes())
+        assert await _is_in(port, trusted, *after)
+        assert not await _is_in(port, trusted, *before)
+
+
+async def test_http2_is_agreed_on_also_with_a_new_certificate(authority: Authority) -> None:
+    """Clients for Go and Java end connections where it is not."""
+    certificate, key = authority.issue("127.0.0.1")
+    asking = ssl.create_default_context(cafile=authority.file)
+    asking.set_alpn_protocols(["h2"])
+    async with _listening(TlsConfig(cert=certificate, key=key)) as port:
+        for _ in range(2):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=asking)
+            assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
+            writer.close()
+            authority.issue("127.0.0.1")
 
 
 def test_other_machines_reach_a_gateway_only_if_it_asks_who_they_are(authority: Authority, tmp_path: Path) -> None:

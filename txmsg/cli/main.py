@@ -55,7 +55,7 @@ COMMANDS: Final = {
 _AS_JSON: Final = "txmsg.as_json"
 _EXTRAS: Final = {
     "google_crc32c": "metaq",
-    "grpc": "rocketmq",
+    "h2": "rocketmq",
     "jinja2": "console",
     "numpy": "metaq",
     "prometheus_client": "broker",

@@ -14,8 +14,11 @@ door       who calls: everybody may
 guarded    users may, who have signed by an access key, as far as rules allow
 tasks      what runs beside the calls
 api        the service apache.rocketmq.v2.MessagingService
-tls        certificates, read again when they change
-server     serves it
+rpc        gRPC around messages: lengths, codes, deadlines
+call       a call, as a method sees it
+connection HTTP/2, and the bounds of a client
+port       all connections
+server     serves the service at a port
 
-It is a process of its own, as many as are needed: a call costs gRPC for Python several times what it costs a broker.
+It is a process of its own, as many as are needed: a call costs HTTP/2 in Python several times what it costs a broker.
 """

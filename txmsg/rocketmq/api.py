@@ -7,11 +7,10 @@ served.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as Request
 
@@ -19,14 +18,16 @@ from txmsg.errors import TxmsgError, Unauthenticated, UnknownTopic
 from txmsg.logs import EventLog
 from txmsg.message import TransactionState, now_us
 from txmsg.rocketmq.agreements import RECEIVED_MAX, Agreements, check_kind
+from txmsg.rocketmq.call import Call, Method
 from txmsg.rocketmq.clients import TOPICS_MAX, Client, Clients
 from txmsg.rocketmq.codec import delivered_message, group_of, message_of, topic_of
-from txmsg.rocketmq.door import Call, Caller, Door
+from txmsg.rocketmq.door import Caller, Door
 from txmsg.rocketmq.filters import wanted_of
 from txmsg.rocketmq.ids import Handle, transaction_of_id
 from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Received, Receivers
 from txmsg.rocketmq.requests import read_request
 from txmsg.rocketmq.routes import Routes
+from txmsg.rocketmq.rpc import Failed
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.status import OK, Refused, status_of
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -41,7 +42,7 @@ _WAIT_MARGIN_S: Final = 1.0
 _STATES: Final = {pb.COMMIT: TransactionState.COMMIT, pb.ROLLBACK: TransactionState.ROLLBACK}
 
 RequestT = TypeVar("RequestT", bound=Request)
-ReplyT = TypeVar("ReplyT")
+ReplyT = TypeVar("ReplyT", bound=Request)
 
 
 class Api:
@@ -83,12 +84,8 @@ class Api:
             if not patience.expired():
                 patience.reschedule(now)
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """What a server of grpc.aio adds.
-
-        All are handlers of streams, of bytes: of others gRPC reads and parses the request before it calls them, and
-        keeps it for as long as they run. Here nothing is read from those who are not let in. Clients see no difference.
-        """
+    def methods(self) -> dict[str, Method]:
+        """What answers calls, by path. Nothing is read from those who are not let in."""
         unary: dict[str, tuple[Callable[[Any, str], Awaitable[Any]], Any, Any]] = {
             "QueryRoute": (self.query_route, pb.QueryRouteRequest, pb.QueryRouteResponse),
             "QueryAssignment": (self.query_assignment, pb.QueryAssignmentRequest, pb.QueryAssignmentResponse),
@@ -113,19 +110,9 @@ class Api:
                 pb.ChangeInvisibleDurationResponse,
             ),
         }
-        methods: dict[str, Any] = {
-            name: grpc.stream_unary_rpc_method_handler(
-                self._answered(name, method, request, reply), response_serializer=reply.SerializeToString
-            )
-            for name, (method, request, reply) in unary.items()
-        }
-        methods["ReceiveMessage"] = grpc.stream_stream_rpc_method_handler(
-            self.receive, response_serializer=pb.ReceiveMessageResponse.SerializeToString
-        )
-        methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
-            self.telemetry, response_serializer=pb.TelemetryCommand.SerializeToString
-        )
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        methods = {name: self._answered(name, *method) for name, method in unary.items()}
+        methods |= {"ReceiveMessage": self.receive, "Telemetry": self.telemetry}
+        return {f"/{SERVICE}/{name}": method for name, method in methods.items()}
 
     def _answered(
         self,
@@ -133,20 +120,25 @@ class Api:
         method: Callable[[RequestT, str], Awaitable[ReplyT]],
         kind: type[RequestT],
         reply: Callable[..., ReplyT],
-    ) -> Callable[[object, Call], Awaitable[ReplyT]]:
-        """The method as gRPC calls it: what it raises becomes a status."""
+    ) -> Method:
+        """The method for a call of one request and one reply: what it raises becomes a status."""
 
-        async def answer(_: object, call: Call) -> ReplyT:
+        async def replied(call: Call) -> ReplyT:
             try:
                 caller, request = await self._entered(name, kind, call)
                 return await method(request, caller.client_id)
             except (Refused, TxmsgError) as exc:
                 return reply(status=status_of(exc))
+            except Failed:  # of the call itself
+                raise
             except Exception:  # noqa: BLE001 - the root of a call: its client is told that it is none of its making
                 _log.exception("rocketmq.call_failed", "%(method)s failed unexpectedly", method=name)
                 return reply(
                     status=pb.Status(code=pb.INTERNAL_SERVER_ERROR, message="an error here: see the gateway's log")
                 )
+
+        async def answer(call: Call) -> None:
+            await call.write(await replied(call))
 
         return answer
 
@@ -154,7 +146,7 @@ class Api:
         """Who calls, and what it asks for, if it may. Raises Refused, TxmsgError."""
         caller = await self._door.enter(call)
         raw = await call.read()
-        if raw is grpc.aio.EOF:
+        if raw is None:
             raise Refused(pb.BAD_REQUEST, f"the call of {name} has no request")
         request = read_request(kind, raw)
         self._door.check(name, request, caller)
@@ -186,23 +178,23 @@ class Api:
         self._receivers.left(client_id)
         return pb.NotifyClientTerminationResponse(status=OK)
 
-    async def telemetry(self, frames: AsyncIterator[bytes], call: Call) -> None:
+    async def telemetry(self, call: Call) -> None:
         """A client's stream: it says what it is, and is asked what became of transactions."""
         try:
             caller = await self._door.enter(call)
             try:
                 async with self._door.staying("Telemetry", None, caller):
-                    await self._telemetry(caller, frames, call)
+                    await self._telemetry(caller, call)
             except Unauthenticated:  # else heartbeats say whether it lives: it opens a stream that breaks again
                 self._receivers.left(caller.client_id)
                 raise
         except (Refused, TxmsgError) as exc:
             await call.write(pb.TelemetryCommand(status=status_of(exc)))
 
-    async def _telemetry(self, caller: Caller, frames: AsyncIterator[bytes], call: Call) -> None:
+    async def _telemetry(self, caller: Caller, call: Call) -> None:
         client = Client(caller.client_id, lambda topic: self._door.may_be_asked(topic, caller))
         self._clients.attach(client)
-        reading = asyncio.create_task(self._read(client, caller, frames))
+        reading = asyncio.create_task(self._read(client, caller, call))
         stopping = asyncio.create_task(self._stopping.wait())
         getting: asyncio.Task[pb.TelemetryCommand] | None = None
         try:
@@ -221,8 +213,8 @@ class Api:
                 if task is not None:
                     task.cancel()
 
-    async def _read(self, client: Client, caller: Caller, frames: AsyncIterator[bytes]) -> None:
-        async for raw in frames:
+    async def _read(self, client: Client, caller: Caller, call: Call) -> None:
+        while (raw := await call.read()) is not None:
             frame = read_request(pb.TelemetryCommand, raw)
             if frame.HasField("settings"):
                 try:
@@ -301,7 +293,7 @@ class Api:
 
     # ---- receiving
 
-    async def receive(self, _: object, call: Call) -> None:
+    async def receive(self, call: Call) -> None:
         """The status alone where there is nothing; else it, the messages, and when their delivery began."""
         try:
             caller, request = await self._entered("ReceiveMessage", pb.ReceiveMessageRequest, call)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
-import grpc
-
 from txmsg.access.principal import ANYONE, Principal
+from txmsg.rocketmq.call import Call
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
-
-Call = grpc.aio.ServicerContext[Any, Any]
 
 _CLIENT_ID: Final = "x-mq-client-id"
 
@@ -33,7 +30,7 @@ class Door:
 
     async def enter(self, call: Call) -> Caller:
         """Who this is, by the headers of the call: its request is read later. Raises Refused, TxmsgError."""
-        return Caller(client_id_of(metadata_of(call)), ANYONE)
+        return Caller(client_id_of(call.headers), ANYONE)
 
     def staying(self, method: str, request: Any, caller: Caller) -> AbstractAsyncContextManager[object]:
         """Around what may wait for long: what is within is cancelled as soon as the caller may not make the call.
@@ -61,17 +58,9 @@ class Door:
         return True
 
 
-def metadata_of(call: Call) -> dict[str, str]:
-    """The headers of a call."""
-    return {
-        name: value.decode(errors="replace") if isinstance(value, bytes) else value
-        for name, value in call.invocation_metadata() or ()
-    }
-
-
-def client_id_of(metadata: dict[str, str]) -> str:
+def client_id_of(headers: Mapping[str, str]) -> str:
     """What the client calls itself. Raises Refused."""
-    found = metadata.get(_CLIENT_ID)
+    found = headers.get(_CLIENT_ID)
     if not found:
         raise Refused(pb.CLIENT_ID_REQUIRED, f"the header {_CLIENT_ID} is missing")
     return found

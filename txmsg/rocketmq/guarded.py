@@ -22,7 +22,8 @@ from txmsg.access.permissions import CHECK_GROUP, DESCRIBE_TOPIC, RECEIVE_GROUP,
 from txmsg.access.principal import Principal
 from txmsg.access.rules import Action, Kind, Right
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
-from txmsg.rocketmq.door import Call, Caller, Door, client_id_of, metadata_of
+from txmsg.rocketmq.call import Call
+from txmsg.rocketmq.door import Caller, Door, client_id_of
 from txmsg.rocketmq.signature import Signature, read_signature
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
@@ -148,7 +149,7 @@ class GuardedDoor(Door):
         guard.on_denied = DeniedCalls().add
 
     async def enter(self, call: Call) -> Caller:
-        headers, peer = metadata_of(call), call.peer()
+        headers, peer = call.headers, call.peer
         client_id, signature = client_id_of(headers), read_signature(headers)
         try:
             principal = self._guard.authenticate_key(

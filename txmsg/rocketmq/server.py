@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-import grpc
-
 from txmsg.access.keys import KeyFile
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
@@ -19,15 +17,16 @@ from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Clients
 from txmsg.rocketmq.guarded import WINDOW_S, GuardedDoor
+from txmsg.rocketmq.port import HTTP2, Port
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import REQUEST_SIZE_BYTES_MAX
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.tasks import Tasks
-from txmsg.rocketmq.tls import Certificates
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach, host_and_port
-from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
+from txmsg.wire.listening import connections_allowed
+from txmsg.wire.tls import ServerTls
 from txmsg.wire.users import UsersOfBrokers
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -40,6 +39,8 @@ _LOOK_S = 1.0
 """How often files of TLS are looked at."""
 _USERS_AGE_S_MAX = 300.0
 """How long users and rules hold while no broker can be asked. Then nobody is let in."""
+_CONNECTIONS_MAX = 16_000
+"""Or fewer, where it may not open that many files."""
 _CALLS_MAX = 16_384
 """At once: those of 1,000 clients with a stream each, and a receive that waits for each of 5 topics at 3 brokers."""
 _CALLS_OF_CONNECTION_MAX = 1024
@@ -98,32 +99,26 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
         api = Api(senders, receivers, clients, Routes(brokers), Agreements(brokers), door=door)
         standing.start(Presence(brokers, client_id=uuid4().hex).run(), name="rocketmq-routes")
         standing.start(receivers.renew(), name="rocketmq-renewals")
-        server = made_server(api)
-        certificates = None if config.tls.cert is None else Certificates(config.tls)
-        if certificates is not None:
-            standing.start(_renewed(certificates), name="rocketmq-tls")
-        address = _listen(server, config, certificates)
-        await server.start()
-        on_ready(address)
+        port = made_port(api)
+        tls = config.tls.of_server()
+        if tls is not None:
+            standing.start(_renewed(tls), name="rocketmq-tls")
+        on_ready(await _listening(port, config.listen, tls))
         await stop.wait()
         api.stop()
-        await server.stop(_CLOSE_S_MAX)
+        await port.stop(_CLOSE_S_MAX)
         await senders.drain()
 
 
-def made_server(api: Api) -> grpc.aio.Server:
-    """A server with these methods, and with bounds for what clients ask of it at once. Further calls fail."""
-    server = grpc.aio.server(
-        maximum_concurrent_rpcs=_CALLS_MAX,
-        options=[
-            ("grpc.max_receive_message_length", REQUEST_SIZE_BYTES_MAX),
-            ("grpc.max_send_message_length", MESSAGE_SIZE_BYTES_MAX),
-            ("grpc.max_concurrent_streams", _CALLS_OF_CONNECTION_MAX),
-            ("grpc.so_reuseport", 0),
-        ],
+def made_port(api: Api) -> Port:
+    """A port with these methods, and with bounds for what clients ask of it at once. Further calls fail."""
+    return Port(
+        api.methods(),
+        connections_max=connections_allowed(_CONNECTIONS_MAX),
+        calls_max=_CALLS_MAX,
+        calls_of_connection_max=_CALLS_OF_CONNECTION_MAX,
+        request_size_bytes_max=REQUEST_SIZE_BYTES_MAX,
     )
-    server.add_generic_rpc_handlers((api.handlers(),))
-    return server
 
 
 async def _door(config: GatewayConfig, access_key_file: Path, standing: Tasks) -> GuardedDoor:
@@ -151,19 +146,18 @@ async def _learn_from(brokers: Brokers, address: str) -> None:
         brokers.learn(address, route)
 
 
-def _listen(server: grpc.aio.Server, config: GatewayConfig, certificates: Certificates | None) -> str:
-    host, _ = host_and_port(config.listen)
+async def _listening(port: Port, listen: str, tls: ServerTls | None) -> str:
+    """Takes clients from now on. Returns the address. Raises MisuseError."""
+    host, _ = host_and_port(listen)
     try:
-        if certificates is None:
-            port = server.add_insecure_port(config.listen)
-        else:
-            port = server.add_secure_port(config.listen, certificates.credentials())
-    except RuntimeError as exc:
-        raise MisuseError(f"--listen {config.listen}: it cannot be listened on: {exc}") from None
-    return f"{host}:{port}"
+        number = await port.start(listen, None if tls is None else tls.for_web(HTTP2))
+    except (OSError, UnicodeError) as exc:
+        raise MisuseError(f"--listen {listen}: it cannot be listened on: {exc}") from None
+    return f"{host}:{number}"
 
 
-async def _renewed(certificates: Certificates) -> None:
+async def _renewed(tls: ServerTls) -> None:
+    """Looks whether the files have changed, also while nobody connects: one that expires is told of."""
     while True:
         await asyncio.sleep(_LOOK_S)
-        certificates.renew()
+        tls.renew()

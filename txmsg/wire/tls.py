@@ -10,7 +10,7 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -241,14 +241,21 @@ class ServerTls:
             state.append(found and (found.st_mtime_ns, found.st_ino))
         return state
 
-    def for_web(self) -> ssl.SSLContext:
-        """One context for a server that takes no other one later: each connection gets the files as they are then."""
+    def for_web(self, protocols: Sequence[str] = ()) -> ssl.SSLContext:
+        """One context for a server that takes no other one later: each connection gets the files as they are then.
+
+        protocols: what is spoken, for clients that ask for it by ALPN.
+        """
 
         def newest(connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
             self.renew()
+            if protocols:
+                self.context.set_alpn_protocols(list(protocols))
             connection.context = self.context
 
         context = self._made(ssl.CERT_REQUIRED)
+        if protocols:
+            context.set_alpn_protocols(list(protocols))
         context.sni_callback = newest  # is called, too, when a client names no server
         return context
 

@@ -1,0 +1,416 @@
+"""The gateway's port as a client sees it that speaks HTTP/2 in an odd way, or means ill."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from h2.errors import ErrorCodes
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    Frame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    PriorityFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
+
+from tests.rocketmq.http2 import PREFACE, REQUEST_SIZE_BYTES_MAX, WAIT_S, Peer, bodies, data, message, served
+from tests.waiting import until_async
+from txmsg.rocketmq import connection as module
+from txmsg.rocketmq import port as port_module
+
+Odd = Callable[[Peer], list[bytes | Frame]]
+
+UNKNOWN = b"\0\0\1\xfa\0\0\0\0\0x"
+"""A frame of a type that nobody knows."""
+
+
+def _halves(_: Peer) -> list[bytes | Frame]:
+    whole = message(b"hi")
+    return [data(1, whole[:3], ends=False), data(1, b"", ends=False), data(1, whole[3:])]
+
+
+def _bytes(_: Peer) -> list[bytes | Frame]:
+    return [*(data(1, bytes([byte]), ends=False) for byte in message(b"hi")), data(1, b"")]
+
+
+ODD: dict[str, Odd] = {
+    "in halves, with nothing in between": _halves,
+    "byte by byte": _bytes,
+    "an unknown frame": lambda _: [UNKNOWN, data(1, message(b"hi"))],
+    "a priority": lambda _: [PriorityFrame(1, depends_on=0, stream_weight=5), data(1, message(b"hi"))],
+    "padded": lambda _: [DataFrame(1, message(b"hi"), pad_length=9, flags=["PADDED", "END_STREAM"])],
+    "trailers": lambda peer: [
+        data(1, message(b"hi"), ends=False),
+        HeadersFrame(1, peer._encoder.encode([("x", "y")]), flags=["END_HEADERS", "END_STREAM"]),
+    ],
+    "the client begins no more calls": lambda _: [GoAwayFrame(0), PingFrame(0, b"12345678"), data(1, message(b"hi"))],
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+async def test_what_http2_allows_is_answered(odd: Odd) -> None:
+    async with served() as place:
+        peer = await place.connect()
+        peer.send(peer.headers(1, "/t/Echo", ("x-mq-client-id", "订单")), *odd(peer))
+        body, headers = await peer.answer(1)
+        assert list(bodies(body)) == [b"hi"]
+        assert headers["grpc-status"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        pytest.param("12", {":path": "/t/Other"}, message(b""), id="unknown method"),
+        pytest.param("12", {"grpc-encoding": "gzip"}, b"\1\0\0\0\2hi", id="compressed"),
+        pytest.param("8", {}, b"\0" + (REQUEST_SIZE_BYTES_MAX + 1).to_bytes(4, "big"), id="too large"),
+        pytest.param("13", {}, message(b"hi")[:6], id="cut"),
+        pytest.param("13", {"grpc-timeout": "9" * 400 + "H"}, message(b"hi"), id="a timeout of too many digits"),
+        pytest.param("13", {"grpc-timeout": "soon"}, message(b"hi"), id="no timeout"),
+        pytest.param("4", {":path": "/t/Hold", "grpc-timeout": "0n"}, message(b"hi"), id="a deadline that is over"),
+        pytest.param("4", {":path": "/t/Hold", "grpc-timeout": "30m"}, message(b"hi"), id="a deadline"),
+        pytest.param("0", {"grpc-timeout": "99999999H"}, message(b"hi"), id="a deadline in 11,000 years"),
+    ],
+)
+async def test_a_call_ends_with_its_status_and_the_connection_goes_on(
+    status: str, headers: dict[str, str], body: bytes
+) -> None:
+    async with served() as place:
+        peer = await place.connect()
+        peer.send(peer.headers(1, changed=headers), data(1, body))
+        assert await peer.status(1) == status
+        peer.send(peer.call(3, b"hi"))
+        assert await peer.status(3) == "0"
+
+
+@pytest.mark.parametrize("changed", [{":method": "GET"}, {"content-type": "application/json"}])
+async def test_what_is_no_call_is_told_so(changed: dict[str, str]) -> None:
+    async with served() as place:
+        peer = await place.connect()
+        peer.send(peer.headers(1, changed=changed), data(1, b""))
+        assert await peer.answer(1) == (b"", {":status": "415"})
+
+
+async def test_calls_that_end_before_they_begin_leave_nothing_behind() -> None:
+    """Their data counts as read, or else the connection would stand still."""
+    async with served() as place:
+        peer = await place.connect()
+        count = 1000
+        for number in range(count):
+            id_ = 2 * number + 1
+            end = RstStreamFrame(id_, error_code=ErrorCodes.CANCEL)
+            peer.send(peer.headers(id_), data(id_, bytes(10_000), ends=False), end)
+            if number % 100 == 99:  # so that what it was allowed to send is never used up
+                peer.send(ping := PingFrame(0, number.to_bytes(8, "big")))
+                while (await peer.first(PingFrame)).opaque_data != ping.opaque_data:
+                    pass
+        peer.send(peer.call(2 * count + 1, b"hi"))
+        assert await peer.status(2 * count + 1) == "0"
+        assert peer.windows[0] > count * 10_000 - module._CONNECTION_WINDOW_SIZE_BYTES
+        [connection] = place.port._connections
+        assert (connection.tasks, connection._streams, place.port._calls) == ({}, {}, 0)
+
+
+@pytest.mark.parametrize("how", ["it resets", "it goes"])
+async def test_a_method_is_cancelled_when_its_client_ends_the_call(how: str) -> None:
+    async with served() as place:
+        peer = await place.connect()
+        peer.send(peer.headers(1, "/t/Hold"))
+        await until_async(lambda: place.service.begun == 1)
+        if how == "it goes":
+            peer.writer.transport.abort()
+        else:
+            peer.send(RstStreamFrame(1, error_code=ErrorCodes.CANCEL))
+        await until_async(lambda: place.service.cancelled == 1)
+        await until_async(lambda: place.port._calls == 0)
+
+
+async def test_beyond_the_calls_of_all_connections_further_ones_fail() -> None:
+    async with served(calls_max=2) as place:
+        one, other = await place.connect(), await place.connect()
+        for peer in (one, other):
+            peer.send(peer.call(1, b"hi", "/t/Hold"))
+        await until_async(lambda: place.service.begun == 2)
+        one.send(one.call(3, b"hi"))
+        assert await one.status(3) == "8"
+        place.service.opens.set()
+        assert [await one.status(1), await other.status(1)] == ["0", "0"]
+        one.send(one.call(5, b"hi"))
+        assert await one.status(5) == "0"
+
+
+async def test_a_client_is_told_how_many_calls_it_may_make_at_once_and_cut_off_if_it_makes_more() -> None:
+    async with served(calls_of_connection_max=3) as place:
+        peer = await place.connect()
+        assert (await peer.first(SettingsFrame)).settings[SettingsFrame.MAX_CONCURRENT_STREAMS] == 3
+        for id_ in (1, 3, 5, 7):
+            peer.send(peer.headers(id_, "/t/Hold"))
+        [said] = await peer.frames(GoAwayFrame)
+        assert said.error_code == ErrorCodes.PROTOCOL_ERROR
+        await until_async(lambda: place.port._calls == 0)
+
+
+async def test_beyond_the_connections_of_a_port_further_ones_end_and_one_that_ends_makes_room() -> None:
+    async with served(connections_max=1) as place:
+        first = await place.connect()
+        assert await first.first(SettingsFrame)
+        second = await place.connect()
+        assert await second.next() is None
+        first.send(first.call(1, b"hi"))
+        assert await first.status(1) == "0"
+        first.writer.close()
+        await until_async(lambda: not place.port._connections)
+        third = await place.connect()
+        third.send(third.call(1, b"hi"))
+        assert await third.status(1) == "0"
+
+
+def _begun(peer: Peer) -> bytes:
+    """A header block that is not over."""
+    return HeadersFrame(1, peer.headers(1).data).serialize()
+
+
+FLOODS: dict[str, Callable[[Peer], bytes]] = {
+    "calls that end at once": lambda peer: b"".join(
+        peer.headers(id_).serialize() + RstStreamFrame(id_).serialize() for id_ in range(1, 12_000, 2)
+    ),
+    "pings": lambda _: PingFrame(0, b"12345678").serialize() * 6000,
+    "settings": lambda _: SettingsFrame(0).serialize() * 6000,
+    "unknown frames": lambda _: UNKNOWN * 6000,
+    "priorities": lambda _: PriorityFrame(1, stream_weight=5).serialize() * 6000,
+    "data of no bytes": lambda peer: (
+        peer.headers(1, "/t/Hold").serialize() + data(1, b"", ends=False).serialize() * 6000
+    ),
+    "headers without end": lambda peer: _begun(peer) + ContinuationFrame(1, bytes(10_000)).serialize() * 100,
+    "a header that is too large": lambda peer: peer.headers(1, "/t/Echo", *[("x", "y" * 1000)] * 20).serialize(),
+    "a frame that is too large": lambda _: b"\xff\xff\xff\0\0\0\0\0\1" + bytes(40_000),
+    "more than the window": lambda peer: (
+        peer.headers(1, "/t/Hold").serialize() + data(1, bytes(16_000), ends=False).serialize() * 70
+    ),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
+async def test_who_floods_is_cut_off_and_others_are_served(flood: Callable[[Peer], bytes]) -> None:
+    async with served() as place:
+        peer, other = await place.connect(), await place.connect()
+        peer.send(flood(peer))
+        assert [said.error_code for said in await peer.frames(GoAwayFrame)] != [ErrorCodes.NO_ERROR]
+        other.send(other.call(1, b"hi"))
+        assert await other.status(1) == "0"
+        await until_async(lambda: len(place.port._connections) == 1)
+        assert place.port._calls == 0
+
+
+class Full:
+    """The transport of a client that reads nothing."""
+
+    def __init__(self) -> None:
+        self.waiting_bytes = 0
+        self.is_aborted = False
+
+    def get_extra_info(self, _: str) -> None:
+        return None
+
+    def write(self, what: bytes) -> None:
+        self.waiting_bytes += len(what)
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting_bytes
+
+    def close(self) -> None:
+        """It would, when all is written."""
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+async def test_clients_that_weigh_each_call_and_ping_for_each_answer_are_no_flood(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That for Java does, that for Go pings: to see how much their network takes."""
+    monkeypatch.setattr(module, "_ODD_MAX", 5)
+    async with served() as place:
+        peer = await place.connect()
+        for id_ in range(1, 41, 2):
+            weighed = peer.headers(id_)
+            weighed.flags.add("PRIORITY")
+            weighed.stream_weight = 15
+            peer.send(weighed, data(id_, message(b"hi")))
+            assert await peer.status(id_) == "0"
+            peer.send(PingFrame(0, b"12345678"))
+            await peer.first(PingFrame)
+
+
+async def test_who_asks_and_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ODD_MAX", math.inf)
+    async with served() as place:
+        connection, transport = place.port._connected(), Full()
+        connection.connection_made(cast(asyncio.Transport, transport))
+        connection.data_received(PREFACE + SettingsFrame(0).serialize())
+        connection.pause_writing()
+        pings = PingFrame(0, b"12345678").serialize() * 1000
+        while not transport.is_aborted:
+            assert transport.waiting_bytes < module._WAITING_BYTES_MAX + len(pings)
+            connection.data_received(pings)
+            connection.flush()
+        connection.connection_lost(None)
+
+
+async def test_nothing_more_may_be_sent_of_a_call_that_nobody_reads_until_somebody_does() -> None:
+    async with served() as place:
+        peer = await place.connect()
+        peer.send(peer.headers(1, "/t/Hold"))
+        body = message(bytes(100)) * 5000
+        for place_ in range(0, len(body), 16_000):
+            peer.send(data(1, body[place_ : place_ + 16_000], ends=place_ + 16_000 >= len(body)))
+        peer.send(PingFrame(0, b"12345678"))
+        await peer.first(PingFrame)
+        assert 1 not in peer.windows
+        place.service.opens.set()
+        peer.send(*(WindowUpdateFrame(id_, window_increment=10_000_000) for id_ in (0, 1)))
+        answer, headers = await peer.answer(1)
+        assert (list(bodies(answer)), headers["grpc-status"]) == ([bytes(100)] * 5000, "0")
+
+
+async def test_an_answer_goes_as_far_as_its_client_allows() -> None:
+    async with served() as place:
+        peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 10))
+        peer.send(peer.call(1, b"a" * 100), peer.call(3, b"b" * 100))
+        said = [(await peer.first(DataFrame)) for _ in range(2)]
+        assert {frame.stream_id: len(frame.data) for frame in said} == {1: 10, 3: 10}
+        peer.send(WindowUpdateFrame(1, window_increment=1000))
+        rest, headers = await peer.answer(1)
+        assert list(bodies(said[0].data + rest)) == [b"a" * 100]
+        assert headers["grpc-status"] == "0"
+        peer.send(SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 1000}))
+        rest, _ = await peer.answer(3)
+        assert list(bodies(said[1].data + rest)) == [b"b" * 100]
+
+
+async def test_what_a_client_does_not_read_waits_in_its_call() -> None:
+    async with served() as place:
+        peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 2**31 - 1))
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peer.send(WindowUpdateFrame(0, window_increment=2**31 - 1 - 65_535), peer.headers(1, "/t/Pour"))
+        await until_async(lambda: any(connection._waiting for connection in place.port._connections))
+        [connection] = place.port._connections
+        assert connection._transport.get_write_buffer_size() < 4 * module._CHUNK_SIZE_BYTES_MAX
+        peer.send(RstStreamFrame(1, error_code=ErrorCodes.CANCEL))
+        await until_async(lambda: place.service.cancelled == 1)
+
+
+async def test_a_client_cannot_make_a_connection_remember_more_of_headers() -> None:
+    async with served() as place:
+        peer = await place.connect((SettingsFrame.HEADER_TABLE_SIZE, 2**32 - 1))
+        peer._decoder.max_allowed_table_size = 2**32 - 1
+        peer.send(peer.call(1, b"hi"))
+        assert await peer.status(1) == "0"
+        [connection] = place.port._connections
+        assert connection._h2.encoder.header_table_size == module._HEADER_TABLE_SIZE_BYTES
+
+
+async def test_who_does_not_begin_or_does_not_answer_is_given_up() -> None:
+    async with served() as place:
+        silent = await place.connect(is_silent=True)
+        [waiting] = await until_async(lambda: list(place.port._connections))
+        waiting.look(waiting._began_at + module._START_S_MAX - 0.001)
+        assert not waiting.is_over
+        waiting.look(waiting._began_at + module._START_S_MAX)
+        assert await silent.frames(GoAwayFrame) == []
+
+        peer = await place.connect()
+        peer.send(peer.call(1, b"hi"))
+        assert await peer.status(1) == "0"
+        [connection] = place.port._connections
+        connection.look(connection._heard_at + module._SILENT_S - 0.001)
+        assert connection._pinged_at is None
+        connection.look(pinged_at := connection._heard_at + module._SILENT_S)
+        ping = await peer.first(PingFrame)
+        connection.look(pinged_at + module._PING_S_MAX - 0.001)
+        peer.send(PingFrame(0, ping.opaque_data, flags=["ACK"]))
+        await until_async(lambda: connection._pinged_at is None)
+        connection.look(pinged_at := connection._heard_at + module._SILENT_S)
+        connection.look(pinged_at + module._PING_S_MAX)
+        assert await peer.frames(GoAwayFrame) == []
+
+
+async def test_a_port_looks_after_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(module, "_START_S_MAX", 0)
+    async with served() as place:
+        silent = await place.connect(is_silent=True)
+        place.port._look()
+        assert await silent.frames(GoAwayFrame) == []
+
+
+async def test_a_port_that_stops_takes_no_more_calls_and_lets_those_under_way_end() -> None:
+    async with served() as place:
+        peer, held = await place.connect(), await place.connect()
+        peer.send(peer.call(1, b"hi", "/t/Hold"))
+        held.send(held.headers(1, "/t/Pour"))
+        await until_async(lambda: place.service.begun == 2)
+        stopping = asyncio.create_task(place.port.stop(WAIT_S))
+        said = await peer.first(GoAwayFrame)
+        assert (said.error_code, said.last_stream_id) == (ErrorCodes.NO_ERROR, 1)
+        peer.send(peer.call(3, b"hi"))
+        refused = await peer.first(RstStreamFrame)
+        assert (refused.stream_id, refused.error_code) == (3, ErrorCodes.REFUSED_STREAM)
+        place.service.opens.set()
+        assert await peer.status(1) == "0"
+        held.writer.close()
+        await stopping
+        assert await peer.frames(GoAwayFrame) == []
+        with pytest.raises(ConnectionError):
+            await place.connect()
+
+
+async def test_a_port_that_stops_cancels_what_takes_too_long() -> None:
+    async with served() as place:
+        peer = await place.connect()
+        peer.send(peer.headers(1, "/t/Hold"))
+        await until_async(lambda: place.service.begun == 1)
+        await place.port.stop(0)
+        assert place.service.cancelled == 1
+        assert len(await peer.frames(GoAwayFrame)) == 1
+
+
+async def test_who_breaks_http2_has_its_calls_ended_at_once_and_is_not_waited_for_long() -> None:
+    async with served() as place:
+        peer = await place.connect()
+        peer.send(peer.headers(1, "/t/Hold"))
+        await until_async(lambda: place.service.begun == 1)
+        [connection] = place.port._connections
+        full = Full()
+        real, connection._transport = connection._transport, cast(asyncio.Transport, full)
+        connection.data_received(PREFACE + bytes(40_000))
+        await until_async(lambda: place.service.cancelled == 1)
+        connection.look(connection._closed_at + module._FINISH_S_MAX - 0.001)
+        assert not full.is_aborted
+        connection.look(connection._closed_at + module._FINISH_S_MAX)
+        assert full.is_aborted
+        connection._transport = real
+        connection.abort()
+
+
+async def test_of_calls_that_are_over_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes late for others does no harm."""
+    monkeypatch.setattr(module._Http2, "MAX_CLOSED_STREAMS", 5)
+    monkeypatch.setattr(module, "_COUNTED_EVERY", 1)
+    async with served() as place:
+        peer = await place.connect()
+        for id_ in range(1, 41, 2):
+            peer.send(peer.call(id_, b"hi"))
+            assert await peer.status(id_) == "0"
+        [connection] = place.port._connections
+        assert len(connection._h2._closed_streams) == 5
+        peer.send(RstStreamFrame(1), WindowUpdateFrame(3, window_increment=1), data(5, b"x"), peer.call(41, b"hi"))
+        assert await peer.status(41) == "0"

@@ -1,0 +1,482 @@
+"""A client's connection: HTTP/2 by h2, which knows no network, and the calls over it. Belongs to one loop.
+
+h2 keeps the states of streams, decodes headers and counts windows. What a client can make it keep, or do without end,
+is bounded here: calls, what waits to be written, and frames that ask for work and bring nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol, cast
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    DataReceived,
+    Event,
+    PingReceived,
+    PriorityUpdated,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    UnknownFrameReceived,
+    WindowUpdated,
+)
+from h2.exceptions import FrameTooLargeError, ProtocolError
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import Frame, GoAwayFrame
+
+from txmsg.logs import EventLog
+from txmsg.rocketmq.call import Call, Method
+from txmsg.rocketmq.rpc import ClientGone, Code, quoted
+
+_log = EventLog(__name__)
+
+_WINDOW_SIZE_BYTES: Final = 1024 * 1024
+"""What a client may send of a call that nobody reads."""
+_CONNECTION_WINDOW_SIZE_BYTES: Final = 4 * 1024 * 1024
+"""The same of all its calls."""
+_FRAME_HEADER_SIZE_BYTES: Final = 9
+_HEADERS_SIZE_BYTES_MAX: Final = 16 * 1024
+_HEADER_TABLE_SIZE_BYTES: Final = 4096
+"""Of names and values that were sent: clients may ask for 4 GiB."""
+_COUNTED_EVERY: Final = 64
+_CHUNK_SIZE_BYTES_MAX: Final = 64 * 1024
+_WAITING_BYTES_MAX: Final = 1024 * 1024
+"""Of a client that does not read. Messages wait in calls; so it is answers to its frames, which know no window."""
+_ODD_MAX: Final = 4096
+"""Frames at once that ask for work and bring nothing, above all the ends of calls that have just begun."""
+_ODD_PER_S: Final = 200.0
+_STEP_SIZE_BYTES: Final = 32 * 1024
+"""Looked at before it is seen whether there is too much of such frames."""
+_START_S_MAX: Final = 20.0
+"""Until a client has said that it speaks HTTP/2."""
+_SILENT_S: Final = 60.0
+_PING_S_MAX: Final = 20.0
+"""Until a client answers that has been silent for so long."""
+_FINISH_S_MAX: Final = 5.0
+"""Until a client has read what is written to it at the end."""
+
+# Headers are not judged: those that matter are looked at here, and to look at all of them took a sixth of a call.
+_CONFIG: Final = H2Configuration(
+    client_side=False,
+    header_encoding=None,
+    validate_outbound_headers=False,
+    normalize_outbound_headers=False,
+    validate_inbound_headers=False,
+    normalize_inbound_headers=False,
+)
+_HEADERS: Final = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_NO_CALL: Final = [(b":status", b"415")]
+
+
+class _Http2(H2Connection):
+    """h2's, with four differences."""
+
+    MAX_CLOSED_STREAMS = 4096  # else it keeps 65,536 of each connection, which are megabytes
+    _open = 0
+    _open_at = -1
+    """The newest stream when they were counted."""
+
+    @property
+    def open_inbound_streams(self) -> int:
+        """At most so many are open. h2 goes through all of them for each that begins, here for every 64th."""
+        begun = (self.highest_inbound_stream_id - self._open_at) // 2
+        if begun >= _COUNTED_EVERY or self._open + begun >= self.local_settings.max_concurrent_streams:
+            self._open, self._open_at = super().open_inbound_streams, self.highest_inbound_stream_id
+            begun = 0
+        return self._open + begun
+
+    def _receive_goaway_frame(self, _: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        """A client that begins no more calls: those under way go on, where h2 would end the connection."""
+        return [], []
+
+    def receive_data(self, data: Any) -> list[Event]:
+        """As h2 has it, which only sees that a frame is too large when all of it has come."""
+        events = super().receive_data(data)
+        if len(self.incoming_buffer._data) > self.max_inbound_frame_size + _FRAME_HEADER_SIZE_BYTES:
+            self.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
+            raise FrameTooLargeError("a frame is too large")
+        return events
+
+
+class Owner(Protocol):
+    """Of all connections."""
+
+    def made(self, connection: Connection) -> bool:
+        """Whether there is room for a client that has connected."""
+
+    def lost(self, connection: Connection) -> None:
+        """It has gone."""
+
+    def begin(self) -> bool:
+        """Whether there is room for a call, which begins then."""
+
+    def done(self) -> None:
+        """A call is over."""
+
+
+class Connection(asyncio.Protocol):
+    """methods: by path. calls_max: at once. request_size_bytes_max: of one message of a client."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        *,
+        calls_max: int,
+        request_size_bytes_max: int,
+        owner: Owner,
+    ) -> None:
+        self._methods = methods
+        self._request_size_bytes_max = request_size_bytes_max
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        """Done when it has gone."""
+        self._h2 = _Http2(_CONFIG)
+        self._h2.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: calls_max,
+                SettingCodes.MAX_HEADER_LIST_SIZE: _HEADERS_SIZE_BYTES_MAX,
+                SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW_SIZE_BYTES,
+            },
+        )
+        self._h2.decoder.max_header_list_size = _HEADERS_SIZE_BYTES_MAX
+        self._transport: asyncio.Transport
+        self._streams: dict[int, _Stream] = {}
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.peer = ""
+        self.is_over = False
+        """Whether it has ended, or is only still written to."""
+        self._closed_at = math.inf
+        self._is_going = False
+        self._is_full = False
+        """Whether more is to be written than the client reads."""
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        """By stream, who waits to send."""
+        self._has_room = False
+        """Whether all of them are to look again, when all that has come was looked at."""
+        self._flush_is_due = False
+        self._unflushed_bytes = 0
+        self._has_written = False
+        """A message, since the client has pinged last."""
+        self._priority_of_call: PriorityUpdated | None = None
+        """What came with the last call, not as a frame of its own."""
+        self._odd = 0.0
+        self._odd_at = self._began_at = self._heard_at = self._loop.time()
+        self._pinged_at: float | None = None
+        self._has_begun = False
+
+    # ---- of asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if not self._owner.made(self):
+            self.abort()
+            return
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.peer = f"{name[0]}:{name[1]}"
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(_CONNECTION_WINDOW_SIZE_BYTES - self._h2.inbound_flow_control_window)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        self._pinged_at = None
+        for place in range(0, len(data), _STEP_SIZE_BYTES):
+            if not self.is_over:
+                self._received(data[place : place + _STEP_SIZE_BYTES])
+        if self._has_room:
+            self._has_room = False
+            for stream_id in self._waiting:
+                self._wake(stream_id)
+        self.flush_soon()
+
+    def _received(self, data: bytes) -> None:
+        try:
+            events = self._h2.receive_data(data)
+        except ProtocolError as exc:
+            _log.debug(
+                "rocketmq.protocol_error",
+                "%(peer)s breaks HTTP/2: %(error)r",
+                peer=self.peer,
+                error=exc,
+            )
+            self.close()
+            return
+        for event in events:
+            does = _DOES.get(event.__class__)
+            if does is not None and not self.is_over:
+                does(self, event)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        for stream_id in self._waiting:
+            self._wake(stream_id)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_calls()
+        self.ended.set_result(None)
+        self._owner.lost(self)
+
+    # ---- of the port
+
+    def look(self, now: float) -> None:
+        """Ends it if the client has not begun in time, or has been silent for long and does not answer."""
+        if self.is_over:
+            if now >= self._closed_at + _FINISH_S_MAX:
+                self.abort()
+        elif not self._has_begun:
+            if now >= self._began_at + _START_S_MAX:
+                self.abort()
+        elif self._pinged_at is not None:
+            if now >= self._pinged_at + _PING_S_MAX:
+                self.abort()
+        elif now >= self._heard_at + _SILENT_S:
+            self._pinged_at = now
+            self._h2.ping(b"silent??")
+            self.flush()
+
+    def go_away(self) -> None:
+        """Tells the client to begin no more calls here. Those under way go on."""
+        if self.is_over or self._is_going:
+            return
+        self._is_going = True
+        self.flush()
+        # Not by h2, for which the connection would have ended.
+        self._transport.write(GoAwayFrame(0, last_stream_id=self._h2.highest_inbound_stream_id).serialize())
+
+    def close(self) -> None:
+        """Ends it, and all calls, with what is still to be written."""
+        if not self.is_over:
+            self.flush()
+            self._end_calls()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends it at once."""
+        self._end_calls()
+        self._transport.abort()
+
+    def _end_calls(self) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self._closed_at = self._loop.time()
+        for task in self.tasks.values():
+            task.cancel()
+
+    # ---- what h2 says
+
+    def _requested(self, event: RequestReceived) -> None:
+        stream_id = event.stream_id
+        self._priority_of_call = event.priority_updated
+        headers = {name.decode("latin-1"): value.decode(errors="replace") for name, value in event.headers}
+        if self._is_going:
+            with suppress(ProtocolError):  # its client has ended it
+                self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        stream = _Stream(self, self._h2, stream_id)
+        path, kind = headers.get(":path", ""), headers.get("content-type", "")
+        method = self._methods.get(path)
+        if headers.get(":method") != "POST" or not kind.startswith("application/grpc"):
+            stream.refuse(_NO_CALL)
+        elif method is None:
+            stream.end(Code.UNIMPLEMENTED, f"{path[:200]} is not served")
+        elif not self._owner.begin():
+            stream.end(Code.RESOURCE_EXHAUSTED, "too many calls are under way: try again later")
+        else:
+            call = Call(stream, headers, size_bytes_max=self._request_size_bytes_max)
+            stream.call = call
+            self._streams[stream_id] = stream
+            task = self._loop.create_task(call.run(method), name=path)
+            self.tasks[stream_id] = task
+            # Not the end of its coroutine: one that is cancelled before it begins has none.
+            task.add_done_callback(lambda _: self._call_done(stream_id))
+
+    def _call_done(self, stream_id: int) -> None:
+        del self.tasks[stream_id]
+        stream = self._streams.pop(stream_id)
+        if not self.is_over:
+            stream.call.release()
+        self._owner.done()
+
+    def _arrived(self, event: DataReceived) -> None:
+        stream_id, size_bytes = event.stream_id, event.flow_controlled_length or 0
+        if not event.data and event.stream_ended is None:
+            self._is_odd(event)
+        if (stream := self._streams.get(stream_id)) is not None:
+            stream.call.arrived(event.data or b"", size_bytes)
+        else:
+            self._h2.acknowledge_received_data(size_bytes, stream_id)
+
+    def _ended(self, event: StreamEnded) -> None:
+        if (stream := self._streams.get(event.stream_id)) is not None:
+            stream.call.ended()
+
+    def _reset(self, event: StreamReset) -> None:
+        if (task := self.tasks.get(event.stream_id)) is not None:
+            task.cancel()
+        self._is_odd(event)
+
+    def _window_updated(self, event: WindowUpdated) -> None:
+        if event.stream_id:
+            self._wake(event.stream_id)
+        else:
+            self._has_room = True
+
+    def _settings_changed(self, event: RemoteSettingsChanged) -> None:
+        self._has_begun = True
+        self._h2.encoder.header_table_size = min(self._h2.encoder.header_table_size, _HEADER_TABLE_SIZE_BYTES)
+        self._has_room = True
+        self._is_odd(event)
+
+    def _pinged(self, event: PingReceived) -> None:
+        """Clients ping after what they get, to see how much their network takes: one after each write is right."""
+        if not self._has_written:
+            self._is_odd(event)
+        self._has_written = False
+
+    def _prioritized(self, event: PriorityUpdated) -> None:
+        """Java's client says with each call how much it matters beside others. That is not looked at."""
+        if event is not self._priority_of_call:
+            self._is_odd(event)
+
+    def _is_odd(self, _: Event) -> None:
+        """Counts what brings nothing. Whoever sends too much of it has to connect again."""
+        now = self._loop.time()
+        self._odd = max(0.0, self._odd - (now - self._odd_at) * _ODD_PER_S) + 1
+        self._odd_at = now
+        if self._odd > _ODD_MAX:
+            _log.warning(
+                "rocketmq.odd_frames",
+                "%(peer)s is cut off: it ends calls that have just begun, or sends frames that bring nothing",
+                peer=self.peer,
+            )
+            self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+            self.close()
+
+    # ---- writing
+
+    def flush_soon(self) -> None:
+        """Writes what h2 has when all that is to be done now is done: answers of many calls go together."""
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Writes what h2 has."""
+        self._flush_is_due = False
+        self._unflushed_bytes = 0
+        if self.is_over:
+            return
+        if data := self._h2.data_to_send():
+            self._transport.write(data)
+        if self._is_full and self._transport.get_write_buffer_size() > _WAITING_BYTES_MAX:
+            _log.warning("rocketmq.client_does_not_read", "%(peer)s is cut off: it does not read", peer=self.peer)
+            self.abort()
+
+    async def room(self, stream_id: int) -> int:
+        """Waits until something can be sent. Returns how many bytes. Raises ClientGone if nothing ever can."""
+        while True:
+            if self.is_over:
+                raise ClientGone
+            try:
+                window = self._h2.local_flow_control_window(stream_id)
+            except ProtocolError:
+                raise ClientGone from None
+            if window > 0 and not self._is_full:
+                return min(window, self._h2.max_outbound_frame_size, _CHUNK_SIZE_BYTES_MAX)
+            self.flush_soon()
+            waiter = self._waiting[stream_id] = self._loop.create_future()
+            try:
+                await waiter
+            finally:
+                self._waiting.pop(stream_id, None)
+
+    def has_written(self, size_bytes: int) -> None:
+        """Of a message."""
+        self._has_written = True
+        self._unflushed_bytes += size_bytes
+        if self._unflushed_bytes >= _CHUNK_SIZE_BYTES_MAX:
+            self.flush()
+        else:
+            self.flush_soon()
+
+    def _wake(self, stream_id: int) -> None:
+        waiter = self._waiting.get(stream_id)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+_DOES: Final[dict[type[Event], Callable[[Connection, Any], None]]] = {
+    RequestReceived: Connection._requested,
+    DataReceived: Connection._arrived,
+    StreamEnded: Connection._ended,
+    StreamReset: Connection._reset,
+    WindowUpdated: Connection._window_updated,
+    RemoteSettingsChanged: Connection._settings_changed,
+    PingReceived: Connection._pinged,
+    PriorityUpdated: Connection._prioritized,
+    UnknownFrameReceived: Connection._is_odd,
+}
+
+
+class _Stream:
+    """Carries one call over a connection."""
+
+    call: Call
+
+    def __init__(self, connection: Connection, h2: H2Connection, stream_id: int) -> None:
+        self.peer = connection.peer
+        self._connection, self._h2, self._id = connection, h2, stream_id
+        self._has_headers = False
+
+    async def send(self, data: bytes) -> None:
+        """As Stream has it."""
+        place = 0
+        while place < len(data):
+            chunk = data[place : place + await self._connection.room(self._id)]
+            try:
+                if not self._has_headers:
+                    self._has_headers = True
+                    self._h2.send_headers(self._id, _HEADERS)
+                self._h2.send_data(self._id, chunk)
+            except ProtocolError:
+                raise ClientGone from None
+            self._connection.has_written(len(chunk))
+            place += len(chunk)
+
+    def end(self, code: Code, text: str) -> None:
+        """As Stream has it."""
+        trailers = [] if self._has_headers else list(_HEADERS)
+        trailers.append((b"grpc-status", str(int(code)).encode()))
+        if text:
+            trailers.append((b"grpc-message", quoted(text)))
+        self.refuse(trailers)
+
+    def refuse(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Ends it by these headers."""
+        if self._connection.is_over or self._id not in self._h2.streams:
+            return
+        with suppress(ProtocolError):  # its client has ended it
+            self._h2.send_headers(self._id, headers, end_stream=True)
+            if not self._h2.streams[self._id].closed:
+                self._h2.reset_stream(self._id)  # what its client would still send is of no use
+        self._connection.flush_soon()
+
+    def allow(self, size_bytes: int) -> None:
+        """As Stream has it."""
+        if not self._connection.is_over:
+            self._h2.acknowledge_received_data(size_bytes, self._id)
+            self._connection.flush_soon()

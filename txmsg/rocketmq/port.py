@@ -1,0 +1,120 @@
+"""The port that clients connect to, and all connections of it. Belongs to one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Final
+
+from txmsg.rocketmq.call import Method
+from txmsg.rocketmq.connection import Connection
+from txmsg.wire.address import host_and_port
+from txmsg.wire.listening import bound_sockets
+
+HTTP2: Final = ("h2",)
+"""What clients ask for in the handshake of TLS."""
+_LOOK_S: Final = 5.0
+_BACKLOG: Final = 1024
+_HANDSHAKE_S_MAX: Final = 20.0
+_FINISH_S_MAX: Final = 1.0
+"""How long clients may take at the end to read what was written."""
+
+
+class Port:
+    """methods: by path. calls_max: of all connections. request_size_bytes_max: of one message of a client.
+
+    Connections beyond connections_max are closed at once, and calls beyond calls_max fail. A client that makes more
+    than calls_of_connection_max at once waits by itself.
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        *,
+        connections_max: int,
+        calls_max: int,
+        calls_of_connection_max: int,
+        request_size_bytes_max: int,
+    ) -> None:
+        self._methods = methods
+        self._connections_max = connections_max
+        self._calls_max = calls_max
+        self._calls_of_connection_max = calls_of_connection_max
+        self._request_size_bytes_max = request_size_bytes_max
+        self._calls = 0
+        self._connections: set[Connection] = set()
+        self._listeners: list[asyncio.Server] = []
+        self._looking: asyncio.TimerHandle | None = None
+
+    async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> int:
+        """Takes connections at HOST:PORT from now on. Returns the port, a free one for 0. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        sockets = bound_sockets(*host_and_port(listen))
+        for sock in sockets:
+            self._listeners.append(
+                await loop.create_server(
+                    self._connected,
+                    sock=sock,
+                    ssl=tls,
+                    backlog=_BACKLOG,
+                    ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S_MAX,
+                )
+            )
+        self._look()
+        return int(sockets[0].getsockname()[1])
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no more calls; those under way have grace_s, then they are cancelled. Closes all connections."""
+        for listener in self._listeners:
+            listener.close()
+        if self._looking is not None:
+            self._looking.cancel()
+        connections = list(self._connections)
+        for connection in connections:
+            connection.go_away()
+        if tasks := [task for connection in connections for task in connection.tasks.values()]:
+            _, late = await asyncio.wait(tasks, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        for connection in connections:
+            connection.close()
+        if connections:
+            await asyncio.wait([connection.ended for connection in connections], timeout=_FINISH_S_MAX)
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _connected(self) -> Connection:
+        return Connection(
+            self._methods,
+            calls_max=self._calls_of_connection_max,
+            request_size_bytes_max=self._request_size_bytes_max,
+            owner=self,
+        )
+
+    def made(self, connection: Connection) -> bool:
+        """As Owner has it."""
+        self._connections.add(connection)
+        return len(self._connections) <= self._connections_max
+
+    def lost(self, connection: Connection) -> None:
+        """As Owner has it."""
+        self._connections.discard(connection)
+
+    def begin(self) -> bool:
+        """As Owner has it."""
+        if self._calls >= self._calls_max:
+            return False
+        self._calls += 1
+        return True
+
+    def done(self) -> None:
+        """As Owner has it."""
+        self._calls -= 1
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(_LOOK_S, self._look)
+        for connection in list(self._connections):
+            connection.look(loop.time())
