@@ -159,3 +159,27 @@ async def test_a_transfer_has_its_time_in_all(loop: Loop) -> None:
         with pytest.raises(TimeoutError):
             async with transfer.step():
                 await asyncio.Event().wait()
+
+
+async def test_a_transfer_whose_time_ends_in_the_same_turn_of_the_loop_does_not_fail_who_wants_its_room(
+    loop: Loop,
+) -> None:
+    room = Transfers(MIB, 20)
+
+    async def stuck(transfer: Transfer) -> None:
+        async with transfer.step():
+            await asyncio.Event().wait()
+
+    with ExitStack() as of_slow, room.begun("b") as late:
+        slow = of_slow.enter_context(room.begun("a"))
+        await room.hold(slow, MIB)
+        stalled = asyncio.create_task(stuck(slow))
+        waits = asyncio.create_task(room.hold(late, MIB))
+        await settle()
+        loop.now += 60  # the step's time is over, and so is a look of the one that waits
+        with pytest.raises(TimeoutError):
+            await stalled
+        assert slow.is_ended
+        of_slow.close()
+        await waits
+        assert late.held_bytes == MIB

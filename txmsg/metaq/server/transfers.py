@@ -69,7 +69,7 @@ class Transfer:
     def end(self) -> None:
         """Has it give its room to others."""
         self.is_ended = True
-        if self._step is not None:
+        if self._step is not None and not self._step.expired():  # its own time may be over in this turn of the loop
             self._step.reschedule(asyncio.get_running_loop().time())
 
 
