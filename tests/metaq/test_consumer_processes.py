@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from tests.metaq.consumer_groups import Group, judge, without_what_was_cut
+from tests.metaq.consumers import WAIT_S
 from tests.waiting import until
 from txmsg.metaq.location import open_log
 
@@ -45,6 +49,19 @@ def test_queues_of_a_killed_member_are_taken_over_and_nothing_is_skipped(tmp_pat
         assert all(offset >= stored[queue] for queue, offset in again), "what was stored came again"
         for member in (third, fourth):
             assert member.stop() == 0
+
+
+def test_a_member_that_is_told_to_end_while_it_is_stopped_ends_when_it_goes_on(tmp_path: Path) -> None:
+    """Any of its threads may take the signal then, and only the main thread handles it."""
+    with group_on(tmp_path) as group:
+        member = group.start()
+        until(lambda: len(member.notes()) == 2 * 10 * 5)
+        member.pause()
+        until(lambda: psutil.Process(member.pid).status() == psutil.STATUS_STOPPED)
+        member.child.send_signal(signal.SIGTERM)
+        member.resume()
+        assert member.child.wait(WAIT_S) == 0
+        assert group.is_done()
 
 
 def test_queues_of_a_stopped_member_wait_for_it_and_others_go_on(tmp_path: Path) -> None:

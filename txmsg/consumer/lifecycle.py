@@ -21,7 +21,7 @@ from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.runtime.process import LoopThread, shared_loop
-from txmsg.runtime.signals import stopped_by_signals
+from txmsg.runtime.signals import stopped_by_signals, wait_for
 from txmsg.runtime.start import Start, check_group_start
 from txmsg.runtime.user_function import in_handler
 from txmsg.settings.clients import CONCURRENCY_MAX
@@ -267,7 +267,7 @@ class Lifecycle(Generic[C]):
         """
         self.start()
         with stopped_by_signals(self.stop):
-            self._stop_wanted.wait()
+            wait_for(self._stop_wanted)
         self.close()
 
     def stop(self) -> None:

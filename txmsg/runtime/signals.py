@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from types import FrameType
 
+_LOOK_S = 1.0
+
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 _stops: list[Callable[[], object]] = []
@@ -41,6 +43,14 @@ def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
         _stops.remove(stop)
         if not _stops:
             _give_back()
+
+
+def wait_for(stop: threading.Event) -> None:
+    """Returns when this is set, also by a handler of signals. On any thread."""
+    # In turns: of a process that is stopped (SIGSTOP) any thread may take the signal when it goes on, which does not
+    # wake the main thread, and only that runs handlers.
+    while not stop.wait(_LOOK_S):
+        pass
 
 
 def _is_default(handler: _Handler) -> bool:
