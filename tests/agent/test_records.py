@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txmsg.agent.config import SourceConfig
@@ -45,11 +45,41 @@ def test_lines_that_begin_no_record_belong_to_the_one_before() -> None:
     assert list(cutter.cut(data, is_end=True).bodies)[-1] == b"2026-03 c"
 
 
-@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(21, 90), st.sampled_from(["", "[ab0-9]"]))
-def test_blocks_make_no_difference(lines: list[bytes], block_size: int, record_start: str) -> None:
+def _as_it_grows(cutter: Cutter, data: bytes, steps: list[int]) -> list[tuple[int, bytes]]:
+    """The same of a file that is read whenever it has got so many bytes more."""
+    found: list[tuple[int, bytes]] = []
+    at = come = 0
+    for step in [*steps, len(data)]:
+        come = min(come + step, len(data))
+        while records := cutter.cut(data[at : min(come, at + cutter.block_size_bytes_least)], is_end=False):
+            found += zip([at + end for end in records.ends], records.bodies, strict=True)
+            at += records.size_bytes
+    rest = cutter.cut(data[at:], is_end=True)
+    return [*found, *zip([at + end for end in rest.ends], rest.bodies, strict=True)]
+
+
+_PIECES = (b"1234-", b"2024-", b"20", b"4-", b"a", b"b", b"abc", b"\n", b"\n", b"\r\n", b"\r")
+
+
+@example(b"1234-xxx\n2024-abc\n", 10, [11], r"\d{4}-")
+@given(
+    st.lists(st.sampled_from(_PIECES), max_size=40).map(b"".join),
+    st.integers(4, 12),
+    st.lists(st.integers(1, 9), max_size=40),
+    st.sampled_from(["", r"\d{4}-", "ab+c", ".*c", "a$", "(?!.*c)"]),
+)
+def test_no_way_in_which_a_file_grows_makes_a_difference(
+    data: bytes, size_max: int, steps: list[int], record_start: str
+) -> None:
+    cutter = Cutter(record_start=record_start, record_size_bytes_max=size_max)
+    assert _as_it_grows(cutter, data, steps) == list(_all(cutter, data, 1_000_000))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(0, 70), st.sampled_from(["", "[ab0-9]"]))
+def test_blocks_make_no_difference(lines: list[bytes], more: int, record_start: str) -> None:
     cutter = Cutter(record_start=record_start, record_size_bytes_max=16)
     data = b"\n".join(lines) + b"\nlast\n"
-    in_blocks = _all(cutter, data, block_size)
+    in_blocks = _all(cutter, data, cutter.block_size_bytes_least + more)
     assert in_blocks == _all(cutter, data, 1_000_000)
     assert b"".join(body for _, body in in_blocks).replace(b"\n", b"").replace(b"\r", b"") == data.replace(
         b"\n", b""
@@ -69,7 +99,7 @@ def test_the_line_end_of_a_record_that_is_cut_is_no_piece_of_it(record_start: st
     """Wherever the block ends: before, within or after it."""
     cutter = Cutter(record_start=record_start, record_size_bytes_max=10)
     data = b"x" * 20 + line_end + b"y" * 20 + line_end
-    for block_size in range(13, 50):
+    for block_size in range(cutter.block_size_bytes_least, 50):
         assert [body for _, body in _all(cutter, data, block_size)] == [b"x" * 10] * 2 + [b"y" * 10] * 2, block_size
 
 

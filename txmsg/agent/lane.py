@@ -44,7 +44,7 @@ class Reading:
 
     cutter: Cutter
     block_size_bytes: int
-    """Larger than the longest record. May change between two reads."""
+    """What the cutter needs at least. May change between two reads."""
     rest_s: float
     """After so long what may go on is a record."""
     closed_s: float

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import sub
 from typing import Final
 
 import numpy as np
@@ -42,6 +43,7 @@ class Cutter:
     """Cuts bytes into records. A record has no line end.
 
     record_start: what the first line of a record begins with, a regular expression; empty: each line is a record.
+        Looked for in as many bytes of a line as a record has at most.
     record_size_bytes_max: longer ones are cut into pieces of this size, each of which is a record.
     encoding: of the file; empty: bytes are taken as they are. Else records are UTF-8, with U+FFFD for invalid bytes.
     """
@@ -51,9 +53,18 @@ class Cutter:
         self._size_bytes_max = record_size_bytes_max
         self._encoding = check_encoding(encoding) if encoding else ""
 
+    @property
+    def block_size_bytes_least(self) -> int:
+        """From this size on data has a record, or a piece of one, which a further byte would not change.
+
+        The longest record, its line end and a byte more; and as much of the next line as tells whether it goes on.
+        """
+        return self._size_bytes_max + 3 + (self._size_bytes_max if self._start is not None else 0)
+
     def cut(self, data: bytes, *, is_end: bool) -> Records:
         """The records that data begins with. What may go on is left, unless is_end: nothing follows."""
         whole = data.rfind(b"\n") + 1
+        known = len(data)
         if self._start is None:
             bodies = data[:whole].split(b"\n")
             bodies.pop()
@@ -62,24 +73,36 @@ class Cutter:
                 bodies.append(data[whole:])
                 ends.append(len(data))
         else:
-            last = len(data) if is_end else max(0, whole - 1)  # the start of a line may not be all of its start yet
-            ends = [found.start() for found in self._start.finditer(data, 0, last) if found.start()]
+            if not is_end and len(data) - whole < self._size_bytes_max:
+                known = whole  # the start of a line may not be all of it yet
+            ends = self._starts(data, known, is_end=is_end)
             if is_end and data:
                 ends.append(len(data))
             bodies = [data[a:b].removesuffix(b"\n") for a, b in zip([0, *ends], ends, strict=False)]
         begin = ends[-1] if ends else 0
-        if b"\r\n" in data:
+        if b"\r\n" in data or data.endswith(b"\r"):
             bodies = [body.removesuffix(b"\r") for body in bodies]
-        if len(data) - begin > self._size_bytes_max or max(map(len, bodies), default=0) > self._size_bytes_max:
-            # Of a line that is not whole it is not known whether it begins a record.
-            known = whole if self._start is not None and whole > begin else len(data)
-            long, rest = (bodies, ends), data[begin:known]
-            bodies, ends = self._in_pieces(*long, rest)
-            if not ends and self._start is not None and self._start.match(data, known):
-                bodies, ends = [_without_line_end(rest)], [known]
-            elif not ends:
-                bodies, ends = self._in_pieces(*long, data[begin:])
+        if known - begin > self._size_bytes_max or max(map(len, bodies), default=0) > self._size_bytes_max:
+            bodies, ends = self._in_pieces(bodies, ends, data[begin:known])
         return Records(self._as_text(bodies), ends)
+
+    def _starts(self, data: bytes, known: int, *, is_end: bool) -> list[int]:
+        """Where records begin, in as much as is known, after the first.
+
+        Of a line that is longer than a record may be, only so much counts: no more of it may have come.
+        """
+        assert self._start is not None
+        last = known if is_end or not data.endswith(b"\n", 0, known) else known - 1  # what follows may be part of it
+        starts = [found.start() for found in self._start.finditer(data, 0, last) if 0 < found.start() < known]
+        size = self._size_bytes_max
+        if max(map(sub, [*starts, known], [0, *starts])) < size:
+            return starts
+        at, right = 0, set(starts)
+        for line in data[:known].split(b"\n"):
+            if at and len(line) >= size:
+                (right.add if self._start.match(data, at, at + size) else right.discard)(at)
+            at += len(line) + 1
+        return sorted(right)
 
     def _in_pieces(self, bodies: Sequence[bytes], ends: Sequence[int], rest: bytes) -> tuple[list[bytes], list[int]]:
         """The same, whether a long record has come whole or not: ids of pieces must not depend on it."""

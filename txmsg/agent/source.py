@@ -82,7 +82,8 @@ class Source:
         self._positions = state_dir / f"{name}.positions"
         self._outlet = Outlet(log, Spool(state_dir / f"{name}.spool", size_bytes_max=config.spool_size_bytes_max))
         self._compression = Compression[config.compression.upper()]
-        self._reading = Reading(config.cutter(), self._block_size_bytes(), config.rest_s, config.closed_s)
+        self._cutter = config.cutter()
+        self._reading = Reading(self._cutter, self._block_size_bytes(), config.rest_s, config.closed_s)
         self._found: set[FileId] = set()
         self._find_at = self._save_at = clock()
         self._changed = False
@@ -262,8 +263,7 @@ class Source:
         return lane
 
     def _block_size_bytes(self) -> int:
-        """The longest record, its line end and a byte more at least: then what has no end is too long, and is cut."""
-        return max(self.config.batch_size_bytes, self.config.record_size_bytes_max + 3)
+        return max(self.config.batch_size_bytes, self._cutter.block_size_bytes_least)
 
     def _knows(self, file: FileId) -> bool:
         return any((stream.device, stream.inode) == file for stream in self._streams())
