@@ -124,7 +124,7 @@ def chosen(app: Txmsg, group: str) -> object:
         (lambda app: app.subscribe("t", group="g", batch=0), "batch=0"),
         (lambda app: app.subscribe("t", group="g", batch=1000, concurrency=5), "batch=1000 times concurrency=5"),
         (lambda app: app.subscribe("t", group="g", rate=0), "rate=0"),
-        (lambda app: app.subscribe("t", group="g", retry=3), "no Retry"),
+        (lambda app: app.subscribe("t", group="g", retry=3), "not a Retry"),
         (lambda app: app.subscribe("t", group="g", runs_in="heaven"), "runs_in='heaven'"),
         (lambda app: app.subscribe("t", group="g", runs_in="processes")(handle_async), "must be a def"),
         (lambda app: app.subscribe("t", group="g", runs_in="processes")(lambda message: None), "could not import"),

@@ -190,9 +190,9 @@ def test_an_error_of_txmsg_is_logged_by_its_text_and_any_other_with_its_tracebac
     for error in (StorageError("table txmsg_inbox is absent"), ValueError("odd")):
         handler.failure_of(ReceivedMessage("t", b""), error)
     own, other = caplog.records
-    assert own.getMessage().endswith("comes again: StorageError: table txmsg_inbox is absent")
+    assert own.getMessage().endswith("is retried: StorageError: table txmsg_inbox is absent")
     assert own.exc_info is None
-    assert other.getMessage().endswith("whether and when it comes again")
+    assert other.getMessage().endswith("whether and when it is retried")
     assert other.exc_info is not None
 
 

@@ -138,7 +138,9 @@ class AgentConfig:
         shown="the host's name",
     )
     control: str = setting("txmsg.agent", "Topic of the log with settings at run time. Empty: there are none.")
-    save_s: float = setting(1.0, "Time between saves of positions. After a crash so many lines come again.", least=0.05)
+    save_s: float = setting(
+        1.0, "Time between saves of positions. Lines read since the last save are sent again after a crash.", least=0.05
+    )
     http_listen: str = http_listen_setting()
     http_token_file: Path | None = http_token_file_setting()
     log_level: str = log_level_setting()

@@ -90,8 +90,8 @@ class AsyncConsumer(AsyncLifecycle):
     tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace the handlers.
     encryption: decrypts bodies for the handlers, such as `txmsg.encryption.AesGcm`.
 
-    A handler that returns acknowledges the message. One that raises refuses it: it comes again after the group's
-    back-off, in the end it becomes a dead letter, with the error's text.
+    A handler that returns acknowledges the message. One that raises refuses it: it is retried after the group's
+    back-off, and becomes a dead letter, with the error's text, when its retries are used up.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class AsyncConsumer(AsyncLifecycle):
         except TimeoutError:
             _log.warning(
                 "consumer.closed_early",
-                "group %(group)s: handlers still ran after %(timeout_s)s s; their messages come again",
+                "group %(group)s: handlers still ran after %(timeout_s)s s; their messages are redelivered",
                 group=self.group,
                 timeout_s=self.close_timeout_s,
             )

@@ -32,7 +32,7 @@ def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) 
     """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
 
     A message that an operator asked to be handled again (`dead-letter redrive`, `group seek --again`) is: it has a
-    higher generation than before. What comes again for any other reason is skipped.
+    higher generation than before. Any other repeat is skipped.
 
     session_factory: a sessionmaker, or an async_sessionmaker for `async def`; or a function that opens a connection, as
     `transactional_message` takes it. The session is opened, the message is recorded in txmsg_inbox (see

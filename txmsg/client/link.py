@@ -215,7 +215,7 @@ class Link:
             if count:
                 _log.warning(
                     "consumer.settlements_unsent",
-                    "%(messages)d settlements did not reach broker %(broker)s: those messages come again",
+                    "%(messages)d settlements did not reach broker %(broker)s: those messages are redelivered",
                     messages=count,
                     broker=self.address,
                 )
@@ -432,7 +432,7 @@ class Link:
             self._counts.failed_calls += 1
             self._is_refused = isinstance(exc, Unauthenticated | PermissionDenied)
             self._log_failure(exc)
-            if isinstance(exc, ProtocolError):  # a reply that cannot be read would come again for ever, uncounted
+            if isinstance(exc, ProtocolError):  # an unreadable reply would be sent again for ever, uncounted
                 self._line, self._received = _new_line(), 0
             return None
         if self._failures:
@@ -458,15 +458,16 @@ class Link:
         if late:
             _log.info(
                 "consumer.settled_late",
-                "group %(group)s: %(messages)d acknowledgements or refusals came too late: those messages come again",
+                "group %(group)s: %(messages)d acknowledgements or refusals came too late: those messages are "
+                "redelivered",
                 group=self._polling.group,
                 messages=late,
             )
         if lost:
             _log.info(
                 "consumer.messages_lost",
-                "group %(group)s: broker %(broker)s does not leave %(messages)d messages to us any more: they come "
-                "again",
+                "group %(group)s: broker %(broker)s has taken back %(messages)d messages that are held here: they are "
+                "redelivered",
                 group=self._polling.group,
                 broker=self.address,
                 messages=lost,

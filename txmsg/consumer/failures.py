@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler raised: the exceptions that say it, and the policy of a subscription.
+"""What happens to a message whose handler raised: exceptions that a handler chooses, and the policy of a subscription.
 
 Without either the group's back-off decides. Knows neither brokers nor logs.
 """
@@ -18,10 +18,10 @@ DELAY_S_MAX: Final = 7 * 24 * 3600.0
 
 
 class Reject(Exception):
-    """Raised by a handler: the message is a dead letter at once, with this text as its reason.
+    """Raised by a handler: the message becomes a dead letter at once, with this text as its reason.
 
-    For what no retry can mend, as a body that is not valid. It does not count as a sign that the handler is broken: a
-    group whose messages are rejected is not paused.
+    For failures that no retry can cure, such as an invalid body. It does not count as a failure of the handler: a group
+    whose messages are rejected is not paused.
     """
 
 
@@ -30,10 +30,10 @@ class Skip(Exception):
 
 
 class RetryAfter(Exception):
-    """Raised by a handler: the message comes again after so many seconds, if it has retries left.
+    """Raised by a handler: the message is retried after so many seconds, if it has retries left.
 
-    delay_s: up to 7 days. In a log it is at most the longest delay of the consumer, and it may take longer, as the next
-    longer delay does.
+    delay_s: up to 7 days. In a log it may take as long as the next longer one of the consumer's delays, and
+    takes at most the longest of these.
     """
 
     def __init__(self, delay_s: Seconds, reason: str = "") -> None:
@@ -42,9 +42,9 @@ class RetryAfter(Exception):
 
 
 class Failure(NamedTuple):
-    """A delivery that failed. delay_s: until the next one; None: the back-off decides. is_final: there is none.
+    """A failed delivery. delay_s: until the next one; None: the back-off decides. is_final: no further delivery.
 
-    is_rejected: the message is why, and not the handler or what it needs.
+    is_rejected: because of the message, not of the handler or what it needs.
     """
 
     error: str
@@ -55,13 +55,13 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """When messages come again whose handler raised, chosen in code for one subscription.
+    """The retry policy of one subscription: when a message whose handler raised is redelivered, and how often.
 
-    delays_s: before each retry; beyond the last delay, the last one repeats. Default: as the group's back-off says.
-    retries_max: after so many the message is a dead letter. The group's own limit holds all the same: the smaller one
-    counts. jitter: by how much of itself each delay is changed at random, 0.1 for 10 percent up or down.
-    by_type: for exceptions of these types, and of derived ones, something else: another Retry, or `Reject`, or `Skip`.
-    The first type that fits counts. `Reject`, `Skip` and `RetryAfter` that a handler raises itself need no entry.
+    delays_s: before each retry; the last one repeats. Default: the group's back-off. retries_max: then the message
+    becomes a dead letter; if the group's own limit is smaller, that one holds. jitter: the share by which each delay is
+    changed at random, 0.1 for up to 10 percent more or less.
+    by_type: exceptions of these types, or derived from them, are treated differently: by another Retry, `Reject` or
+    `Skip`. The first type that matches counts. `Reject`, `Skip` and `RetryAfter` need no entry.
     """
 
     delays_s: Sequence[Seconds] | None = None
@@ -90,7 +90,7 @@ class Retry:
                 )
 
     def failure_of(self, exc: Exception, attempt: int, error: str) -> Failure | None:
-        """What becomes of the message; None: it is acknowledged. attempt: the delivery that failed, from 1."""
+        """The failure to report; None: the message is acknowledged. attempt: the delivery that failed, from 1."""
         if isinstance(exc, RetryAfter):
             return Failure(error, exc.delay_s, is_final=self._is_last(attempt))
         entries = [*_SAID, *self.by_type.items()]
@@ -102,7 +102,7 @@ class Retry:
         return None if chosen is Skip else Failure(error, is_final=True, is_rejected=True)
 
     def delay_s(self, attempt: int, chance: float = 0.0) -> float | None:
-        """Seconds until the delivery after `attempt`; None: the group decides. chance: from -1 to 1."""
+        """Seconds until the delivery after `attempt`; None: the group decides. chance: of the jitter, from -1 to 1."""
         if self.delays_s is None:
             return None
         delay_s = in_seconds(self.delays_s[min(attempt, len(self.delays_s)) - 1])
@@ -115,11 +115,11 @@ class Retry:
 def check_retry(topic: str, retry: object) -> Retry | None:
     """`retry` if a subscription may have it; else MisuseError."""
     if not isinstance(retry, Retry | None):
-        raise MisuseError(f"retry={shown(retry)} of topic {topic!r} is no Retry: give Retry(delays_s=[1, 10, 60])")
+        raise MisuseError(f"retry={shown(retry)} of topic {topic!r} is not a Retry: give Retry(delays_s=[1, 10, 60])")
     return retry
 
 
 _SAID: Final[list[tuple[type[Exception], type[Reject] | type[Skip]]]] = [(Skip, Skip), (Reject, Reject)]
-"""What a handler says itself: no policy changes it."""
+"""Raised by handlers on purpose: no policy changes them."""
 AS_THE_GROUP: Final = Retry()
 """Nothing is chosen in code."""

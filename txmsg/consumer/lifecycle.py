@@ -96,9 +96,9 @@ class AsyncLifecycle(ABC):
     def subscribe(self, topic: str | Topic[Any], tag: str = "*", *, retry: Retry | None = None) -> Callable[[Any], Any]:
         """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
 
-        topic: its name, or the Topic: then the message has its payload, and what is not valid is a dead letter at once.
-        tag: "*" for all, or tags such as "signup || import". retry: when messages come again whose handler raised;
-        default: as the group's back-off says. One handler per topic and consumer; subscribe before `start`.
+        topic: its name, or a Topic: then messages have payloads, and an invalid one is a dead letter at once.
+        tag: "*" for all, or tags such as "signup || import". retry: when a message whose handler raised is redelivered;
+        default: the group's back-off. One handler per topic and consumer; subscribe before `start`.
         """
         return self._subscriptions.add(topic, tag, retry)
 
@@ -232,9 +232,9 @@ class Lifecycle(Generic[C]):
     def subscribe(self, topic: str | Topic[Any], tag: str = "*", *, retry: Retry | None = None) -> Callable[[Any], Any]:
         """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
 
-        topic: its name, or the Topic: then the message has its payload, and what is not valid is a dead letter at once.
-        tag: "*" for all, or tags such as "signup || import". retry: when messages come again whose handler raised;
-        default: as the group's back-off says. One handler per topic and consumer; subscribe before `start`.
+        topic: its name, or a Topic: then messages have payloads, and an invalid one is a dead letter at once.
+        tag: "*" for all, or tags such as "signup || import". retry: when a message whose handler raised is redelivered;
+        default: the group's back-off. One handler per topic and consumer; subscribe before `start`.
         """
         return self._core.subscribe(topic, tag, retry=retry)
 

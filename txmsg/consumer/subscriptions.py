@@ -85,8 +85,8 @@ def _told(failure: Failure) -> str:
     if failure.is_final:
         return "it is a dead letter"
     if failure.delay_s is not None:
-        return f"it comes again in {failure.delay_s:g} s, if the group's limit of retries allows"
-    return "the group's back-off says whether and when it comes again"
+        return f"it is retried in {failure.delay_s:g} s, unless its retries are used up"
+    return "the group's back-off decides whether and when it is retried"
 
 
 def _typed(

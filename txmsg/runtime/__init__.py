@@ -10,5 +10,5 @@ child          a child process: started, awaited, stopped
 lazy           names of a package that load their modules
 start          where to begin in the queues of a topic              (pure)
 durations      durations and times, as options and people give them (pure)
-backoff        when a message that failed comes again               (pure)
+backoff        when a failed message is retried                     (pure)
 """

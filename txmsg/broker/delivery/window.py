@@ -62,7 +62,7 @@ class Failure:
 NOT_IN_TIME = Failure(EXPIRED)
 """Its consumer may have failed: the back-off decides."""
 TIME_IS_OVER = Failure(EXPIRED, delay_s=0.0)
-"""Its consumer knew when: it comes again at once."""
+"""Its consumer chose the time: it is redelivered at once."""
 BEHIND = Failure("an earlier message of its ordering key failed")
 """It was not delivered: it follows its key into the table `retry`. Compared by identity."""
 

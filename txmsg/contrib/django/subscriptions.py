@@ -25,7 +25,7 @@ def subscribe(topic: str, *, group: str, tag: str = "*", retry: Retry | None = N
     """Decorates a handler `(message)` of a consumer group, in the module `handlers` of an app.
 
     `manage.py txmsg_worker` runs it, on a thread with a database connection of its own. It is a plain function. If it
-    raises, its message comes again later; what it has stored by then is its own affair, unless it is `idempotent`.
+    raises, its message is retried later. What it has committed by then stays committed, unless it is `idempotent`.
 
     tag: "*" for all, or tags such as "signup || import". retry: as of `Consumer.subscribe`.
     """

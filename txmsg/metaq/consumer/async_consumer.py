@@ -1,6 +1,6 @@
 """The consumer of a log for asyncio, which the sync one runs, too: by handlers (push), or by `poll` (pull).
 
-Delivery is at least once. What was handled and not stored, which is half a second's work, comes again after a crash.
+Delivery is at least once: after a crash, up to half a second of handled messages is redelivered.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class AsyncLogConsumer(AsyncLifecycle):
     tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace the handlers, or the polls that gave something.
     encryption: decrypts bodies for the handlers, such as `txmsg.encryption.AesGcm`. `poll` gives what is stored.
 
-    Push: a handler for each topic. One that raises has its message come again after the group's back-off
-    (retry_delays_s: 1 s 5 s 10 s 30 s 1 m ... 2 h), by %RETRY%GROUP and so after later ones; after retries_max it goes
-    to %DLQ%GROUP. With `ordered` it holds back its queue meanwhile. Pull: no handlers, but `poll` and `commit`.
+    Push: a handler for each topic. If it raises, the message is retried after the group's back-off
+    (retry_delays_s: 1 s 5 s 10 s 30 s 1 m ... 2 h) through %RETRY%GROUP, so after later ones; after retries_max it goes
+    to %DLQ%GROUP. With `ordered` its queue waits meanwhile. Pull: no handlers, but `poll` and `commit`.
     """
 
     pulls = True
@@ -177,7 +177,7 @@ class AsyncLogConsumer(AsyncLifecycle):
         if not await self._balance.leave(self.close_timeout_s):
             _log.warning(
                 "consumer.closed_early",
-                "group %(group)s: handlers still ran after %(timeout_s)s s; their messages come again",
+                "group %(group)s: handlers still ran after %(timeout_s)s s; their messages are redelivered",
                 group=self.group,
                 timeout_s=self.close_timeout_s,
             )

@@ -52,7 +52,7 @@ class Tried:
 
 
 def backoff_of(retries_max: object, delays_s: Sequence[Seconds] | None) -> Backoff:
-    """When messages come again that fail, as a consumer is told. Raises MisuseError."""
+    """The back-off of a consumer's failed messages, from its options. Raises MisuseError."""
     if not isinstance(retries_max, int) or isinstance(retries_max, bool) or retries_max < 0:
         raise MisuseError(f"retries_max={shown(retries_max)} must be a whole number from 0 on")
     if delays_s is None:

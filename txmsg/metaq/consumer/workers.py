@@ -174,7 +174,7 @@ class LaneWorkers:
             while part and not await self._appended(part):  # what is kept is not appended once more
                 await asyncio.sleep(_KEEP_AGAIN_S)
                 if self._must_end(lane):
-                    return  # what is stored ends before the first that failed: it comes again
+                    return  # the stored offset stays before the first failure: it is redelivered
         chunk.first_failed = None
 
     def _is_dead(self, failed: Tried) -> bool:

@@ -145,7 +145,7 @@ class Clients:
 
 
 class ClientLog:
-    """What librdkafka logs, as events. A line that comes again at once, as of a server that is away, is left out."""
+    """What librdkafka logs, as events. Immediate repeats of a line, as from a server that is away, are left out."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

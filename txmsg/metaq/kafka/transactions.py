@@ -39,7 +39,7 @@ _NOT_FOUND: Final = "perhaps no node coordinates the transaction or the group, a
 _NO_NOTE: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
 """Errors of a topic that may not be there: whoever writes to it hears of them."""
 _OF_ONE_PARTITION: Final = (InvalidMessage, MisuseError)
-"""Errors that come again with the same records, whoever writes them."""
+"""Errors that the same records cause again, whoever writes them."""
 
 
 class Note(NamedTuple):

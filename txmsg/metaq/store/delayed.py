@@ -145,7 +145,7 @@ class DelayedReader:
         return self.log.queue(DELAYED, ENTRIES).end()
 
     def last_note(self) -> Note:
-        """How far moving has come. What was moved since comes again if a repair has taken out the notes of that."""
+        """How far moving has come. What was moved since is moved again if a repair has removed its notes."""
         notes = self.log.queue(DELAYED, NOTES)
         begin, end = notes.range()
         while begin < end:
