@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from txmsg.runtime import loops
 from txmsg.runtime.signals import stop_on_signals
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_address
+
+_ALLOCATIONS_PER_COLLECTION = 20_000
+"""Instead of 700. Collections took a tenth of a busy gateway's time, though calls leave little in cycles."""
 
 
 @click.command(
@@ -102,6 +106,7 @@ def rocketmq(
     )
     log_to_stderr("warning", log_format or "text")
     name_process("rocketmq")
+    gc.set_threshold(_ALLOCATIONS_PER_COLLECTION)
     loops.run(_serve(config, as_json=as_json))
 
 
