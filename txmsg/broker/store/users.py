@@ -13,7 +13,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from txmsg.access.keys import AccessKey
-from txmsg.access.rules import ADMIN, Rules, known_rules
+from txmsg.access.rules import Rules, known_rules
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.access.tokens import NewToken
 from txmsg.broker.store import audit
@@ -106,12 +106,6 @@ class Users:
             },
             rules=Rules(known_rules(rules)),
         )
-
-    async def has_admin(self) -> bool:
-        """Whether any user may do everything."""
-        async with session(self._pool) as conn:
-            cursor = await conn.execute("select from txmsg.access_user where %s = any (roles) limit 1", (ADMIN,))
-            return await cursor.fetchone() is not None
 
     async def list(self, limit: int, *, after: str = "", contains: str = "") -> Sequence[UserRow]:
         """The first users by name, after this one and with this in their names, whatever the case."""
