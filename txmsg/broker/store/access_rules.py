@@ -1,4 +1,7 @@
-"""Every statement on rules of access. `store.users` reads them into the snapshot that guards decide by."""
+"""Statements on rules of access, and the condition by which lists hide names from users.
+
+`store.users` reads the rules into the snapshot that guards decide by.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,14 @@ from txmsg.errors import MisuseError
 
 _RULES_MAX: Final = 10_000
 """Each broker has all of them in memory."""
+
+
+def is_visible(column: str) -> str:
+    """A condition: the user may see the name in this column. Its parameters `exact` and `prefixes` are fields of Names.
+
+    It limits a page and the place where the next page begins.
+    """
+    return f"({column} = any(%(exact)s::text[]) or {column} ^@ any(%(prefixes)s::text[]))"
 
 
 class AccessRules:

@@ -9,7 +9,7 @@ from psycopg.rows import class_row
 
 from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
-from txmsg.broker.store.among import among
+from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.connect import Pool, notify, session
 
 
@@ -73,7 +73,7 @@ select group_name, c.first_check_s, c.check_interval_s, c.checks_max, c.no_clien
 
 _LIST = f"""{_SELECT}
  where group_name > %(after)s and strpos(lower(group_name), lower(%(contains)s)) > 0
-   and {among("group_name")}
+   and {is_visible("group_name")}
  order by group_name limit %(limit)s
 """
 

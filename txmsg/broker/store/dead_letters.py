@@ -12,7 +12,7 @@ from psycopg.rows import class_row
 
 from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
-from txmsg.broker.store.among import among
+from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.body_keys import opened
 from txmsg.broker.store.connect import Pool, session
 from txmsg.message import Offset, QueueId, QueueNumber
@@ -202,7 +202,7 @@ with found as materialized (
            case when %(with_bodies)s then d.failures else '[]' end as failures, d.generation, d.blocks_key
       from txmsg.dead_letter d
      where {_WHICH}
-       and d.group_id = any (array(select id from txmsg.consumer_group where {among("name")}))
+       and d.group_id = any (array(select id from txmsg.consumer_group where {is_visible("name")}))
        and (%(after_died_at)s::timestamptz is null
             or (d.died_at, d.group_id, d.queue_id, d.queue_offset)
                > (%(after_died_at)s, %(after_group_id)s::int, %(after_queue_id)s::int, %(after_queue_offset)s::bigint))

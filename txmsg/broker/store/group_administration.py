@@ -14,7 +14,7 @@ from psycopg.rows import class_row
 from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.administration import GroupChange
 from txmsg.broker.store import audit
-from txmsg.broker.store.among import among
+from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.consumer_groups import GroupRow, create_group, group_row
 from txmsg.broker.store.delivery import open_segment, queue_ends
@@ -268,7 +268,7 @@ async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: St
 
 _LIST = f"""
 select id, name, created_at from txmsg.consumer_group
- where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 and {among("name")}
+ where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 and {is_visible("name")}
  order by name limit %(limit)s
 """
 

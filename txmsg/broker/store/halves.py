@@ -12,7 +12,7 @@ from psycopg.rows import class_row
 
 from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
-from txmsg.broker.store.among import among
+from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.body_keys import opened
 from txmsg.broker.store.connect import Pool, session
 from txmsg.checker.policy import ParkReason
@@ -311,7 +311,7 @@ with found as materialized (
       join txmsg.queue q on q.id = h.queue
       join txmsg.topic t on t.id = q.topic_id
      where (%(group)s = '' or p.group_name = %(group)s)
-       and {among("coalesce(p.group_name, '')")}
+       and {is_visible("coalesce(p.group_name, '')")}
        and (not %(parked)s or h.parked_reason is not null)
        and (%(transaction_id)s::uuid is null or h.transaction_id = %(transaction_id)s::uuid)
        and (%(after_at)s::timestamptz is null

@@ -11,7 +11,7 @@ from psycopg.rows import class_row
 
 from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
-from txmsg.broker.store.among import among
+from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.creators import creator
 from txmsg.errors import MisuseError, UnknownTopic
@@ -90,7 +90,7 @@ class TopicSchemas:
 _LIST = f"""
 select t.name as topic, s.version, s.content_type, s.schema, s.registered_at, s.registered_by
   from txmsg.topic_schema s join txmsg.topic t on t.id = s.topic_id
- where %(topic)s::text in ('', t.name) and {among("t.name")}
+ where %(topic)s::text in ('', t.name) and {is_visible("t.name")}
    and (t.name, s.version) > (%(name)s::text, %(version)s::int)
  order by t.name, s.version limit %(limit)s
 """

@@ -17,7 +17,7 @@ from psycopg.rows import class_row
 
 from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
-from txmsg.broker.store.among import among
+from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.delivery import open_segment, queue_ends
 from txmsg.broker.store.topics import check_erasable, check_message_type
@@ -421,7 +421,7 @@ select id, name, queue_count, coalesce(write_queues, queue_count) as write_queue
 """
 
 _LIST = f"""{_SELECT}
- where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 and {among("name")}
+ where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 and {is_visible("name")}
  order by name limit %(limit)s"""
 
 _QUEUES_OF = """
