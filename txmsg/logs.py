@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -22,6 +23,8 @@ __all__ = ["JsonFormatter"]
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
+
+_AGAIN_S: Final = 3600.0
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -37,11 +40,11 @@ class EventLog:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, text: str, **fields: object) -> None:
-        """Logs what only matters to whoever looks for a fault."""
+        """Logs what matters only when looking for a fault."""
         self._log(logging.DEBUG, event, text, fields)
 
     def info(self, event: str, text: str, **fields: object) -> None:
-        """Logs what is as it should be."""
+        """Logs normal operation."""
         self._log(logging.INFO, event, text, fields)
 
     def warning(self, event: str, text: str, *, exc_info: BaseException | bool | None = None, **fields: object) -> None:
@@ -49,7 +52,7 @@ class EventLog:
         self._log(logging.WARNING, event, text, fields, exc_info)
 
     def error(self, event: str, text: str, **fields: object) -> None:
-        """Logs what somebody must look at."""
+        """Logs what an operator must look at."""
         self._log(logging.ERROR, event, text, fields)
 
     def exception(self, event: str, text: str, **fields: object) -> None:
@@ -75,6 +78,21 @@ class EventLog:
         extra = {"txmsg": {"event": event, **fields}}
         args = (fields,) if fields else ()
         self._logger.log(level, text, *args, exc_info=exc_info, extra=extra, stacklevel=3)
+
+
+class HourlyLog:
+    """For conditions that last: logs each event as an error, at most once an hour."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._logged_at: dict[str, float] = {}  # bounded by the number of events
+
+    def error(self, event: str, text: str, **fields: object) -> None:
+        """As `EventLog.error`, unless this event was logged within the hour."""
+        now = time.monotonic()
+        if now - self._logged_at.get(event, -_AGAIN_S) >= _AGAIN_S:
+            self._logged_at[event] = now
+            self._log.error(event, text, **fields)
 
 
 class TextFormatter(logging.Formatter):

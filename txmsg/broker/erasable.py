@@ -16,14 +16,13 @@ from typing import Final
 from uuid import UUID
 
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
-from txmsg.broker.hourly import Hourly
 from txmsg.broker.store.body_keys import BodyKeys, Keys
 from txmsg.broker.store.rows import Row
 from txmsg.broker.store.topics import Topic
 from txmsg.columns import Columns
 from txmsg.erasable import new_keys, seal
 from txmsg.errors import DuplicateId, InvalidMessage, TxmsgError
-from txmsg.logs import EventLog
+from txmsg.logs import EventLog, HourlyLog
 from txmsg.message import now_us
 from txmsg.wire.sealed import SEALED, is_sealed, unsealed
 
@@ -48,7 +47,7 @@ class ErasableBodies:
     def __init__(self, keys: BodyKeys, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
         self._monotonic = monotonic
-        self._hourly = Hourly(_log)
+        self._hourly = HourlyLog(_log)
         self.unreadable = UnreadableCounts()
 
     async def seal(self, topic: Topic, batch: Columns) -> dict[bytes, TxmsgError]:

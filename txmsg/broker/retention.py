@@ -14,13 +14,12 @@ from itertools import pairwise
 from psycopg.errors import LockNotAvailable
 
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.hourly import Hourly
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
 from txmsg.broker.store.body_keys import drop_expired
 from txmsg.broker.store.connect import Connection, upkeep_session
 from txmsg.broker.store.segments import Pin, SegmentRow
-from txmsg.logs import EventLog
+from txmsg.logs import EventLog, HourlyLog
 
 _log = EventLog(__name__)
 
@@ -69,7 +68,7 @@ class Retention:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._hourly = Hourly(_log)
+        self._hourly = HourlyLog(_log)
         self.counts = DropCounts()
 
     def use(self, config: BrokerConfig) -> None:

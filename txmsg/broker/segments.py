@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from psycopg.errors import LockNotAvailable
 
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.hourly import Hourly
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.segments import SegmentRow
-from txmsg.logs import EventLog
+from txmsg.logs import EventLog, HourlyLog
 
 _log = EventLog(__name__)
 
@@ -46,7 +45,7 @@ class Segments:
     def __init__(self, pool: Pool, config: BrokerConfig) -> None:
         self._pool = pool
         self._config = config
-        self._hourly = Hourly(_log)
+        self._hourly = HourlyLog(_log)
         self.open = 0
         self.previous = 0
         self.kept: Sequence[SegmentRow] = ()
