@@ -306,7 +306,7 @@ def test_who_still_reads_the_slot_without_the_lock_is_ended(
     """As the server's side of a tailer whose machine is cut off."""
     with tailing(table.url, tmp_path):
         pass
-    monkeypatch.setattr("txmsg.binlog.tailing._HOLDER_WAIT_S", 0.5)
+    monkeypatch.setattr("txmsg.binlog.run._HOLDER_WAIT_S", 0.5)
     left_over = ReplicationStream(table.url, slot=table.free_slot(), publication="txmsg_metaq")
     with tailing(table.url, tmp_path):
         table.add("t", 3)

@@ -1,16 +1,18 @@
-"""The tailer: mirrors the Notify database into MetaQ from its write-ahead log. Knows no log but by a Protocol.
+"""The tailer: mirrors the Notify database into MetaQ from its write-ahead log. Knows a log only as the Protocol `Sink`.
 
-pgoutput     what the database sends, as values                         (pure)
-rows         rows of messages as bytes, the hot path                    (pure)
-resume       how log and table compare                                  (pure)
-replication  the stream: START_REPLICATION on psycopg
-reading      the same on a thread of its own
+tailer       waits for its turn, runs, and retries
+run          one run: compares log and table, streams, appends, acknowledges
+under_way    the queues of a run: what is taken, refilled from the table, appended
+comparing    compares queues of the log with their table, before anything is written
+resume       decides what to do with each compared queue             (pure)
+stops        queues that have stopped alone
+replication  START_REPLICATION on psycopg
+reading      reads the stream on a thread of its own
+pgoutput     decodes what the database sends                            (pure)
+rows         the same for rows of messages, the hot path                (pure)
 database     the ordinary session, and what its errors mean
 slot, table, mirrors   statements: slot and publication; messages; how far the mirror is
-comparing    the log of queues with their table, before anything is written
-sink         what it needs of a log
-under_way    queues: what was taken of each waits, is refilled from the table, and appended
-tailing      one run: compare, go on, acknowledge
-tailer       runs again and again, and stands by
-status       the state of a mirror; makes and drops it
+sink         what a tailer needs of a log
+status       the state of a mirror; creates and drops it
+config, progress, figures   settings; counts; metrics
 """

@@ -17,8 +17,8 @@ from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session, connect, translated
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.progress import Progress
+from txmsg.binlog.run import MirrorRun
 from txmsg.binlog.sink import Sink
-from txmsg.binlog.tailing import Tailing
 from txmsg.errors import BrokerUnavailable, LogBusy, OutcomeUnknown, StorageError, Unauthenticated
 from txmsg.logs import EventLog
 
@@ -133,19 +133,19 @@ class Tailer:
             if sink is None:
                 return
             with closing(sink):
-                tailing = Tailing(
+                run = MirrorRun(
                     self._config,
                     session,
                     sink,
                     self.progress,
                     on_progress=self._tell_progress,
                 )
-                with closing(tailing):
-                    tailing.start()
+                with closing(run):
+                    run.start()
                     self._tell(State.TAILING)
                     while not self._stop.is_set:
-                        tailing.config = self._config
-                        tailing.step(self._wait)
+                        run.config = self._config
+                        run.step(self._wait)
                         self._tell_progress(self.progress)
 
     def silence_s(self) -> float:

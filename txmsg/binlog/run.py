@@ -1,7 +1,7 @@
 """One run of a mirror, from comparing log and table to the end of its connections. Does not try again: see tailer.py.
 
-What comes by replication and what is read from the table meet in `under_way.Queue`: an offset below the next one is
-there already, the next one is taken, and one above it makes the tailer read what is between from the table.
+Rows from replication and rows from the table meet in `under_way.Queue`: an offset below the next one is in the log
+already, the next one is taken, and for one above it the tailer first reads the rows between from the table.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _SLOT_S = 2.0
 """Between two looks at the slot, for metrics."""
 
 
-class Tailing:
-    """Mirrors as long as its connections last. One thread uses it."""
+class MirrorRun:
+    """Mirrors until a connection fails or it is closed. Used by one thread."""
 
     def __init__(
         self,
