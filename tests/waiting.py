@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import pytest
+
+from txmsg.errors import TxmsgError
+
 _WITHIN_S = 120.0
 _LOOK_S = 0.01
 _Found = TypeVar("_Found")
@@ -29,3 +33,20 @@ async def until_async(look: Callable[[], _Found | None]) -> _Found:
         while not (found := look()):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(_LOOK_S)
     return found
+
+
+def until_told(words: str, call: Callable[[], object]) -> TxmsgError:
+    """The error of a call that fails each time, when it says these words.
+
+    It is made again until then: on a busy machine its time may be over before it is told why it fails.
+    """
+    errors: list[TxmsgError] = []
+
+    def is_told() -> bool:
+        with pytest.raises(TxmsgError) as caught:
+            call()
+        errors.append(caught.value)
+        return words in str(caught.value)
+
+    until(is_told, why=f"no error said {words!r}")
+    return errors[-1]

@@ -13,7 +13,7 @@ from txmsg.errors import TxmsgError
 from txmsg.message import Message, MessageId, ReceivedMessage, TransactionState
 
 TOPIC = "neighbour"
-_WAIT_S = 60.0
+_WAIT_S = 120.0
 _PAUSE_S = 0.01
 
 
@@ -81,7 +81,7 @@ class Neighbour:
 
 
 @contextmanager
-def neighbour(address: str, *, timeout_s: float = 30.0) -> Iterator[Neighbour]:
+def neighbour(address: str, *, timeout_s: float = 90.0) -> Iterator[Neighbour]:
     """Runs one in a thread. At the end everything that was committed has been received, or this fails.
 
     timeout_s: the producer's. A call that fails is kept in `errors`; whether any may is the test's to say.

@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psycopg
-import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from tests.conftest import StartBroker
 from tests.integration.client_harness import half_count, message_count
 from tests.postgres_proxy import PostgresProxy
-from tests.waiting import until
+from tests.waiting import until, until_told
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import Consumer, Producer, transactional_message
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TransactionRefused
@@ -141,7 +141,8 @@ def test_while_a_database_is_away_the_other_takes_its_share_and_its_messages_com
                     message = Message("t", f"during {key}".encode(), ordering_key=key)
                     if key in here:
                         if key == min(here):  # each waits for its timeout_s
-                            until(lambda message=message: is_said_to_be_away(impatient, message))  # type: ignore[misc]
+                            told = until_told("is away: messages of its keys", partial(impatient.send, message))
+                            assert isinstance(told, BrokerUnavailable)
                     else:
                         producer.send(message)
                         sent.append(f"during {key}")
@@ -156,13 +157,6 @@ def test_while_a_database_is_away_the_other_takes_its_share_and_its_messages_com
                 assert got.empty()
         assert keys_at(notify_url).keys() == here.keys()
         assert (half_count(notify_url), half_count(other_notify_url)) == (0, 0)
-
-
-def is_said_to_be_away(producer: Producer, message: Message) -> bool:
-    """By the brokers: a slow machine may have heard nothing of them in its time."""
-    with pytest.raises(BrokerUnavailable) as caught:
-        producer.send(message)
-    return "is away: messages of its keys" in str(caught.value)
 
 
 class Shop:

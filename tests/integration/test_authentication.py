@@ -29,7 +29,7 @@ from tests.console.served import asked_console
 from tests.integration.cli_harness import json_of, said
 from tests.integration.client_harness import WAIT_S
 from tests.ports import own_port
-from tests.waiting import until
+from tests.waiting import until, until_told
 from txmsg import AsyncProducer, Consumer, Message, PermissionDenied, Producer, Unauthenticated
 from txmsg.access.keys import AccessKey, KeyFile
 from txmsg.access.tokens import new_token
@@ -431,8 +431,7 @@ def test_a_user_above_its_limits_is_refused_and_another_is_not(secured: Secured)
             for _ in range(4):  # each of the two brokers takes as much
                 greedy.send_many(many)
 
-        with pytest.raises(TxmsgError, match=f"user {anna} is at its limit"):
-            flood()
+        until_told(f"user {anna} is at its limit", flood)
         modest.send_many(many)
         modest.send(Message("limited", b"x"))
     assert secured.user("limit", anna, "--default")["limits"] == {}

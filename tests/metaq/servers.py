@@ -9,13 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.broker_process import BrokerProcess
 from tests.chaos.network import Link, Network
-from tests.waiting import until
-from txmsg.errors import BrokerUnavailable
-from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve
 from txmsg.settings.live import Given
@@ -23,20 +18,6 @@ from txmsg.settings.live import Given
 WAIT_S = 60.0
 SERVER_THREAD = "metaq-server"
 """On which the loop of a server in a thread runs."""
-
-
-def cannot_be_reached(log: RemoteLog) -> BrokerUnavailable:
-    """What a call says when it had the time to find that out: a busy machine may give it none."""
-    errors: list[BrokerUnavailable] = []
-
-    def is_found_out() -> bool:
-        with pytest.raises(BrokerUnavailable) as caught:
-            log.topics()
-        errors.append(caught.value)
-        return "cannot be reached" in str(caught.value)
-
-    until(is_found_out)
-    return errors[-1]
 
 
 @contextmanager

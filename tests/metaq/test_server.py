@@ -13,9 +13,9 @@ import pytest
 
 from tests.errors_page import is_documented
 from tests.metaq.logs import batch, bodies, frames, readable
-from tests.metaq.servers import WAIT_S, cannot_be_reached, served
+from tests.metaq.servers import WAIT_S, served
 from tests.raw_client import RawClient
-from tests.waiting import until
+from tests.waiting import until, until_told
 from txmsg.errors import (
     CorruptLog,
     InvalidName,
@@ -418,7 +418,7 @@ def test_what_is_no_metaq_server_is_named() -> None:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with RemoteLog(address, timeout_s=0.5) as log:
-            error = cannot_be_reached(log)
+            error = until_told("cannot be reached", log.topics)
     assert f"MetaQ server {address} cannot be reached" in str(error)
     assert is_documented(error)
     with pytest.raises(InvalidName, match="HOST:PORT"):

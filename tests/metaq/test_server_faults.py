@@ -18,9 +18,9 @@ import pytest
 
 from tests.chaos.plan import Cut
 from tests.metaq.logs import batch, bodies, readable
-from tests.metaq.servers import WAIT_S, MetaQProcess, cannot_be_reached, linked, served
+from tests.metaq.servers import WAIT_S, MetaQProcess, linked, served
 from tests.raw_client import Answer, RawClient
-from tests.waiting import until
+from tests.waiting import until, until_told
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
 from txmsg.metaq.access import LogQueue, Range
 from txmsg.metaq.format.frame import Columns, encode
@@ -158,7 +158,7 @@ def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: Met
         assert server.stop() == 0
         assert " ERROR " not in server.log.read_text()[logged_before:]
         with RemoteLog(server.address, timeout_s=0.3) as impatient:
-            cannot_be_reached(impatient)
+            until_told("cannot be reached", impatient.topics)
         server.start()
         with pytest.raises(MembershipLost, match="does not know this member"):
             member.view()

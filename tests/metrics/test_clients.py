@@ -50,7 +50,7 @@ def test_producers_are_counted_and_added_up(broker: BrokerProcess) -> None:
 
 
 def test_errors_of_producers_are_counted_by_code(broker: BrokerProcess) -> None:
-    with Producer(broker.address, group="shop", timeout_s=1) as producer:
+    with Producer(broker.address, group="shop") as producer:
         registry = registered(producer)
         half = producer.half([Message("t", b"1")])
         producer.end(half, TransactionState.ROLLBACK)

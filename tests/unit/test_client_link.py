@@ -23,6 +23,27 @@ HAND = Hand(7, 1, 3)
 VISIBILITY_TIMEOUT_S = 60.0
 
 
+class Loop(asyncio.SelectorEventLoop):
+    """Its time is put ahead by the test."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": Loop}
+
+
+@pytest.fixture
+async def loop() -> Loop:
+    running = asyncio.get_running_loop()
+    assert isinstance(running, Loop)
+    return running
+
+
 class Broker:
     """Answers each call with what the test has put there; then with nothing, and slowly."""
 
@@ -176,12 +197,13 @@ async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_witho
     await asyncio.wait([running])
 
 
-async def test_the_broker_is_told_what_is_still_held_and_only_that() -> None:
-    async with filled_link(visibility_timeout_s=2.0) as (link, broker):
+async def test_the_broker_is_told_what_is_still_held_and_only_that(loop: Loop) -> None:
+    async with filled_link() as (link, broker):
         link.ack(HAND, 5)
         link.refuse(HAND, 8, Failure("boom"))
         link.drop(HAND, 9)
         for _ in range(RENEWALS + 1):  # for longer than the visibility timeout
+            loop.ahead_s += VISIBILITY_TIMEOUT_S / RENEWALS
             (receipt,) = await broker.held.get()
             assert receipt == HAND.receipt([6])
         assert link.holds(HAND, 6, now())
@@ -189,8 +211,9 @@ async def test_the_broker_is_told_what_is_still_held_and_only_that() -> None:
         assert not link.holds(HAND, 6, now())
 
 
-async def test_what_the_broker_does_not_leave_to_us_is_not_handled() -> None:
-    async with filled_link(visibility_timeout_s=4.0) as (link, broker):
+async def test_what_the_broker_does_not_leave_to_us_is_not_handled(loop: Loop) -> None:
+    async with filled_link() as (link, broker):
+        loop.ahead_s += VISIBILITY_TIMEOUT_S / RENEWALS
         broker.expired = [HAND.receipt([6, 9])]
         await broker.held.get()
         await until_async(lambda: not link.holds(HAND, 6, now()))  # until the reply is taken

@@ -65,6 +65,18 @@ def asking(request: pytest.FixtureRequest) -> Asking:
     return by_asyncio if request.param == "asyncio" else blocking
 
 
+async def out_of_time(call: Callable[[], Awaitable[object]]) -> OutcomeUnknown:
+    """The error of a call that is sent, and has no answer in its time.
+
+    On a busy machine that may be over before it is sent, which BrokerUnavailable says: then it is made again.
+    """
+    while True:
+        with pytest.raises((BrokerUnavailable, OutcomeUnknown)) as caught:
+            await call()
+        if isinstance(caught.value, OutcomeUnknown):
+            return caught.value
+
+
 @pytest.mark.parametrize("size", [0, 5, 200_000, 20_000_000])
 async def test_a_message_of_any_size_goes_there_and_back(asking: Asking, size: int) -> None:
     content = bytes(size)
@@ -157,10 +169,10 @@ async def test_a_call_to_nobody_was_certainly_not_carried_out(asking: Asking) ->
 
 async def test_a_call_whose_time_is_over_may_have_been_carried_out_and_is_cancelled(asking: Asking) -> None:
     async with serving() as (address, answers, _):
-        with pytest.raises(OutcomeUnknown, match="no answer in time") as caught:
-            await asking(address, Echo.wait, timeout_s=0.2)
-        assert not was_told(caught.value)
-        await until_async(lambda: answers.cancelled)
+        while not answers.cancelled:  # on a busy machine its time may be over before the server has begun it
+            error = await out_of_time(lambda: asking(address, Echo.wait, timeout_s=0.2))
+            assert "no answer in time" in str(error)
+            assert not was_told(error)
         assert answers.ended == 0
 
 
@@ -336,15 +348,14 @@ async def test_a_thread_that_gives_up_leaves_the_others_their_replies() -> None:
     async with serving() as (address, answers, _):
         with BlockingChannel(address) as channel:
 
-            def impatient() -> None:
-                with pytest.raises(OutcomeUnknown):
-                    channel.call(Echo.wait, ask(), timeout_s=0.2)
+            def impatient() -> HeldReply:
+                return channel.call(Echo.wait, ask(), timeout_s=0.2)
 
             def patient() -> bytes:
                 return channel.call(Echo.wait, ask(b"patient"), timeout_s=WAIT_S).held
 
             waiting = asyncio.create_task(asyncio.to_thread(patient))
-            await asyncio.to_thread(impatient)
+            await out_of_time(lambda: asyncio.to_thread(impatient))
             answers.go.set()
             assert await waiting == b"patient"
 
@@ -426,8 +437,7 @@ async def test_a_line_without_a_sign_of_life_is_left_after_a_timeout() -> None:
         with BlockingChannel(address) as channel:
             await asyncio.to_thread(channel.call, Echo.back, ask(), timeout_s=WAIT_S)
             line = channel._line
-            with pytest.raises(OutcomeUnknown):
-                await asyncio.to_thread(channel.call, Echo.wait, ask(), timeout_s=0.1)
+            await out_of_time(lambda: asyncio.to_thread(channel.call, Echo.wait, ask(), timeout_s=0.1))
             await asyncio.to_thread(channel.call, Echo.back, ask(), timeout_s=WAIT_S)
             assert channel._line is not line
 
