@@ -212,6 +212,24 @@ def test_run_ends_in_good_order_at_sigterm(broker: BrokerProcess, producer: Prod
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_signal_while_run_starts_ends_it_in_good_order(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first messages may be handled by then."""
+    consumer = Consumer(broker.address, group="c")
+    consumer.subscribe("t")(print)
+    start = consumer.start
+
+    def start_and_interrupt() -> Consumer:
+        start()
+        signal.raise_signal(signal.SIGINT)
+        return consumer
+
+    monkeypatch.setattr(consumer, "start", start_and_interrupt)
+    consumer.run()
+    assert consumer._is_closed
+
+
 def test_a_consumer_tells_what_it_reads_and_while_it_is_paused(
     broker: BrokerProcess, producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:

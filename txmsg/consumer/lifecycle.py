@@ -265,8 +265,8 @@ class Lifecycle(Generic[C]):
         Signals are caught only on the main thread, and only if nothing else handles them. A second one acts as it did
         before `run`.
         """
-        self.start()
         with stopped_by_signals(self.stop):
+            self.start()
             wait_for(self._stop_wanted)
         self.close()
 
