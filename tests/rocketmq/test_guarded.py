@@ -274,6 +274,44 @@ async def test_a_user_at_its_limit_is_refused_but_keeps_what_it_holds_and_others
         await place.door.pace("SendMessage", sent, shop)
 
 
+class _Stream(_Call):
+    """A Telemetry stream of a client that sends settings, whatever it is told, until it was told so often."""
+
+    def __init__(self, headers: dict[str, str], count: int) -> None:
+        super().__init__(headers)
+        self.told: list[int] = []
+        self._count = count
+        self._frames = [pb.TelemetryCommand(settings=pb.Settings()).SerializeToString()] * count
+        self._is_told = asyncio.Event()
+
+    async def read(self) -> bytes | None:
+        if self._frames:
+            return self._frames.pop()
+        await self._is_told.wait()
+        return None
+
+    async def write(self, command: pb.TelemetryCommand) -> None:
+        self.told.append(command.status.code)
+        if len(self.told) == self._count:
+            self._is_told.set()
+
+
+async def test_settings_of_a_stream_count_as_requests_of_its_user(place: Place) -> None:
+    agreed: list[pb.Settings] = []
+
+    async def agree(settings: pb.Settings) -> pb.Settings:
+        agreed.append(settings)
+        return settings
+
+    none, clients = cast(Any, None), Clients(cast(Any, None), Tasks())
+    api = Api(none, none, clients, none, cast(Any, SimpleNamespace(agreed=agree)), door=place.door)
+    place.use(limits={"requests_per_s": 1e-6})
+    stream = _Stream(dict(place.call().headers), count=3)
+    await api.telemetry(cast(Call, stream))
+    assert stream.told == [pb.OK, pb.OK, pb.TOO_MANY_REQUESTS]
+    assert len(agreed) == 2
+
+
 async def test_a_rule_that_is_taken_away_while_a_call_waits_for_its_rate_counts(place: Place) -> None:
     place.use("send topic:orders", limits={"messages_per_s": 100})
     caller = await place.door.enter(place.call())

@@ -216,6 +216,11 @@ class Api:
     async def _read(self, client: Client, caller: Caller, call: Call) -> None:
         while (raw := await call.read()) is not None:
             frame = read_request(pb.TelemetryCommand, raw)
+            try:
+                await self._door.pace("Telemetry", frame, caller)
+            except TxmsgError as exc:
+                await client.commands.put(pb.TelemetryCommand(status=status_of(exc)))
+                continue
             if frame.HasField("settings"):
                 try:
                     self._door.check("Telemetry", frame, caller)

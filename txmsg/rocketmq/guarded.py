@@ -49,6 +49,8 @@ _UNLIMITED: Final = frozenset(
     }
 )
 """Without these, messages that a client has would go to others, and transactions be asked about."""
+_AGAIN_AT_ONCE: Final = frozenset({"ReceiveMessage", "Telemetry"})
+"""Push consumers try again after 20 ms, however often; and further frames of a stream have come already."""
 _RECEIVE_TOPIC: Final = Right(Action.RECEIVE, Kind.TOPIC)
 
 Needs = Iterable[tuple[Right, str]]
@@ -188,7 +190,7 @@ class GuardedDoor(Door):
         try:
             await usage.request()
         except Overloaded:
-            if method == "ReceiveMessage":  # push consumers try again after 20 ms, however often
+            if method in _AGAIN_AT_ONCE:
                 await asyncio.sleep(_WAIT_S_MAX)
             raise
         if method == "SendMessage":
