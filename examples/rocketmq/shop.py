@@ -10,8 +10,9 @@ from typing import LiteralString, NamedTuple
 
 import psycopg
 
-from txmsg.demo.stage import Stage, free_port
+from txmsg.demo.stage import Stage
 from txmsg.runtime.child import Child, spawn_program
+from txmsg.runtime.ports import own_port
 
 from . import TOPIC
 
@@ -49,7 +50,7 @@ class Shop(Stage):
         super().__init__(directory, "orders", "totals")
         self._built = built
         self._orders = str(orders)
-        self._gateway = f"127.0.0.1:{free_port()}"
+        self._gateway = f"127.0.0.1:{own_port()}"
         self._ledger = directory / "ledger"
         self._notes = {name: directory / f"{name}.jsonl" for name in ("go", "node")}
         self.killable: Mapping[str, Callable[[], Child]] = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any, ClassVar, Protocol, Self
 from txmsg.broker.migrate import upgrade
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.runtime.child import LISTENING, Child, ChildFailed
+from txmsg.runtime.ports import own_port
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.credential import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
@@ -127,7 +127,7 @@ class Stage(Processes):
         super().__init__(directory)
         self._databases = ("notify", *databases)
         self._postgres = EmbeddedPostgres(directory / "postgres")
-        self.brokers = {name: f"127.0.0.1:{free_port()}" for name in self.broker_names}
+        self.brokers = {name: f"127.0.0.1:{own_port()}" for name in self.broker_names}
         """Their addresses."""
 
     def __enter__(self) -> Self:
@@ -187,10 +187,3 @@ def write_health(path: Path, parts: Mapping[str, bool], measures: Mapping[str, f
     new = path.with_suffix(".new")
     new.write_text(json.dumps({"parts": parts, "measures": measures}))
     new.replace(path)
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that is free at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -103,8 +102,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def txmsg_address() -> str:
     """HOST:PORT at which every test finds its broker; for applications that read it when they are imported."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    from txmsg.runtime.ports import own_port
+
+    return f"127.0.0.1:{own_port()}"
 
 
 @pytest.fixture

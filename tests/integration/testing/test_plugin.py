@@ -31,6 +31,7 @@ import os
 import pytest
 
 from txmsg import AsyncProducer, Message, ReceivedMessage, TransactionState
+from txmsg.runtime.ports import not_given
 from txmsg.testing import Broker, Clock, MakeConsumer, MakeProducer, ProcessDied, dies_after_commit, lost_reply
 
 GOT: set[str] = set()
@@ -46,6 +47,7 @@ def test_each_test_has_a_broker_that_holds_nothing(
     n: int, txmsg_producer: MakeProducer, txmsg_consumer: MakeConsumer, txmsg_broker: Broker, txmsg_address: str
 ) -> None:
     assert txmsg_broker.address == txmsg_address
+    assert int(txmsg_address.partition(":")[2]) in not_given()
     assert txmsg_broker.messages("t") == []
     consumer, got = txmsg_consumer("same"), []
     consumer.subscribe("t")(got.append)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import tempfile
 from contextlib import ExitStack
 from functools import cache
@@ -23,6 +22,7 @@ from django.test import TransactionTestCase, override_settings
 
 from txmsg.contrib.django.subscriptions import application
 from txmsg.postgres import connect
+from txmsg.runtime.ports import own_port
 from txmsg.testing.broker import Broker
 from txmsg.testing.database import NotifyDatabase
 from txmsg.testing.host import BrokerHost
@@ -79,9 +79,7 @@ def _of_process(_pid: int) -> tuple[BrokerHost, NotifyDatabase, str]:
     host = BrokerHost(directory / "broker.log")
     stack.callback(host.close)
     atexit.register(stack.close)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    return host, database, address
+    return host, database, f"127.0.0.1:{own_port()}"
 
 
 __all__ = ["BrokerMixin", "BrokerTestCase"]

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.demo.examples.lottery.figures import create_tables
-from txmsg.demo.stage import Stage, free_port
+from txmsg.demo.stage import Stage
 from txmsg.postgres import FORM, connect
 from txmsg.runtime.child import Child
+from txmsg.runtime.ports import own_port
 
 ACTIVITIES: Final = ("activity_1", "activity_2")
 PRINTERS: Final = ("printer_1", "printer_2", "printer_3", "printer_4")
@@ -27,7 +28,7 @@ class LotteryStage(Stage):
         self.health = directory / "health.json"
         self._print_ms = str(print_ms)
         self._printers = printers
-        self.activities = {name: f"127.0.0.1:{free_port()}" for name in ACTIVITIES}
+        self.activities = {name: f"127.0.0.1:{own_port()}" for name in ACTIVITIES}
         """Addresses, which are the same after a crash."""
 
     def _set_up(self) -> None:

@@ -22,8 +22,8 @@ from txmsg.administration.access import UserAdministration
 from txmsg.administration.rules import RuleAdministration
 from txmsg.demo.registration import GROUPS
 from txmsg.demo.registration.stage import RegistrationStage
-from txmsg.demo.stage import free_port
 from txmsg.runtime.child import Child, ChildFailed
+from txmsg.runtime.ports import own_port
 from txmsg.wire.address import host_and_port
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.credential import TOKEN_FILE_VARIABLE
@@ -55,7 +55,7 @@ class SecureStage(RegistrationStage):
 
     def __init__(self, directory: Path, *, slow_ms: int) -> None:
         super().__init__(directory, slow_ms=slow_ms)
-        self.log_address = f"127.0.0.1:{free_port()}"
+        self.log_address = f"127.0.0.1:{own_port()}"
         self.console_url = ""
         self.revoked_token = ""
         """One that was valid once."""

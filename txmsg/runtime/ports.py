@@ -1,0 +1,54 @@
+"""Ports that stay a server's own while it is down: of those that the kernel gives to nobody by itself.
+
+Port 0 would give one that any connection may be given in the meantime, even one that looks for the server.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import socket
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_GIVEN_BY_THE_KERNEL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST: Final = 10_000
+_END: Final = 32_768
+_COUNT_MIN: Final = 5_000
+
+
+def own_port() -> int:
+    """A port of 127.0.0.1 that nobody has, and that is not given away while its server restarts.
+
+    A process never gets one twice, before it has had all; two processes seldom get the same.
+    """
+    return next(_ports_of(os.getpid()))
+
+
+@cache
+def _ports_of(_pid: int) -> Iterator[int]:
+    """pid: of this process. One that was forked goes another way through them."""
+    return free_ports(not_given()[1::2])
+
+
+def not_given() -> range:
+    """Ports that the kernel gives to nobody by itself. Of them `own_port` takes the odd ones."""
+    end = int(_GIVEN_BY_THE_KERNEL.read_text().split()[0]) if _GIVEN_BY_THE_KERNEL.exists() else _END
+    return range(_FIRST, max(end, _FIRST + _COUNT_MIN))
+
+
+def free_ports(ports: range) -> Iterator[int]:
+    """Those that nobody has when they are asked for, for ever, from anywhere on."""
+    start = random.SystemRandom().randrange(len(ports))
+    return filter(_is_free, itertools.cycle([*ports[start:], *ports[:start]]))
+
+
+def _is_free(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
