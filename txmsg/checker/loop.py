@@ -54,7 +54,7 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLoopConfig:
-    """The pace of the loop. Raises MisuseError for what cannot work."""
+    """The pace of the loop. Raises MisuseError for values that contradict each other."""
 
     poll_interval_s: float = setting(
         1.0,
@@ -115,8 +115,8 @@ class CheckCounts:
 class CheckLoop:
     """The check-back of one broker and one Notify database.
 
-    `run` is a task for the broker's task group: it ends only when it is cancelled, and takes its checks with it; halves
-    under check then come due again after their interval. `run_once` is one step of it, with all its checks done.
+    `run` is a task of the broker's task group. It ends only when it is cancelled, with its checks; halves that are
+    being checked are then due again after their interval. `run_once` is one step of it, including its checks.
     """
 
     def __init__(
@@ -151,29 +151,29 @@ class CheckLoop:
         return self._in_flight
 
     def wake(self, *, sweep: bool = False) -> None:
-        """Makes the next look come at once, as when a client has said UNKNOWN or has attached. `sweep`: look at all."""
+        """Looks again at once, as after a client has reported UNKNOWN. sweep: at all halves, not only new ones."""
         self._sweep_wanted = self._sweep_wanted or sweep
         self._wake.set()
 
     def use(self, policies: CheckPolicies) -> None:
-        """From the next look on these policies hold. Halves that are due by shorter ones are looked for at once."""
+        """Applies new policies, and looks at once for halves that are due by shorter ones."""
         if policies != self._policies:
             self._policies = policies
             self.wake(sweep=True)
 
     def pace(self, config: CheckLoopConfig) -> None:
-        """From the next look on this pace holds."""
+        """Applies a new pace from the next look on."""
         self._config = config
         self._resume_at = config.in_flight_max * 3 // 4
         self.wake()
 
     def forget(self, _: str) -> None:
-        """The database has gone back: the next look is at all halves, for times before the window may be due again."""
+        """The database has gone back, so halves behind the window may be due again: the next look is at all of them."""
         self._through = None
         self.wake(sweep=True)
 
     async def run(self) -> None:
-        """Looks for due halves and has them checked, until cancelled. A failing database makes it slower, never end."""
+        """Looks for due halves and checks them, until cancelled. Retries at longer intervals if the database fails."""
         delay_s = self._config.poll_interval_s
         async with asyncio.TaskGroup() as checks:
             while True:
@@ -195,10 +195,10 @@ class CheckLoop:
                     await self._wait(delay_s)  # the check that ends at _resume_at wakes
 
     async def run_once(self) -> int:
-        """One look for due halves, and the checks it leads to, awaited. How many checks were begun.
+        """Looks once for due halves, and returns when their checks are done: how many were begun.
 
-        Raises an ExceptionGroup of what the store raises. What clients and the resolver raise is logged, and the half
-        comes due again.
+        Raises an ExceptionGroup of what the store raises. Errors of clients and of the resolver are logged, and the
+        half is due again later.
         """
         begun = self.counts.asked
         async with asyncio.TaskGroup() as checks:
@@ -206,7 +206,7 @@ class CheckLoop:
         return self.counts.asked - begun
 
     async def _wait(self, delay_s: float) -> None:
-        """Until `wake`, at most `delay_s` of the loop's clock."""
+        """Waits for `wake`, at most `delay_s` of the loop's clock."""
         waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._clock.sleep(delay_s))]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -217,7 +217,7 @@ class CheckLoop:
     # ---- one look
 
     async def _step(self, checks: asyncio.TaskGroup) -> bool:
-        """Claims what is due, as much as may be in flight. Whether nothing due was left behind."""
+        """Claims due halves, as many as may be in flight, and begins their checks. Returns whether it got them all."""
         if self._abandon_look_due():
             await self._park_abandoned()
         limit = self._config.in_flight_max - self._in_flight
@@ -256,7 +256,7 @@ class CheckLoop:
         )
 
     def _askable(self) -> list[Askable]:
-        """What can be asked now. A newcomer makes the next claim a sweep: its halves lie behind the window."""
+        """The groups and fences that can be asked now. A new one asks for a sweep: its halves are behind the window."""
         pairs = frozenset(self._clients.askable())
         if pairs - self._known:
             self._sweep_wanted = True
@@ -267,11 +267,11 @@ class CheckLoop:
         ]
 
     def _abandon_look_due(self) -> bool:
-        """Each sweep interval; not soon after the start, when the clients are still to attach."""
+        """Whether to park now: at each sweep interval, but not soon after the start, before clients have attached."""
         return self._clock.now_s() >= self._abandon_look_s
 
     async def _park_abandoned(self) -> None:
-        """Parks what no client can answer for, by the policy of each group."""
+        """Parks halves that no client has been able to answer for, by the policy of each group."""
         self._abandon_look_s = self._clock.now_s() + self._config.sweep_interval_s
         named = self._policies.by_group
         await self._park_overdue(self._policies.default.no_client_park_s, groups=None, except_groups=list(named))
@@ -340,7 +340,7 @@ class CheckLoop:
                 self._wake.set()
 
     async def _answer(self, half: DueHalf) -> TransactionState | None:
-        """The client's answer; UNKNOWN if it raises, takes too long or answers nonsense; None: nobody needs one."""
+        """The client's answer; UNKNOWN if it raises, is late or invalid; None: the outcome is known meanwhile."""
         self.counts.asked += 1
         timeout_s = self._policies.of(half.group).answer_timeout_s
         ask = asyncio.ensure_future(self._clients.ask(half))

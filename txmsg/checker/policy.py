@@ -132,7 +132,7 @@ def _node(state: HalfState) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
-    """When and how often the half messages of a producer group are checked. Raises ValueError if it makes no sense."""
+    """When and how often the half messages of a producer group are checked. Raises ValueError for contradictions."""
 
     first_check_s: float = 6.0
     """Seconds from storing a half message to its first check. Default 6. 0 checks at once."""

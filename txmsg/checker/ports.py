@@ -97,7 +97,7 @@ class Clients(Protocol):
     async def ask(self, half: DueHalf) -> TransactionState | None:
         """Asks one client with the group and the fence id of `half`. May be cancelled. Any error counts as UNKNOWN.
 
-        None: the transaction was decided meanwhile, by somebody else.
+        None: the transaction was decided meanwhile.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Asks the application's check listener what became of a transaction. Whatever it does, there is an answer in time.
+"""Asks the application's check listener for the outcome of a transaction, and always answers in time.
 
 Knows no brokers. Belongs to one loop.
 """
@@ -29,7 +29,7 @@ class Asker:
     """A check listener, and the threads on which it is asked.
 
     Raising, hanging, and anything that is not a TransactionState count as UNKNOWN. A thread cannot be ended from
-    outside: so a transaction whose check hangs is not asked about again while it does, and holds one thread, not all.
+    outside, so a transaction whose check hangs is not asked about again meanwhile, and blocks only one thread.
     """
 
     def __init__(

@@ -207,7 +207,7 @@ class AsyncConsumer(AsyncLifecycle):
         await asyncio.gather(*(shard.brokers.close() for shard in self._shards))
 
     def _use(self, config: ClientConfig) -> None:
-        """Takes what an operator has set, at the first of several Notify databases."""
+        """Applies settings that an operator has changed in the first Notify database."""
         self._set(config)
         self._workers.resize(self._concurrency)
         for shard in self._shards:
@@ -290,7 +290,7 @@ class AsyncConsumer(AsyncLifecycle):
     # ---- work
 
     def _take(self, epochs: Epochs, link: Link, hand: Hand, messages: Sequence[ReceivedMessage]) -> None:
-        """Hands what was delivered together to those who run the handler of its topic.
+        """Hands messages that were delivered together to the workers of their handler.
 
         epochs: those of the link's Notify database; another one has queues of its own.
         """
@@ -314,7 +314,7 @@ class AsyncConsumer(AsyncLifecycle):
         self._workers.put([Delivery(link, hand, message, handler, late_at) for message in messages])
 
     async def _watch(self) -> None:
-        """Says of each handler that takes too long, or hangs, that it does: nothing else would."""
+        """Logs each handler that takes too long or hangs: nothing else would show it."""
         loop = asyncio.get_running_loop()
         told: list[Delivery] = []
         while True:

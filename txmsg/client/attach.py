@@ -46,7 +46,7 @@ _WIRE_STATES = {
 
 
 class Presence:
-    """Keeps a stream to every broker that is known. `run` never ends by itself: cancel it.
+    """Keeps a stream open to every known broker. `run` ends only when it is cancelled.
 
     listener: answers check-backs; without one none are asked. tracing: traces the answers. encryption: decrypts
     the messages that it is shown.
@@ -102,7 +102,7 @@ class Presence:
                 self._asker.close()
 
     async def _stay_attached(self, address: str) -> None:
-        """Attaches again and again. Says of an outage once that it has begun, and once that it is over."""
+        """Attaches, and again whenever the stream ends. Logs the begin and the end of an outage once each."""
         told: type[TxmsgError] | None = None
 
         def attached() -> None:

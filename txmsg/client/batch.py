@@ -44,7 +44,7 @@ class Waiter(Protocol):
 
 
 def messages_of(messages: object, encryption: Encryption | None = None) -> tuple[Message, ...]:
-    """The messages of one call, in a tuple that no caller changes while they wait. Their types are SendEntry's to see.
+    """The messages of one call, as a tuple that no caller can change. SendEntry checks their types.
 
     encryption: encrypts them. Raises InvalidMessage for what holds no messages at all.
     """
@@ -73,7 +73,7 @@ class Entry:
         self.deadline = 0.0
 
     def abandoned(self) -> bool:
-        """Nobody waits any more, and the entry is not worth sending."""
+        """Whether the caller has gone and the entry need not be sent."""
         return False
 
     def succeed(self, shard: bytes) -> None:
@@ -123,7 +123,7 @@ class SendEntry(Entry):
             )
 
     def abandoned(self) -> bool:
-        """The caller was cancelled before the request left: then nothing needs to be stored."""
+        """Whether the caller was cancelled before the request was sent: then nothing needs to be stored."""
         return self.waiter is not None and self.waiter.done()
 
 
@@ -133,7 +133,7 @@ class FreshEntry(SendEntry):
     __slots__ = ()
 
     def go_on_without(self, stored: Callable[[bytes], object]) -> None:
-        """The caller waits no more. What was not sent never is; of what is stored all the same, `stored` is told."""
+        """The caller no longer waits. An entry that was not sent never is; if it gets stored, `stored` is called."""
         waiter, self.waiter = self.waiter, _Gone(stored)
         if waiter is not None and waiter.done() and waiter.exception() is None:
             stored(waiter.result())
@@ -143,7 +143,7 @@ class FreshEntry(SendEntry):
 
 
 class _Gone:
-    """Stands where the waiter of a caller was that went on."""
+    """Replaces the waiter of a caller that no longer waits."""
 
     __slots__ = ("_stored",)
 
@@ -181,14 +181,14 @@ class EndEntry(Entry):
         self.state = state
 
     def fail(self, error: BaseException) -> None:
-        """Tells the caller; where none waits any more, the log, if the error is one that no check-back mends."""
+        """Completes the caller. If it no longer waits, logs the error, unless a check-back will resolve it."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_exception(error)
         elif is_contradiction(self.state, error):
             log_untold(self.transaction_id, self.state, error)
 
     def forsake(self) -> None:
-        """The caller waits no more. To be called on the loop."""
+        """The caller no longer waits. To be called on the loop."""
         waiter, self.waiter = self.waiter, None
         if waiter is not None and waiter.done() and (error := waiter.exception()) is not None:
             self.fail(error)
@@ -244,7 +244,7 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
 
 
 def recalled(message_id: str, result: int) -> bool:
-    """Whether a message is taken back, as the broker says. Raises what says why not, where it is not too late."""
+    """Whether the broker has recalled the message; False: too late. Raises the error for any other result."""
     match result:
         case RecallReply.RECALLED:
             return True
@@ -282,9 +282,9 @@ def settle(
     errors: Sequence[ItemError],
     final: Callable[[TxmsgError], TxmsgError] = lambda error: error,
 ) -> tuple[list[E], TxmsgError | None]:
-    """Tells the callers what the reply says of their items. Returns those to send again, and one of their errors.
+    """Completes the callers by the reply. Returns the entries to send again, and one of their errors.
 
-    If one of them may have been carried out, it is that one's. final: what the caller of a refused item is told.
+    If one of these may have been carried out, it is that one's error. final: makes the error of a refused item.
     """
     if not errors:
         for entry in entries:  # `succeed` by hand: this is the hot path

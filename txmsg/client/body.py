@@ -80,7 +80,7 @@ class MessagePlan:
         return [name for name in self.signature.parameters if name != self.receiver]
 
     def _call(self) -> str:
-        """What a caller gives, without types."""
+        """The arguments of one call, untyped."""
         parameters = [
             self.signature.parameters[name].replace(annotation=inspect.Parameter.empty) for name in self._names()
         ]
@@ -116,7 +116,7 @@ class MessagePlan:
         return messages
 
     def _payload(self, topic: Topic[Any], arguments: Mapping[str, object]) -> object:
-        """The one argument, if it is a payload; else what is made of all."""
+        """The only argument, if it is a payload; else the body made of all arguments."""
         if len(arguments) == 1:
             (argument,) = arguments.values()
             if isinstance(argument, topic.payload_type):

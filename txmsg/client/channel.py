@@ -1,7 +1,7 @@
-"""Talks to brokers: one channel each, and another one when one fails.
+"""Connects to brokers: one channel to each, and a choice of the one to call.
 
-Any broker takes any message, so a call goes to the current broker, chosen at random, until it fails. Channels reconnect
-by themselves; what is tried again, and for how long, is `retrying`'s to say. Knows nothing of messages.
+Any broker takes any message, so calls go to the current broker, chosen at random, until it fails. Channels reconnect by
+themselves; `retrying` decides what is retried, and for how long. Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -94,16 +94,16 @@ class Brokers:
 
     @property
     def names(self) -> list[str]:
-        """What the brokers call themselves, each once; the address of one that has not said so yet."""
+        """The names of the brokers, each once; the address of one whose name is not known yet."""
         return sorted({broker.name or broker.address for broker in self._brokers.values()})
 
     def name_of(self, told: str) -> str:
-        """What the broker of this name, or at this address, calls itself; "" if it has not said so, or is not known."""
+        """The name of the broker with this name or address; "" if it is not known."""
         address = self.address_of(told)
         return "" if address is None else self._brokers[address].name
 
     def address_of(self, told: str) -> str | None:
-        """Where the broker of this name, or else the one at this address, is reached. None: it is not known."""
+        """The address of the broker with this name, or else with this address. None: it is not known."""
         named = (broker.address for broker in self._brokers.values() if broker.name == told)
         return next(named, told if told in self._brokers else None)
 
@@ -120,7 +120,7 @@ class Brokers:
         self._watchers.remove(changed)
 
     def learn(self, address: str, route: RouteChanged) -> None:
-        """Takes what the broker at `address` says of itself and the others.
+        """Takes the route that the broker at `address` reports: itself and the others.
 
         One that is cut off from its database names no others.
         """
@@ -154,12 +154,12 @@ class Brokers:
         )
 
     def note_shard(self, shard: bytes) -> None:
-        """Takes which database it is from a reply, if no broker has said it before."""
+        """Takes the Notify database from a reply, unless it is known."""
         if not self.shard and len(shard) == _SHARD_SIZE_BYTES:
             self.shard = shard
 
     async def find_shard(self, timeout_s: float) -> None:
-        """Asks the brokers, each once at most, which database it is. Raises what the last one asked raised."""
+        """Asks the brokers, each at most once, for their Notify database. Raises the error of the last one asked."""
         for left in range(len(self._brokers) - 1, -1, -1):
             try:
                 reply = await self.call(Notify.route, RouteRequest(), timeout_s=timeout_s)
@@ -171,13 +171,13 @@ class Brokers:
 
     @property
     def is_failing(self) -> bool:
-        """Whether each of them that takes messages has failed lately, or is cut off from the database."""
+        """Whether all brokers that take messages have failed lately, or are cut off from the database."""
         now = time.monotonic()
         return all(broker.is_cut_off or broker.failed_at >= now - _AVOIDED_S for broker in self._able())
 
     @property
     def are_cut_off(self) -> bool:
-        """Whether each of them that takes messages says that it cannot reach the database."""
+        """Whether all brokers that take messages report that they cannot reach the database."""
         return all(broker.is_cut_off for broker in self._able())
 
     async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
@@ -209,7 +209,7 @@ class Brokers:
         await asyncio.gather(*(broker.close() for broker in (*self._brokers.values(), *self._gone)))
 
     def _spread(self, count: int, new: set[str]) -> None:
-        """Chooses anew, so that all brokers have their share of clients: one of the new ones as often as is fair."""
+        """After `count` brokers were added: moves to one of them, with the probability that spreads clients evenly."""
         able = self._able()
         if self.current not in able:
             self.current = self._choice()
@@ -219,7 +219,7 @@ class Brokers:
     def _is_of_shard(self, broker: Broker, shard: bytes) -> bool:
         """Notes the database of a broker. False if the others of the list have another.
 
-        A database that was made anew is another one, too: it counts when no broker is left that has the one before.
+        A recreated database is another one, too: it counts when no broker of the one before is left.
         """
         if len(shard) != _SHARD_SIZE_BYTES:
             return True
@@ -251,7 +251,7 @@ class Brokers:
         return found or ours
 
     def _ours(self) -> list[Broker]:
-        """Those that do not write to another database."""
+        """Those that do not belong to another database."""
         return [broker for broker in list(self._brokers.values()) if broker.shard in {b"", self.shard}] or list(
             self._brokers.values()
         )
@@ -292,9 +292,9 @@ async def knock(brokers: Brokers) -> None:
 
 
 def retrying(timeout_s: float) -> AsyncRetrying:
-    """Tries again what `Brokers.call` says is worth it: random exponential pauses, no attempt past the deadline.
+    """Retries the errors of `Brokers.call` that may pass: random exponential pauses, no attempt after the deadline.
 
-    Nor one just before it: cut off, it would make a certain failure an unknown one.
+    Nor just before it: an attempt that is cut off would turn a certain failure into an unknown outcome.
     """
     return AsyncRetrying(
         retry=retry_if_exception_type(RETRYABLE),

@@ -1,4 +1,4 @@
-"""What a consumer has of one broker and has not settled, and until when the broker leaves it to us.
+"""The messages of one broker that a consumer has not settled, and until when each is reserved for it.
 
 Knows no connection and no clock.
 """
@@ -17,7 +17,7 @@ _OFFSET, _BODY = attrgetter("offset"), attrgetter("body")
 
 
 class Hand(NamedTuple):
-    """What was delivered together from one queue: the receipt of these messages, but for their offsets."""
+    """Messages that were delivered together from one queue: their receipt without the offsets."""
 
     queue_id: int
     token: int
@@ -29,23 +29,23 @@ class Hand(NamedTuple):
 
 
 def hand_of(receipt: Receipt) -> Hand:
-    """The hand that a receipt is of."""
+    """The hand that a receipt belongs to."""
     return Hand(receipt.queue_id, receipt.token, receipt.epoch)
 
 
 @dataclass(slots=True)
 class _OfHand:
-    """What is out of one hand, and until when the broker leaves it to us if it hears nothing more."""
+    """The unsettled messages of one hand, and until when they are reserved unless that is extended."""
 
     sizes: dict[int, int]
     """Of bodies, in bytes, by offset: of all that is in memory."""
     until: float
     lost: set[int] = field(default_factory=set)
-    """Offsets of those that the broker does not leave to us any more."""
+    """Offsets that the broker has taken back."""
 
     @property
     def ours(self) -> set[int]:
-        """The offsets of the others."""
+        """The offsets that are still reserved for this consumer."""
         return self.sizes.keys() - self.lost
 
 
@@ -58,7 +58,7 @@ class Held:
         self._by_hand: dict[Hand, _OfHand] = {}
 
     def add(self, hand: Hand, messages: Sequence[ReceivedMessage], unreadable: Collection[int], until: float) -> None:
-        """These were delivered, and offsets without a message that can be read."""
+        """Adds delivered messages, and offsets whose message cannot be read."""
         self.count += len(messages) + len(unreadable)
         # What came before from one queue and under one token came in this reply: a part are retries.
         sizes = self._by_hand.setdefault(hand, _OfHand({}, until)).sizes
@@ -68,7 +68,7 @@ class Held:
         self.size_bytes += sum(map(len, map(_BODY, messages)))
 
     def drop(self, hand: Hand, offset: int) -> None:
-        """The message is not in memory any more."""
+        """The message is settled, or given up."""
         self.count -= 1
         found = self._by_hand.get(hand)
         if found is not None:
@@ -77,27 +77,27 @@ class Held:
                 del self._by_hand[hand]
 
     def holds(self, hand: Hand, offset: int, now: float) -> bool:
-        """Whether the broker leaves this message to us still."""
+        """Whether this message is still reserved for this consumer."""
         found = self._by_hand.get(hand)
         return found is not None and offset in found.sizes and offset not in found.lost and now < found.until
 
     def until_before(self, moment: float) -> list[Hand]:
-        """The hands that the broker leaves to us until then at most."""
+        """The hands whose reservation ends before this time."""
         return [hand for hand, found in self._by_hand.items() if found.until < moment]
 
     def receipts(self, hands: Iterable[Hand]) -> list[Receipt]:
-        """Of what is ours of them."""
+        """The receipts of the messages in these hands that are still reserved."""
         ours = [(hand, self._by_hand[hand].ours) for hand in hands if hand in self._by_hand]
         return [hand.receipt(sorted(offsets)) for hand, offsets in ours if offsets]
 
     def extend(self, hands: Iterable[Hand], until: float) -> None:
-        """The broker leaves them to us until then."""
+        """The broker has extended their reservation until this time."""
         for hand in hands:
             if hand in self._by_hand:
                 self._by_hand[hand].until = until
 
     def lose(self, receipt: Receipt) -> int:
-        """The broker does not leave these to us any more. How many of them were ours."""
+        """The broker has taken these back. Returns how many of them were still held."""
         found = self._by_hand.get(hand_of(receipt))
         if found is None:
             return 0

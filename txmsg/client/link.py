@@ -1,8 +1,8 @@
 """One consumer's line to one broker: polls for messages, and carries acknowledgements and refusals back.
 
-The broker holds a poll until there is a message. Settlements do not travel with it, as they would be confirmed only
-then: they follow a few milliseconds after the first of them. What handlers hold for long the broker is told now and
-then, so that it leaves it to them. Knows no handlers. Belongs to one loop.
+The broker holds a poll until there is a message. Settlements are sent by calls of their own, a few milliseconds after
+the first of them, because a poll would confirm them only when it ends. While handlers run for long, the link extends
+the visibility timeout of their messages. Knows no handlers. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PACE_INTERVAL_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polling:
-    """What every poll of a consumer says."""
+    """What is the same in every poll of a consumer."""
 
     group: str
     client_id: str
@@ -130,7 +130,7 @@ class Link:
         return self._held.count
 
     def use(self, bounds: Bounds) -> None:
-        """From now on these hold. The poll under way has asked by those before."""
+        """Applies new bounds. The poll under way has asked by the old ones."""
         self._bounds = bounds
         self._out_max = bounds.out_min
         self._room.set()
@@ -157,12 +157,12 @@ class Link:
         self._settled(hand, offset)
 
     def drop(self, hand: Hand, offset: int) -> None:
-        """The message is not settled at all: it is delivered again when its visibility timeout ends."""
+        """The message is not settled: it is redelivered when its visibility timeout ends."""
         self._held.drop(hand, offset)
         self._room.set()
 
     def holds(self, hand: Hand, offset: int, now: float) -> bool:
-        """Whether the broker leaves this message to us still. Else somebody else is given it."""
+        """Whether this message is still reserved for this consumer. Else another one gets it."""
         return self._held.holds(hand, offset, now)
 
     def _settled(self, hand: Hand, offset: int) -> None:
@@ -200,7 +200,7 @@ class Link:
         await self._settle()
 
     async def flush(self, timeout_s: float) -> None:
-        """Settles everything that waits, before the end. What is left after the time is delivered again."""
+        """Settles everything that waits, before the end. What is left after the time is redelivered."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._flushing is not None or (
@@ -229,7 +229,7 @@ class Link:
     # ---- polling
 
     async def run(self) -> None:
-        """Polls until `stop`. Broker failures are waited out."""
+        """Polls until `stop`. After a failure of the broker it pauses and polls again."""
         while not self._stopping.is_set():
             self._set_pace()
             size_bytes_max = self._bounds.out_size_bytes_max
@@ -261,7 +261,7 @@ class Link:
         self._flush_soon()
 
     async def keep(self) -> None:
-        """Tells the broker for ever what is held for long, so that it leaves it to us. Quick handlers cost nothing."""
+        """Extends the visibility timeout of messages whose handlers run for long, until cancelled."""
         while True:
             # What the poll under way brings may be left to us for a shorter time than now holds.
             await self._wait(min(self._bounds.visibility_timeout_s, self._asked_s) / RENEWALS, self._rebound)
@@ -276,7 +276,7 @@ class Link:
                     self._held.extend(hands, now + visibility_timeout_s)
 
     async def idle(self) -> None:
-        """Returns when nothing is out any more."""
+        """Returns when all messages are settled."""
         while self._held.count:
             self._room.clear()
             await self._room.wait()
@@ -290,7 +290,7 @@ class Link:
             self._settled_count, self._paced_at = 0, now
 
     def pause(self) -> None:
-        """Begins no further poll until `resume`, and ends the one under way. What is on its way goes back."""
+        """Ends the poll under way and begins no other until `resume`. Messages on their way return to the group."""
         self._is_paused = True
         if self._poll is not None:
             self._poll.cancel()
@@ -301,7 +301,7 @@ class Link:
         self._room.set()
 
     def stop(self) -> None:
-        """Ends the poll under way and begins no further one. What is on its way here returns to the group."""
+        """Ends the poll under way and begins no other. Messages on their way return to the group."""
         self._stopping.set()
         self._room.set()
         if self._poll is not None:
@@ -341,7 +341,7 @@ class Link:
                 await for_event.wait()
 
     def _log_failure(self, error: TxmsgError) -> None:
-        """The first failure is news; the rest of an outage is not. But what somebody must mend is said every minute."""
+        """Logs the first failure of an outage only; what an operator must correct, once a minute."""
         level = logging.WARNING if isinstance(error, RETRYABLE) else logging.ERROR
         now = asyncio.get_running_loop().time()
         if self._failures > 1 and (level == logging.WARNING or now < self._said_at + SAY_AGAIN_S):
@@ -358,7 +358,7 @@ class Link:
         )
 
     async def _next(self, room: int, room_bytes: int) -> ReceiveReply | None:
-        """Up to so many messages, of so many bytes. None after a failure, and when `stop` was called."""
+        """Polls for up to so many messages and bytes. None after a failure, and when `stop` was called."""
         request = self._request()
         request.max_messages, request.max_bytes = room, room_bytes
         self._asked_s = self._bounds.visibility_timeout_s
@@ -380,7 +380,7 @@ class Link:
         return reply
 
     async def _settle(self, held: Sequence[Receipt] = ()) -> bool:
-        """Tells the broker everything that is to be settled. False after a failure: it waits again."""
+        """Sends all settlements that wait. False after a failure: they wait again."""
         acks, self._acks = self._acks, defaultdict(list)
         refusals, self._refusals = self._refusals, []
         request = self._request()
@@ -419,7 +419,7 @@ class Link:
         )
 
     def _name_line(self, request: ReceiveRequest) -> None:
-        """Says what came last. To be said only when no poll is under way: what it has brought may be read next."""
+        """Reports the last messages that came. Only while no poll is under way: its reply may be read next."""
         self._named_count += 1
         request.line, request.received, request.call = self._line, self._received, self._named_count
 
@@ -449,7 +449,7 @@ class Link:
         return reply
 
     def _hear_expired(self, expired: Sequence[Receipt]) -> None:
-        """Some were settled too late; others are held here, and in vain."""
+        """Handles receipts that the broker no longer honours: settled too late, or still held here."""
         late = lost = 0
         for receipt in expired:
             gone = self._held.lose(receipt)

@@ -1,4 +1,4 @@
-"""A consumer's lines to all brokers that are known: they come and go with the brokers. Belongs to one loop."""
+"""A consumer's links, one to each known broker, added and removed as brokers come and go. Belongs to one loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Links:
         self._follow()
 
     async def stop(self) -> None:
-        """Begins no further poll; returns when handlers have nothing more to do. To be cancelled if that takes long."""
+        """Begins no further poll; returns when all messages are settled. To be cancelled if that takes long."""
         self._stopping = True
         lines = self._all()
         for line in lines:
@@ -57,7 +57,7 @@ class Links:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def flush(self) -> None:
-        """Tells the brokers what has become of their messages, as far as they answer."""
+        """Sends all settlements that wait, to the brokers that answer."""
         await asyncio.gather(*(line.link.flush(SETTLE_S_MAX) for line in self._all()))
 
     def out(self) -> int:
@@ -65,7 +65,7 @@ class Links:
         return sum(line.link.out for line in self._all())
 
     def use(self, bounds: Bounds) -> None:
-        """From now on these hold, for each broker."""
+        """Applies new bounds to each link."""
         for line in self._all():
             line.link.use(bounds)
 
