@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,6 +31,8 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self._encoder, self._decoder = Encoder(), Decoder()
+        self._told: defaultdict[int, dict[str, str]] = defaultdict(dict)
+        """Headers of answers, by stream."""
         self.windows: dict[int, int] = {}
         """What it was allowed to send more, by stream."""
 
@@ -60,6 +63,9 @@ class Peer:
                 return None
             if isinstance(frame, WindowUpdateFrame):
                 self.windows[frame.stream_id] = self.windows.get(frame.stream_id, 0) + frame.window_increment
+            elif isinstance(frame, HeadersFrame):  # each changes how the next ones are read
+                said = self._decoder.decode(frame.data)
+                self._told[frame.stream_id] |= {str(name): str(text) for name, text in said}
             return frame
 
     async def frames(self, kind: type[Frame]) -> list[Any]:
@@ -79,18 +85,13 @@ class Peer:
     async def answer(self, stream_id: int) -> tuple[bytes, dict[str, str]]:
         """The data of a call, and all its headers."""
         body = b""
-        headers: dict[str, str] = {}
         while True:
             frame = await self.next()
             assert frame is not None, "the connection has ended"
-            if isinstance(frame, HeadersFrame):
-                said = self._decoder.decode(frame.data)
-                if frame.stream_id == stream_id:
-                    headers |= {str(name): str(text) for name, text in said}
-            elif isinstance(frame, DataFrame) and frame.stream_id == stream_id:
+            if isinstance(frame, DataFrame) and frame.stream_id == stream_id:
                 body += frame.data
             if frame.stream_id == stream_id and "END_STREAM" in frame.flags:
-                return body, headers
+                return body, self._told[stream_id]
 
     async def status(self, stream_id: int) -> str:
         """What a call of one message ends with."""

@@ -299,6 +299,58 @@ async def test_an_answer_goes_as_far_as_its_client_allows() -> None:
         assert list(bodies(said[1].data + rest)) == [b"b" * 100]
 
 
+async def _have_waited(peer: Peer, *frames: Frame) -> None:
+    """These came, each by itself, and calls did what they let them do."""
+    for frame in frames:
+        peer.send(frame, PingFrame(0, b"12345678"))
+        await peer.first(PingFrame)
+
+
+async def test_a_call_that_pours_leaves_room_for_others_of_its_connection() -> None:
+    """Such as the answer to an acknowledgement, while large messages go to a slow client."""
+    async with served() as place:
+        peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 2**31 - 1))
+        peer.send(peer.headers(1, "/t/Pour"))
+        poured = 0
+        while poured < 65_535:
+            poured += len((await peer.first(DataFrame)).data)
+        peer.send(peer.call(3, b"hi"))
+        await until_async(lambda: [len(connection._waiting) for connection in place.port._connections] == [2])
+        peer.send(WindowUpdateFrame(0, window_increment=100))
+        assert (await peer.first(DataFrame)).stream_id == 1
+        peer.send(WindowUpdateFrame(0, window_increment=100))
+        body, headers = await peer.answer(3)
+        assert (list(bodies(body)), headers["grpc-status"]) == ([b"hi"], "0")
+        assert (await peer.first(DataFrame)).stream_id == 1
+
+
+async def test_a_call_that_is_given_room_and_ends_leaves_it_to_the_next() -> None:
+    async with served() as place:
+        peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 2**31 - 1))
+        peer.send(peer.headers(1, "/t/Pour"))
+        poured = 0
+        while poured < 65_535:
+            poured += len((await peer.first(DataFrame)).data)
+        peer.send(peer.call(3, b"hi"))
+        await until_async(lambda: [len(connection._waiting) for connection in place.port._connections] == [2])
+        peer.send(WindowUpdateFrame(0, window_increment=100), RstStreamFrame(1, error_code=ErrorCodes.CANCEL))
+        assert await peer.status(3) == "0"
+
+
+async def test_calls_that_wait_for_their_own_windows_do_not_look_when_that_of_the_connection_grows() -> None:
+    """A client could have a thousand of them look for each frame of 13 bytes."""
+    async with served() as place:
+        peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 0))
+        peer.send(*(peer.call(id_, b"hi") for id_ in (1, 3, 5)))
+        [connection] = await until_async(lambda: [each for each in place.port._connections if len(each._waiting) == 3])
+        waiting = dict(connection._waiting)
+        await _have_waited(peer, *[WindowUpdateFrame(0, window_increment=1)] * 3)
+        assert connection._waiting == waiting
+        peer.send(WindowUpdateFrame(3, window_increment=1000))
+        assert await peer.status(3) == "0"
+        assert connection._waiting == {id_: waiting[id_] for id_ in (1, 5)}
+
+
 async def test_what_a_client_does_not_read_waits_in_its_call() -> None:
     async with served() as place:
         peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 2**31 - 1))

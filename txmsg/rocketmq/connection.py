@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -158,10 +158,10 @@ class Connection(asyncio.Protocol):
         self._is_going = False
         self._is_full = False
         """Whether more is to be written than the client reads."""
-        self._waiting: dict[int, asyncio.Future[None]] = {}
-        """By stream, who waits to send."""
+        self._waiting: dict[int, _Waiter] = {}
+        """By stream, who waits to send; those that were given nothing for longest come first."""
         self._has_room = False
-        """Whether all of them are to look again, when all that has come was looked at."""
+        """Whether some of them may go on, when all that has come was looked at."""
         self._flush_is_due = False
         self._unflushed_bytes = 0
         self._has_written = False
@@ -195,8 +195,7 @@ class Connection(asyncio.Protocol):
                 self._received(data[place : place + _STEP_SIZE_BYTES])
         if self._has_room:
             self._has_room = False
-            for stream_id in self._waiting:
-                self._wake(stream_id)
+            self._share_room()
         self.flush_soon()
 
     def _received(self, data: bytes) -> None:
@@ -221,8 +220,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
-        for stream_id in self._waiting:
-            self._wake(stream_id)
+        self._share_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_calls()
@@ -386,23 +384,44 @@ class Connection(asyncio.Protocol):
             _log.warning("rocketmq.client_does_not_read", "%(peer)s is cut off: it does not read", peer=self.peer)
             self.abort()
 
-    async def room(self, stream_id: int) -> int:
+    async def room(self, stream_id: int, wanted_bytes: int) -> int:
         """Waits until something can be sent. Returns how many bytes. Raises ClientGone if nothing ever can."""
-        while True:
-            if self.is_over:
-                raise ClientGone
-            try:
-                window = self._h2.local_flow_control_window(stream_id)
-            except ProtocolError:
-                raise ClientGone from None
-            if window > 0 and not self._is_full:
-                return min(window, self._h2.max_outbound_frame_size, _CHUNK_SIZE_BYTES_MAX)
-            self.flush_soon()
-            waiter = self._waiting[stream_id] = self._loop.create_future()
-            try:
-                await waiter
-            finally:
-                self._waiting.pop(stream_id, None)
+        try:
+            while not (size_bytes := self._room(stream_id)):
+                self.flush_soon()
+                waiter = self._waiting[stream_id] = _Waiter(self._loop.create_future(), wanted_bytes)
+                await waiter.future
+        except BaseException:
+            if self._waiting.pop(stream_id, None) is not None:
+                self._share_room()  # what it may have been woken for
+            raise
+        self._waiting.pop(stream_id, None)
+        return min(size_bytes, wanted_bytes)
+
+    def _room(self, stream_id: int) -> int:
+        """How many bytes can be sent at once now. Raises ClientGone."""
+        if self.is_over:
+            raise ClientGone
+        try:
+            window = self._h2.local_flow_control_window(stream_id)
+        except ProtocolError:
+            raise ClientGone from None
+        return 0 if self._is_full else max(0, min(window, self._h2.max_outbound_frame_size, _CHUNK_SIZE_BYTES_MAX))
+
+    def _share_room(self) -> None:
+        """Wakes those who can send now, in turn, as far as the window of the connection goes.
+
+        Not all that wait: a client could have a thousand calls look in vain, again and again, by a few bytes each time.
+        """
+        left_bytes = 0 if self._is_full or self.is_over else self._h2.outbound_flow_control_window
+        for stream_id, waiter in self._waiting.items():
+            if left_bytes <= 0:
+                break
+            stream = self._h2.streams.get(stream_id)
+            window = waiter.wanted_bytes if stream is None else stream.outbound_flow_control_window
+            if window > 0:
+                waiter.wake()
+                left_bytes -= min(window, waiter.wanted_bytes)
 
     def has_written(self, size_bytes: int) -> None:
         """Of a message."""
@@ -414,9 +433,8 @@ class Connection(asyncio.Protocol):
             self.flush_soon()
 
     def _wake(self, stream_id: int) -> None:
-        waiter = self._waiting.get(stream_id)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if (waiter := self._waiting.get(stream_id)) is not None:
+            waiter.wake()
 
 
 _DOES: Final[dict[type[Event], Callable[[Connection, Any], None]]] = {
@@ -430,6 +448,19 @@ _DOES: Final[dict[type[Event], Callable[[Connection, Any], None]]] = {
     PriorityUpdated: Connection._prioritized,
     UnknownFrameReceived: Connection._is_odd,
 }
+
+
+class _Waiter(NamedTuple):
+    """A call that can send nothing now."""
+
+    future: asyncio.Future[None]
+    wanted_bytes: int
+    """What it has to send at least."""
+
+    def wake(self) -> None:
+        """It looks again."""
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 class _Stream:
@@ -446,7 +477,7 @@ class _Stream:
         """As Stream has it."""
         place = 0
         while place < len(data):
-            chunk = data[place : place + await self._connection.room(self._id)]
+            chunk = data[place : place + await self._connection.room(self._id, len(data) - place)]
             try:
                 if not self._has_headers:
                     self._has_headers = True
