@@ -2,8 +2,16 @@
 
 notify   by the services Groups and DeadLetters of a broker
 log      of a log, in a directory or at the address of its server
-topics   of the topics of a Notify database, by a broker
-cluster  of its brokers, and what they export
+
+Beside it, for a Notify database by a broker, the same for all commands and pages:
+
+topics, schemas, halves   topics; their schemas; half messages
+life     the life of a message
+cluster  brokers, and what they export
+settings, alerts, audit   settings at run time; alerts; the audit log
+access, rules   users and tokens; rules of access
+
+log_contents   the state of a log, its topics and their queues
 
 A field that a back end does not have, or does not know, is None. What it cannot do is refused with MisuseError.
 """

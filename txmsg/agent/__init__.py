@@ -10,5 +10,5 @@ outlet      into the log; into a spool while the log is away
 source      a thread per source: finds files, reads, hands on
 control     settings at run time, from a topic of the log
 agent       all sources of a process
-status      what people and scrapers are told
+figures     what a scraper is told
 """

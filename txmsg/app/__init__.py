@@ -8,6 +8,7 @@ batches        messages that are handled together
 pace           how many messages a subscription may handle per second
 processes      handlers in processes of their own
 sending        what becomes of messages on their way out
+hooks          what is entered at the start and left at the end
 loading        an application by its name, MODULE:NAME
 worker         processes that run an application, and the one that supervises them
 """

@@ -1,0 +1,24 @@
+"""The broker: accepts and delivers messages, on one Notify database.
+
+server       all parts put together
+config       its settings
+api          services of the protocol, for clients and operators
+service      validates what is sent, and returns a result per item
+writer       group commit
+levels       keeps messages that wait for a standby apart from others
+delivery     delivers messages to consumer groups
+cluster      the brokers of the database, and which delivers what
+clients      attached clients, which answer check-backs (the loop is txmsg.checker)
+check_policies, settings, access   kept in step with the database: check policies, settings, users and rules
+scheduler    moves delayed messages when they are due
+segments, retention   opens segments of the message table; drops old ones
+admission    rates of topics
+erasable     encrypts the bodies of erasable topics
+alerts, audit, journal   what it notes for people
+figures      what it tells a scraper
+incarnation  drops memory when the database goes back to an earlier state
+store        every statement
+migrate, migrations   the schema
+findings     checks of the database's server
+periodic     repeats a step
+"""

@@ -1,0 +1,8 @@
+"""Check-backs: asks clients for the outcome of half messages that have none.
+
+policy       the life of a half message, and when it is checked    (pure)
+loop         finds due halves, asks, and passes the outcome on
+ports        what the loop needs of a broker, as Protocols
+listener     what an application answers: `CheckMessageListener`
+fence        the table by which `FenceCheckListener` answers
+"""

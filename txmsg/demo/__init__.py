@@ -2,8 +2,10 @@
 
     registration   users register (examples/user_registration)
     trades         a day of trades, live on a page (examples/trade_dashboard)
-    stage          what both run on: a PostgreSQL, a broker, processes
-    audience       who is told of their progress
+    lottery        thousands enter within seconds (examples/lottery)
+    data_centres   two logs that copy each other (examples/data_centres)
+    stage          what they run on: a PostgreSQL, a broker, processes
+    browser, latency   a browser that watches a page; percentiles of waits
     examples       the examples themselves: in the repository a link, in a wheel their files
 
 `txmsg demo` draws progress and results. Nothing here is needed to use txmsg.

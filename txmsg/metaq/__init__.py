@@ -10,6 +10,8 @@ local       a log in a directory, as `access` has it
 remote      a log at an address, as `access` has it
 kafka       a log in Apache Kafka, as `access` has it
 acks        what a sender waits for
+spool, relay   batches on disk while a log is away; appended by a thread
+finding     finds a message by its id
 copy        copies of a log on other machines
 server      serves a log to other machines
 protocol    values of a log as messages of the wire

@@ -1,5 +1,6 @@
 """Joins the tailer and the log, which do not know each other: what the tailer writes to, and repairs by the table.
 
+rows        rows of the table as messages of a log
 log_sink    MetaQ's own log
 kafka_sink  topics of Kafka
 repair      mends a log in a directory

@@ -6,6 +6,7 @@ threads        daemon threads for the user's functions
 user_function  calls a function of the user's, whatever it does
 reason         what is kept of an exception of such a function
 signals        SIGINT and SIGTERM end what runs
+ports          ports that a server keeps while it is down
 child          a child process: started, awaited, stopped
 lazy           names of a package that load their modules
 start          where to begin in the queues of a topic              (pure)

@@ -8,6 +8,10 @@ groups        consumer groups, looked at, changed, and sent elsewhere
 dead_letters  listed, redriven, purged
 messages      single messages, found and traced
 cluster       the brokers of a database
+schemas       schemas of topics, by version
+alerts        alerts, silences and receivers
+access, rules   users and tokens; who may do what
+audit         who changed what
 
 The protocol stands in `txmsg/wire/v1`; `broker/server.py` gives each service what it asks in its constructor. Errors as
 frames are the work of `wire/failures.py`, and the bounds of a connection of `wire/server_connection.py`, for MetaQ's

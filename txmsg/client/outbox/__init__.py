@@ -20,7 +20,9 @@ that had not returned.
 
     options     `Outbox`: how long a call waits, and how much is kept
     gate        whether a call tries the brokers
+    state       what a producer knows of its outbox
     rows        each statement
-    flow        around one call
+    packed      messages as the text of a row
+    flow_async  around one call; flow.py is generated from it
     relay       the task that relays
 """

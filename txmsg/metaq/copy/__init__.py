@@ -4,6 +4,7 @@ source      what a leader gives away: the bytes from a position on          (rea
 copies      which copies there are, how far each is, and who waits for them (pure)
 beside      what stands beside the frames: options of topics, groups
 beginning   a copy that begins, or begins again
+copier      copies one log, a request at a time
 follower    keeps a copy in step with its leader
 promotion   has a copy be the leader
 

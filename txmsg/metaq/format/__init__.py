@@ -2,4 +2,5 @@
 
 frame       batches of messages as bytes
 batch       what is read, as Arrow or as messages
+readable    columns as tools for data take them
 """

@@ -13,9 +13,10 @@ upkeep      what it does by itself: syncs, checkpoints, deletes old files
 lock        which process that is
 role        whether it leads or is a copy
 ahead       queues whose messages may be seen before they are on disk
-delayed     what waits until it is due, and is moved then
-moving      the thread that does it
-recovery    what that does with what it finds
+delayed     which messages wait until they are due
+mover       moves them to their topics then
+moving      the thread that does so
+recovery    what the writer does at its start with what a crash has left
 frames      whole ones, and what a crash has left
 refill      messages in the place of a hole
 retention   which files need not be kept
