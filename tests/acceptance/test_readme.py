@@ -19,7 +19,7 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
-_END_S_MAX = 60
+_END_S_MAX = 120
 
 
 def code(pattern: str, page: str) -> str:
