@@ -150,8 +150,13 @@ class _Day:
         self.kills[name] += 1
 
     def settle(self) -> None:
-        """Returns when check-backs, deliveries, mirror and figures are through, or when nothing moves any more."""
+        """Returns when check-backs, deliveries, mirror and figures are through, or when nothing moves any more.
+
+        That counts from when all have started. Raises ChildFailed.
+        """
         self._public.phase("until all is through", self._plan.load.trades)
+        for child in self._stage.children.values():
+            child.wait_ready()  # one that was killed has as long for it as at first: on a busy machine Spark needs it
         self._await(self._is_through)
 
     def _await(self, condition: Callable[[], bool]) -> None:
