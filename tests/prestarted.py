@@ -43,7 +43,7 @@ _IMPORTED = (
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """NumPy and PyArrow start threads when they are imported, unless they are told not to."""
 _THREADS = Path("/proc/self/task")
-_PID_S_MAX = 60.0
+_PID_S_MAX = 200.0
 _ROOT = Path(__file__).parents[1]
 _LENGTH = struct.Struct("!I")
 

@@ -22,7 +22,7 @@ from txmsg.errors import PermissionDenied
 from txmsg.wire.v1 import access_pb2, dead_letters_pb2, messages_pb2, txmsg_pb2
 from txmsg.wire.v1 import rules_pb2 as pb
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 _WITH_BODIES: dict[type[Message], str] = {
     messages_pb2.FindMessagesReply: "messages",
     dead_letters_pb2.ListDeadLettersReply: "letters",

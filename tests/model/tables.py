@@ -11,7 +11,7 @@ from psycopg import AsyncConnection
 
 from tests.model.model import Stored
 
-SESSIONS_END_S_MAX = 30.0
+SESSIONS_END_S_MAX = 120.0
 
 
 class Tables:
