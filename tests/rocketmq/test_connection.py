@@ -253,6 +253,23 @@ async def test_clients_that_weigh_each_call_and_ping_for_each_answer_are_no_floo
             await peer.first(PingFrame)
 
 
+async def test_clients_that_end_many_calls_by_their_deadlines_are_no_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As all of a client end, again and again, while brokers do not answer."""
+    monkeypatch.setattr(module, "_ODD_MAX", 5)
+    monkeypatch.setattr(module, "_ODD_PER_S", 0.0)
+    async with served() as place:
+        peer = await place.connect()
+        begun = range(1, 41, 2)
+        peer.send(*(peer.headers(id_, "/t/Hold") for id_ in begun))
+        await until_async(lambda: place.service.begun == len(begun))
+        [connection] = place.port._connections
+        for stream in connection._streams.values():
+            stream.began_at -= module._BRIEF_S
+        peer.send(*(RstStreamFrame(id_, error_code=ErrorCodes.CANCEL) for id_ in begun), peer.call(41, b"hi"))
+        assert await peer.status(41) == "0"
+        await until_async(lambda: place.service.cancelled == len(begun))
+
+
 async def test_who_asks_and_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ODD_MAX", math.inf)
     async with served() as place:
@@ -386,14 +403,14 @@ async def test_who_does_not_begin_or_does_not_answer_is_given_up() -> None:
         peer.send(peer.call(1, b"hi"))
         assert await peer.status(1) == "0"
         [connection] = place.port._connections
-        connection.look(connection._heard_at + module._SILENT_S - 0.001)
+        connection.look(connection.heard_at + module._SILENT_S - 0.001)
         assert connection._pinged_at is None
-        connection.look(pinged_at := connection._heard_at + module._SILENT_S)
+        connection.look(pinged_at := connection.heard_at + module._SILENT_S)
         ping = await peer.first(PingFrame)
         connection.look(pinged_at + module._PING_S_MAX - 0.001)
         peer.send(PingFrame(0, ping.opaque_data, flags=["ACK"]))
         await until_async(lambda: connection._pinged_at is None)
-        connection.look(pinged_at := connection._heard_at + module._SILENT_S)
+        connection.look(pinged_at := connection.heard_at + module._SILENT_S)
         connection.look(pinged_at + module._PING_S_MAX)
         assert await peer.frames(GoAwayFrame) == []
 

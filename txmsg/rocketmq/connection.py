@@ -51,6 +51,8 @@ _WAITING_BYTES_MAX: Final = 1024 * 1024
 """Of a client that does not read. Messages wait in calls; so it is answers to its frames, which know no window."""
 _ODD_MAX: Final = 4096
 """Frames at once that ask for work and bring nothing, above all the ends of calls that have just begun."""
+_BRIEF_S: Final = 0.5
+"""A call that lived for longer has not just begun: a client may end all by deadlines, where brokers do not answer."""
 _ODD_PER_S: Final = 200.0
 _STEP_SIZE_BYTES: Final = 32 * 1024
 """Looked at before it is seen whether there is too much of such frames."""
@@ -169,7 +171,7 @@ class Connection(asyncio.Protocol):
         self._priority_of_call: PriorityUpdated | None = None
         """What came with the last call, not as a frame of its own."""
         self._odd = 0.0
-        self._odd_at = self._began_at = self._heard_at = self._loop.time()
+        self._odd_at = self._began_at = self.heard_at = self._loop.time()
         self._pinged_at: float | None = None
         self._has_begun = False
 
@@ -188,7 +190,7 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._loop.time()
+        self.heard_at = self._loop.time()
         self._pinged_at = None
         for place in range(0, len(data), _STEP_SIZE_BYTES):
             if not self.is_over:
@@ -240,7 +242,7 @@ class Connection(asyncio.Protocol):
         elif self._pinged_at is not None:
             if now >= self._pinged_at + _PING_S_MAX:
                 self.abort()
-        elif now >= self._heard_at + _SILENT_S:
+        elif now >= self.heard_at + _SILENT_S:
             self._pinged_at = now
             self._h2.ping(b"silent??")
             self.flush()
@@ -323,9 +325,10 @@ class Connection(asyncio.Protocol):
             stream.call.ended()
 
     def _reset(self, event: StreamReset) -> None:
-        if (task := self.tasks.get(event.stream_id)) is not None:
-            task.cancel()
-        self._is_odd(event)
+        if (stream := self._streams.get(event.stream_id)) is not None:
+            self.tasks[event.stream_id].cancel()
+        if stream is None or self._loop.time() < stream.began_at + _BRIEF_S:
+            self._is_odd(event)
 
     def _window_updated(self, event: WindowUpdated) -> None:
         if event.stream_id:
@@ -470,6 +473,7 @@ class _Stream:
 
     def __init__(self, connection: Connection, h2: H2Connection, stream_id: int) -> None:
         self.peer = connection.peer
+        self.began_at = connection.heard_at
         self._connection, self._h2, self._id = connection, h2, stream_id
         self._has_headers = False
 
