@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
@@ -388,6 +389,20 @@ async def test_a_client_cannot_make_a_connection_remember_more_of_headers() -> N
         assert await peer.status(1) == "0"
         [connection] = place.port._connections
         assert connection._h2.encoder.header_table_size == module._HEADER_TABLE_SIZE_BYTES
+
+
+async def test_settings_that_nobody_knows_are_not_remembered() -> None:
+    """400 kB of them were 54 MB, and each further frame of settings took 4 ms."""
+    async with served() as place:
+        peer = await place.connect()
+        unknown = b"".join(code.to_bytes(2, "big") + bytes(4) for code in range(0x1000, 0x1800))
+        frame = len(unknown).to_bytes(3, "big") + b"\4\0\0\0\0\0" + unknown
+        peer.send(frame, frame, SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 0}), peer.call(1, b"hi"))
+        await until_async(lambda: any(connection._waiting for connection in place.port._connections))
+        [connection] = place.port._connections
+        assert all(isinstance(code, SettingCodes) for code in connection._h2.remote_settings)
+        peer.send(WindowUpdateFrame(1, window_increment=1000))
+        assert await peer.status(1) == "0"
 
 
 async def test_who_does_not_begin_or_does_not_answer_is_given_up() -> None:

@@ -338,6 +338,9 @@ class Connection(asyncio.Protocol):
 
     def _settings_changed(self, event: RemoteSettingsChanged) -> None:
         self._has_begun = True
+        for code in event.changed_settings:
+            if not isinstance(code, SettingCodes):  # h2 would remember each of 65,536, and go through all for the next
+                self._h2.remote_settings.pop(code, None)
         self._h2.encoder.header_table_size = min(self._h2.encoder.header_table_size, _HEADER_TABLE_SIZE_BYTES)
         self._has_room = True
         self._is_odd(event)
