@@ -22,6 +22,7 @@ from txmsg.rocketmq import guarded
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.call import Call
 from txmsg.rocketmq.clients import Client, Clients, Sends
+from txmsg.rocketmq.door import client_id_of
 from txmsg.rocketmq.guarded import NEEDS, GuardedDoor
 from txmsg.rocketmq.status import Refused, status_of
 from txmsg.rocketmq.tasks import Tasks
@@ -152,6 +153,16 @@ async def test_a_client_without_an_id_is_refused(place: Place) -> None:
     with pytest.raises(Refused) as refused:
         await place.door.enter(place.call(without="x-mq-client-id"))
     assert refused.value.code == pb.CLIENT_ID_REQUIRED
+
+
+@pytest.mark.parametrize("client_id", ["c" * 513, "c\n", "\0"])
+def test_an_id_of_a_client_that_is_no_name_is_refused(client_id: str) -> None:
+    """Each is remembered for a minute, and 16 KiB fit into headers."""
+    assert client_id_of({"x-mq-client-id": "c" * 512}) == "c" * 512
+    with pytest.raises(Refused) as refused:
+        client_id_of({"x-mq-client-id": client_id})
+    assert refused.value.code == pb.BAD_REQUEST
+    assert len(str(refused.value)) < 200
 
 
 async def test_who_guesses_waits_and_who_is_right_does_not(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from txmsg.access.principal import ANYONE, Principal
+from txmsg.errors import shown
 from txmsg.rocketmq.call import Call
+from txmsg.rocketmq.limits import has_control
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 _CLIENT_ID: Final = "x-mq-client-id"
+_CLIENT_ID_LENGTH_MAX: Final = 512
+"""Official clients join names of hosts, numbers of processes and the like. It is remembered for a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +67,10 @@ def client_id_of(headers: Mapping[str, str]) -> str:
     found = headers.get(_CLIENT_ID)
     if not found:
         raise Refused(pb.CLIENT_ID_REQUIRED, f"the header {_CLIENT_ID} is missing")
+    if len(found) > _CLIENT_ID_LENGTH_MAX or has_control(found):
+        raise Refused(
+            pb.BAD_REQUEST,
+            f"the header {_CLIENT_ID} is {shown(found)}, of {len(found)} characters: use at most "
+            f"{_CLIENT_ID_LENGTH_MAX}, and no control character",
+        )
     return found
