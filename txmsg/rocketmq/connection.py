@@ -213,9 +213,9 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         for event in events:
-            does = _DOES.get(event.__class__)
-            if does is not None and not self.is_over:
-                does(self, event)
+            handler = _HANDLERS.get(event.__class__)
+            if handler is not None and not self.is_over:
+                handler(self, event)
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -314,7 +314,7 @@ class Connection(asyncio.Protocol):
     def _arrived(self, event: DataReceived) -> None:
         stream_id, size_bytes = event.stream_id, event.flow_controlled_length or 0
         if not event.data and event.stream_ended is None:
-            self._is_odd(event)
+            self._count_odd(event)
         if (stream := self._streams.get(stream_id)) is not None:
             stream.call.arrived(event.data or b"", size_bytes)
         else:
@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
         if (stream := self._streams.get(event.stream_id)) is not None:
             self.tasks[event.stream_id].cancel()
         if stream is None or self._loop.time() < stream.began_at + _BRIEF_S:
-            self._is_odd(event)
+            self._count_odd(event)
 
     def _window_updated(self, event: WindowUpdated) -> None:
         if event.stream_id:
@@ -343,20 +343,20 @@ class Connection(asyncio.Protocol):
                 self._h2.remote_settings.pop(code, None)
         self._h2.encoder.header_table_size = min(self._h2.encoder.header_table_size, _HEADER_TABLE_SIZE_BYTES)
         self._has_room = True
-        self._is_odd(event)
+        self._count_odd(event)
 
     def _pinged(self, event: PingReceived) -> None:
         """Clients ping after what they get, to see how much their network takes: one after each write is right."""
         if not self._has_written:
-            self._is_odd(event)
+            self._count_odd(event)
         self._has_written = False
 
     def _prioritized(self, event: PriorityUpdated) -> None:
         """Java's client says with each call how much it matters beside others. That is not looked at."""
         if event is not self._priority_of_call:
-            self._is_odd(event)
+            self._count_odd(event)
 
-    def _is_odd(self, _: Event) -> None:
+    def _count_odd(self, _: Event) -> None:
         """Counts what brings nothing. Whoever sends too much of it has to connect again."""
         now = self._loop.time()
         self._odd = max(0.0, self._odd - (now - self._odd_at) * _ODD_PER_S) + 1
@@ -443,7 +443,7 @@ class Connection(asyncio.Protocol):
             waiter.wake()
 
 
-_DOES: Final[dict[type[Event], Callable[[Connection, Any], None]]] = {
+_HANDLERS: Final[dict[type[Event], Callable[[Connection, Any], None]]] = {
     RequestReceived: Connection._requested,
     DataReceived: Connection._arrived,
     StreamEnded: Connection._ended,
@@ -452,7 +452,7 @@ _DOES: Final[dict[type[Event], Callable[[Connection, Any], None]]] = {
     RemoteSettingsChanged: Connection._settings_changed,
     PingReceived: Connection._pinged,
     PriorityUpdated: Connection._prioritized,
-    UnknownFrameReceived: Connection._is_odd,
+    UnknownFrameReceived: Connection._count_odd,
 }
 
 
