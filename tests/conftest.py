@@ -13,6 +13,7 @@ import itertools
 import os
 import secrets
 import shutil
+import signal
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
@@ -241,6 +242,17 @@ def no_process_is_left() -> Iterator[None]:
     _, alive = psutil.wait_procs([child for child in children if not _is_helper(child)], timeout=_CHILDREN_END_S_MAX)
     assert not alive, f"tests left these processes: {[(child.pid, child.cmdline()) for child in alive]}"
     prestarted.end_server()
+
+
+@pytest.fixture(autouse=True)
+def signals_are_as_before() -> Iterator[None]:
+    """A handler that stays would take a later test's signal: a command that serves sets some, so it needs a process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    left = {number: signal.getsignal(number) for number in before}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert left == before
 
 
 def _is_helper(process: psutil.Process) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli_harness import said
+from tests.integration.cli_harness import txmsg
 
 
 def test_a_token_file_that_cannot_be_read_is_named_before_anything_is_served(
@@ -14,4 +14,4 @@ def test_a_token_file_that_cannot_be_read_is_named_before_anything_is_served(
 ) -> None:
     monkeypatch.setenv("TXMSG_TOKEN_FILE", "")  # which the option sets for the process
     missing = tmp_path / "missing.token"
-    assert "missing.token" in said("rocketmq", "--token-file", str(missing), "--listen", "127.0.0.1:0", status=1)
+    assert "missing.token" in txmsg("rocketmq", "--token-file", str(missing), "--listen", "127.0.0.1:0", status=1)
