@@ -72,13 +72,12 @@ def test_concurrency_changes_while_a_consumer_runs_and_returns_to_its_own(
         config("unset", "client.concurrency@mailer")
         config("unset", "client.concurrency")
 
-        def is_as_made() -> bool:
-            """Fewer, though there are messages enough for more."""
-            handlers.end(1)
-            return handlers.running == 2
-
-        until(is_as_made)
-        assert handlers.ended < 35
+        applied = "group mailer: up to 2 handlers run at once now"
+        until(lambda: [each for each in caplog.messages if "run at once now" in each][-1].startswith(applied))
+        handlers.end(3)
+        until(lambda: (handlers.ended, handlers.running) == (3, 2))
+        handlers.end(1)  # there are messages enough for more
+        until(lambda: (handlers.ended, handlers.running) == (4, 2))
 
 
 def test_a_setting_of_clients_that_cannot_be_is_refused(broker: BrokerProcess) -> None:
