@@ -99,4 +99,4 @@ def test_what_is_set_for_a_group_wins_and_what_cannot_be_is_left_out(caplog: pyt
     assert config_for("b", {}) == ClientConfig()
     assert config_for("b", {"client.prefetch_bytes@b": "1MiB"}) == ClientConfig(prefetch_bytes=1024**2)
     assert config_for("b", {"client.concurrency": "many"}) == ClientConfig()
-    assert "client.concurrency is not taken" in caplog.text
+    assert "client.concurrency is not applied" in caplog.text

@@ -92,7 +92,7 @@ def test_a_broker_may_have_a_setting_of_its_own(start_broker: StartBroker) -> No
 def test_the_log_level_changes_while_a_broker_runs(start_broker: StartBroker) -> None:
     broker = start_broker("--log-level", "error")
     config(broker, "set", "broker.log_level", "info")
-    until(lambda: "the settings are those of version 1 now" in broker.log.read_text())
+    until(lambda: "settings of version 1 are applied" in broker.log.read_text())
 
 
 async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str) -> None:
@@ -374,7 +374,7 @@ async def test_a_broker_keeps_its_settings_where_those_at_run_time_contradict_it
         await settings.refresh_once()
         assert seen == []
         assert settings.used()["broker.retention_s"] == ("1d", "default")
-        assert "the broker goes on with those it has: retention_max_s=86400.0 is shorter" in caplog.text
+        assert "the broker keeps those it has: retention_max_s=86400.0 is shorter" in caplog.text
 
 
 async def test_the_last_changes_of_a_setting_are_kept_and_those_of_others_too(notify_url: str) -> None:

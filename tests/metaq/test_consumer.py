@@ -448,7 +448,7 @@ async def test_a_strategy_that_fails_is_said_and_tried_again(
     consumer.subscribe("t")(seen)
     async with consumer:
         await until_async(lambda: seen.offsets == {0: [0]})
-    assert "group g cannot go on, and tries again: nobody has it" in caplog.text
+    assert "group g is interrupted, and retries: nobody has it" in caplog.text
     assert "KeyError: 'site'" in caplog.text
 
 

@@ -258,7 +258,7 @@ async def test_metrics_need_the_token_and_probes_do_not(secret: Path, caplog: py
         assert await status_of(address, right) == 401
         secret.unlink()
         assert await status_of(address, right) == await status_of(address, right) == 401
-        assert caplog.text.count("nobody may read /metrics") == 1
+        assert caplog.text.count("/metrics refuses all requests") == 1
         assert TOKEN not in caplog.text
     finally:
         await made.close()

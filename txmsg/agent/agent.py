@@ -85,8 +85,8 @@ class Agent:
         if same_level != self.file.agent or _not_live(file.sources) != _not_live(self.file.sources):
             _log.warning(
                 "agent.needs_restart",
-                "the agent's file has changed where only a restart takes it: restart this process; its live settings "
-                "are taken",
+                "the agent's file has changes that only a restart applies: restart this process; its live settings "
+                "are applied",
             )
         known = {name: file.sources.get(name, config) for name, config in self.file.sources.items()}
         self.file = replace(self.file, sources=known)

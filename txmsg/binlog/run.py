@@ -288,7 +288,7 @@ class MirrorRun:
             if not table.is_there(self._session, queue_id):
                 _log.warning(
                     "mirror.queue_unknown",
-                    "queue %(queue_id)d was deleted with its topic: what still comes of it is passed over",
+                    "queue %(queue_id)d was deleted with its topic: its remaining changes are skipped",
                     queue_id=queue_id,
                 )
             return None

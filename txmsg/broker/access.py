@@ -89,7 +89,8 @@ class LiveAccess:
         if not any(user.roles for user in snapshot.users.values()) and not snapshot.rules.all:
             _log.warning(
                 "access.no_users",
-                "nobody may do anything: make the first user with `txmsg user create NAME --role admin --storage URL`",
+                "no call is allowed, as there are no users: create one with `txmsg user create NAME --role admin "
+                "--storage URL`",
             )
         self.guard.use(snapshot)
         self._known = snapshot  # last: after a failure, the next look takes it again

@@ -124,7 +124,7 @@ class RunTimeSettings:
         except MisuseError as exc:
             _log.error(
                 "settings.refused",
-                "settings at run time are not taken, the broker goes on with those it has: %(error)s",
+                "run-time settings are not applied, the broker keeps those it has: %(error)s",
                 error=exc,
             )
             return
@@ -132,7 +132,7 @@ class RunTimeSettings:
         if config != self.config:
             self.config = config
             self._use(config)
-            _log.info("settings.taken", "the settings are those of version %(version)d now", version=self.version)
+            _log.info("settings.taken", "settings of version %(version)d are applied", version=self.version)
 
     def _with(self, stored: Mapping[str, str], broker_id: str) -> BrokerConfig:
         """This broker's own configuration with what is stored for all brokers, and for one. Raises MisuseError."""

@@ -84,7 +84,7 @@ def _take_again(running: Agent, file: Path) -> None:
     try:
         found = read_agent_file(file)
     except TxmsgError as exc:
-        _log.error("settings.unreadable", "the settings cannot be taken, those from before hold: %(error)s", error=exc)
+        _log.error("settings.unreadable", "the settings cannot be applied, the former ones stay: %(error)s", error=exc)
         return
     set_log_level(found.agent.log_level)
     running.use(found)

@@ -140,7 +140,7 @@ def take_again(given: Given[T], scope: str, file: Path | None, options: Mapping[
         settings = _read(type(given.config), scope, file, options)
         given.take(settings.make(), scope, settings.sources())
     except (TxmsgError, click.UsageError) as exc:
-        _log.error("settings.unreadable", "the settings cannot be taken, those from before hold: %(error)s", error=exc)
+        _log.error("settings.unreadable", "the settings cannot be applied, the former ones stay: %(error)s", error=exc)
 
 
 def _read(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> Settings[T]:

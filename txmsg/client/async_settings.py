@@ -111,7 +111,7 @@ class AsyncSettings:
                 f"there is no copy of them{told}"
             )
         _log.warning(
-            "settings.copy_used", "no broker has told the settings yet; those of %(path)s hold", path=self._copy
+            "settings.copy_used", "no broker has sent the settings yet; those of %(path)s are used", path=self._copy
         )
 
     async def close(self) -> None:

@@ -57,7 +57,7 @@ def log_untold(transaction_id: bytes, state: TransactionState, error: BaseExcept
         case _:
             _log.warning(
                 "transaction.outcome_untold",
-                "transaction %(transaction_id)s: the broker could not be told %(outcome)s (%(kind)s: %(error)s); its "
+                "transaction %(transaction_id)s: %(outcome)s could not be reported (%(kind)s: %(error)s); its "
                 "check-back finishes it",
                 transaction_id=uuid,
                 outcome=state.name,

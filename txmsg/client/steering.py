@@ -61,6 +61,6 @@ def config_for(group: str, stored: Mapping[str, str]) -> ClientConfig:
                 values[setting.name] = setting.value_of(text)
             except MisuseError as exc:
                 _log.warning(
-                    "client.setting_refused", "%(setting)s is not taken: %(error)s", setting=full_name, error=exc
+                    "client.setting_refused", "%(setting)s is not applied: %(error)s", setting=full_name, error=exc
                 )
     return ClientConfig(**values)  # type: ignore[arg-type]

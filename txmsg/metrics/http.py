@@ -55,7 +55,7 @@ class BearerToken:
             token = self._read()
         except MisuseError as exc:
             if str(exc) != self._trouble:
-                _log.error("metrics.token_unreadable", "nobody may read /metrics: %(error)s", error=str(exc))
+                _log.error("metrics.token_unreadable", "/metrics refuses all requests: %(error)s", error=str(exc))
             self._trouble = str(exc)
             return False
         self._trouble = ""

@@ -89,7 +89,7 @@ class UsersOfBrokers:
             if not self._failed:
                 _log.warning(
                     "access.not_followed",
-                    "users and rules are not told by broker %(broker)s: %(error)s",
+                    "broker %(broker)s does not send users and rules: %(error)s",
                     broker=address,
                     error=exc,
                 )
@@ -98,7 +98,7 @@ class UsersOfBrokers:
 
     def _forget_old(self) -> None:
         if not self.guard.is_fresh and self.guard.snapshot.users:
-            _log.error("access.forgotten", "nobody is let in any more: no broker has told of users for too long")
+            _log.error("access.forgotten", "all clients are refused: no broker has sent users and rules for too long")
             self.guard.forget()
 
     async def _take(self, channel: Channel) -> None:

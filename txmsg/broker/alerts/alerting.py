@@ -256,7 +256,7 @@ class Alerting:
             again_s = _AGAIN_S[min(notification.attempts, len(_AGAIN_S)) - 1]
             _log.warning(
                 "alert.not_delivered",
-                "receiver %(receiver)s was not told of alerts, again in %(again_s)g s: %(error)s",
+                "receiver %(receiver)s could not be notified of alerts, again in %(again_s)g s: %(error)s",
                 receiver=name,
                 again_s=again_s,
                 error=exc,

@@ -96,7 +96,7 @@ class Loader:
         if sought:
             _log.info(
                 "group.moved",
-                "group %(group)s goes on elsewhere in %(queues)d queues",
+                "group %(group)s continues at other positions in %(queues)d queues",
                 group=group.name,
                 queues=len(sought),
             )

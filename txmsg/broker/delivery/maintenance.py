@@ -170,7 +170,7 @@ class Maintenance:
                 )
                 _log.info(
                     "group.settings_changed",
-                    "group %(group)s: the settings are those of version %(version)d now",
+                    "group %(group)s: settings of version %(version)d are applied",
                     group=group.name,
                     version=row.version,
                 )

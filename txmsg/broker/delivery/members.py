@@ -327,7 +327,7 @@ class Members:
             return False
         _log.warning(
             "group.resumed",
-            "group %(group)s goes on after a pause of %(paused_s).0f s",
+            "group %(group)s continues after a pause of %(paused_s).0f s",
             group=self.group,
             paused_s=paused_s,
         )

@@ -212,14 +212,14 @@ class AsyncLogConsumer(AsyncLifecycle):
                     _log.log(
                         level,
                         "member.retries",
-                        "group %(group)s cannot go on, and tries again: %(error)s",
+                        "group %(group)s is interrupted, and retries: %(error)s",
                         group=self.group,
                         error=exc,
                     )
                 told = str(exc)
                 await asyncio.sleep(self._balance_s)
             except Exception:  # noqa: BLE001 - the root of a task, where a strategy of the user's may have failed
-                _log.exception("member.failed", "group %(group)s cannot go on, and tries again", group=self.group)
+                _log.exception("member.failed", "group %(group)s is interrupted, and retries", group=self.group)
                 await asyncio.sleep(RETRY_S)
 
     async def _balance_once(self) -> None:

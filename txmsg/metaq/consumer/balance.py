@@ -138,7 +138,7 @@ class Balance:
             _log.warning(
                 "member.strategies_differ",
                 "group %(group)s: its members share out queues by different strategies (%(strategies)s): a queue that "
-                "nobody takes waits",
+                "no member takes waits",
                 group=self._group,
                 strategies=", ".join(strategies),
             )
@@ -167,7 +167,7 @@ class Balance:
             await self._ask(lambda member: member.seek_done({lane.queue: offset}))
             _log.info(
                 "member.sought",
-                "group %(group)s: topic %(topic)s queue %(queue)d goes on at offset %(offset)d",
+                "group %(group)s: topic %(topic)s queue %(queue)d continues at offset %(offset)d",
                 group=self._group,
                 topic=lane.queue.topic,
                 queue=lane.queue.queue,

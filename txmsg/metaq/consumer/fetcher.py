@@ -122,7 +122,7 @@ class Fetcher:
         self.missed_count += missed
         _log.error(
             "member.missed",
-            "group %(group)s missed %(messages)d messages, and goes on at offset %(offset)d: %(error)s",
+            "group %(group)s missed %(messages)d messages, and continues at offset %(offset)d: %(error)s",
             group=self._group,
             messages=missed,
             offset=to,

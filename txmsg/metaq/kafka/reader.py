@@ -124,7 +124,7 @@ class Reader:
         if stalled:
             _log.warning(
                 "kafka.reader_stalled",
-                "topic %(topic)s queue %(queue)d gave nothing for %(seconds).0f s, though more is there: read anew",
+                "topic %(topic)s queue %(queue)d gave nothing for %(seconds).0f s, though it has more: reconnecting",
                 topic=stalled[0].topic,
                 queue=stalled[0].queue,
                 seconds=_STALL_S,

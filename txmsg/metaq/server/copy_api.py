@@ -155,7 +155,7 @@ class CopyApi:
         self.wake()
         _log.warning(
             "log.fenced",
-            "the log %(log)s takes no more appends: a copy goes on as generation %(generation)d",
+            "the log %(log)s refuses appends from now on: a copy continues as generation %(generation)d",
             log=self._log.root,
             generation=request.generation,
         )
