@@ -144,7 +144,12 @@ class Served:
     """A port with a Service, and clients of it."""
 
     def __init__(
-        self, *, calls_max: int = 1000, calls_of_connection_max: int = 100, connections_max: int = 100
+        self,
+        *,
+        calls_max: int = 1000,
+        calls_of_connection_max: int = 100,
+        connections_max: int = 100,
+        requests_size_bytes_max: int = 10**9,
     ) -> None:
         self.service = Service()
         self.port = Port(
@@ -153,6 +158,7 @@ class Served:
             calls_max=calls_max,
             calls_of_connection_max=calls_of_connection_max,
             request_size_bytes_max=REQUEST_SIZE_BYTES_MAX,
+            requests_size_bytes_max=requests_size_bytes_max,
         )
         self.number = 0
         self.peers: list[Peer] = []

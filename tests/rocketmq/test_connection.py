@@ -302,6 +302,25 @@ async def test_nothing_more_may_be_sent_of_a_call_that_nobody_reads_until_somebo
         assert (list(bodies(answer)), headers["grpc-status"]) == ([bytes(100)] * 5000, "0")
 
 
+async def test_large_requests_have_so_much_memory_in_all_and_small_ones_always_have_some() -> None:
+    async with served(requests_size_bytes_max=100_000) as place:
+        peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 10**6))
+        peer.send(WindowUpdateFrame(0, window_increment=10**6))
+        body = bytes(90_000)
+        for id_ in (1, 3):
+            peer.send(peer.headers(id_))
+            for place_ in range(0, 80_000, 16_000):
+                peer.send(data(id_, message(body)[place_ : place_ + 16_000], ends=False))
+        assert await peer.status(3) == "8"
+        small = message(bytes(30_000))
+        peer.send(peer.headers(5), data(5, small[:16_000], ends=False), data(5, small[16_000:]))
+        assert await peer.status(5) == "0"
+        peer.send(data(1, message(body)[80_000:]))
+        assert await peer.status(1) == "0"
+        await until_async(lambda: place.port._calls == 0)
+        assert place.port._requests_size_bytes == 0
+
+
 async def test_an_answer_goes_as_far_as_its_client_allows() -> None:
     async with served() as place:
         peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 10))

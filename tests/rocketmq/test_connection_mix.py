@@ -128,6 +128,6 @@ async def test_whatever_comes_only_the_connection_fails(seed: int, caplog: pytes
         assert (connection.tasks, connection._streams, connection._waiting, place.port._calls) == ({}, {}, {}, 0), (
             number
         )
-        assert place.port._connections == set()
+        assert (place.port._connections, place.port._requests_size_bytes) == (set(), 0), number
         assert failed == [], number
         assert [record for record in caplog.records if record.levelno >= logging.ERROR] == [], number

@@ -29,7 +29,14 @@ def authority(tmp_path: Path) -> Authority:
 async def _listening(config: TlsConfig) -> AsyncIterator[int]:
     tls = config.of_server()
     assert tls is not None
-    port = Port({}, connections_max=9, calls_max=1, calls_of_connection_max=1, request_size_bytes_max=1)
+    port = Port(
+        {},
+        connections_max=9,
+        calls_max=1,
+        calls_of_connection_max=1,
+        request_size_bytes_max=1,
+        requests_size_bytes_max=1,
+    )
     try:
         yield await port.start("127.0.0.1:0", tls.for_web(HTTP2))
     finally:

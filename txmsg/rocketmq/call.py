@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from google.protobuf.message import Message
 
@@ -12,6 +12,9 @@ from txmsg.logs import EventLog
 from txmsg.rocketmq.rpc import Arriving, ClientGone, Code, Failed, framed, timeout_s
 
 _log = EventLog(__name__)
+
+_SMALL_SIZE_BYTES: Final = 64 * 1024
+"""What a call may always send, so that acknowledgements and usual messages have room beside large ones."""
 
 
 class Stream(Protocol):
@@ -29,6 +32,9 @@ class Stream(Protocol):
     def allow(self, size_bytes: int) -> None:
         """The client may send so much more."""
 
+    def keep(self, size_bytes: int) -> bool:
+        """Counts what is kept of requests; fewer bytes for less than 0. Whether there is room for all of them."""
+
 
 class Call:
     """Belongs to one loop. Reads and writes may be of different tasks, but no two reads, nor two writes, at once.
@@ -43,6 +49,9 @@ class Call:
         self._arriving = Arriving(size_bytes_max)
         self._unread_bytes = 0
         """Of the stream, that the client is to be allowed again."""
+        self._kept_bytes = 0
+        """Of messages that are here, with the one that was read last."""
+        self._has_room = True
         self._has_ended = False
         self._reading: asyncio.Future[None] | None = None
         self._deadline: float | None = None
@@ -57,13 +66,16 @@ class Call:
         return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
 
     async def read(self) -> bytes | None:
-        """The next message; None after the last one. Raises Failed."""
+        """The next message; None after the last one. The one before is done with. Raises Failed."""
+        self._forget(self._kept_bytes - self._arriving.size_bytes)
         while True:
             self._allow()
+            if not self._has_room:
+                raise Failed(Code.RESOURCE_EXHAUSTED, "large requests of all clients fill the memory: try again later")
             if (message := self._arriving.take()) is not None:
                 return message
             if self._has_ended:
-                if self._arriving.is_empty:
+                if not self._arriving.size_bytes:
                     return None
                 raise Failed(Code.INTERNAL, "the request has ended in the middle of a message")
             self._reading = asyncio.get_running_loop().create_future()
@@ -109,10 +121,13 @@ class Call:
     def arrived(self, data: bytes, size_bytes: int) -> None:
         """Of the stream, size_bytes have come, padding included."""
         self._unread_bytes += size_bytes
+        self._kept_bytes += len(data)
+        if not self._stream.keep(len(data)) and self._kept_bytes > _SMALL_SIZE_BYTES:
+            self._has_room = False
         is_ready = self._arriving.add(data)
         if self._reading is not None:
             self._allow()
-            if is_ready:
+            if is_ready or not self._has_room:
                 self._wake()
 
     def ended(self) -> None:
@@ -123,6 +138,11 @@ class Call:
     def release(self) -> None:
         """Nobody reads any more."""
         self._allow()
+        self._forget(self._kept_bytes)
+
+    def _forget(self, size_bytes: int) -> None:
+        self._kept_bytes -= size_bytes
+        self._stream.keep(-size_bytes)
 
     def _allow(self) -> None:
         if self._unread_bytes:

@@ -122,6 +122,9 @@ class Owner(Protocol):
     def done(self) -> None:
         """A call is over."""
 
+    def keep(self, size_bytes: int) -> bool:
+        """As Stream has it."""
+
 
 class Connection(asyncio.Protocol):
     """methods: by path. calls_max: at once. request_size_bytes_max: of one message of a client."""
@@ -286,7 +289,7 @@ class Connection(asyncio.Protocol):
             with suppress(ProtocolError):  # its client has ended it
                 self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        stream = _Stream(self, self._h2, stream_id)
+        stream = _Stream(self, self._h2, stream_id, self._owner.keep)
         path, kind = headers.get(":path", ""), headers.get("content-type", "")
         method = self._methods.get(path)
         if headers.get(":method") != "POST" or not kind.startswith("application/grpc"):
@@ -306,9 +309,7 @@ class Connection(asyncio.Protocol):
 
     def _call_done(self, stream_id: int) -> None:
         del self.tasks[stream_id]
-        stream = self._streams.pop(stream_id)
-        if not self.is_over:
-            stream.call.release()
+        self._streams.pop(stream_id).call.release()
         self._owner.done()
 
     def _arrived(self, event: DataReceived) -> None:
@@ -474,8 +475,9 @@ class _Stream:
 
     call: Call
 
-    def __init__(self, connection: Connection, h2: H2Connection, stream_id: int) -> None:
+    def __init__(self, connection: Connection, h2: H2Connection, stream_id: int, keep: Callable[[int], bool]) -> None:
         self.peer = connection.peer
+        self.keep = keep
         self.began_at = connection.heard_at
         self._connection, self._h2, self._id = connection, h2, stream_id
         self._has_headers = False

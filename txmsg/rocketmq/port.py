@@ -23,6 +23,7 @@ _FINISH_S_MAX: Final = 1.0
 
 class Port:
     """methods: by path. calls_max: of all connections. request_size_bytes_max: of one message of a client.
+    requests_size_bytes_max: of those of all calls; beyond it large ones fail.
 
     Connections beyond connections_max are closed at once, and calls beyond calls_max fail. A client that makes more
     than calls_of_connection_max at once waits by itself.
@@ -36,12 +37,15 @@ class Port:
         calls_max: int,
         calls_of_connection_max: int,
         request_size_bytes_max: int,
+        requests_size_bytes_max: int,
     ) -> None:
         self._methods = methods
         self._connections_max = connections_max
         self._calls_max = calls_max
         self._calls_of_connection_max = calls_of_connection_max
         self._request_size_bytes_max = request_size_bytes_max
+        self._requests_size_bytes_max = requests_size_bytes_max
+        self._requests_size_bytes = 0
         self._calls = 0
         self._connections: set[Connection] = set()
         self._listeners: list[asyncio.Server] = []
@@ -112,6 +116,11 @@ class Port:
     def done(self) -> None:
         """As Owner has it."""
         self._calls -= 1
+
+    def keep(self, size_bytes: int) -> bool:
+        """As Owner has it."""
+        self._requests_size_bytes += size_bytes
+        return self._requests_size_bytes <= self._requests_size_bytes_max
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()

@@ -74,9 +74,9 @@ class Arriving:
         return len(self._bytes) >= self._needed
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no part of a message is here."""
-        return not self._bytes
+    def size_bytes(self) -> int:
+        """Of what is here and was not taken."""
+        return len(self._bytes)
 
     def take(self) -> bytes | None:
         """The next message; None if it is not whole yet. Raises Failed for one that is too large or compressed."""

@@ -45,6 +45,8 @@ _CALLS_MAX = 16_384
 """At once: those of 1,000 clients with a stream each, and a receive that waits for each of 5 topics at 3 brokers."""
 _CALLS_OF_CONNECTION_MAX = 1024
 """A client waits before it makes more."""
+_REQUESTS_SIZE_BYTES_MAX = 1024**3
+"""Of calls under way. Beyond it, those of more than 64 KiB fail: one client could begin 1,024 sends of 8 MiB each."""
 _TIMEOUT_S = 2.5
 """Of a send: clients wait for 3 s by default."""
 
@@ -118,6 +120,7 @@ def made_port(api: Api) -> Port:
         calls_max=_CALLS_MAX,
         calls_of_connection_max=_CALLS_OF_CONNECTION_MAX,
         request_size_bytes_max=REQUEST_SIZE_BYTES_MAX,
+        requests_size_bytes_max=_REQUESTS_SIZE_BYTES_MAX,
     )
 
 
