@@ -236,27 +236,27 @@ class AsyncConsumer(AsyncLifecycle):
         )
 
     def pause(self) -> None:
-        """Receives nothing more until `resume`. What is held is still handled. Returns at once; may be called anywhere.
+        """Receives nothing more until `resume`; received messages are still handled. Returns at once. From any thread.
 
         Other members of the group go on; `stop_group` stops them all.
         """
         self._pause_or_resume(True)
 
     def resume(self) -> None:
-        """The end of `pause`."""
+        """Ends `pause`."""
         self._pause_or_resume(False)
 
     async def stop_group(self) -> None:
         """Stops delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
 
-        What members hold is still handled. Brokers stop within two seconds. Its user must be allowed to administer the
+        Received messages are still handled. Brokers stop within two seconds. Its user must be allowed to administer the
         group. Raises MisuseError before `start`, and the errors of a call; of several Notify databases all are asked,
         and the error names those that failed. Idempotent.
         """
         await self._alter_group(stopped=True)
 
     async def start_group(self) -> None:
-        """The end of `stop_group`, and of `txmsg group stop`."""
+        """Ends `stop_group`, or `txmsg group stop`."""
         await self._alter_group(stopped=False)
 
     async def _alter_group(self, *, stopped: bool) -> None:

@@ -122,7 +122,7 @@ class AsyncProducer:
         self._relaying: asyncio.Task[None] | None = None
 
     def _reopen(self, brokers: str | Sequence[str | Sequence[str]]) -> None:
-        """Makes it what it was before its first use, at these brokers. For an application that starts again."""
+        """Returns it to its state before the first use, with these brokers. For an application that starts again."""
         self._addresses = shards_of(brokers)
         self._renew()
 
@@ -252,9 +252,9 @@ class AsyncProducer:
         return recalled(message_id, await sender.recall(transaction_id.bytes, n))
 
     async def register_schemas(self, *topics: Topic[Any]) -> None:
-        """Registers the schemas of these topics, if they are not: in each Notify database, one after the other.
+        """Registers the schemas of these topics in each Notify database, unless they are registered.
 
-        Raises MisuseError, with the fields, for one that is not compatible with the latest version, BrokerUnavailable,
+        Raises MisuseError, naming the fields, if one is not compatible with the latest version, BrokerUnavailable,
         OutcomeUnknown, PermissionDenied.
         """
         await self._started()
@@ -272,7 +272,7 @@ class AsyncProducer:
     async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
         """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
 
-        Idempotent under the same transaction id. Whoever calls this owes the broker an `end`; without a check_listener
+        Idempotent under the same transaction id. The caller must report the outcome by `end`. Without a check_listener
         there are no check-backs, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
         transaction then; what may have been stored is never delivered.
         """
@@ -359,7 +359,7 @@ class AsyncProducer:
         return half
 
     def use_outbox(self) -> None:
-        """Relays what is in the outbox of the group, from the start on. Idempotent; the decorator calls it.
+        """Relays the group's outbox in the background, from the start on. Idempotent; the decorator calls it.
 
         Raises MisuseError without a fence.
         """
@@ -371,10 +371,10 @@ class AsyncProducer:
             self._loop.call_soon_threadsafe(self._relay_outbox)
 
     async def relay_outbox(self) -> int:
-        """Relays what waits in the outbox of the group now, also what was refused. How many transactions they were.
+        """Relays the group's outbox now, including refused messages. Returns the number of transactions.
 
-        Whether the outbox is in use here or not. Raises BrokerUnavailable when nothing could be relayed, and what the
-        business database raises.
+        Works whether or not the outbox is in use here. Raises BrokerUnavailable when nothing could be relayed, and
+        errors of the business database.
         """
         return await self._new_relay().relay_all(self.timeout_s)
 

@@ -64,26 +64,26 @@ class Consumer(Lifecycle[AsyncConsumer]):
         self.hooks = self._core.hooks
 
     def pause(self) -> None:
-        """Receives nothing more until `resume`. What is held is still handled. Returns at once; may be called anywhere.
+        """Receives nothing more until `resume`; received messages are still handled. Returns at once. From any thread.
 
         Other members of the group go on; `stop_group` stops them all.
         """
         self._core.pause()
 
     def resume(self) -> None:
-        """The end of `pause`."""
+        """Ends `pause`."""
         self._core.resume()
 
     def stop_group(self) -> None:
         """Stops delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
 
-        What members hold is still handled. Brokers stop within two seconds. Its user must be allowed to administer the
+        Received messages are still handled. Brokers stop within two seconds. Its user must be allowed to administer the
         group. Raises MisuseError before `start`, and the errors of a call.
         """
         shared_loop().call(self._core.stop_group())
 
     def start_group(self) -> None:
-        """The end of `stop_group`, and of `txmsg group stop`."""
+        """Ends `stop_group`, or `txmsg group stop`."""
         shared_loop().call(self._core.start_group())
 
     def put_figures(self, figures: Figures) -> None:

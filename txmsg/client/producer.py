@@ -104,7 +104,7 @@ class Producer:
         self._starting = threading.Lock()
 
     def _reopen(self, brokers: str | Sequence[str | Sequence[str]]) -> None:
-        """Makes it what it was before its first use, at these brokers. For an application that starts again."""
+        """Returns it to its state before the first use, with these brokers. For an application that starts again."""
         self._core._reopen(brokers)
         self._renew()
 
@@ -125,7 +125,7 @@ class Producer:
 
     @property
     def tracing(self) -> Tracing | None:
-        """What traces it, if it is traced."""
+        """The Tracing that it was given, or None."""
         return self._core.tracing
 
     @property
@@ -189,17 +189,17 @@ class Producer:
         return self._core._as_sent(messages)
 
     def use_outbox(self) -> None:
-        """Relays what is in the outbox of the group, from the start on. Idempotent; the decorator calls it.
+        """Relays the group's outbox in the background, from the start on. Idempotent; the decorator calls it.
 
         Raises MisuseError without a fence.
         """
         self._core.use_outbox()
 
     def relay_outbox(self) -> int:
-        """Relays what waits in the outbox of the group now, also what was refused. How many transactions they were.
+        """Relays the group's outbox now, including refused messages. Returns the number of transactions.
 
-        Whether the outbox is in use here or not. Raises BrokerUnavailable when nothing could be relayed, and what the
-        business database raises.
+        Works whether or not the outbox is in use here. Raises BrokerUnavailable when nothing could be relayed, and
+        errors of the business database.
         """
         return self._started().call(self._core.relay_outbox(), timeout_s=_RELAY_S_MAX)
 
@@ -247,9 +247,9 @@ class Producer:
             ) from exc
 
     def register_schemas(self, *topics: Topic[Any]) -> None:
-        """Registers the schemas of these topics, if they are not: in each Notify database, one after the other.
+        """Registers the schemas of these topics in each Notify database, unless they are registered.
 
-        Raises MisuseError, with the fields, for one that is not compatible with the latest version, BrokerUnavailable,
+        Raises MisuseError, naming the fields, if one is not compatible with the latest version, BrokerUnavailable,
         OutcomeUnknown, PermissionDenied.
         """
         thread = self._started()
@@ -272,7 +272,7 @@ class Producer:
     def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
         """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
 
-        Idempotent under the same transaction id. Whoever calls this owes the broker an `end`; without a check_listener
+        Idempotent under the same transaction id. The caller must report the outcome by `end`. Without a check_listener
         there are no check-backs, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
         transaction then; what may have been stored is never delivered.
         """

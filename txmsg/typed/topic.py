@@ -23,7 +23,7 @@ KeyOfPayload = str | Callable[[P], object] | None
 
 
 class Topic(Generic[P]):
-    """A topic whose messages carry payloads of one type. Takes the place of its name where one sends and subscribes.
+    """A topic whose messages carry payloads of one type. Use it in place of its name to send and to subscribe.
 
     payload_type: a pydantic model, a dataclass or a msgspec struct (JSON objects in messages), dict (any JSON object),
     str or bytes. Dataclasses and structs need the package msgspec.
@@ -83,12 +83,12 @@ class Topic(Generic[P]):
 
     @property
     def content_type(self) -> str:
-        """Of the bodies."""
+        """The content type of its bodies."""
         return self._codec.content_type
 
     @property
     def event_source(self) -> str | None:
-        """The source of CloudEvents, as which its messages are sent; None: they are not."""
+        """The CloudEvents source of its messages; None: they are not sent as CloudEvents."""
         return str(self._source) if self._source else None
 
     def schema(self) -> Schema:
@@ -175,7 +175,7 @@ class Topic(Generic[P]):
         return self._codec.is_made_of(names)
 
     def made_of(self, arguments: Mapping[str, object], *, owner: str) -> P:
-        """The payload that arguments of `owner` make. Raises InvalidMessage."""
+        """The payload built from arguments of `owner`. Raises InvalidMessage."""
         try:
             return self._codec.make(arguments)
         except ValueError as exc:

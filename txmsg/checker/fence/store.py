@@ -16,7 +16,7 @@ O_co = TypeVar("O_co", covariant=True)
 
 
 class FenceStore(ABC, Generic[O_co]):
-    """A fence that an application keeps by itself. Give it to the producer as check_listener=, and as session=.
+    """A fence in an application's own store. Give it to the producer as check_listener=, and as session=.
 
     The store keeps one row per transaction, unique by its id, with the outcome 'commit' or 'rollback'. The transaction
     writes 'commit' with its effects; whoever asks about a transaction without a row writes 'rollback'. So one of both
@@ -29,9 +29,9 @@ class FenceStore(ABC, Generic[O_co]):
 
     @abstractmethod
     def fence_id(self) -> UUID:
-        """A random id, made when it is first asked for, kept in the store, and the same ever after.
+        """A random id, created on first use and kept in the store.
 
-        It must not go along into a copy of the store: brokers ask only the clients that can see the original.
+        A copy of the store must not keep it: brokers ask only clients that can see the original.
         """
 
     @abstractmethod

@@ -12,8 +12,6 @@ from sqlalchemy.pool import NullPool
 
 from txmsg.errors import MisuseError
 
-_POSTGRESQL = "postgresql"
-
 
 def engine_of(using: str) -> Engine:
     """An engine whose connections are made as Django makes its own, one for each use: check-backs are rare.
