@@ -29,7 +29,7 @@ class Compared(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A queue that the log says nothing of, and why."""
+    """A queue that the log refuses to describe, and why."""
 
     queue: TableQueue
     error: Exception
@@ -58,7 +58,7 @@ class Divergence(NamedTuple):
 
 
 def require_latest(sink: Sink, mirror: MirrorRow | None) -> None:
-    """Raises NotLeader for a log that goes on elsewhere, under a later generation than it has itself."""
+    """Raises NotLeader if the log continues elsewhere, under a later generation than its own."""
     if mirror is None or mirror.log_id != sink.log_id or (mirror.generation or 0) <= sink.generation:
         return
     raise NotLeader(

@@ -53,7 +53,7 @@ class Mirrors:
     def settle(
         self, topics: Sequence[str] | None, exclude: Sequence[str] | None, *, own: Sequence[str] = ()
     ) -> tuple[Sequence[str], Sequence[str]]:
-        """Makes the mirror, or changes which topics it holds; None leaves them, which for a new one is all and none.
+        """Creates the mirror, or changes its topics. None leaves them; a new mirror then has all.
 
         own: patterns of topics that the log keeps for itself; they are left out, too. From now on retention keeps what
         is not mirrored. Returns the patterns.

@@ -165,7 +165,7 @@ class StreamAbort:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A message of a kind that this release does not know, to be skipped aloud."""
+    """A message of a kind that this release does not know: skip and log it."""
 
     kind: str
     data: bytes

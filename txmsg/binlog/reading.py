@@ -50,7 +50,7 @@ class Reading:
         return self._has_come
 
     def take(self) -> Taken:
-        """What has come, at once. Raises what has ended the stream, when all before that is taken."""
+        """Takes what has arrived, without waiting. When that is used up, raises the error that ended the stream."""
         with self._lock:
             taken = Taken(self._messages, self._sent_end)
             was_full = self._size_bytes >= SIZE_BYTES_MAX
@@ -74,7 +74,7 @@ class Reading:
         return self._stream.server_ahead_us
 
     def close(self) -> None:
-        """Tells the server what was confirmed, and ends. Closing twice is fine."""
+        """Sends the last confirmation, and ends. Closing twice is fine."""
         if self._closing:
             return
         self._closing = True

@@ -78,7 +78,7 @@ class MirrorRun:
     # ---- starting
 
     def start(self) -> None:
-        """Makes what is missing, compares log and table, and begins to read. Raises StorageError, NotLeader."""
+        """Creates what is missing, compares log and table, and begins to read. Raises StorageError, NotLeader."""
         known = self._mirrors.look()
         require_latest(self._sink, known)
         config = self.config
@@ -168,7 +168,7 @@ class MirrorRun:
         return fitting
 
     def _try_again(self) -> None:
-        """Has queues that stopped for want of a right go on, by the table, as far as they have it now."""
+        """Continues queues that stopped because a right was missing, if it is there now, from the table."""
         due = self._stops.to_try()
         if not due:
             return
@@ -184,7 +184,7 @@ class MirrorRun:
     # ---- going on
 
     def step(self, wait: Callable[[int, float], None]) -> None:
-        """Takes what has come and appends it; `wait` returns when this file can be read, or after so many seconds.
+        """Appends what has arrived. wait: returns when this file can be read, or after so many seconds.
 
         Raises psycopg.OperationalError when the connection is gone, and what `append` raises.
         """
@@ -330,7 +330,7 @@ class MirrorRun:
     # ---- the table and the log compared
 
     def _compare(self) -> None:
-        """Now and then: what is in the table must have come by the time all that was written before has come."""
+        """Checks from time to time that replication has brought every row that the table has had for a while."""
         if self._look is not None:
             at, ends = self._look
             if self._taken_end >= at:
@@ -373,7 +373,7 @@ class MirrorRun:
             self._refill(queue, end)
 
     def close(self) -> None:
-        """Tells how far everything is on disk, and ends the replication. The session stays open."""
+        """Confirms what is on disk, and ends the replication. The session stays open."""
         reading, self._reading = self._reading, None
         if reading is None:
             return

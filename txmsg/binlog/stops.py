@@ -20,7 +20,7 @@ AGAIN_S: Final = 60.0
 class Stops:
     """The queues that one run does not mirror any further. The next start of the tailer looks at them again.
 
-    Those that stopped for want of a right are tried again while it runs: nobody who gives a right restarts a tailer.
+    Those that stopped for want of a right are tried again while it runs: granting a right does not restart a tailer.
     """
 
     def __init__(self, mirrors: Mirrors, progress: Progress) -> None:
