@@ -12,8 +12,8 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from hpack import Decoder, Encoder
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame, WindowUpdateFrame
 
-from txmsg.rocketmq.call import Call
-from txmsg.rocketmq.port import Port
+from txmsg.rocketmq.grpc.call import Call
+from txmsg.rocketmq.grpc.port import Port
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 WAIT_S = 60.0

@@ -25,8 +25,9 @@ from hyperframe.frame import (
 
 from tests.rocketmq.http2 import PREFACE, REQUEST_SIZE_BYTES_MAX, WAIT_S, Peer, bodies, data, message, served
 from tests.waiting import until_async
-from txmsg.rocketmq import connection as module
-from txmsg.rocketmq import port as port_module
+from txmsg.rocketmq.grpc import connection as module
+from txmsg.rocketmq.grpc import http2
+from txmsg.rocketmq.grpc import port as port_module
 
 Odd = Callable[[Peer], list[bytes | Frame]]
 
@@ -115,7 +116,7 @@ async def test_calls_that_end_before_they_begin_leave_nothing_behind() -> None:
                     pass
         peer.send(peer.call(2 * count + 1, b"hi"))
         assert await peer.status(2 * count + 1) == "0"
-        assert peer.windows[0] > count * 10_000 - module._CONNECTION_WINDOW_SIZE_BYTES
+        assert peer.windows[0] > count * 10_000 - http2._CONNECTION_WINDOW_SIZE_BYTES
         [connection] = place.port._connections
         assert (connection.tasks, connection._streams, place.port._calls) == ({}, {}, 0)
 
@@ -185,6 +186,10 @@ FLOODS: dict[str, Callable[[Peer], bytes]] = {
     ),
     "pings": lambda _: PingFrame(0, b"12345678").serialize() * 6000,
     "settings": lambda _: SettingsFrame(0).serialize() * 6000,
+    "settings beside many calls": lambda peer: (
+        b"".join(peer.headers(id_, "/t/Hold").serialize() for id_ in range(1, 192, 2))
+        + SettingsFrame(0).serialize() * 1500
+    ),
     "unknown frames": lambda _: UNKNOWN * 6000,
     "priorities": lambda _: PriorityFrame(1, stream_weight=5).serialize() * 6000,
     "data of no bytes": lambda peer: (
@@ -407,7 +412,7 @@ async def test_a_client_cannot_make_a_connection_remember_more_of_headers() -> N
         peer.send(peer.call(1, b"hi"))
         assert await peer.status(1) == "0"
         [connection] = place.port._connections
-        assert connection._h2.encoder.header_table_size == module._HEADER_TABLE_SIZE_BYTES
+        assert connection._h2.encoder.header_table_size == http2._HEADER_TABLE_SIZE_BYTES
 
 
 async def test_settings_that_nobody_knows_are_not_remembered() -> None:
@@ -509,8 +514,8 @@ async def test_who_breaks_http2_has_its_calls_ended_at_once_and_is_not_waited_fo
 
 async def test_of_calls_that_are_over_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes late for others does no harm."""
-    monkeypatch.setattr(module._Http2, "MAX_CLOSED_STREAMS", 5)
-    monkeypatch.setattr(module, "_COUNTED_EVERY", 1)
+    monkeypatch.setattr(http2.Http2, "MAX_CLOSED_STREAMS", 5)
+    monkeypatch.setattr(http2, "_COUNTED_EVERY", 1)
     async with served() as place:
         peer = await place.connect()
         for id_ in range(1, 41, 2):

@@ -20,7 +20,7 @@ from hyperframe.frame import (
 )
 
 from tests.rocketmq.http2 import PREFACE, Peer, Served, data, message
-from txmsg.rocketmq.connection import Connection
+from txmsg.rocketmq.grpc.connection import Connection
 
 _MIXES = 600
 _FRAMES_MAX = 60

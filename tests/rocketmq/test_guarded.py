@@ -20,9 +20,9 @@ from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauth
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.rocketmq import guarded
 from txmsg.rocketmq.api import Api
-from txmsg.rocketmq.call import Call
 from txmsg.rocketmq.clients import Client, Clients, Sends
 from txmsg.rocketmq.door import client_id_of
+from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.guarded import NEEDS, GuardedDoor
 from txmsg.rocketmq.status import Refused, status_of
 from txmsg.rocketmq.tasks import Tasks

@@ -15,8 +15,8 @@ import pytest
 from tests.rocketmq.test_guarded import Place
 from txmsg.rocketmq import requests, server
 from txmsg.rocketmq.api import SERVICE, Api
-from txmsg.rocketmq.call import Call
 from txmsg.rocketmq.door import Caller, Door
+from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import PARTS_MAX, REQUEST_SIZE_BYTES_MAX, SMALL_SIZE_BYTES_MAX, read_request
 from txmsg.rocketmq.server import made_port

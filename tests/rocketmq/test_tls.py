@@ -13,7 +13,7 @@ import pytest
 
 from tests.wire.certificates import Authority
 from txmsg.errors import MisuseError
-from txmsg.rocketmq.port import HTTP2, Port
+from txmsg.rocketmq.grpc.port import HTTP2, Port
 from txmsg.rocketmq.server import GatewayConfig
 from txmsg.settings.common import TlsConfig
 

@@ -12,12 +12,11 @@ clients    who is connected, and whom to ask what became of a transaction
 signature  what clients sign calls by
 door       who calls: everybody may
 guarded    users may, who have signed by an access key, as far as rules allow
+requests   bounds of what a call may hold
+routes     where a topic is
 tasks      what runs beside the calls
 api        the service apache.rocketmq.v2.MessagingService
-rpc        gRPC around messages: lengths, codes, deadlines
-call       a call, as a method sees it
-connection HTTP/2, and the bounds of a client
-port       all connections
+grpc       what serves it: HTTP/2, and the bounds of a client
 server     serves the service at a port
 
 It is a process of its own, as many as are needed: a call costs HTTP/2 in Python several times what it costs a broker.

@@ -18,16 +18,16 @@ from txmsg.errors import TxmsgError, Unauthenticated, UnknownTopic
 from txmsg.logs import EventLog
 from txmsg.message import TransactionState, now_us
 from txmsg.rocketmq.agreements import RECEIVED_MAX, Agreements, check_kind
-from txmsg.rocketmq.call import Call, Method
 from txmsg.rocketmq.clients import TOPICS_MAX, Client, Clients
 from txmsg.rocketmq.codec import delivered_message, group_of, message_of, topic_of
 from txmsg.rocketmq.door import Caller, Door
 from txmsg.rocketmq.filters import wanted_of
+from txmsg.rocketmq.grpc.call import Call, Method
+from txmsg.rocketmq.grpc.framing import Failed
 from txmsg.rocketmq.ids import Handle, transaction_of_id
 from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Received, Receivers
 from txmsg.rocketmq.requests import read_request
 from txmsg.rocketmq.routes import Routes
-from txmsg.rocketmq.rpc import Failed
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.status import OK, Refused, status_of
 from txmsg.rocketmq.v2 import messaging_pb2 as pb

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from txmsg.access.principal import ANYONE, Principal
 from txmsg.errors import shown
-from txmsg.rocketmq.call import Call
+from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.limits import has_control
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb

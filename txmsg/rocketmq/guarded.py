@@ -22,8 +22,8 @@ from txmsg.access.permissions import CHECK_GROUP, DESCRIBE_TOPIC, RECEIVE_GROUP,
 from txmsg.access.principal import Principal
 from txmsg.access.rules import Action, Kind, Right
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
-from txmsg.rocketmq.call import Call
 from txmsg.rocketmq.door import Caller, Door, client_id_of
+from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.signature import Signature, read_signature
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 

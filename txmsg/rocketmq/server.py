@@ -16,8 +16,8 @@ from txmsg.errors import MisuseError, TxmsgError
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.grpc.port import HTTP2, Port
 from txmsg.rocketmq.guarded import WINDOW_S, GuardedDoor
-from txmsg.rocketmq.port import HTTP2, Port
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import REQUEST_SIZE_BYTES_MAX
 from txmsg.rocketmq.routes import Routes

@@ -7,8 +7,8 @@ import ssl
 from collections.abc import Mapping
 from typing import Final
 
-from txmsg.rocketmq.call import Method
-from txmsg.rocketmq.connection import Connection
+from txmsg.rocketmq.grpc.call import Method
+from txmsg.rocketmq.grpc.connection import Connection
 from txmsg.wire.address import host_and_port
 from txmsg.wire.listening import bound_sockets
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeAlias
 from google.protobuf.message import Message
 
 from txmsg.logs import EventLog
-from txmsg.rocketmq.rpc import Arriving, ClientGone, Code, Failed, framed, timeout_s
+from txmsg.rocketmq.grpc.framing import Arriving, ClientGone, Code, Failed, framed, timeout_s
 
 _log = EventLog(__name__)
 

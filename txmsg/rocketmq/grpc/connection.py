@@ -1,7 +1,7 @@
-"""A client's connection: HTTP/2 by h2, which knows no network, and the calls over it. Belongs to one loop.
+"""A client's connection: its transport, its HTTP/2, and the calls over it. Belongs to one loop.
 
-h2 keeps the states of streams, decodes headers and counts windows. What a client can make it keep, or do without end,
-is bounded here: calls, what waits to be written, and frames that ask for work and bring nothing.
+What a client can have it keep, or do without end, is bounded here: calls, what waits to be written, and frames that ask
+for work and bring nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
@@ -27,25 +25,15 @@ from h2.events import (
     UnknownFrameReceived,
     WindowUpdated,
 )
-from h2.exceptions import FrameTooLargeError, ProtocolError
-from h2.settings import SettingCodes, Settings
-from hyperframe.frame import Frame, GoAwayFrame
+from h2.exceptions import ProtocolError
 
 from txmsg.logs import EventLog
-from txmsg.rocketmq.call import Call, Method
-from txmsg.rocketmq.rpc import ClientGone, Code, quoted
+from txmsg.rocketmq.grpc.call import Call, Method
+from txmsg.rocketmq.grpc.framing import ClientGone, Code, quoted
+from txmsg.rocketmq.grpc.http2 import Http2
 
 _log = EventLog(__name__)
 
-_WINDOW_SIZE_BYTES: Final = 1024 * 1024
-"""What a client may send of a call that nobody reads."""
-_CONNECTION_WINDOW_SIZE_BYTES: Final = 4 * 1024 * 1024
-"""The same of all its calls."""
-_FRAME_HEADER_SIZE_BYTES: Final = 9
-_HEADERS_SIZE_BYTES_MAX: Final = 16 * 1024
-_HEADER_TABLE_SIZE_BYTES: Final = 4096
-"""Of names and values that were sent: clients may ask for 4 GiB."""
-_COUNTED_EVERY: Final = 64
 _CHUNK_SIZE_BYTES_MAX: Final = 64 * 1024
 _WAITING_BYTES_MAX: Final = 1024 * 1024
 """Of a client that does not read. Messages wait in calls; so it is answers to its frames, which know no window."""
@@ -54,6 +42,7 @@ _ODD_MAX: Final = 4096
 _BRIEF_S: Final = 0.5
 """A call that lived for longer has not just begun: a client may end all by deadlines, where brokers do not answer."""
 _ODD_PER_S: Final = 200.0
+_CALLS_LIKE_ONE_FRAME: Final = 32
 _STEP_SIZE_BYTES: Final = 32 * 1024
 """Looked at before it is seen whether there is too much of such frames."""
 _START_S_MAX: Final = 20.0
@@ -64,47 +53,8 @@ _PING_S_MAX: Final = 20.0
 _FINISH_S_MAX: Final = 5.0
 """Until a client has read what is written to it at the end."""
 
-# Headers are not judged: those that matter are looked at here, and to look at all of them took a sixth of a call.
-_CONFIG: Final = H2Configuration(
-    client_side=False,
-    header_encoding=None,
-    validate_outbound_headers=False,
-    normalize_outbound_headers=False,
-    validate_inbound_headers=False,
-    normalize_inbound_headers=False,
-)
 _HEADERS: Final = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _NO_CALL: Final = [(b":status", b"415")]
-
-
-class _Http2(H2Connection):
-    """h2's, with four differences."""
-
-    MAX_CLOSED_STREAMS = 4096  # else it keeps 65,536 of each connection, which are megabytes
-    _open = 0
-    _open_at = -1
-    """The newest stream when they were counted."""
-
-    @property
-    def open_inbound_streams(self) -> int:
-        """At most so many are open. h2 goes through all of them for each that begins, here for every 64th."""
-        begun = (self.highest_inbound_stream_id - self._open_at) // 2
-        if begun >= _COUNTED_EVERY or self._open + begun >= self.local_settings.max_concurrent_streams:
-            self._open, self._open_at = super().open_inbound_streams, self.highest_inbound_stream_id
-            begun = 0
-        return self._open + begun
-
-    def _receive_goaway_frame(self, _: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
-        """A client that begins no more calls: those under way go on, where h2 would end the connection."""
-        return [], []
-
-    def receive_data(self, data: Any) -> list[Event]:
-        """As h2 has it, which only sees that a frame is too large when all of it has come."""
-        events = super().receive_data(data)
-        if len(self.incoming_buffer._data) > self.max_inbound_frame_size + _FRAME_HEADER_SIZE_BYTES:
-            self.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
-            raise FrameTooLargeError("a frame is too large")
-        return events
 
 
 class Owner(Protocol):
@@ -143,16 +93,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when it has gone."""
-        self._h2 = _Http2(_CONFIG)
-        self._h2.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: calls_max,
-                SettingCodes.MAX_HEADER_LIST_SIZE: _HEADERS_SIZE_BYTES_MAX,
-                SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW_SIZE_BYTES,
-            },
-        )
-        self._h2.decoder.max_header_list_size = _HEADERS_SIZE_BYTES_MAX
+        self._h2 = Http2(calls_max)
         self._transport: asyncio.Transport
         self._streams: dict[int, _Stream] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
@@ -189,7 +130,6 @@ class Connection(asyncio.Protocol):
         if isinstance(name, tuple):
             self.peer = f"{name[0]}:{name[1]}"
         self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(_CONNECTION_WINDOW_SIZE_BYTES - self._h2.inbound_flow_control_window)
         self.flush()
 
     def data_received(self, data: bytes) -> None:
@@ -256,8 +196,7 @@ class Connection(asyncio.Protocol):
             return
         self._is_going = True
         self.flush()
-        # Not by h2, for which the connection would have ended.
-        self._transport.write(GoAwayFrame(0, last_stream_id=self._h2.highest_inbound_stream_id).serialize())
+        self._transport.write(self._h2.going_away())
 
     def close(self) -> None:
         """Ends it, and all calls, with what is still to be written."""
@@ -339,12 +278,9 @@ class Connection(asyncio.Protocol):
 
     def _settings_changed(self, event: RemoteSettingsChanged) -> None:
         self._has_begun = True
-        for code in event.changed_settings:
-            if not isinstance(code, SettingCodes):  # h2 would remember each of 65,536, and go through all for the next
-                self._h2.remote_settings.pop(code, None)
-        self._h2.encoder.header_table_size = min(self._h2.encoder.header_table_size, _HEADER_TABLE_SIZE_BYTES)
+        self._h2.forget_settings_without_use(event)
         self._has_room = True
-        self._count_odd(event)
+        self._count_odd(event, weight=1 + len(self._streams) / _CALLS_LIKE_ONE_FRAME)  # h2 goes through all of them
 
     def _pinged(self, event: PingReceived) -> None:
         """Clients ping after what they get, to see how much their network takes: one after each write is right."""
@@ -357,10 +293,10 @@ class Connection(asyncio.Protocol):
         if event is not self._priority_of_call:
             self._count_odd(event)
 
-    def _count_odd(self, _: Event) -> None:
+    def _count_odd(self, _: Event, *, weight: float = 1.0) -> None:
         """Counts what brings nothing. Whoever sends too much of it has to connect again."""
         now = self._loop.time()
-        self._odd = max(0.0, self._odd - (now - self._odd_at) * _ODD_PER_S) + 1
+        self._odd = max(0.0, self._odd - (now - self._odd_at) * _ODD_PER_S) + weight
         self._odd_at = now
         if self._odd > _ODD_MAX:
             _log.warning(
@@ -475,7 +411,7 @@ class _Stream:
 
     call: Call
 
-    def __init__(self, connection: Connection, h2: H2Connection, stream_id: int, keep: Callable[[int], bool]) -> None:
+    def __init__(self, connection: Connection, h2: Http2, stream_id: int, keep: Callable[[int], bool]) -> None:
         self.peer = connection.peer
         self.keep = keep
         self.began_at = connection.heard_at
