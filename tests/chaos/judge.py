@@ -96,7 +96,7 @@ def _delivered_if_and_only_if_committed(record: Record) -> Iterator[str]:
             elif numbers and lacks and serial not in held:
                 yield f"{serial} was sent as one, but only {sorted(numbers)} of {len(all_of_it)} are in the log"
         elif serial in record.committed:
-            if lacks and serial not in held:
+            if lacks and serial not in held and not _was_undone(sending, losses):
                 yield f"{serial} committed, but messages {sorted(lacks)} are lost"
         elif numbers and not (_was_told_commit(sending) and losses.may_differ(sending)):
             yield f"{serial} did not commit, but messages {sorted(numbers)} are in the log: phantoms"
@@ -113,13 +113,18 @@ def _was_told_commit(sending: Sending) -> bool:
     return any(told.state == "commit" for told in sending.told)
 
 
+def _was_undone(sending: Sending, losses: Losses) -> bool:
+    """The sender told the other outcome, too, and the server that knew the commit is gone: the rollback counts."""
+    return any(told.state == "rollback" for told in sending.told) and losses.may_differ(sending)
+
+
 def _acknowledged_is_stored(record: Record) -> Iterator[str]:
     there, losses = _numbers_in_log(record), Losses(record)
     held = {body.partition("/")[0] for body in record.scheduled}
     for serial, sending in record.sendings.items():
         lacks = set(range(len(sending.messages))) - there.get(serial, set())
         lacks = {n for n in lacks if not losses.may_lack(sending, n)}
-        if sending.acknowledged_at() is not None and lacks and serial not in held:
+        if lacks and sending.acknowledged_at() is not None and serial not in held and not _was_undone(sending, losses):
             yield f"{serial} was acknowledged, but messages {sorted(lacks)} are not in the log"
 
 

@@ -116,6 +116,27 @@ def test_an_outcome_that_was_lost_may_turn() -> None:
         assert _named(record) == invariants
 
 
+@pytest.mark.parametrize(
+    ("is_lost", "turns", "invariants"),
+    [(True, True, set()), (True, False, {"I1", "I2"}), (False, True, {"I1", "I2", "I6"})],
+)
+def test_a_commit_that_was_lost_may_turn_while_its_half_is_there(
+    is_lost: bool, turns: bool, invariants: set[str]
+) -> None:
+    """The server in the place of the dead one has the half, so what is told next is its outcome."""
+    record = _with_lost("sync")
+    record.sendings[LOST] = replace(
+        record.sendings[LOST],
+        way=record.sendings[CLASSIC].way,
+        stored_at=None,
+        half_at=10,
+        told=[Told("commit", 11, 12, "ok"), *([Told("rollback", 19, 21, "ok")] if turns else [])],
+    )
+    record.committed.add(LOST)
+    record.losses = [Loss("", DIED, False, changed=frozenset({LOST}))] if is_lost else []
+    assert _named(record) == invariants
+
+
 def test_a_rollback_that_was_lost_with_its_half_is_forgotten() -> None:
     """The dead server had rolled it back without an answer; the one in its place knows nothing of it."""
     for losses, invariants in (([Loss("", DIED, False, undone=frozenset({"id 9"}))], set()), ([], {"I6"})):
