@@ -17,7 +17,10 @@ _SOURCES: Final = (
     "txmsg/connections/drivers_async.py",
     "txmsg/checker/fence/fence_async.py",
     *(f"txmsg/client/connections/{name}_async.py" for name in ("rows", "transaction")),
-    *(f"txmsg/client/{name}_async.py" for name in ("halves", "flow", "late", "inbox_handler", "outbox/flow")),
+    *(
+        f"txmsg/client/{name}_async.py"
+        for name in ("flows/halves", "flows/flow", "flows/late", "receiving/inbox_handler", "outbox/flow")
+    ),
 )
 _WORDS: Final = (
     (r"from sqlalchemy\.ext\.asyncio import AsyncSession\b", "from sqlalchemy.orm import Session"),

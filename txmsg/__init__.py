@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from txmsg.client.async_consumer import AsyncConsumer
     from txmsg.client.async_producer import AsyncProducer
     from txmsg.client.consumer import Consumer
-    from txmsg.client.half import Half
-    from txmsg.client.idempotent import idempotent
-    from txmsg.client.inbox import purge_inbox
+    from txmsg.client.flows.undecided import held_by, held_by_async
     from txmsg.client.outbox.options import Outbox
     from txmsg.client.producer import Producer
+    from txmsg.client.receiving.idempotent import idempotent
+    from txmsg.client.receiving.inbox import purge_inbox
+    from txmsg.client.sending.half import Half
     from txmsg.client.transactional import transactional_message
-    from txmsg.client.undecided import held_by, held_by_async
     from txmsg.consumer.failures import Reject, Retry, RetryAfter, Skip
     from txmsg.errors import (
         BrokerUnavailable,
@@ -141,10 +141,10 @@ _MODULES = {
     "txmsg.client.async_consumer": ("AsyncConsumer",),
     "txmsg.client.async_producer": ("AsyncProducer",),
     "txmsg.client.consumer": ("Consumer",),
-    "txmsg.client.half": ("Half",),
-    "txmsg.client.undecided": ("held_by", "held_by_async"),
-    "txmsg.client.idempotent": ("idempotent",),
-    "txmsg.client.inbox": ("purge_inbox",),
+    "txmsg.client.sending.half": ("Half",),
+    "txmsg.client.flows.undecided": ("held_by", "held_by_async"),
+    "txmsg.client.receiving.idempotent": ("idempotent",),
+    "txmsg.client.receiving.inbox": ("purge_inbox",),
     "txmsg.client.outbox.options": ("Outbox",),
     "txmsg.client.producer": ("Producer",),
     "txmsg.client.transactional": ("transactional_message",),

@@ -105,7 +105,7 @@ async def test_the_age_of_a_message_is_by_the_database_whatever_the_sender_says(
 
     with collecting(broker.address, "clocks") as got:
         for name, now_us in us_of.items():
-            monkeypatch.setattr("txmsg.client.batch.now_us", now_us)
+            monkeypatch.setattr("txmsg.client.sending.batch.now_us", now_us)
             async with AsyncProducer(broker.address, group="shop") as producer:
                 await producer.send(Message("clocks", name.encode()))
         received = [got.get(timeout=60) for _ in us_of]

@@ -22,11 +22,11 @@ from txmsg.broker.delivery.window import Progress, Window
 from txmsg.broker.store import batch
 from txmsg.broker.store.rows import Generations
 from txmsg.client import AsyncProducer
-from txmsg.client.batch import Entry
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.gate import Gate
-from txmsg.client.sender import Lane
-from txmsg.client.thread_lane import Failed
+from txmsg.client.sending.batch import Entry
+from txmsg.client.sending.sender import Lane
+from txmsg.client.sending.thread_lane import Failed
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
 from txmsg.rocketmq.receivers import Member, Received, Receivers
 from txmsg.rocketmq.senders import Senders

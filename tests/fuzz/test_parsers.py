@@ -27,8 +27,8 @@ from txmsg import errors
 from txmsg.broker.config import BrokerConfig
 from txmsg.cli.main import main
 from txmsg.client import AsyncConsumer, AsyncProducer
-from txmsg.client.body import body_of_arguments
-from txmsg.client.received import checked, delivered
+from txmsg.client.flows.body import body_of_arguments
+from txmsg.client.receiving.received import checked, delivered
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import InvalidMessage, TxmsgError
 from txmsg.message import BODY_SIZE_BYTES_MAX, Message, datetime_of_us, message_id, parse_message_id

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.integration.batch_harness import Notify, notify
-from txmsg.client import flow, flow_async
+from txmsg.client.flows import flow, flow_async
 
 
 @pytest.fixture(autouse=True)

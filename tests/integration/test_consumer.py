@@ -22,7 +22,8 @@ from tests.business import business_database
 from tests.effects import Effect, effects
 from tests.integration.client_harness import WAIT_S, collecting, different, nothing_comes
 from tests.waiting import until
-from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, epochs, idempotent, purge_inbox
+from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, idempotent, purge_inbox
+from txmsg.client.receiving import epochs
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.tables import create_tables, inbox_table

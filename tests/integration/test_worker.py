@@ -21,8 +21,8 @@ from txmsg.app.worker.changes import Changes
 from txmsg.app.worker.reports import counters_in, put_all, series_of, together
 from txmsg.app.worker.restarts import DELAY_S_MAX, HEALTHY_S, Restarts
 from txmsg.app.worker.supervisor import Plan, Supervisor
-from txmsg.client.counts import ProducerCounts
 from txmsg.client.producer import Producer
+from txmsg.client.sending.counts import ProducerCounts
 from txmsg.message import Message
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.counts import Histogram

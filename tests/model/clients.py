@@ -34,8 +34,8 @@ class _Asked:
 
 
 class Clients:
-    """All client processes of a scene. They keep the rules of txmsg/client/flow.py: business begins only when the half
-    was accepted, and ROLLBACK is said only when it was certainly not committed."""
+    """All client processes of a scene. They keep the rules of txmsg/client/flows/flow.py: business begins only when
+    the half was accepted, and ROLLBACK is said only when it was certainly not committed."""
 
     def __init__(self, scene: Scene, brokers: Sequence[Broker]) -> None:
         self.counts: Counter[str] = Counter()

@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 from tests.errors_page import is_documented
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, idempotent, transactional_message
-from txmsg.client.half import Half
+from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, InvalidName, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metaq import LogConsumer

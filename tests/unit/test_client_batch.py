@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from txmsg.client.batch import EndEntry, SendEntry, columns_of, end_request, settle
+from txmsg.client.sending.batch import EndEntry, SendEntry, columns_of, end_request, settle
 from txmsg.errors import (
     BrokerUnavailable,
     InvalidMessage,

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from txmsg.client.body import Builder, MessagePlan, body_of_arguments
+from txmsg.client.flows.body import Builder, MessagePlan, body_of_arguments
 from txmsg.errors import InvalidMessage, InvalidName, MisuseError
 from txmsg.message import Message
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from txmsg.client import coalescer, waiting
-from txmsg.client.batch import Entry
-from txmsg.client.coalescer import Coalescer
+from txmsg.client.sending import coalescer, waiting
+from txmsg.client.sending.batch import Entry
+from txmsg.client.sending.coalescer import Coalescer
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
 
 SHARD = b"h" * 16

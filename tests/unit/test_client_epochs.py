@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txmsg.client.epochs import OUSTED_S_MAX, Epochs
+from txmsg.client.receiving.epochs import OUSTED_S_MAX, Epochs
 
 
 def test_what_an_ousted_broker_gave_is_refused_as_long_as_it_may_be_on_its_way() -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, func, insert, s
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from txmsg.client.guard import SessionGuard
+from txmsg.client.flows.guard import SessionGuard
 from txmsg.errors import MisuseError
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.waiting import until_async
 from txmsg.client.channel import Brokers
-from txmsg.client.held import Hand
-from txmsg.client.link import FAILURES_MAX, PAUSE_S_MAX, RENEWALS, Bounds, Link, Polling
+from txmsg.client.receiving.held import Hand
+from txmsg.client.receiving.link import FAILURES_MAX, PAUSE_S_MAX, RENEWALS, Bounds, Link, Polling
 from txmsg.consumer.failures import Failure
 from txmsg.errors import OutcomeUnknown, ProtocolError, Unauthenticated
 from txmsg.message import ReceivedMessage

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from tests.waiting import until_async
-from txmsg.client import links as links_module
 from txmsg.client.channel import Brokers
-from txmsg.client.link import Link
-from txmsg.client.links import Links
+from txmsg.client.receiving import links as links_module
+from txmsg.client.receiving.link import Link
+from txmsg.client.receiving.links import Links
 
 
 class OneBroker:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from txmsg.client import AsyncProducer, Producer
-from txmsg.client.half import Half
+from txmsg.client.sending.half import Half
 from txmsg.errors import (
     BrokerUnavailable,
     OutcomeConflict,

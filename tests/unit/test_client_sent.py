@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
-from txmsg.client.sent import Sent
+from txmsg.client.flows.sent import Sent
 from txmsg.message import Message
 
 

@@ -16,9 +16,9 @@ from tests.unit.test_client_sender import Script, lose_reply, refuse, served
 from tests.waiting import until_async
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer
-from txmsg.client.batch import SendEntry
 from txmsg.client.options import shards_of
-from txmsg.client.shards import Shards
+from txmsg.client.sending.batch import SendEntry
+from txmsg.client.sending.shards import Shards
 from txmsg.errors import BrokerUnavailable, InvalidMessage, InvalidName, MisuseError, OutcomeUnknown, TxmsgError
 from txmsg.message import Message, TransactionState, message_id, new_transaction_id
 from txmsg.tables import create_tables

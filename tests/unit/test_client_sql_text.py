@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txmsg.client.sql_text import Kind, Step, steps
+from txmsg.client.flows.sql_text import Kind, Step, steps
 
 DIALECTS = ("postgresql", "mysql", "mariadb", "sqlite")
 BEFORE = (

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests.waiting import until
-from txmsg.client import thread_lane, waiting
-from txmsg.client.batch import EndEntry
-from txmsg.client.coalescer import Coalescer
-from txmsg.client.thread_lane import Failed, ThreadLane, ThreadWaiter
-from txmsg.client.waiting import IN_FLIGHT_MAX
+from txmsg.client.sending import thread_lane, waiting
+from txmsg.client.sending.batch import EndEntry
+from txmsg.client.sending.coalescer import Coalescer
+from txmsg.client.sending.thread_lane import Failed, ThreadLane, ThreadWaiter
+from txmsg.client.sending.waiting import IN_FLIGHT_MAX
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import TransactionState
 from txmsg.runtime.process import LoopThread, shared_loop

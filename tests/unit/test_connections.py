@@ -27,7 +27,7 @@ from txmsg import (
     purge_inbox,
     transactional_message,
 )
-from txmsg.client.flow import LocalTransaction
+from txmsg.client.flows.flow import LocalTransaction
 from txmsg.connections.asyncpg_driver import _numbered
 from txmsg.message import TransactionState
 

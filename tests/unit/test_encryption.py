@@ -8,7 +8,7 @@ import pytest
 
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client.asker import Asker
-from txmsg.client.batch import messages_of
+from txmsg.client.sending.batch import messages_of
 from txmsg.encryption import ENCRYPTION_HEADER, AesGcm
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id

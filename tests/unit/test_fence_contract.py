@@ -13,7 +13,7 @@ import pytest
 
 from tests.acceptance.user_project import ROOT, files_of
 from txmsg import FenceStore, MisuseError, Producer, TransactionId, TransactionState, transactional_message
-from txmsg.client.flow import LocalTransaction
+from txmsg.client.flows.flow import LocalTransaction
 from txmsg.message import new_transaction_id
 from txmsg.testing import FenceStoreContract
 

@@ -20,8 +20,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from txmsg.checker.fence import AsyncFence, FenceCheckListener
 from txmsg.cli.outbox import outbox
 from txmsg.client import AsyncProducer, Producer, transactional_message
-from txmsg.client.batch import FreshEntry
-from txmsg.client.half import Half
 from txmsg.client.outbox import relay as relaying
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.gate import PROBE_INTERVAL_S, Gate
@@ -29,6 +27,8 @@ from txmsg.client.outbox.options import Outbox
 from txmsg.client.outbox.packed import packed, unpacked
 from txmsg.client.outbox.relay import Relay
 from txmsg.client.outbox.state import OutboxState
+from txmsg.client.sending.batch import FreshEntry
+from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, InvalidMessage, MessageTooLarge, MisuseError, UnknownTopic
 from txmsg.message import Message, TransactionState, new_transaction_id
 from txmsg.tables import create_tables, fence_table, outbox_table

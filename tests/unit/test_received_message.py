@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from txmsg.client.body import body_of_arguments
+from txmsg.client.flows.body import body_of_arguments
 from txmsg.errors import InvalidMessage
 from txmsg.message import ReceivedMessage
 

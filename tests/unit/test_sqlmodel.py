@@ -10,7 +10,7 @@ from sqlmodel import Field, Session, SQLModel, create_engine, select
 
 from txmsg import Fence, Producer, create_tables, new_transaction_id, transactional_message
 from txmsg.checker.fence import FenceCheckListener
-from txmsg.client.flow import LocalTransaction
+from txmsg.client.flows.flow import LocalTransaction
 from txmsg.message import TransactionState
 
 

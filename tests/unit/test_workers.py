@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from txmsg.client.delivery import Delivery
-from txmsg.client.held import Hand
-from txmsg.client.link import Link
+from txmsg.client.receiving.delivery import Delivery
+from txmsg.client.receiving.held import Hand
+from txmsg.client.receiving.link import Link
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers

@@ -20,7 +20,7 @@ from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.channel import Brokers
 from txmsg.client.options import shards_of
 from txmsg.client.producer import Producer
-from txmsg.client.schemas import register_schemas
+from txmsg.client.sending.schemas import register_schemas
 from txmsg.consumer.lifecycle import CLOSE_TIMEOUT_S_MAX
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import renew_in_children

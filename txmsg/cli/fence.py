@@ -15,7 +15,7 @@ from txmsg.cli.business import database_option, with_engine
 from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option, yes_option
-from txmsg.client.undecided import held_by
+from txmsg.client.flows.undecided import held_by
 
 T = TypeVar("T")
 

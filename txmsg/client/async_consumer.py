@@ -14,14 +14,14 @@ from uuid import uuid4
 
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
-from txmsg.client.counts import ConsumerCounts
-from txmsg.client.delivery import Delivery
-from txmsg.client.epochs import Epochs
-from txmsg.client.held import Hand
 from txmsg.client.hooks import ConsumerHooks
-from txmsg.client.link import OUT_SIZE_BYTES_MAX, Bounds, Link, Polling
-from txmsg.client.links import Links
 from txmsg.client.options import shards_of
+from txmsg.client.receiving.delivery import Delivery
+from txmsg.client.receiving.epochs import Epochs
+from txmsg.client.receiving.held import Hand
+from txmsg.client.receiving.link import OUT_SIZE_BYTES_MAX, Bounds, Link, Polling
+from txmsg.client.receiving.links import Links
+from txmsg.client.sending.counts import ConsumerCounts
 from txmsg.client.steering import follow
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.lifecycle import AsyncLifecycle, check_count

@@ -16,19 +16,19 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from txmsg.checker.fence import AsyncFence, AsyncFenceStore, FenceCheckListener, FenceStore
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.attach import Presence
-from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
 from txmsg.client.channel import Brokers, knock
-from txmsg.client.counts import ProducerCounts
-from txmsg.client.half import Half, check_half, id_bytes_of
+from txmsg.client.flows.late_async import AsyncLateTransaction
 from txmsg.client.hooks import ProducerHooks
-from txmsg.client.late_async import AsyncLateTransaction
 from txmsg.client.options import check_listener_of, shards_of
 from txmsg.client.outbox.relay import Relay
 from txmsg.client.outbox.state import OutboxState
-from txmsg.client.schemas import register_schemas
-from txmsg.client.sender import Sender
-from txmsg.client.shards import Shards, find_shards
-from txmsg.client.traced import sending, telling
+from txmsg.client.sending.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
+from txmsg.client.sending.counts import ProducerCounts
+from txmsg.client.sending.half import Half, check_half, id_bytes_of
+from txmsg.client.sending.schemas import register_schemas
+from txmsg.client.sending.sender import Sender
+from txmsg.client.sending.shards import Shards, find_shards
+from txmsg.client.sending.traced import sending, telling
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.forks import renew_in_children
 from txmsg.message import (

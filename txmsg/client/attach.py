@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.asker import Asker
 from txmsg.client.channel import Brokers
-from txmsg.client.received import checked
+from txmsg.client.receiving.received import checked
 from txmsg.errors import PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.message import TransactionState

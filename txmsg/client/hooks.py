@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from txmsg.client.half import Half
+from txmsg.client.sending.half import Half
 from txmsg.message import ReceivedMessage, TransactionState
 
 Request = Literal["send", "half", "outcome"]

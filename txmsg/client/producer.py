@@ -15,14 +15,14 @@ from sqlalchemy.orm import Session
 from txmsg.checker.fence import Fence, FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_producer import AsyncProducer
-from txmsg.client.batch import EndEntry, FreshEntry, SendEntry, messages_of
-from txmsg.client.half import Half, check_half, id_bytes_of
+from txmsg.client.flows.late import LateTransaction
 from txmsg.client.hooks import ProducerHooks
-from txmsg.client.late import LateTransaction
 from txmsg.client.outbox.state import OutboxState
-from txmsg.client.sender import half_unavailable
-from txmsg.client.thread_lane import ThreadWaiter
-from txmsg.client.traced import sending, telling
+from txmsg.client.sending.batch import EndEntry, FreshEntry, SendEntry, messages_of
+from txmsg.client.sending.half import Half, check_half, id_bytes_of
+from txmsg.client.sending.sender import half_unavailable
+from txmsg.client.sending.thread_lane import ThreadWaiter
+from txmsg.client.sending.traced import sending, telling
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.forks import check_fork_was_told, renew_in_children
 from txmsg.message import (

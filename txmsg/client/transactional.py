@@ -17,13 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from txmsg.checker.fence import AsyncFenceStore, FenceCheckListener, FenceStore
-from txmsg.client import flow, flow_async
 from txmsg.client.async_producer import AsyncProducer
-from txmsg.client.body import Key, MessagePlan
+from txmsg.client.flows import flow, flow_async
+from txmsg.client.flows.body import Key, MessagePlan
+from txmsg.client.flows.outer import refuse_outer_transaction
 from txmsg.client.outbox import flow as outbox_flow
 from txmsg.client.outbox import flow_async as outbox_flow_async
 from txmsg.client.outbox.options import Outbox, WhenAway, outbox_of
-from txmsg.client.outer import refuse_outer_transaction
 from txmsg.client.producer import Producer
 from txmsg.connections.opening import package_of
 from txmsg.errors import MisuseError, shown

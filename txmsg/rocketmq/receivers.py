@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from txmsg.client.channel import RETRYABLE, Brokers
-from txmsg.client.received import delivered
+from txmsg.client.receiving.received import delivered
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage

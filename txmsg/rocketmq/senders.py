@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from txmsg.client.batch import EndEntry, SendEntry, recalled
 from txmsg.client.channel import Brokers
-from txmsg.client.sender import Sender
+from txmsg.client.sending.batch import EndEntry, SendEntry, recalled
+from txmsg.client.sending.sender import Sender
 from txmsg.message import Message, TransactionState, message_id
 
 _TOPICS_MAX = 10_000

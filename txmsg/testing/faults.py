@@ -13,9 +13,9 @@ from threading import Lock
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.consumer import Consumer
-from txmsg.client.half import Half
 from txmsg.client.hooks import ConsumerHooks, ProducerHooks, Request
 from txmsg.client.producer import Producer
+from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import ReceivedMessage, TransactionState, check_name
 

@@ -21,7 +21,8 @@ from tests.integration.fence.business import (
 )
 from txmsg.checker.fence import Fence
 from txmsg.cli.main import main
-from txmsg.client import Producer, held_by, undecided
+from txmsg.client import Producer, held_by
+from txmsg.client.flows import undecided
 from txmsg.errors import MisuseError
 from txmsg.message import Message, TransactionId, new_transaction_id
 from txmsg.tables import fence_table

@@ -16,7 +16,8 @@ from tests.errors_page import is_documented
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
 from tests.integration.transactional.users import Refused, User, users
 from txmsg.checker.fence import FenceCheckListener
-from txmsg.client import Producer, flow, transactional_message
+from txmsg.client import Producer, transactional_message
+from txmsg.client.flows import flow
 from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.tables import fence_table

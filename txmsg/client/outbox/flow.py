@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.engines import in_session
 from txmsg.client.connections.rows import write_outbox
-from txmsg.client.flow import LocalTransaction, go_on_in_session
-from txmsg.client.half import Half
-from txmsg.client.halves import KeptHalves
+from txmsg.client.flows.flow import LocalTransaction, go_on_in_session
+from txmsg.client.flows.halves import KeptHalves
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.options import Outbox, ordering_key_of
 from txmsg.client.outbox.packed import packed
+from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable
 from txmsg.logs import EventLog
 from txmsg.message import Message, new_transaction_id

@@ -14,12 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from txmsg.checker.fence.engines import in_session_async
 from txmsg.client.connections.rows_async import write_outbox
-from txmsg.client.flow_async import AsyncLocalTransaction, go_on_in_session
-from txmsg.client.half import Half
-from txmsg.client.halves_async import AsyncKeptHalves
+from txmsg.client.flows.flow_async import AsyncLocalTransaction, go_on_in_session
+from txmsg.client.flows.halves_async import AsyncKeptHalves
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.options import Outbox, ordering_key_of
 from txmsg.client.outbox.packed import packed
+from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable
 from txmsg.logs import EventLog
 from txmsg.message import Message, new_transaction_id

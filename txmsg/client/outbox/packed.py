@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from txmsg.client.batch import SendEntry, columns_of
+from txmsg.client.sending.batch import SendEntry, columns_of
 from txmsg.errors import ProtocolError
 from txmsg.message import Message, TransactionId, datetime_of_us
 from txmsg.wire.headers import unpack_headers

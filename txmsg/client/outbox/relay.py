@@ -15,10 +15,10 @@ from uuid import uuid4
 from sqlalchemy.exc import SQLAlchemyError
 
 from txmsg.checker.fence import AsyncFence
-from txmsg.client.half import Half
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.packed import unpacked
 from txmsg.client.outbox.state import OutboxState
+from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionState

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 from django.db import DEFAULT_DB_ALIAS, Error, transaction
 
 from txmsg.checker.fence import Fence
-from txmsg.client.body import Key, MessagePlan
-from txmsg.client.flow import settle_by_fence, tell
-from txmsg.client.half import Half
+from txmsg.client.flows.body import Key, MessagePlan
+from txmsg.client.flows.flow import settle_by_fence, tell
 from txmsg.client.outbox.flow import half_unless_away
 from txmsg.client.outbox.options import Outbox, WhenAway, ordering_key_of, outbox_of
 from txmsg.client.outbox.packed import packed
 from txmsg.client.producer import Producer
-from txmsg.client.traced import local_transaction
+from txmsg.client.sending.half import Half
+from txmsg.client.sending.traced import local_transaction
 from txmsg.client.transactional import check_function, signature_of_calls
 from txmsg.contrib.django import rows
 from txmsg.contrib.django.producers import producer as producer_of

@@ -22,7 +22,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
 from txmsg import Producer, TransactionState
-from txmsg.client.half import Half
+from txmsg.client.sending.half import Half
 
 TELLING_S_MAX = 0.004
 """While telling: SIGKILL comes at a random moment of this many seconds, which is about what the call takes."""

@@ -8,9 +8,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS
 from sqlalchemy import Engine
 
-from txmsg.client.inbox import purge_inbox
+from txmsg.client.flows.undecided import held_by
 from txmsg.client.options import shards_of
-from txmsg.client.undecided import held_by
+from txmsg.client.receiving.inbox import purge_inbox
 from txmsg.contrib.django.configuration import configuration
 from txmsg.contrib.django.producers import producer
 from txmsg.errors import TxmsgError

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from txmsg.client import hooks
-from txmsg.client.batch import EndEntry, Entry, SendEntry, columns_of, end_request, settle
 from txmsg.client.channel import RETRYABLE, Brokers, retrying
-from txmsg.client.coalescer import Coalescer
-from txmsg.client.counts import ProducerCounts, RequestCounts
 from txmsg.client.hooks import ProducerHooks
-from txmsg.client.thread_lane import Failed, ThreadLane, ThreadWaiter
+from txmsg.client.sending.batch import EndEntry, Entry, SendEntry, columns_of, end_request, settle
+from txmsg.client.sending.coalescer import Coalescer
+from txmsg.client.sending.counts import ProducerCounts, RequestCounts
+from txmsg.client.sending.thread_lane import Failed, ThreadLane, ThreadWaiter
 from txmsg.errors import (
     BrokerUnavailable,
     DuplicateId,

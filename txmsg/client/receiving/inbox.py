@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import Session
 
-from txmsg.client.guard import SessionGuard
+from txmsg.client.flows.guard import SessionGuard
 from txmsg.connections.engines import AsyncConnect, AsyncConnectedBy, Connect, connected_by, is_function
 from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.errors import MisuseError, StorageError, shown

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from txmsg.checker.fence.engines import in_session_async, sync_session_of
 from txmsg.client.connections.rows_async import record as record_on_connection
 from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
-from txmsg.client.guard import SessionGuard
-from txmsg.client.inbox import HandledBefore, InboxHandler, record
+from txmsg.client.flows.guard import SessionGuard
+from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
 from txmsg.connections.opening import AsyncDriver
 from txmsg.message import ReceivedMessage
 

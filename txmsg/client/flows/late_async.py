@@ -1,8 +1,6 @@
-# Generated from late_async.py by `make generate`: change that one.
-
 """The late flow: messages that depend on what a transaction computed leave just before it commits.
 
-`with producer.transaction(session) as tx` owns the end of the session's transaction: its exit flushes, writes the
+`async with producer.transaction(session) as tx` owns the end of the session's transaction: its exit flushes, writes the
 fence row, sends all half messages in one request, commits, and tells the broker. An exception inside rolls the session
 back; nothing has been sent by then. Without messages it merely commits.
 """
@@ -14,15 +12,15 @@ from types import TracebackType
 from typing import Self
 
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from txmsg.checker.fence.engines import in_session, sync_session_of
-from txmsg.checker.fence.store import FenceStore
-from txmsg.client.flow import tell
-from txmsg.client.guard import SessionGuard, check_session
-from txmsg.client.halves import Halves
-from txmsg.client.sent import Sent
-from txmsg.client.traced import NOT_TRACED, transaction
+from txmsg.checker.fence.engines import in_session_async, sync_session_of
+from txmsg.checker.fence.store import AsyncFenceStore
+from txmsg.client.flows.flow_async import tell
+from txmsg.client.flows.guard import SessionGuard, check_session
+from txmsg.client.flows.halves_async import AsyncHalves
+from txmsg.client.flows.sent import Sent
+from txmsg.client.sending.traced import NOT_TRACED, transaction
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.logs import EventLog
 from txmsg.message import (
@@ -39,17 +37,17 @@ _log = EventLog(__name__)
 _OWNER = "producer.transaction(session)"
 
 
-class LateTransaction:
-    """What `Producer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
+class AsyncLateTransaction:
+    """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
 
-    def __init__(self, producer: Halves, session: Session) -> None:
-        check_session("producer.transaction", session, Session)
+    def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
+        check_session("producer.transaction", session, AsyncSession)
         if producer.check_listener is None:
             raise MisuseError(
                 "producer.transaction needs a producer with a check_listener, which resolves a transaction whose "
                 "outcome was lost: give it FenceCheckListener(engine)"
             )
-        if isinstance(producer.check_listener, FenceStore):
+        if isinstance(producer.check_listener, AsyncFenceStore):
             raise MisuseError(
                 "producer.transaction works on a session, and the producer's fence is a store of its own: use "
                 "@transactional_message(..., session=store)"
@@ -79,7 +77,7 @@ class LateTransaction:
         self._sent.add(message, self._sync_session.get_nested_transaction())
         return message_id(self.transaction_id, len(self._sent) - 1)
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         if self._used:
             raise MisuseError(f"{_OWNER} is entered a second time: create a new one with producer.transaction()")
         if self._sync_session.in_nested_transaction():
@@ -93,33 +91,33 @@ class LateTransaction:
         self._open = self._used = True
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._end(value)
+            await self._end(value)
         except BaseException as exc:
             self._span.__exit__(type(exc), exc, exc.__traceback__)
             raise
         self._span.__exit__(kind, value, trace)
 
-    def _end(self, value: BaseException | None) -> None:
+    async def _end(self, value: BaseException | None) -> None:
         try:
             try:
                 if value is None:
-                    self._commit()
+                    await self._commit()
             finally:
                 self._open = False
                 self._guard.__exit__(None, None, None)
         except BaseException:
-            self._roll_back()
+            await self._roll_back()
             raise
         if value is not None:
-            self._roll_back()
+            await self._roll_back()
 
-    def _roll_back(self) -> None:
+    async def _roll_back(self) -> None:
         try:
-            self._session.rollback()
+            await self._session.rollback()
         except SQLAlchemyError:  # the connection is gone: the caller is to see the first error, not this one
             _log.warning(
                 "transaction.rollback_failed",
@@ -128,20 +126,20 @@ class LateTransaction:
                 exc_info=True,
             )
 
-    def _commit(self) -> None:
+    async def _commit(self) -> None:
         self._open = False
-        in_session(self._session, lambda _: self._guard.end_work())
+        await in_session_async(self._session, lambda _: self._guard.end_work())
         if not self._sent:
-            self._session.commit()
+            await self._session.commit()
             return
         if self._producer.fence is not None:
-            self._producer.fence.write(self._session, self.transaction_id)
+            await self._producer.fence.write(self._session, self.transaction_id)
             self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
-        half = self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
+        half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         try:
-            self._session.commit()
+            await self._session.commit()
             self._guard.check_committed()
         except BaseException as exc:
-            tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+            await tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
             raise
-        tell(self._producer, half, TransactionState.COMMIT)
+        await tell(self._producer, half, TransactionState.COMMIT)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txmsg.client.channel import Brokers
-from txmsg.client.link import Bounds, Link
+from txmsg.client.receiving.link import Bounds, Link
 from txmsg.logs import EventLog
 
 _log = EventLog(__name__)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from txmsg.client.batch import Entry
+from txmsg.client.sending.batch import Entry
 from txmsg.errors import BrokerUnavailable
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX
 

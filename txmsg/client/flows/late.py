@@ -1,6 +1,8 @@
+# Generated from late_async.py by `make generate`: change that one.
+
 """The late flow: messages that depend on what a transaction computed leave just before it commits.
 
-`async with producer.transaction(session) as tx` owns the end of the session's transaction: its exit flushes, writes the
+`with producer.transaction(session) as tx` owns the end of the session's transaction: its exit flushes, writes the
 fence row, sends all half messages in one request, commits, and tells the broker. An exception inside rolls the session
 back; nothing has been sent by then. Without messages it merely commits.
 """
@@ -12,15 +14,15 @@ from types import TracebackType
 from typing import Self
 
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
-from txmsg.checker.fence.engines import in_session_async, sync_session_of
-from txmsg.checker.fence.store import AsyncFenceStore
-from txmsg.client.flow_async import tell
-from txmsg.client.guard import SessionGuard, check_session
-from txmsg.client.halves_async import AsyncHalves
-from txmsg.client.sent import Sent
-from txmsg.client.traced import NOT_TRACED, transaction
+from txmsg.checker.fence.engines import in_session, sync_session_of
+from txmsg.checker.fence.store import FenceStore
+from txmsg.client.flows.flow import tell
+from txmsg.client.flows.guard import SessionGuard, check_session
+from txmsg.client.flows.halves import Halves
+from txmsg.client.flows.sent import Sent
+from txmsg.client.sending.traced import NOT_TRACED, transaction
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.logs import EventLog
 from txmsg.message import (
@@ -37,17 +39,17 @@ _log = EventLog(__name__)
 _OWNER = "producer.transaction(session)"
 
 
-class AsyncLateTransaction:
-    """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
+class LateTransaction:
+    """What `Producer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
 
-    def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
-        check_session("producer.transaction", session, AsyncSession)
+    def __init__(self, producer: Halves, session: Session) -> None:
+        check_session("producer.transaction", session, Session)
         if producer.check_listener is None:
             raise MisuseError(
                 "producer.transaction needs a producer with a check_listener, which resolves a transaction whose "
                 "outcome was lost: give it FenceCheckListener(engine)"
             )
-        if isinstance(producer.check_listener, AsyncFenceStore):
+        if isinstance(producer.check_listener, FenceStore):
             raise MisuseError(
                 "producer.transaction works on a session, and the producer's fence is a store of its own: use "
                 "@transactional_message(..., session=store)"
@@ -77,7 +79,7 @@ class AsyncLateTransaction:
         self._sent.add(message, self._sync_session.get_nested_transaction())
         return message_id(self.transaction_id, len(self._sent) - 1)
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         if self._used:
             raise MisuseError(f"{_OWNER} is entered a second time: create a new one with producer.transaction()")
         if self._sync_session.in_nested_transaction():
@@ -91,33 +93,33 @@ class AsyncLateTransaction:
         self._open = self._used = True
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._end(value)
+            self._end(value)
         except BaseException as exc:
             self._span.__exit__(type(exc), exc, exc.__traceback__)
             raise
         self._span.__exit__(kind, value, trace)
 
-    async def _end(self, value: BaseException | None) -> None:
+    def _end(self, value: BaseException | None) -> None:
         try:
             try:
                 if value is None:
-                    await self._commit()
+                    self._commit()
             finally:
                 self._open = False
                 self._guard.__exit__(None, None, None)
         except BaseException:
-            await self._roll_back()
+            self._roll_back()
             raise
         if value is not None:
-            await self._roll_back()
+            self._roll_back()
 
-    async def _roll_back(self) -> None:
+    def _roll_back(self) -> None:
         try:
-            await self._session.rollback()
+            self._session.rollback()
         except SQLAlchemyError:  # the connection is gone: the caller is to see the first error, not this one
             _log.warning(
                 "transaction.rollback_failed",
@@ -126,20 +128,20 @@ class AsyncLateTransaction:
                 exc_info=True,
             )
 
-    async def _commit(self) -> None:
+    def _commit(self) -> None:
         self._open = False
-        await in_session_async(self._session, lambda _: self._guard.end_work())
+        in_session(self._session, lambda _: self._guard.end_work())
         if not self._sent:
-            await self._session.commit()
+            self._session.commit()
             return
         if self._producer.fence is not None:
-            await self._producer.fence.write(self._session, self.transaction_id)
+            self._producer.fence.write(self._session, self.transaction_id)
             self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
-        half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
+        half = self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         try:
-            await self._session.commit()
+            self._session.commit()
             self._guard.check_committed()
         except BaseException as exc:
-            await tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+            tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
             raise
-        await tell(self._producer, half, TransactionState.COMMIT)
+        tell(self._producer, half, TransactionState.COMMIT)

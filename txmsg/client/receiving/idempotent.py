@@ -10,8 +10,8 @@ from typing import Any, TypeVar, overload
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from txmsg.client.inbox_handler import IdempotentHandler
-from txmsg.client.inbox_handler_async import AsyncIdempotentHandler
+from txmsg.client.receiving.inbox_handler import IdempotentHandler
+from txmsg.client.receiving.inbox_handler_async import AsyncIdempotentHandler
 from txmsg.connections.opening import package_of
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage

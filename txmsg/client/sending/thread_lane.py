@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from txmsg.client.batch import Entry
 from txmsg.client.channel import Broker
-from txmsg.client.coalescer import Coalescer
-from txmsg.client.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
+from txmsg.client.sending.batch import Entry
+from txmsg.client.sending.coalescer import Coalescer
+from txmsg.client.sending.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
 from txmsg.errors import MisuseError, OutcomeUnknown, TxmsgError
 
 E = TypeVar("E", bound=Entry)

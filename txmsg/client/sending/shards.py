@@ -18,11 +18,11 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from txmsg.client.batch import EndEntry, FreshEntry, SendEntry
 from txmsg.client.channel import RETRYABLE, Brokers
-from txmsg.client.sender import Lane, Sender
-from txmsg.client.thread_lane import ThreadWaiter, wait_for
-from txmsg.client.waiting import PENDING_ITEMS_MAX
+from txmsg.client.sending.batch import EndEntry, FreshEntry, SendEntry
+from txmsg.client.sending.sender import Lane, Sender
+from txmsg.client.sending.thread_lane import ThreadWaiter, wait_for
+from txmsg.client.sending.waiting import PENDING_ITEMS_MAX
 from txmsg.errors import BrokerUnavailable, InvalidMessage, Overloaded, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import new_transaction_id_bytes

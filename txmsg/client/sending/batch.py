@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from txmsg.client.outcome_log import is_contradiction, log_untold
+from txmsg.client.sending.outcome_log import is_contradiction, log_untold
 from txmsg.columns import Columns, put
 from txmsg.errors import (
     BrokerUnavailable,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from txmsg.client.half import Half
+from txmsg.client.sending.half import Half
 from txmsg.message import Message, TransactionState
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txmsg.client.held import Hand
-from txmsg.client.link import Link
+from txmsg.client.receiving.held import Hand
+from txmsg.client.receiving.link import Link
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run

@@ -1,5 +1,3 @@
-# Generated from flow_async.py by `make generate`: change that one.
-
 """The classic flow around one call: half message, local transaction, outcome.
 
 COMMIT is told only when the flow's own row is certainly in what committed: `SessionGuard` proves it. ROLLBACK is told
@@ -9,23 +7,23 @@ itself, the answer is UNKNOWN and the check-back decides. Exceptions go to the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from txmsg.checker.fence import Fence
-from txmsg.checker.fence.engines import in_session, sync_session_of
-from txmsg.checker.fence.store import FenceStore
-from txmsg.client.connections.rows import write_fence
-from txmsg.client.connections.transaction import ConnectionTransaction
-from txmsg.client.guard import SessionGuard, keep_loaded
-from txmsg.client.half import Half
-from txmsg.client.halves import Halves
-from txmsg.client.outcome_log import OUTCOME_WAIT_S, log_untold
-from txmsg.client.traced import local_transaction
-from txmsg.connections.opening import Driver
+from txmsg.checker.fence import AsyncFence
+from txmsg.checker.fence.engines import in_session_async, sync_session_of
+from txmsg.checker.fence.store import AsyncFenceStore
+from txmsg.client.connections.rows_async import write_fence
+from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
+from txmsg.client.flows.guard import SessionGuard, keep_loaded
+from txmsg.client.flows.halves_async import AsyncHalves
+from txmsg.client.sending.half import Half
+from txmsg.client.sending.outcome_log import OUTCOME_WAIT_S, log_untold
+from txmsg.client.sending.traced import local_transaction
+from txmsg.connections.opening import AsyncDriver
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionId, TransactionState
@@ -35,103 +33,105 @@ _log = EventLog(__name__)
 R = TypeVar("R")
 
 
-def run(producer: Halves, messages: Sequence[Message], work: Callable[[], R]) -> R:
+async def run(producer: AsyncHalves, messages: Sequence[Message], work: Callable[[], Awaitable[R]]) -> R:
     """Half messages, then `work`, which owns its transaction, then the outcome."""
-    half = producer.half(messages)
+    half = await producer.half(messages)
     try:
         with local_transaction(half):
-            result = work()
+            result = await work()
     except BaseException as exc:
-        tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+        await tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
         raise
-    tell(producer, half, TransactionState.COMMIT)
+    await tell(producer, half, TransactionState.COMMIT)
     return result
 
 
-def run_in_session(
-    producer: Halves,
+async def run_in_session(
+    producer: AsyncHalves,
     messages: Sequence[Message],
-    factory: Callable[[], Any] | FenceStore[Any],
-    work: Callable[[Any], R],
+    factory: Callable[[], Any] | AsyncFenceStore[Any],
+    work: Callable[[Any], Awaitable[R]],
     *,
     owner: str,
 ) -> R:
     """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome."""
-    return go_on_in_session(producer, producer.half(messages), factory, work, owner=owner)
+    return await go_on_in_session(producer, await producer.half(messages), factory, work, owner=owner)
 
 
-def go_on_in_session(
-    producer: Halves,
+async def go_on_in_session(
+    producer: AsyncHalves,
     half: Half,
-    factory: Callable[[], Any] | FenceStore[Any],
-    work: Callable[[Any], R],
+    factory: Callable[[], Any] | AsyncFenceStore[Any],
+    work: Callable[[Any], Awaitable[R]],
     *,
     owner: str,
 ) -> R:
     """What comes after the half messages."""
-    local = LocalTransaction(producer.fence, half.transaction_id, owner)
+    local = AsyncLocalTransaction(producer.fence, half.transaction_id, owner)
     try:
         with local_transaction(half):
-            result = local.run(factory, work)
+            result = await local.run(factory, work)
     except BaseException as exc:
         state = TransactionState.UNKNOWN
         fence_check = _fence_check(producer, factory)
         if fence_check is not None and _was_not_sent(local.guard, exc):
-            state = settle_by_fence(fence_check, half)
-        tell(producer, half, state, wait=isinstance(exc, Exception))
+            state = await settle_by_fence(fence_check, half)
+        await tell(producer, half, state, wait=isinstance(exc, Exception))
         raise
-    tell(producer, half, TransactionState.COMMIT)
+    await tell(producer, half, TransactionState.COMMIT)
     return result
 
 
-class LocalTransaction:
+class AsyncLocalTransaction:
     """`work` in a session or on a connection of its own behind the fence row of its id, and the commit.
 
     guard: what has watched it, as soon as there is a session.
     """
 
-    def __init__(self, fence: Fence | None, transaction_id: TransactionId, owner: str) -> None:
+    def __init__(self, fence: AsyncFence | None, transaction_id: TransactionId, owner: str) -> None:
         self.guard: SessionGuard | None = None
         self._fence = fence
         self._transaction_id = transaction_id
         self._owner = owner
 
-    def run(self, factory: Callable[[], Any] | FenceStore[Any], work: Callable[[Any], R]) -> R:
+    async def run(self, factory: Callable[[], Any] | AsyncFenceStore[Any], work: Callable[[Any], Awaitable[R]]) -> R:
         """What `work` returns, if it is committed."""
-        if isinstance(factory, FenceStore):
-            return self._run_in(factory.transaction(self._transaction_id), work)
+        if isinstance(factory, AsyncFenceStore):
+            return await self._run_in(factory.transaction(self._transaction_id), work)
         opened = factory()
-        if not isinstance(opened, Session):
+        if not isinstance(opened, AsyncSession):
             row = None if self._fence is None else self._write_fence
-            return self._run_in(ConnectionTransaction(opened, row, owner=self._owner), work)
-        with opened as session:
+            return await self._run_in(AsyncConnectionTransaction(opened, row, owner=self._owner), work)
+        async with opened as session:
             keep_loaded(sync_session_of(session), self._owner)
             self.guard = watch = SessionGuard(sync_session_of(session), owner=self._owner)
             with watch:
                 if self._fence is not None:
-                    self._fence.write(session, self._transaction_id)
+                    await self._fence.write(session, self._transaction_id)
                     watch.own_row = self._fence.own_row(self._transaction_id)
-                result = work(session)
-                in_session(session, lambda _: watch.end_work())
-                session.commit()
+                result = await work(session)
+                await in_session_async(session, lambda _: watch.end_work())
+                await session.commit()
                 watch.check_committed()
         return result
 
-    def _run_in(self, transaction: AbstractContextManager[Any], work: Callable[[Any], R]) -> R:
-        with transaction as opened:
-            return work(opened)
+    async def _run_in(self, transaction: AbstractAsyncContextManager[Any], work: Callable[[Any], Awaitable[R]]) -> R:
+        async with transaction as opened:
+            return await work(opened)
         raise MisuseError(
             f"the transaction of {self._owner} hid an exception that was raised inside it, and may have committed or "
             "not: the context manager must let exceptions out"
         )
 
-    def _write_fence(self, driver: Driver, connection: Any) -> None:
+    async def _write_fence(self, driver: AsyncDriver, connection: Any) -> None:
         assert self._fence is not None, "where there is none, no row is written"
-        write_fence(driver, connection, self._transaction_id, self._fence.fence_id())
+        await write_fence(driver, connection, self._transaction_id, await self._fence.fence_id())
 
 
-def _fence_check(producer: Halves, factory: object) -> Callable[[TransactionId], TransactionState] | None:
-    if isinstance(factory, FenceStore):
+def _fence_check(
+    producer: AsyncHalves, factory: object
+) -> Callable[[TransactionId], Awaitable[TransactionState]] | None:
+    if isinstance(factory, AsyncFenceStore):
         return factory.outcome
     return None if producer.fence is None else producer.fence.check
 
@@ -141,11 +141,13 @@ def _was_not_sent(guard: SessionGuard | None, exc: BaseException) -> bool:
     return isinstance(exc, Exception) and (guard is None or not guard.commit_sent)
 
 
-def settle_by_fence(fence_check: Callable[[TransactionId], TransactionState], half: Half) -> TransactionState:
+async def settle_by_fence(
+    fence_check: Callable[[TransactionId], Awaitable[TransactionState]], half: Half
+) -> TransactionState:
     # A commit on the DB-API connection itself, or inside a stored procedure of MySQL, is seen by no event. So a
     # function that raised is checked like any other: the fence says what its transaction became, and shuts the door.
     try:
-        return fence_check(half.transaction_id)
+        return await fence_check(half.transaction_id)
     except Exception as exc:  # noqa: BLE001 - the caller is to see its own error
         _log.warning(
             "transaction.fence_unreadable",
@@ -156,14 +158,14 @@ def settle_by_fence(fence_check: Callable[[TransactionId], TransactionState], ha
         return TransactionState.UNKNOWN
 
 
-def tell(producer: Halves, half: Half, state: TransactionState, *, wait: bool = True) -> None:
+async def tell(producer: AsyncHalves, half: Half, state: TransactionState, *, wait: bool = True) -> None:
     """Tells the broker the outcome as well as it goes: what happened has happened, so a failure is logged, not raised.
 
     wait: False while the caller is being torn down, when nothing may be waited for.
     """
     try:
         if wait:
-            producer.end(half, state, timeout_s=OUTCOME_WAIT_S)
+            await producer.end(half, state, timeout_s=OUTCOME_WAIT_S)
         else:
             producer.end_soon(half, state)
     except TxmsgError as exc:

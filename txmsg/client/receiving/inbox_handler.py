@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from txmsg.checker.fence.engines import in_session, sync_session_of
 from txmsg.client.connections.rows import record as record_on_connection
 from txmsg.client.connections.transaction import ConnectionTransaction
-from txmsg.client.guard import SessionGuard
-from txmsg.client.inbox import HandledBefore, InboxHandler, record
+from txmsg.client.flows.guard import SessionGuard
+from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
 from txmsg.connections.opening import Driver
 from txmsg.message import ReceivedMessage
 

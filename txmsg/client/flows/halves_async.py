@@ -1,5 +1,3 @@
-# Generated from halves_async.py by `make generate`: change that one.
-
 """What the flows need of a producer."""
 
 from __future__ import annotations
@@ -7,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from txmsg.checker.fence import Fence
+from txmsg.checker.fence import AsyncFence
 from txmsg.checker.listener import CheckMessageListener
-from txmsg.client.half import Half
+from txmsg.client.sending.half import Half
 from txmsg.message import Message, TransactionId, TransactionState
 
 if TYPE_CHECKING:
@@ -17,17 +15,17 @@ if TYPE_CHECKING:
     from txmsg.tracing import Tracing
 
 
-class Halves(Protocol):
-    """Stores half messages and tells outcomes. The contracts are those of `Producer`."""
+class AsyncHalves(Protocol):
+    """Stores half messages and tells outcomes. The contracts are those of `AsyncProducer`."""
 
     @property
     def check_listener(self) -> CheckMessageListener | None: ...
     @property
-    def fence(self) -> Fence | None: ...
+    def fence(self) -> AsyncFence | None: ...
     @property
     def tracing(self) -> Tracing | None: ...
-    def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
-    def _half(
+    async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
+    async def _half(
         self,
         messages: Sequence[Message],
         transaction_id: TransactionId | None,
@@ -35,11 +33,11 @@ class Halves(Protocol):
         carry_context: bool,
         wait_s: float | None = None,
     ) -> Half: ...
-    def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
+    async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
     def end_soon(self, half: Half, state: TransactionState) -> None: ...
 
 
-class KeptHalves(Halves, Protocol):
+class AsyncKeptHalves(AsyncHalves, Protocol):
     """The same of a producer that has an outbox."""
 
     @property

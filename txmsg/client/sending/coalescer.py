@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
-from txmsg.client.batch import Entry
-from txmsg.client.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
+from txmsg.client.sending.batch import Entry
+from txmsg.client.sending.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
 from txmsg.logs import EventLog
 

@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from txmsg.client.channel import RETRYABLE, Brokers
-from txmsg.client.counts import ConsumerCounts
-from txmsg.client.held import Hand, Held, hand_of
-from txmsg.client.received import delivered
+from txmsg.client.receiving.held import Hand, Held, hand_of
+from txmsg.client.receiving.received import delivered
+from txmsg.client.sending.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
 from txmsg.errors import PermissionDenied, ProtocolError, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog

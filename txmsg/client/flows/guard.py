@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from txmsg.checker.fence.driver import DriverState, codes_of, driver_state, in_autocommit, rolls_back_all
-from txmsg.client.sql_text import Kind, first_word, steps
+from txmsg.client.flows.sql_text import Kind, first_word, steps
 from txmsg.errors import MisuseError, OutcomeUnknown, shown
 
 _BEGUN_BY_DRIVER: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "PRAGMA", "EXPLAIN", "VALUES"})

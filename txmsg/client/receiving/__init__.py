@@ -1,0 +1,8 @@
+"""How messages get from brokers to handlers, and what became of them back.
+
+links, link  polling and settling, at all brokers; at one
+held, epochs   which received messages are still reserved for us
+delivery     one message on its way through a handler
+received     the value that a handler gets
+idempotent, inbox, inbox_handler_async   effects that happen once
+"""

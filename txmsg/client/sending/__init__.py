@@ -1,0 +1,8 @@
+"""How messages and outcomes get to brokers: entries of many callers become one request, sent until each has its answer.
+
+sender       sends requests until each entry has its answer
+batch, waiting, coalescer, thread_lane   entries, and how many callers' become one request
+shards       chooses among several Notify databases
+half         the value that a producer gives for a half message
+counts, outcome_log, traced, schemas   what a producer counts, logs, traces and registers
+"""
