@@ -245,14 +245,12 @@ def no_process_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def signals_are_as_before() -> Iterator[None]:
-    """A handler that stays would take a later test's signal: a command that serves sets some, so it needs a process."""
+def signals_are_given_back() -> Iterator[None]:
+    """A command that serves sets handlers. Run within a test's process, it would take the signals of later tests."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
-    left = {number: signal.getsignal(number) for number in before}
     for number, handler in before.items():
         signal.signal(number, handler)
-    assert left == before
 
 
 def _is_helper(process: psutil.Process) -> bool:

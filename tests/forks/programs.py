@@ -14,9 +14,7 @@ import textwrap
 from pathlib import Path
 
 RUN_S_MAX = 240.0
-_STILL_TOLD = re.compile(
-    r"^transaction \S+: the broker could not be told \w+ \(OutcomeUnknown: no answer within .*\n", re.M
-)
+_STILL_TOLD = re.compile(r"^transaction \S+: \w+ could not be reported \(OutcomeUnknown: no answer within .*\n", re.M)
 """A warning of a busy machine, and no more than that: the outcome is told soon."""
 _ROOT = Path(__file__).resolve().parents[2]
 

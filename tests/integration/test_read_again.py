@@ -50,7 +50,7 @@ def test_a_broker_reads_its_file_again_but_what_is_set_at_run_time_wins(start_br
     assert used["broker.retention_s"]["value"] == "2d"
     assert json_of("topic", "create", "five", "--broker", broker.address)["queues"] == 5
 
-    said_after(broker, file, "[broker]\ntopic_queues = 0\n", "cannot be taken, those from before hold", "line 2")
+    said_after(broker, file, "[broker]\ntopic_queues = 0\n", "cannot be applied, the former ones stay", "line 2")
     used = json_of("config", "show", "broker", "--broker", broker.address)["used"]
     assert used["broker.topic_queues"]["value"] == "5"
 
