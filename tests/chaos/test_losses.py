@@ -40,6 +40,13 @@ def _with_lost(durability: str, *, begun: float = 9, stored: float | None = 10) 
     return record
 
 
+def _with_lost_half(**values: Any) -> Record:
+    """The same of a half message, in a topic that is `sync`."""
+    record = _with_lost("sync", stored=None)
+    record.sendings[LOST] = replace(record.sendings[LOST], way=record.sendings[CLASSIC].way, half_at=10, **values)
+    return record
+
+
 def _loss(*, is_restored: bool = False, **values: Any) -> Loss:
     return Loss("", DIED, is_restored, gone=frozenset({BODY}), changed=frozenset({LOST}), **values)
 
@@ -124,14 +131,7 @@ def test_a_commit_that_was_lost_may_turn_while_its_half_is_there(
     is_lost: bool, turns: bool, invariants: set[str]
 ) -> None:
     """The server in the place of the dead one has the half, so what is told next is its outcome."""
-    record = _with_lost("sync")
-    record.sendings[LOST] = replace(
-        record.sendings[LOST],
-        way=record.sendings[CLASSIC].way,
-        stored_at=None,
-        half_at=10,
-        told=[Told("commit", 11, 12, "ok"), *([Told("rollback", 19, 21, "ok")] if turns else [])],
-    )
+    record = _with_lost_half(told=[Told("commit", 11, 12, "ok"), *([Told("rollback", 19, 21, "ok")] if turns else [])])
     record.committed.add(LOST)
     record.losses = [Loss("", DIED, False, changed=frozenset({LOST}))] if is_lost else []
     assert _named(record) == invariants
@@ -140,15 +140,7 @@ def test_a_commit_that_was_lost_may_turn_while_its_half_is_there(
 def test_a_rollback_that_was_lost_with_its_half_is_forgotten() -> None:
     """The dead server had rolled it back without an answer; the one in its place knows nothing of it."""
     for losses, invariants in (([Loss("", DIED, False, undone=frozenset({"id 9"}))], set()), ([], {"I6"})):
-        record = _with_lost("sync")
-        record.sendings[LOST] = replace(
-            record.sendings[LOST],
-            way=record.sendings[CLASSIC].way,
-            stored_at=None,
-            half_at=10,
-            transaction_id="id 9",
-            told=[Told("rollback", 19, 21, "outcome_expired")],
-        )
+        record = _with_lost_half(told=[Told("rollback", 19, 21, "outcome_expired")], transaction_id="id 9")
         record.losses = losses
         assert _named(record) == invariants
 

@@ -23,7 +23,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from tests.rocketmq.http2 import PREFACE, REQUEST_SIZE_BYTES_MAX, WAIT_S, Peer, bodies, data, message, served
+from tests.rocketmq.http2 import PREFACE, REQUEST_SIZE_BYTES_MAX, WAIT_S, Peer, Served, bodies, data, message, served
 from tests.waiting import until_async
 from txmsg.rocketmq.grpc import connection as module
 from txmsg.rocketmq.grpc import http2
@@ -348,16 +348,22 @@ async def _have_waited(peer: Peer, *frames: Frame) -> None:
         await peer.first(PingFrame)
 
 
+async def _without_room(place: Served) -> Peer:
+    """Its call 1 has poured until the window of the connection was used up; its call 3, of a message, waits, too."""
+    peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 2**31 - 1))
+    peer.send(peer.headers(1, "/t/Pour"))
+    poured = 0
+    while poured < 65_535:
+        poured += len((await peer.first(DataFrame)).data)
+    peer.send(peer.call(3, b"hi"))
+    await until_async(lambda: [len(connection._waiting) for connection in place.port._connections] == [2])
+    return peer
+
+
 async def test_a_call_that_pours_leaves_room_for_others_of_its_connection() -> None:
     """Such as the answer to an acknowledgement, while large messages go to a slow client."""
     async with served() as place:
-        peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 2**31 - 1))
-        peer.send(peer.headers(1, "/t/Pour"))
-        poured = 0
-        while poured < 65_535:
-            poured += len((await peer.first(DataFrame)).data)
-        peer.send(peer.call(3, b"hi"))
-        await until_async(lambda: [len(connection._waiting) for connection in place.port._connections] == [2])
+        peer = await _without_room(place)
         peer.send(WindowUpdateFrame(0, window_increment=100))
         assert (await peer.first(DataFrame)).stream_id == 1
         peer.send(WindowUpdateFrame(0, window_increment=100))
@@ -368,13 +374,7 @@ async def test_a_call_that_pours_leaves_room_for_others_of_its_connection() -> N
 
 async def test_a_call_that_is_given_room_and_ends_leaves_it_to_the_next() -> None:
     async with served() as place:
-        peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 2**31 - 1))
-        peer.send(peer.headers(1, "/t/Pour"))
-        poured = 0
-        while poured < 65_535:
-            poured += len((await peer.first(DataFrame)).data)
-        peer.send(peer.call(3, b"hi"))
-        await until_async(lambda: [len(connection._waiting) for connection in place.port._connections] == [2])
+        peer = await _without_room(place)
         peer.send(WindowUpdateFrame(0, window_increment=100), RstStreamFrame(1, error_code=ErrorCodes.CANCEL))
         assert await peer.status(3) == "0"
 
