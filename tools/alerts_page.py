@@ -9,12 +9,12 @@ from txmsg.metrics.rules import ALERTS, Alert
 
 _HEAD = """# Alerts
 
-Brokers raise alerts themselves, for those without Prometheus. Generated from `txmsg/metrics/rules.py` by `make
+Brokers can raise alerts themselves, without Prometheus. Generated from `txmsg/metrics/rules.py` by `make
 generate`; [the same rules for Prometheus](metrics.md#alerts) are in `deploy/prometheus/txmsg-rules.yml`.
 
-Without further settings, alerts are written to the log of the broker that sees them. `txmsg broker --alerts FILE`
-tells receivers, too. Use the same file for all brokers of a database: any of them sees an alert, and any of them
-tells of it.
+By default alerts are written to the log of the broker that evaluates them. With `txmsg broker --alerts FILE`
+receivers are notified, too. Use the same file for all brokers of a database, because any of them may evaluate an
+alert and send its notifications.
 
     [receivers.oncall]
     webhook = {env = "ONCALL_URL"}
@@ -41,30 +41,30 @@ tells of it.
 
 - A secret (`webhook`, `password`, `database`) is a text, `{file = "PATH"}` or `{env = "NAME"}`. None is shown or
   logged.
-- `severity = "critical"`: the receiver is told of critical alerts only.
+- `severity = "critical"`: the receiver is notified of critical alerts only.
 - A webhook gets the JSON of Prometheus' Alertmanager (version 4) by POST, and must answer 2xx within 10 s; redirects
   are not followed. `X-Txmsg-Notification` is the same when a notification is repeated.
-- E-mail goes by STARTTLS; `tls = "tls"` is for servers that begin with TLS, `tls = "none"` for one without, which
-  gets no password.
-- A command gets the same JSON on its standard input and a line in `TXMSG_SUBJECT`, without a shell. It must end with
-  status 0 within 10 s; then it is killed, with what it has started in its session.
+- E-mail uses STARTTLS. Use `tls = "tls"` for servers with implicit TLS, and `tls = "none"` for a server without TLS,
+  which gets no password.
+- A command is run without a shell; it gets the same JSON on standard input and a summary line in `TXMSG_SUBJECT`. It
+  must exit with status 0 within 10 s; after that it is killed, together with the processes of its session.
 - A rule of your own runs one statement in a PostgreSQL that you name, in a transaction that only reads, for `timeout`
   (5 s) at most, once per `broker.alerts.interval_s`. It returns one number, or rows with a column `value` and others
-  that are labels, of which the first 100 count. It holds `above` or `below` a threshold. While it fails, its alerts
-  stay as they are, and after 5 minutes `TxmsgRuleFailed` fires.
+  that are labels, of which the first 100 count. The condition is `above` or `below` a threshold. While the rule
+  fails, its alerts stay as they are, and after 5 minutes `TxmsgRuleFailed` fires.
 
 ## States
 
-An alert is *pending* from when its condition holds, *firing* when it has held for the time of its rule, and
-*resolved* when it has not held for `broker.alerts.keep_firing_s`, so one that comes and goes is one alert. Receivers
-are told when it fires, again every `broker.alerts.repeat_s`, and when it is resolved. All that changes in one look is
+An alert is *pending* when its condition begins to hold, *firing* when it has held for the rule's duration, and
+*resolved* when it has not held for `broker.alerts.keep_firing_s`, so a flapping condition is one alert. Receivers are
+notified when it fires, every `broker.alerts.repeat_s` after that, and when it is resolved. All changes of one round are
 one notification, of at most 100 alerts. The [settings](settings.md) are live, unless they say otherwise.
 
-State and notifications are in the Notify database, and its clock counts. So an alert fires once, however many brokers
-run, and survives their restarts. Each receiver is told at least once and in order: what was on its way when its
-broker died comes again, from another one. A receiver that fails is tried again, after 10 s up to 5 minutes, for a
-day; then, or beyond 1,000 that wait, the oldest are dropped. Resolved alerts are kept for 30 days, and 10,000 at
-most.
+State and notifications are stored in the Notify database, and use its clock. So an alert fires once, regardless of the
+number of brokers, and survives restarts. Notifications are delivered at least once and in order: if a broker dies while
+it sends one, another broker repeats it. A failed notification is retried for a day, at intervals of 10 s to 5 minutes;
+after that, or if more than 1,000 are waiting, the oldest are dropped. Resolved alerts are kept for 30 days, and at most
+10,000 of them.
 
 ## Commands
 
@@ -74,15 +74,16 @@ most.
     txmsg alert unsilence 7
     txmsg alert test
 
-A silence holds receivers off while all its matchers fit: the rule, the group, the topic, or any label. Alerts still
-fire and are listed; those that fire when it ends are told of then. Receivers that were told of an alert are told of
-its end during a silence, too. `txmsg alert test` tells each receiver of the broker that is asked.
+A silence suppresses notifications of alerts that match all its matchers: the rule, the group, the topic, or any label.
+Alerts still fire and are listed; receivers are notified of those that still fire when the silence ends. If a receiver
+was notified that an alert fires, it is notified when the alert is resolved, even during a silence. `txmsg alert test`
+sends a test notification to each receiver of the broker that executes it.
 
 ## Rules of brokers
 
-Those of the database are looked at by one broker at a time; if it dies, by another one a minute later.
-Those of a broker are looked at by each for itself, and end with it. Thresholds with a setting can be changed: `txmsg
-config set broker.alerts.group_behind_s 10m`. `broker.alerts.off` names rules that are not wanted.
+Rules of the database are evaluated by one broker at a time; if it dies, another takes over a minute later. Rules of a
+broker are evaluated by each broker for itself, and their alerts end with it. Thresholds with a setting can be changed:
+`txmsg config set broker.alerts.group_behind_s 10m`. `broker.alerts.off` lists rules to switch off.
 
 | Alert | Severity | After | Of | Condition | Threshold | What to do |
 |---|---|---|---|---|---|---|
@@ -90,13 +91,13 @@ config set broker.alerts.group_behind_s 10m`. `broker.alerts.off` names rules th
 _UNSEEN = """
 ## Not seen by brokers
 
-- A Notify database that is away: nothing can be stored then. Have something outside look at `/readyz` of brokers.
-- Processes that are not brokers: MetaQ servers with the disks of their logs, page servers, and applications. Of
-  tailers only what the database knows: whether one tails, how far it is, and its slot.
-- The death of the last broker: nothing is left to see it.
-- The disk of a PostgreSQL on another machine, or whose role may not know its directory (`grant pg_read_all_settings`).
-  `TxmsgSegmentsTooLarge` and `TxmsgSlotInDanger` come before it is full.
-- What needs several processes, or histograms over time. Only Prometheus evaluates these:
+- An unavailable Notify database: nothing can be stored then. Monitor `/readyz` of brokers from outside.
+- Processes that are not brokers: MetaQ servers with the disks of their logs, page servers, and applications. For
+  tailers, brokers see only what the database knows: whether one is running, its position, and its slot.
+- The death of the last broker: no process is left to notice it.
+- The disk of a PostgreSQL on another machine, or one whose role cannot read the data directory's name
+  (`grant pg_read_all_settings`). `TxmsgSegmentsTooLarge` and `TxmsgSlotInDanger` fire before it is full.
+- Conditions across several processes, or histograms over time. Only Prometheus evaluates these:
 
 | Alert | Severity | Condition |
 |---|---|---|
