@@ -24,6 +24,8 @@ from typing import Self
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import make_url
 
+from txmsg.wire.listening import stop_listening
+
 _CANCEL, _SSL, _GSSENC = 80877102, 80877103, 80877104
 _SYNC = b"S\x00\x00\x00\x04"
 _WAIT_S = 60.0
@@ -82,8 +84,8 @@ class PostgresProxy:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         async def end() -> None:
-            self._server.close()
             self.refuse()
+            await stop_listening([self._server])
             for connection in self._connections:
                 connection.cut()
             tasks = asyncio.all_tasks() - {asyncio.current_task()}

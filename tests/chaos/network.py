@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.chaos.plan import Cut
+from txmsg.wire.listening import stop_listening
 
 Target = tuple[str, int] | Path
 
@@ -46,7 +47,7 @@ class Network:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         async def end() -> None:
             for link in self._links:
-                link.end()
+                await link.end()
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
@@ -121,9 +122,9 @@ class Link:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def end(self) -> None:
+    async def end(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_listening([self._server])
         self._reset(self._connections)
 
     def _fail(self, cut: Cut) -> None:

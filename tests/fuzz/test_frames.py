@@ -19,6 +19,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from tests.fuzz.conftest import Fuzz
 from tests.fuzz.wild import damaged
+from tests.streams import answering
 from tests.waiting import until_async
 from tests.wire.certificates import Authority
 from tests.wire.services import Echo, ask, serving
@@ -482,8 +483,7 @@ async def _ask_wild(first: bytes, rest: bytes, places: list[int], *, waits: bool
     """How calls of each kind of client to such a server end."""
     wild = _WildServer(first, cut(rest, places), waits=waits)
     outcomes = set()
-    async with await asyncio.start_server(wild.answer, "127.0.0.1", 0) as server:
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with answering(wild.answer) as address:
         for ask_server in (_call, _call_many, _call_of_thread, _call_many_of_thread):
             before = wild.calls
             outcome = await _reply_or_error(ask_server(address))

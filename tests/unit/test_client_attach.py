@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from tests.streams import answering
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable
@@ -68,12 +69,8 @@ async def never_greeting(connected: asyncio.Future[asyncio.StreamWriter]) -> Asy
         if not connected.done():
             connected.set_result(writer)
 
-    server = await asyncio.start_server(take, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        (await connected).close()
+    async with answering(take) as address:
+        yield address
 
 
 @pytest.mark.parametrize("turns", [None, *range(8)])

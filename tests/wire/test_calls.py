@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.streams import answering
 from tests.waiting import until_async
 from tests.wire.services import Answers, Echo, ask, serving
 from txmsg.errors import (
@@ -201,8 +202,7 @@ async def test_another_protocol_behind_the_port_is_said_so(asking: Asking) -> No
         gone.set()
 
     gone = asyncio.Event()
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as web:
-        address = f"127.0.0.1:{web.sockets[0].getsockname()[1]}"
+    async with answering(talk) as address:
         with pytest.raises(BrokerUnavailable, match=r"HTTP/1\.1 400"):
             await asking(address, Echo.back)
         await gone.wait()
@@ -468,8 +468,7 @@ async def test_a_server_that_falls_silent_is_given_up_before_the_time_of_the_cal
 
     said: list[bytes] = []
     gone = asyncio.Event()
-    async with await asyncio.start_server(greet, "127.0.0.1", 0) as silent:
-        address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    async with answering(greet) as address:
         with pytest.raises(OutcomeUnknown, match="it answers no ping"):
             await (_by_asyncio if module is channel_module else _by_thread)(address)
         await gone.wait()

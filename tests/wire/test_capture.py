@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import StartBroker
 from tests.ports import own_port
+from tests.streams import answering
 from tests.waiting import until_async
 from tests.wire.services import serving
 from txmsg.access.tokens import new_token
@@ -42,14 +43,13 @@ async def test_each_frame_is_a_line_with_its_message() -> None:
     server = Server({Notify: _Broker()}, connections_max=5)
     target = await server.bind("127.0.0.1:0")
     await server.start()
-    relay = await asyncio.start_server(Capture(target, lines.append, length_max=30).relay, "127.0.0.1", 0)
     token = new_token().text
-    async with Channel(f"127.0.0.1:{relay.sockets[0].getsockname()[1]}", token=token) as channel:
-        await channel.call(Notify.send, SendRequest(group="shop", half=True), timeout_s=WAIT_S)
-        with pytest.raises(ProtocolError):
-            await channel.call(Notify.recall, RecallRequest(n=[5]), timeout_s=WAIT_S)
-    await until_async(lambda: lines[-1].endswith("-- closed"))
-    relay.close()
+    async with answering(Capture(target, lines.append, length_max=30).relay) as address:
+        async with Channel(address, token=token) as channel:
+            await channel.call(Notify.send, SendRequest(group="shop", half=True), timeout_s=WAIT_S)
+            with pytest.raises(ProtocolError):
+                await channel.call(Notify.recall, RecallRequest(n=[5]), timeout_s=WAIT_S)
+        await until_async(lambda: lines[-1].endswith("-- closed"))
     await server.stop(0)
     said = [re.sub(r"^[0-9:.]+ ", "", re.sub("within [0-9]{5} ms", "within 60000 ms", line)) for line in lines]
     assert said[0] == "1 -- connected"
@@ -65,16 +65,16 @@ async def test_each_frame_is_a_line_with_its_message() -> None:
 
 async def test_a_foreign_protocol_is_passed_on_and_named() -> None:
     lines: list[str] = []
-    async with serving() as (target, _, _):
-        relay = await asyncio.start_server(Capture(target, lines.append, length_max=30).relay, "127.0.0.1", 0)
-        port = relay.sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with (
+        serving() as (target, _, _),
+        answering(Capture(target, lines.append, length_max=30).relay) as address,
+    ):
+        reader, writer = await asyncio.open_connection(*host_and_port(address))
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         async with asyncio.timeout(WAIT_S):
             await reader.read()
         writer.close()
         await until_async(lambda: lines[-1].endswith("-- closed"))
-        relay.close()
     assert any("unreadable" in line and "GET / HTTP" in line for line in lines)
 
 
@@ -82,12 +82,11 @@ async def test_a_server_that_is_away_is_named() -> None:
     lines: list[str] = []
     async with serving() as (target, _, _):
         pass
-    relay = await asyncio.start_server(Capture(target, lines.append, length_max=30).relay, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", relay.sockets[0].getsockname()[1])
-    async with asyncio.timeout(WAIT_S):
-        await reader.read()
-    writer.close()
-    relay.close()
+    async with answering(Capture(target, lines.append, length_max=30).relay) as address:
+        reader, writer = await asyncio.open_connection(*host_and_port(address))
+        async with asyncio.timeout(WAIT_S):
+            await reader.read()
+        writer.close()
     assert f"{target} cannot be reached" in lines[-1]
 
 
@@ -102,9 +101,6 @@ async def test_a_transaction_can_be_read_from_its_half_message_over_a_check_back
     lines: list[str] = []
     listen = f"127.0.0.1:{own_port()}"
     broker = await asyncio.to_thread(start_broker, "--advertise", listen)
-    relay = await asyncio.start_server(
-        Capture(broker.address, lines.append, length_max=10_000).relay, *host_and_port(listen)
-    )
     consumer = AsyncConsumer(listen, group="mailer")
     got = asyncio.Event()
 
@@ -115,16 +111,16 @@ async def test_a_transaction_can_be_read_from_its_half_message_over_a_check_back
     def has(*words: str) -> bool:
         return any(all(word in line for word in words) for line in lines)
 
-    async with consumer, AsyncProducer(listen, group="shop", check_listener=_Knows()) as producer:
-        half = await producer.half([Message("order", b"tea")])
-        await producer.end(half, TransactionState.UNKNOWN)
-        async with asyncio.timeout(WAIT_S):
-            await got.wait()
-        await until_async(lambda: has(">> CALL", "Notify/Receive", "acks {"))
-    await until_async(
-        lambda: sum("-- connected" in line for line in lines) == sum("-- closed" in line for line in lines)
-    )
-    relay.close()
+    async with answering(Capture(broker.address, lines.append, length_max=10_000).relay, *host_and_port(listen)):
+        async with consumer, AsyncProducer(listen, group="shop", check_listener=_Knows()) as producer:
+            half = await producer.half([Message("order", b"tea")])
+            await producer.end(half, TransactionState.UNKNOWN)
+            async with asyncio.timeout(WAIT_S):
+                await got.wait()
+            await until_async(lambda: has(">> CALL", "Notify/Receive", "acks {"))
+        await until_async(
+            lambda: sum("-- connected" in line for line in lines) == sum("-- closed" in line for line in lines)
+        )
     assert has(">> CALL", "Notify/Send", 'group: "shop"', "half: true", 'topic: "order"', 'body: "tea"')
     assert has(">> CALL", "Notify/EndTransactions", "unknown: ")
     assert has(">> CALL", "Notify/Attach", 'producer_group: "shop"')

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.streams import answering
 from tests.waiting import until_async
 from tests.wire.certificates import Authority
 from tests.wire.services import Answers, Echo, ask, serving
@@ -94,10 +95,8 @@ async def test_nothing_goes_over_the_network_in_clear(authority: Authority, call
 
             await asyncio.gather(copy(reader, from_server), copy(to_server, writer))
 
-        between = await asyncio.start_server(relay, "127.0.0.1", 0)
-        middle = f"127.0.0.1:{between.sockets[0].getsockname()[1]}"
-        assert await call(middle, authority.file, b"the secret word") == b"the secret word"
-        between.close()
+        async with answering(relay) as middle:
+            assert await call(middle, authority.file, b"the secret word") == b"the secret word"
     assert seen
     for clear in (PREFACE, b"the secret word", b"Echo/Back"):
         assert clear not in seen

@@ -22,6 +22,7 @@ from txmsg.errors import MisuseError, printable, shown
 from txmsg.logs import EventLog
 from txmsg.metrics.figures import Figures
 from txmsg.wire.address import LOCALHOST, host_and_port, host_of, is_local, is_loopback
+from txmsg.wire.listening import stop_listening
 from txmsg.wire.tls import ServerTls, TlsStream
 
 _log = EventLog(__name__)
@@ -146,7 +147,7 @@ class Endpoint:
         """Ends the requests under way. Closing twice, or before `start`, is fine."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            await stop_listening([server])
         tasks: list[asyncio.Future[Any]] = [*self._open, *([self._scrape] if self._scrape else [])]
         for task in tasks:
             task.cancel()

@@ -1,7 +1,8 @@
-"""Where a server listens: sockets at each address of a name, and how many clients it may have files for."""
+"""Where a server listens: sockets at each address of a name, how many clients it may have files for, and the end."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import resource
 import socket
@@ -16,6 +17,8 @@ _log = EventLog(__name__)
 _FILES_RESERVED = 256
 """File descriptors that are not for clients: the database's or the log's, pipes, the listening socket."""
 _PORTS_TRIED = 10
+_TURNS = 5
+"""Of the loop, from a connection that asyncio has accepted to the first step of what serves it, and one to spare."""
 
 
 def connections_allowed(connections_max: int) -> int:
@@ -41,6 +44,21 @@ def connections_allowed(connections_max: int) -> int:
             )
             return allowed
     return connections_max
+
+
+async def stop_listening(listeners: Sequence[asyncio.Server]) -> None:
+    """Takes no more connections. Those that were accepted before it are made before it returns.
+
+    No protocol knows of them when a server begins to stop: it would leave them open.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in listeners:
+        for sock in listener.sockets:
+            loop.remove_reader(sock)  # asyncio of Python 3.11 loses those that it has accepted when a server is closed
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+    for listener in listeners:
+        listener.close()
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:

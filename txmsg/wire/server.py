@@ -22,10 +22,10 @@ from txmsg.logs import EventLog
 from txmsg.wire.address import UNIX, host_and_port, is_loopback
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
 from txmsg.wire.connection import Traffic
-from txmsg.wire.listening import bound_sockets
+from txmsg.wire.listening import bound_sockets, stop_listening
 from txmsg.wire.method import Method, methods_of
 from txmsg.wire.server_call import Handler
-from txmsg.wire.server_connection import Limits, ServerConnection
+from txmsg.wire.server_connection import STOPPING, Limits, ServerConnection
 from txmsg.wire.tls import ServerTls
 
 _log = EventLog(__name__)
@@ -139,14 +139,13 @@ class Server:
 
     async def stop(self, grace_s: float) -> None:
         """Takes no more calls; those under way have `grace_s`, then they are cancelled. Closes all connections."""
+        await stop_listening(self._listeners)
         self.is_stopping = True
-        for listener in self._listeners:
-            listener.close()
         if self._looking is not None:
             self._looking.cancel()
         connections = list(self.connections)
         for connection in connections:
-            connection.go_away(BrokerUnavailable("this server is stopping: ask another one"))
+            connection.go_away(BrokerUnavailable(STOPPING))
         for patience_s in (grace_s, _CLOSE_S_MAX):
             tasks = [task for connection in connections for task in connection.tasks()]
             if tasks:

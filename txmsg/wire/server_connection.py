@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from txmsg.access.guard import host_of
 from txmsg.access.limits import Usage
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _log = EventLog(__name__)
 
+STOPPING: Final = "this server is stopping: ask another one"
 _BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """Small replies that wait for a client which does not read: above it, its requests wait, too."""
 _REFUSING_MAX = 100
@@ -96,7 +97,10 @@ class ServerConnection(Connection):
         super().connection_made(transport)
         server = self._server
         server.connections.add(self)
-        if len(server.connections) > server.connections_max or server.is_stopping:
+        if server.is_stopping:
+            self.go_away(BrokerUnavailable(STOPPING))
+            self.close()
+        elif len(server.connections) > server.connections_max:
             self.go_away(
                 Overloaded(
                     f"this server has {server.connections_max} connections, as many as it takes (connections_max): "
@@ -306,7 +310,7 @@ class ServerConnection(Connection):
     def _begin(self, flags: int, call: int, message: Buffer) -> None:
         if self._is_going:
             if call <= self._last_call:  # of the others, the client knows from GOAWAY that they are not begun
-                self._fail(call, BrokerUnavailable("this server is stopping: ask another one"))
+                self._fail(call, BrokerUnavailable(STOPPING))
             return
         head = read_call_head(message)
         if call in self._calls:

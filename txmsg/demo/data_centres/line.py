@@ -8,6 +8,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
+from txmsg.wire.listening import stop_listening
+
 _PIECE_BYTES: Final = 65_536
 
 
@@ -79,8 +81,7 @@ class Line:
             writer.transport.abort()
 
     async def _end(self) -> None:
-        for server in self._servers:
-            server.close()
+        await stop_listening(self._servers)
         await self._set(is_cut=True)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:

@@ -10,7 +10,7 @@ from typing import Final
 from txmsg.rocketmq.grpc.call import Method
 from txmsg.rocketmq.grpc.connection import Connection
 from txmsg.wire.address import host_and_port
-from txmsg.wire.listening import bound_sockets
+from txmsg.wire.listening import bound_sockets, stop_listening
 
 HTTP2: Final = ("h2",)
 """What clients ask for in the handshake of TLS."""
@@ -50,6 +50,7 @@ class Port:
         self._connections: set[Connection] = set()
         self._listeners: list[asyncio.Server] = []
         self._looking: asyncio.TimerHandle | None = None
+        self._is_stopping = False
 
     async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> int:
         """Takes connections at HOST:PORT from now on. Returns the port, a free one for 0. Raises OSError."""
@@ -70,8 +71,8 @@ class Port:
 
     async def stop(self, grace_s: float) -> None:
         """Takes no more calls; those under way have grace_s, then they are cancelled. Closes all connections."""
-        for listener in self._listeners:
-            listener.close()
+        await stop_listening(self._listeners)
+        self._is_stopping = True
         if self._looking is not None:
             self._looking.cancel()
         connections = list(self._connections)
@@ -100,7 +101,7 @@ class Port:
     def made(self, connection: Connection) -> bool:
         """As Owner has it."""
         self._connections.add(connection)
-        return len(self._connections) <= self._connections_max
+        return len(self._connections) <= self._connections_max and not self._is_stopping
 
     def lost(self, connection: Connection) -> None:
         """As Owner has it."""
