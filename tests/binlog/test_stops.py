@@ -89,7 +89,7 @@ def test_a_queue_whose_table_has_changed_stops_alone(
     assert list(stops(table)) == ["bad/0"]
     told = CliRunner().invoke(main, ["tailer", "status", "--storage", table.url]).stdout
     assert "topic bad queue 0 has stopped: topic bad queue 0: " in told
-    assert "topic bad queue 0 is mirrored no further, the others go on: " in caplog.text
+    assert "topic bad queue 0 is no longer mirrored; other queues continue: " in caplog.text
     assert logged(tmp_path, "bad") == before, "something was overwritten"
     [(next_offset,)] = table.query("select next_offset from txmsg.mirror_queue where queue = %s", table.id_of("bad"))
     assert next_offset == {"deleted_and_made_again": 0, "set_back": 2, "deleted_by_hand": 5}[broken_by.__name__], (
@@ -198,7 +198,7 @@ def test_a_queue_that_stopped_for_want_of_a_right_goes_on_once_it_is_there(
         denied = Denying.denied
         until(lambda: Denying.denied > denied)
         assert list(stops(table)) == ["bad/0"]
-        assert caplog.text.count("is mirrored no further") == 1, "told once, however often it is tried"
+        assert caplog.text.count("is no longer mirrored") == 1, "told once, however often it is tried"
         sink.is_allowed = True
         await_equal(table, tmp_path, "bad")
         until(lambda: stops(table) == {} and running.tailer.progress.stopped == 0)

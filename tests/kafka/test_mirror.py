@@ -79,7 +79,7 @@ def end_sessions(url: str) -> None:
 
 
 def stops_of(url: str) -> dict[tuple[str, int], str]:
-    """Why queues are mirrored no further."""
+    """Why queues are no longer mirrored."""
     with psycopg.connect(url) as connection:
         return {
             (topic, number): reason

@@ -128,7 +128,7 @@ def test_a_log_that_is_ahead_of_the_table_or_differs_from_it_is_left_alone_until
         said_before = len(tailer.said)
         tailer.start()
         tailer.stop()
-        [error] = [line for line in tailer.said[said_before:].splitlines() if "is mirrored no further" in line]
+        [error] = [line for line in tailer.said[said_before:].splitlines() if "is no longer mirrored" in line]
         return error
 
     error = stopped()

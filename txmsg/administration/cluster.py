@@ -91,7 +91,7 @@ class MirrorQueue:
     next_offset: int
     end: int
     stopped: str | None
-    """Why it is mirrored no further; None: it is."""
+    """Why it is no longer mirrored; None: it is mirrored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ class MirrorRow(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a queue is mirrored, and why it is mirrored no further; None: it is."""
+    """How far a queue is mirrored, and why it is no longer mirrored; None: it is mirrored."""
 
     next_offset: int
     stopped: str | None
@@ -126,7 +126,7 @@ class Mirrors:
         )
 
     def stop(self, queue_id: int, next_offset: int | None, reason: str) -> None:
-        """Notes that a queue is mirrored no further. next_offset: how far it is; None: as was noted before."""
+        """Notes that a queue is no longer mirrored. next_offset: how far it is; None: as was noted before."""
         self._session.execute(
             "insert into txmsg.mirror_queue as p (mirror, queue, next_offset, stopped) "
             "select %(name)s, q.id, coalesce(%(next_offset)s, 0), %(reason)s from txmsg.queue q where q.id = %(queue)s "

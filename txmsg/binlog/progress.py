@@ -22,7 +22,7 @@ class Progress:
     foreign: int = 0
     """Changes in the publication that are not messages."""
     stopped: int = 0
-    """Queues that are mirrored no further, since this run began."""
+    """Queues that are no longer mirrored, since this run began."""
     lag_s: float = 0.0
     """How long ago the last transaction that is in the log was committed, while there are more; else 0."""
     behind_bytes: int = 0

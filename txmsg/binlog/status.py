@@ -29,7 +29,7 @@ class QueueStatus:
     next_offset: int
     end: int
     stopped: str | None
-    """Why it is mirrored no further; None: it is."""
+    """Why it is no longer mirrored; None: it is mirrored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class MirrorStatus:
 
     @property
     def stopped(self) -> list[QueueStatus]:
-        """Queues that are mirrored no further."""
+        """Queues that are no longer mirrored."""
         return [queue for queue in self.queues if queue.stopped is not None]
 
 

@@ -44,7 +44,7 @@ class Stops:
         self._progress.stopped = len(self._reasons)
         _log.error(
             "mirror.queue_stopped",
-            "topic %(topic)s queue %(queue)d is mirrored no further, the others go on: %(error)s",
+            "topic %(topic)s queue %(queue)d is no longer mirrored; other queues continue: %(error)s",
             topic=topic,
             queue=number,
             error=reason,

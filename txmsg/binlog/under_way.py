@@ -130,7 +130,7 @@ class UnderWay:
                 if not table.is_there(self._session, queue.id):
                     _log.warning(
                         "mirror.queue_deleted",
-                        "topic %(topic)s queue %(queue)d was deleted: mirrored no further",
+                        "topic %(topic)s queue %(queue)d was deleted: its mirroring has ended",
                         topic=queue.topic,
                         queue=queue.number,
                     )

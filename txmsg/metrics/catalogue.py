@@ -331,7 +331,7 @@ _MIRROR: Final = (
     _gauge(
         "txmsg_mirror_safe_bytes", "bytes", "What may be written before the slot is lost; no series if it has no limit."
     ),
-    _gauge("txmsg_mirror_stopped_queues", "queues", "Queues that are mirrored no further until an operator acts."),
+    _gauge("txmsg_mirror_stopped_queues", "queues", "Queues that are no longer mirrored, until an operator acts."),
     _counter("txmsg_mirror_messages_total", "messages", "Messages appended to the log."),
     _counter("txmsg_mirror_refilled_messages_total", "messages", "Of these, messages read from the table."),
     _counter("txmsg_mirror_repeated_messages_total", "messages", "Messages that came once more."),

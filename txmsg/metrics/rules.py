@@ -302,7 +302,7 @@ ALERTS: Final = (
         _CRITICAL,
         Level(metric="txmsg_mirror_stopped_queues", threshold=0),
         60,
-        "{{ $value }} queues of {{ $labels.job }} are mirrored no further",
+        "{{ $value }} queues of {{ $labels.job }} are no longer mirrored",
         "`txmsg tailer status` says why.",
     ),
     Alert(

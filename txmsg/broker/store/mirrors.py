@@ -37,7 +37,7 @@ class MirrorRow:
 
 
 class MirrorQueueRow(NamedTuple):
-    """How far a queue is mirrored. stopped: why it is mirrored no further; None: it is. end: of the table."""
+    """How far a queue is mirrored. stopped: why it is no longer mirrored; None: it is mirrored. end: of the table."""
 
     mirror: str
     topic: str
