@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import queue
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.broker_process import BrokerProcess
 from tests.chaos.network import Link, Network
+from tests.in_thread import served_in_thread
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve
 from txmsg.settings.live import Given
@@ -20,33 +18,9 @@ SERVER_THREAD = "metaq-server"
 """On which the loop of a server in a thread runs."""
 
 
-@contextmanager
-def served(config: MetaQConfig) -> Iterator[str]:
+def served(config: MetaQConfig) -> AbstractContextManager[str]:
     """A server in a thread; its address. What it raises, the test raises."""
-    told: queue.Queue[str | BaseException] = queue.Queue()
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
-
-    def run() -> None:
-        try:
-            loop.run_until_complete(serve(Given(config), told.put, stop))
-        except BaseException as exc:  # noqa: BLE001 - raised in the test
-            told.put(exc)
-
-    thread = threading.Thread(target=run, name=SERVER_THREAD)
-    thread.start()
-    try:
-        address = told.get(timeout=WAIT_S)
-        if isinstance(address, BaseException):
-            raise address
-        yield address
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(WAIT_S)
-        assert not thread.is_alive(), "the server did not stop"
-        loop.close()
-    if not told.empty():
-        raise AssertionError("the server failed") from told.get()  # type: ignore[misc]  # an exception by now
+    return served_in_thread(lambda on_ready, stop: serve(Given(config), on_ready, stop), thread_name=SERVER_THREAD)
 
 
 @contextmanager

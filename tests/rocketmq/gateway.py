@@ -1,13 +1,15 @@
-"""A real gateway process for tests."""
+"""Gateways for tests: real processes, and within the test's own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from tests.in_thread import served_in_thread
 from tests.ports import own_port
 from tests.restartable import Restartable
+from txmsg.rocketmq.server import GatewayConfig, serve
 
 
 class GatewayProcess(Restartable):
@@ -33,3 +35,8 @@ def running_gateway(brokers: str, *options: str, log: Path) -> Iterator[GatewayP
         assert gateway.stop() == 0, log.read_text()
     finally:
         gateway.kill()
+
+
+def served_gateway(config: GatewayConfig) -> AbstractContextManager[str]:
+    """A gateway in a thread of the test, which may have set how long it waits for brokers; its address."""
+    return served_in_thread(lambda on_ready, stop: serve(config, on_ready, stop), thread_name="gateway")
