@@ -308,7 +308,7 @@ async def test_nothing_more_may_be_sent_of_a_call_that_nobody_reads_until_somebo
 
 
 async def test_large_requests_have_so_much_memory_in_all_and_small_ones_always_have_some() -> None:
-    async with served(requests_size_bytes_max=100_000) as place:
+    async with served(requests_size_bytes_max=200_000) as place:
         peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 10**6))
         peer.send(WindowUpdateFrame(0, window_increment=10**6))
         body = bytes(90_000)
@@ -324,6 +324,21 @@ async def test_large_requests_have_so_much_memory_in_all_and_small_ones_always_h
         assert await peer.status(1) == "0"
         await until_async(lambda: place.port._calls == 0)
         assert place.port._requests_size_bytes == 0
+
+
+async def test_who_fills_its_part_of_the_memory_leaves_as_much_to_the_next_one() -> None:
+    async with served(requests_size_bytes_max=300_000) as place:
+        one, other = [await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 10**6)) for _ in range(2)]
+        large = message(bytes(90_000))
+        pieces = [large[at : at + 16_000] for at in range(0, len(large), 16_000)]
+        for peer, id_ in ((one, 1), (one, 3), (other, 1)):
+            peer.send(WindowUpdateFrame(0, window_increment=10**6))
+            peer.send(peer.headers(id_), *(data(id_, piece, ends=False) for piece in pieces[:-1]))
+            if id_ == 3:
+                assert await peer.status(3) == "8"
+        for peer in (one, other):
+            peer.send(data(1, pieces[-1]))
+            assert await peer.status(1) == "0"
 
 
 async def test_an_answer_goes_as_far_as_its_client_allows() -> None:

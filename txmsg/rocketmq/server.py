@@ -46,7 +46,8 @@ _CALLS_MAX = 16_384
 _CALLS_OF_CONNECTION_MAX = 1024
 """A client waits before it makes more."""
 _REQUESTS_SIZE_BYTES_MAX = 1024**3
-"""Of calls under way. Beyond it, those of more than 64 KiB fail: one client could begin 1,024 sends of 8 MiB each."""
+"""Of calls under way, and half of it of one client, which could begin 1,024 sends of 8 MiB each. Beyond it, those of
+more than 64 KiB fail."""
 _TIMEOUT_S = 2.5
 """Of a send: clients wait for 3 s by default."""
 

@@ -71,7 +71,7 @@ class Call:
         while True:
             self._allow()
             if not self._has_room:
-                raise Failed(Code.RESOURCE_EXHAUSTED, "large requests of all clients fill the memory: try again later")
+                raise Failed(Code.RESOURCE_EXHAUSTED, "large requests fill the memory: send fewer at once, or later")
             if (message := self._arriving.take()) is not None:
                 return message
             if self._has_ended:

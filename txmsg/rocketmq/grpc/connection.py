@@ -72,8 +72,8 @@ class Owner(Protocol):
     def done(self) -> None:
         """A call is over."""
 
-    def keep(self, size_bytes: int) -> bool:
-        """As Stream has it."""
+    def keep(self, size_bytes: int) -> int:
+        """Counts what is kept of requests; fewer bytes for less than 0. How many are left, less than 0 if none."""
 
 
 class Connection(asyncio.Protocol):
@@ -102,6 +102,8 @@ class Connection(asyncio.Protocol):
         """Whether it has ended, or is only still written to."""
         self._closed_at = math.inf
         self._is_going = False
+        self._kept_bytes = 0
+        """Of requests."""
         self._is_full = False
         """Whether more is to be written than the client reads."""
         self._waiting: dict[int, _Waiter] = {}
@@ -228,7 +230,7 @@ class Connection(asyncio.Protocol):
             with suppress(ProtocolError):  # its client has ended it
                 self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        stream = _Stream(self, self._h2, stream_id, self._owner.keep)
+        stream = _Stream(self, self._h2, stream_id)
         path, kind = headers.get(":path", ""), headers.get("content-type", "")
         method = self._methods.get(path)
         if headers.get(":method") != "POST" or not kind.startswith("application/grpc"):
@@ -250,6 +252,11 @@ class Connection(asyncio.Protocol):
         del self.tasks[stream_id]
         self._streams.pop(stream_id).call.release()
         self._owner.done()
+
+    def keep(self, size_bytes: int) -> bool:
+        """As Stream has it. A client may take half of all, and two a third each, so that none takes all the room."""
+        self._kept_bytes += size_bytes
+        return self._owner.keep(size_bytes) >= self._kept_bytes
 
     def _arrived(self, event: DataReceived) -> None:
         stream_id, size_bytes = event.stream_id, event.flow_controlled_length or 0
@@ -411,9 +418,9 @@ class _Stream:
 
     call: Call
 
-    def __init__(self, connection: Connection, h2: Http2, stream_id: int, keep: Callable[[int], bool]) -> None:
+    def __init__(self, connection: Connection, h2: Http2, stream_id: int) -> None:
         self.peer = connection.peer
-        self.keep = keep
+        self.keep = connection.keep
         self.began_at = connection.heard_at
         self._connection, self._h2, self._id = connection, h2, stream_id
         self._has_headers = False

@@ -23,7 +23,7 @@ _FINISH_S_MAX: Final = 1.0
 
 class Port:
     """methods: by path. calls_max: of all connections. request_size_bytes_max: of one message of a client.
-    requests_size_bytes_max: of those of all calls; beyond it large ones fail.
+    requests_size_bytes_max: of those of all calls. Large ones fail when their connection has more than is left.
 
     Connections beyond connections_max are closed at once, and calls beyond calls_max fail. A client that makes more
     than calls_of_connection_max at once waits by itself.
@@ -118,10 +118,10 @@ class Port:
         """As Owner has it."""
         self._calls -= 1
 
-    def keep(self, size_bytes: int) -> bool:
+    def keep(self, size_bytes: int) -> int:
         """As Owner has it."""
         self._requests_size_bytes += size_bytes
-        return self._requests_size_bytes <= self._requests_size_bytes_max
+        return self._requests_size_bytes_max - self._requests_size_bytes
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
