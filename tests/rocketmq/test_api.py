@@ -447,6 +447,24 @@ async def test_what_a_client_holds_is_not_renewed_for_a_user_that_is_refused() -
     assert context.written[-1].status.code == pb.UNAUTHORIZED
 
 
+async def test_an_answer_brings_no_more_than_the_gateway_keeps_for_a_client_that_reads_slowly(
+    broker: BrokerProcess,
+) -> None:
+    bodies = [bytes([number]) * 1_500_000 for number in range(3)]
+    with Producer(broker.address, group="shop", timeout_s=60) as producer:
+        producer.send_many([Message("orders", body) for body in bodies])
+    got: list[bytes] = []
+    async with gateway_at(broker) as gateway:
+        member = Member("mail", "client-1", "orders")
+        while len(got) < len(bodies):
+            received = await gateway.receivers.receive(
+                member, broker.address, ALL, count=32, wait_s=_WAIT_S, invisible_s=600, renews=False
+            )
+            assert len(received.messages) <= 2
+            got += [message.body for message, _ in received.messages]
+    assert sorted(got) == bodies
+
+
 async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_no_attempt(
     broker: BrokerProcess,
 ) -> None:

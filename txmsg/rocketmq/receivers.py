@@ -41,6 +41,8 @@ SILENT_S = 60.0
 """A client not heard of for so long has gone, as when its machine lost power: clients say every 10 s that they live."""
 TOO_LATE = "the message is not in this consumer's hands any more: its time was over"
 _GRACE_S = 5.0
+_RECEIVED_SIZE_BYTES_MAX = 4 * 1024 * 1024
+"""Of bodies and headers in one answer, which is here until its client has read it; one message always."""
 _NO_DELAY_MS = -1
 _LINE_BITS = 63
 _ID_LENGTH_MAX = 200
@@ -138,6 +140,7 @@ class Receivers:
         request = self._request(member, invisible_s)
         request.subscriptions.append(Subscription(topic=member.topic, tags=wanted.tags))
         request.max_messages, request.exact, request.runs = count, not renews, not renews
+        request.max_bytes = _RECEIVED_SIZE_BYTES_MAX
         request.line = secrets.randbits(_LINE_BITS) + 1
         received = Received(member, broker, request.line, [])
         try:
