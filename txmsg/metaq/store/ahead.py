@@ -1,6 +1,6 @@
-"""Names the queues whose messages may be seen before they are on disk, so that no offset is given out twice.
+"""Records the queues whose messages may be read before they are on disk, so that no offset is assigned twice.
 
-docs/log_format.md, Ahead of the disk. Knows no frames.
+See docs/log_format.md, Ahead of the disk. Independent of frames.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_LEADER: Final = "leader"
 
 
 class Ahead:
-    """The file `ahead` of a log that is open: a line for each queue, written before the first early message."""
+    """The file `ahead` of an open log: one line per queue, written before its first early message."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / "ahead"
@@ -40,7 +40,7 @@ class Ahead:
         return queue in self._named
 
     def name(self, queues: Collection[QueueKey]) -> None:
-        """Notes that messages of these queues may be seen early. On disk on return. Raises StorageError."""
+        """Records that messages of these queues may be read early. On disk on return. Raises StorageError."""
         try:
             if self._fd is None:
                 self._fd = self._begun()
@@ -66,7 +66,7 @@ class Ahead:
         return fd
 
     def spoil(self) -> None:
-        """Notes that what was seen is about to be cut off: the next writer takes this for a power cut."""
+        """Records that messages already read are about to be cut off; the next writer treats this like a power cut."""
         if self._fd is None:
             return
         try:
@@ -87,16 +87,16 @@ class Ahead:
         forget_doubt(self._path.parent)
 
     def close(self) -> None:
-        """Leaves the file as it is."""
+        """Closes the file and leaves it unchanged."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def queues_in_doubt(root: Path) -> list[QueueKey]:
-    """The queues of which messages may have been seen and be lost: none after a stop in order.
+    """The queues of which messages may have been read and lost. Empty after an orderly stop.
 
-    Nor after a process was killed while the machine ran on: the kernel has all that was seen.
+    Also empty if a process was killed while the machine kept running: the kernel has everything that was read.
     """
     try:
         lines = (root / "ahead").read_bytes().split(b"\n")
@@ -112,9 +112,9 @@ def queues_in_doubt(root: Path) -> list[QueueKey]:
 
 
 def leave_in_doubt(root: Path, queues: Collection[QueueKey]) -> None:
-    """Notes these queues in a log that is a copy: its leader may have given out offsets that do not come here.
+    """Records these queues in a log that is a copy: its leader may have assigned offsets that the copy never gets.
 
-    Who writes it next, as when it is promoted, passes over them. Raises StorageError.
+    The next writer, for example after a promotion, skips them. Raises StorageError.
     """
     lines = b"".join(_line(f"{topic} {number}") for topic, number in sorted(queues))
     write_whole(root / "ahead", _line(_BOOT + _OF_LEADER) + lines)

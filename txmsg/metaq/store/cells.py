@@ -1,4 +1,4 @@
-"""Consume queues: a small cell per frame, in files of their own for each queue; docs/log_format.md names the bytes."""
+"""Consume queues: a small cell per frame, in separate files for each queue; docs/log_format.md specifies the bytes."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ T = TypeVar("T")
 
 
 def queue_directory(root: Path, topic: str, queue: int) -> Path:
-    """Where the cells of a queue lie, in the directory of the log."""
+    """The directory of a queue's cells, below the log's directory."""
     return root / "queues" / topic / f"{queue:04}"
 
 
 def queues_of(root: Path) -> list[tuple[str, int]]:
-    """The topics and queue numbers that have cells. What is named otherwise is none."""
+    """The topics and queue numbers that have cells. Ignores other names."""
     return sorted(
         (topic, int(queue))
         for topic in _listed(root / "queues")
@@ -76,12 +76,12 @@ def cells_file(directory: Path, base_offset: int) -> Path:
 
 
 def seed_of(log_id: int, topic: str, queue: int) -> int:
-    """With what the checksums of a queue's cells begin: a cell of another queue, or of another log, is none."""
+    """The seed of the checksums of a queue's cells, by which cells of other queues or logs are rejected."""
     return int(crc32c(f"{log_id}/{topic}/{queue}".encode()))
 
 
 class Cell(NamedTuple):
-    """Where a frame stands, and what it holds."""
+    """Where a frame is, and what it contains."""
 
     base_offset: int
     position: int
@@ -98,19 +98,19 @@ class Cell(NamedTuple):
         return checked + _CRC.pack(extend(seed, checked))
 
     def is_whole(self, seed: int) -> bool:
-        """Whether it was written for this queue, as it is."""
+        """Whether it is intact and was written for this queue."""
         return int(extend(seed, _CHECKED.pack(*self[:6]))) == self.crc
 
     @classmethod
     def of(cls, frame: Header) -> Cell:
-        """The cell of a frame that was read."""
+        """The cell of a frame."""
         return cls(
             frame.base_offset, frame.position, frame.size_bytes, frame.count, frame.last_stored_at_us, frame.header_crc
         )
 
 
 class CellFile(Sequence[Cell]):
-    """A file of cells as it is now. Read, not mapped: a log that is opened after a crash may cut it meanwhile."""
+    """A file of cells. Read, not memory-mapped: a writer that opens the log after a crash may truncate it meanwhile."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -134,7 +134,7 @@ class CellFile(Sequence[Cell]):
         return found[0]
 
     def read(self, start: int, count: int) -> list[Cell]:
-        """At most so many cells from this one on: fewer at the file's end."""
+        """At most this many cells from this one on; fewer at the file's end."""
         data = os.pread(self._fd, count * CELL_SIZE_BYTES, start * CELL_SIZE_BYTES)
         return [
             Cell._make(fields) for fields in _CELL.iter_unpack(data[: len(data) // CELL_SIZE_BYTES * CELL_SIZE_BYTES])
@@ -169,11 +169,11 @@ class Cells:
             raise CorruptLog(f"{path} is missing") from exc
 
     def mark(self) -> int | None:
-        """Where a queue goes on that has no cell: the name of its first file, which is empty."""
+        """Where a queue without cells continues: the name of its first file, which is empty."""
         return next(iter(self.files()), None)
 
     def last(self) -> Cell | None:
-        """The last cell, if there is any."""
+        """The last cell, if any."""
         return while_cut(self._last)
 
     def _last(self) -> Cell | None:
@@ -184,7 +184,7 @@ class Cells:
         return None
 
     def first(self, what: Callable[[Cell], int], least: int) -> Cell | None:
-        """The first cell that has at least so much of what rises from cell to cell, if there is any."""
+        """The first cell with at least this value of a field that increases from cell to cell, if any."""
         return while_cut(lambda: self._first(what, least))
 
     def _first(self, what: Callable[[Cell], int], least: int) -> Cell | None:
@@ -206,7 +206,7 @@ class Cells:
 
 
 def while_cut(look: Callable[[], T]) -> T:
-    """What a look gives: once more where the queue was cut in the middle of it by the writer."""
+    """The result of a look-up, repeated if the writer has cut the queue meanwhile."""
     for _ in range(_LOOKS_MAX):
         try:
             return look()

@@ -1,4 +1,4 @@
-"""The commit log: files of frames, one after the other. Knows bytes and positions, no queues."""
+"""The commit log: consecutive files of frames. Handles bytes and positions; independent of queues."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ class CommitLogWriter:
         return fd
 
     def room(self, size_bytes: int) -> bool:
-        """Whether the last file takes so many bytes more; an empty one takes any."""
+        """Whether the last file has room for this many bytes; an empty one always has."""
         used = self.end - self.first
         return used == 0 or used + size_bytes <= self._file_size_bytes_max
 
     def roll(self) -> None:
-        """Finishes the last file, on disk, and begins the next. Raises StorageError, and then nothing has changed."""
+        """Completes the last file, on disk, and begins the next. Raises StorageError, and then nothing has changed."""
         self.sync()
         fd = self._open(self.end)
         with self._rolling:
@@ -105,13 +105,13 @@ class CommitLogWriter:
 
     @property
     def offsets_unsynced(self) -> int:
-        """How many offsets were appended that are not known to be on disk."""
+        """How many appended offsets are not known to be on disk."""
         return self._offsets - self._offsets_synced
 
     def append(self, parts: Sequence[Buffer], offsets: int) -> None:
-        """Writes all parts, which stand for so many offsets, or nothing. Raises StorageError.
+        """Writes all parts, which contain this many offsets, or nothing. Raises StorageError.
 
-        What a full disk has let through is taken back.
+        If the disk is full, a partial write is undone.
         """
         size = sum(map(len, parts))
         written = 0
@@ -135,10 +135,11 @@ class CommitLogWriter:
             rest = rest[os.write(self._fd, rest) :]
 
     def sync(self) -> int:
-        """Everything that was appended before this call is on disk. Returns up to where.
+        """Everything appended before this call is on disk. Returns up to which position.
 
-        Raises StorageError, and from then on `failed` says why. The kernel takes what it could not write for written,
-        and shows it to readers: so what is not known to be on disk is cut off, and nothing is appended any more.
+        Raises StorageError, and from then on `failed` has the reason. After a failed sync the kernel regards the data
+        as written and shows it to readers, so everything that is not known to be on disk is cut off, and nothing more
+        is appended.
         """
         with self._rolling:
             offsets = self._offsets
@@ -189,7 +190,8 @@ class _OpenFile:
 class CommitLogReader:
     """Reads any position that is kept. Sees what other processes append, cut off and delete.
 
-    By copies, not through memory maps: a process that reads a map of what a writer cuts off is killed by SIGBUS.
+    Copies data instead of using memory maps: a process that reads a mapped part that a writer has cut off is killed by
+    SIGBUS.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -199,7 +201,7 @@ class CommitLogReader:
         self._window = (0, b"")  # what `ahead` has read: from which position on
 
     def files(self) -> list[int]:
-        """The positions at which the files begin that are kept. Forgets what was read ahead."""
+        """The positions at which the existing files begin. Discards data that was read ahead."""
         self._window = (0, b"")
         self._firsts = files_of(self.directory, ".log")
         for first in self._files.keys() - set(self._firsts):
@@ -215,11 +217,11 @@ class CommitLogReader:
         return self.end_after(self.files())
 
     def end_after(self, firsts: Sequence[int]) -> int:
-        """The position after the last byte of the last of these files; others may follow by now."""
+        """The position after the last byte of the last of these files; more files may exist by now."""
         return firsts[-1] + log_file(self.directory, firsts[-1]).stat().st_size if firsts else 0
 
     def read(self, position: int, size_bytes: int) -> memoryview:
-        """These bytes. Raises CorruptLog when they are not (or no longer) all there."""
+        """These bytes. Raises CorruptLog if they are not, or no longer, all there."""
         return memoryview(self._read(position, size_bytes))
 
     def _read(self, position: int, size_bytes: int) -> bytes:
@@ -234,7 +236,7 @@ class CommitLogReader:
         return data
 
     def ahead(self, position: int, size_bytes: int, end: int) -> memoryview:
-        """As `read`, for sequential reading up to `end` in the same file: reads ahead and keeps it."""
+        """As `read`, for sequential reading up to `end` in the same file: reads ahead and buffers."""
         start, window = self._window
         if not start <= position <= position + size_bytes <= start + len(window):
             size = min(max(size_bytes, _READ_AHEAD_BYTES), max(size_bytes, end - position))

@@ -13,7 +13,7 @@ _DEFAULT = TopicSettings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """How a log is kept."""
+    """Settings of a log."""
 
     file_size_bytes_max: int = setting(
         FILE_SIZE_BYTES_MAX,

@@ -1,12 +1,13 @@
-"""Delayed messages of a log: they wait in a topic of the log's own, and are moved to their topics when due, once each.
+"""Delayed messages of a log: they wait in an internal topic, and each is moved to its topic once, when it is due.
 
-Queue 0 of DELAYED has the batches as they came, each with its topic, queue and due time. Queue 1 has a note for each
-move, written in one append with what is moved, and before it: a crash can have cut off some of that, which is looked
-for when the log is opened, but never the other way round. Queue 2 has the numbers of those that were recalled.
-docs/log_format.md names the bytes.
+Queue 0 of DELAYED has the batches as they arrived, each with its topic, queue and due time. Queue 1 has a note for each
+move, written in one append with the moved batches and before them. So a crash can leave a note without all of its
+batches, which is checked when the log is opened, but never batches without their note. Queue 2 has the numbers of
+recalled batches. docs/log_format.md specifies the bytes.
 
-Progress is a place in the order (due time, offset): what waits up to that place, and was read by then, is moved. So a
-note is small however many wait. Here are the bytes, and what any process can read of them; `mover` moves.
+Progress is a position in the order (due time, offset): everything waiting up to that position, and read by then, has
+been moved. So a note is small, regardless of how many messages wait. This module has the bytes, and what any process
+can read of them; `mover` moves.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Turn: TypeAlias = tuple[int, int]
 
 
 class Batch(NamedTuple):
-    """What is to be appended to a queue."""
+    """A batch to append to a queue."""
 
     topic: str
     queue: int
@@ -53,7 +54,7 @@ class Batch(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A batch that waits. Its payload lacks the time of storing, which is that of the move."""
+    """A waiting batch. Its payload lacks the time of storing, which is that of the move."""
 
     due_us: int
     batch: Batch
@@ -76,7 +77,7 @@ class Entry(NamedTuple):
 
 
 def entry_of(batch: Batch, due_us: int, *, now_us: int, ahead_us: int) -> Payload:
-    """A batch as it waits until then. Raises InvalidMessage for one that cannot wait so, or not for so long."""
+    """A batch that is to wait until then. Raises InvalidMessage if it cannot wait, or not for so long."""
     topic, queue, payload = batch
     check_name("topic", topic)
     if not 0 <= queue < QUEUES_MAX:
@@ -102,7 +103,7 @@ class Move(NamedTuple):
 
 
 class Note(NamedTuple):
-    """How far moving has come. first: no entry before this offset waits. taken: entries from here on were not read."""
+    """The progress of moving. first: no entry before this offset waits. taken: entries from here on were not read."""
 
     turn: Turn
     first: int
@@ -135,7 +136,7 @@ def recall_batch(topic: str, number: int, now_us: int) -> Batch:
 
 
 class DelayedReader:
-    """Reads what waits. One thread at a time uses it."""
+    """Reads waiting entries. One thread at a time uses it."""
 
     def __init__(self, log: LogReader) -> None:
         self.log = log
@@ -214,7 +215,7 @@ def _end_of(cell: Cell) -> int:
 
 
 class Waiting(NamedTuple):
-    """What one send gave for one queue and time. number: by which it is recalled."""
+    """What one send appended for one queue and time. number: to recall it."""
 
     due_at_us: int
     number: int
@@ -224,7 +225,7 @@ class Waiting(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """What waits in a log. messages: how many, by topic. first: those that are due first, in the order of time."""
+    """Waiting messages of a log. messages: their number by topic. first: those due first, in order of time."""
 
     messages: Mapping[str, int]
     first: Sequence[Waiting]

@@ -1,6 +1,6 @@
-"""The end of a log, where it grows: frames are placed, synced for all that wait, and seen by readers when they may be.
+"""The end of a log, where it grows: places frames, syncs them for all waiting appends, and publishes them to readers.
 
-Does not say who may append, nor to what: `log` does.
+Does not decide who may append, nor to what: `log` does.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _log = EventLog(__name__)
 
 
 class Append(NamedTuple):
-    """A batch for one queue. base_offset: where it must begin, or None: at the queue's end.
+    """A batch for one queue. base_offset: where it must begin; None: at the queue's end.
 
-    A queue that nothing was ever appended to begins at base_offset. is_mirrored: the messages stand elsewhere under
-    these offsets, and their producer appends them again when a power cut has taken them. due_at_us: the batch waits
-    until then, and the offset that its append returns is not that of its queue.
+    A queue that was never appended to begins at base_offset. is_mirrored: the messages exist elsewhere under these
+    offsets, and their producer appends them again after a power cut. due_at_us: the batch waits until then, and the
+    offset that its append returns is not an offset of its queue.
     """
 
     topic: str
@@ -56,9 +56,9 @@ Placed: TypeAlias = tuple[QueueEnd, Cell, int]
 
 
 class LogEnd:
-    """The end of a log that is open. Methods need `lock` unless they say otherwise.
+    """The end of an open log. Methods need `lock` unless they say otherwise.
 
-    position: where it goes on; all before it is on disk. on_rolled: told that a file is finished.
+    position: where it continues; everything before is on disk. on_rolled: called when a file is completed.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class LogEnd:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nothing is appended or synced meanwhile. Holds `lock`."""
+        """Prevents appends and syncs meanwhile. Holds `lock`."""
         with self._syncing, self.lock:
             yield
 
     def require_usable(self) -> None:
-        """Raises StorageError, or MisuseError when it was closed."""
+        """Raises StorageError, or MisuseError if it was closed."""
         if self.writer.failed is not None:
             raise StorageError(
                 f"the log {self.root} accepts no more appends: {self.writer.failed}"
@@ -115,7 +115,7 @@ class LogEnd:
     # ---- appending
 
     def place(self, appends: Sequence[Append]) -> list[Placed]:
-        """Writes frames to the end of the log: all of them, and into one file, or none."""
+        """Writes frames to the end of the log: all of them, into one file, or none."""
         parts, placed, size = self.foreseen(appends)
         if not self.writer.room(size):
             self.writer.roll()
@@ -189,7 +189,7 @@ class LogEnd:
             self._ahead.name(new)
 
     def pass_over_doubt(self, now_us: int) -> None:
-        """Marks offsets as missing that may have been given out before a power cut took their messages."""
+        """Marks offsets as missing that may have been assigned before a power cut lost their messages."""
         if queues := queues_in_doubt(self.root):
             ends = [self.queues.of(*queue).end + AHEAD_MAX for queue in queues]
             self.note(
@@ -209,7 +209,9 @@ class LogEnd:
         forget_doubt(self.root)
 
     def cut(self, topic: str, queue: int, begin: int, payloads: Sequence[Payload]) -> None:
-        """Has a queue go on at `begin`, with these; what was there is void. On disk on return. Needs `alone`."""
+        """Makes a queue continue at `begin`, with these batches; its messages from there on become void. On disk on
+        return. Needs `alone`.
+        """
         end = self.queues.of(topic, queue)
         end_before, end.end = end.end, begin
         try:
@@ -249,7 +251,7 @@ class LogEnd:
         self.write_cells(writer.end)  # what has no room is said by the next call: these frames are on disk
 
     def begin_generation(self, generation: int) -> None:
-        """Has later frames be of this generation of the log. On disk on return."""
+        """Later frames have this generation of the log. On disk on return."""
         identity = Identity(self.identity.log_id, generation)
         write_identity(self.root, identity)
         self.identity = identity
@@ -257,7 +259,9 @@ class LogEnd:
     # ---- to disk, and to readers
 
     def write_cells(self, up_to: int, only: Sequence[QueueEnd] | None = None) -> None:
-        """Lets readers see frames before this position. What cannot be written waits; `require_usable` tries again."""
+        """Publishes frames before this position to readers. Cells that cannot be written wait; `require_usable`
+        retries.
+        """
         try:
             self.queues.write(up_to, only)
             self._unseen = None
@@ -265,14 +269,14 @@ class LogEnd:
             self._unseen = exc
 
     def settle(self) -> None:
-        """Everything that was appended is on disk and visible. Needs `alone`. Raises StorageError."""
+        """Everything appended is on disk and visible. Needs `alone`. Raises StorageError."""
         self.require_usable()
         self.writer.sync()
         self.write_cells(self.writer.synced)
         self.require_usable()
 
     def sync(self, position: int) -> None:
-        """Returns when everything before this position is on disk, and seen by readers. Without `lock`."""
+        """Returns when everything before this position is on disk and visible to readers. Without `lock`."""
         with self._syncing:  # a second caller finds its work done by the first
             if self.writer.synced < position:
                 if self.writer.failed is not None:
@@ -287,7 +291,7 @@ class LogEnd:
         return self.writer.synced < self.writer.end or self._unseen is not None
 
     def close(self, *, is_whole: bool) -> None:
-        """Syncs and closes. is_whole: nobody need look for what may have been lost. Without `lock`."""
+        """Syncs and closes. is_whole: the next writer need not check for losses. Without `lock`."""
         with self.alone():  # an append that was under way has ended, or finds its work done
             try:
                 self.writer.close()

@@ -1,4 +1,4 @@
-"""Distinguishes what a crash may leave: whole frames, a torn end, damage."""
+"""Tells apart what a crash may leave: whole frames, a torn end, damage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txmsg.metaq.store.commit_log import CommitLogReader
 
 
 def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[Header]:
-    """The headers of whole frames from `start` on. Raises DamagedFrame at the first that is not."""
+    """The headers of whole frames from `start` on. Raises DamagedFrame at the first damaged one."""
     firsts = log.files()
     for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):  # none at all in a new log
         position = max(first, start)
@@ -53,7 +53,7 @@ def verified_payload(header: Header, log: CommitLogReader, log_id: int, position
 
 
 def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool:
-    """Whether what is not whole at `position` is the torn end of a crash: no later frame says it was on disk."""
+    """Whether the incomplete data at `position` is the torn end of a crash: no later frame says that it was on disk."""
     firsts = log.files()
     for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):
         start = max(first, position + 1)
@@ -65,7 +65,7 @@ def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool
 
 
 def next_frame(log: CommitLogReader, log_id: int, start: int, end: int) -> Header | None:
-    """The first whole frame in this part of a file, wherever it begins; None if there is none."""
+    """The first whole frame in this part of a file, at whatever position it begins; None if there is none."""
     while (start := log.find(MAGIC, start, end)) < end:
         try:
             return whole_frame(log, log_id, start, end)

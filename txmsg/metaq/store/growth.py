@@ -1,8 +1,8 @@
 """Waits for a log to grow, whichever process writes it. Costs nearly nothing while it does not grow.
 
-A look is two `stat` calls; looks come a millisecond after the last batch was served and then ever more seldom, down to
-40 in a second. Not inotify: the standard library has none, other systems have other ones, and a file system that is
-mounted from elsewhere does not tell.
+Each check is two `stat` calls. Checks come a millisecond after the last batch was served, and then less and less often,
+down to 40 per second. Not inotify: the standard library does not have it, other systems have different mechanisms, and
+network file systems do not report changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CALL_ANYWAY_S = 1.0
 
 
 class Growth:
-    """Looks at the end of a commit log. Threads may share it."""
+    """Watches the end of a commit log. Threads may share it."""
 
     def __init__(self, root: Path, closed: threading.Event) -> None:
         self._directory = root / "commitlog"
@@ -32,10 +32,10 @@ class Growth:
         self._last: tuple[int, Path] | None = None  # when the directory last changed, and its last file then
 
     def wait(self, found: Callable[[], T], wait_s: float) -> T:
-        """What `found` returns, as soon as that is not empty; or empty after wait_s, or when the log is closed.
+        """Returns the result of `found` as soon as it is not empty; an empty one after wait_s, or if the log is closed.
 
-        `found` is called again while the log grows, and a little longer: a batch is seen when it is on disk, which may
-        be a moment after its file has grown. A disk slower than that is made up for by a call every second.
+        `found` is called again while the log grows, and a little longer: a batch becomes visible when it is on disk,
+        which may be a moment after its file has grown. For disks slower than that it is also called every second.
         """
         seen = self._end()  # before the first call, so that nothing comes between
         result = found()

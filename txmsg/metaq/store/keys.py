@@ -1,7 +1,8 @@
-"""Finds messages by key: per file of the commit log the hashes of its keys, sorted. docs/log_format.md names the bytes.
+"""Finds messages by key: sorted key hashes per file of the commit log. docs/log_format.md specifies the bytes.
 
-Hashes are hints: what they lead to is read, checked and compared. They are computed many at a time, by numpy, and not
-while appending: a file gets its index after it is finished. The open file is indexed in memory, when first asked.
+Hashes are hints: the frames that they point to are read, verified and compared. They are computed many at a time, with
+numpy, and not while appending: a file gets its index after it is completed. The open file is indexed in memory when it
+is first searched.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ _IN_MEMORY_MAX: Final = 4
 
 
 class BadKeys(Exception):
-    """Bytes that are not the index of this file of the log; the text says why."""
+    """An invalid index of this file of the log; the text says why."""
 
 
 class Keys(NamedTuple):
-    """The keys of frames that follow each other: hashes, and where in its file each one's frame begins, over 8."""
+    """The keys of consecutive frames: hashes, and for each its frame's position in the file, divided by 8."""
 
     hashes: _Hashes
     places: NDArray[np.uint32]
@@ -119,7 +120,7 @@ def _hashes(folded: _Hashes, lengths: NDArray[np.int64], data: bytes) -> _Hashes
 def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterator[Keys]:
     """The keys of the frames from `start` to `end`, in the commitlog file that begins at `first`, part by part.
 
-    What is not a frame is skipped if frames follow; else it may be half written, and indexing ends before it.
+    Damaged data is skipped if frames follow; otherwise it may be half written, and indexing ends before it.
     """
     topics: list[int] = []
     counts: list[int] = []
@@ -201,7 +202,7 @@ def write_keys(root: Path, log_id: int, first: int, parts: list[Keys]) -> None:
 
 
 class KeysFile:
-    """The index of a finished file. Only its table is kept in memory. Raises BadKeys when it is none, or damaged."""
+    """The index of a completed file. Only its table is kept in memory. Raises BadKeys if it is invalid or damaged."""
 
     def __init__(self, root: Path, log_id: int, first: int, end: int) -> None:
         self._path = keys_file(root, first)
@@ -261,7 +262,7 @@ class KeysFile:
 
 
 class KeyFinder:
-    """Looks up keys, in any process. Remembers what it has indexed in memory of the open file."""
+    """Looks up keys, in any process. Caches its index of the open file in memory."""
 
     def __init__(self, root: Path, log_id: int, log: CommitLogReader) -> None:
         self._root = root
@@ -320,7 +321,7 @@ class KeyFinder:
 
 
 class KeyIndexer:
-    """Writes the indexes that finished files lack, on a thread of its own. What it cannot write is tried again."""
+    """Writes missing indexes of completed files, on its own thread. Retries those that cannot be written."""
 
     def __init__(self, root: Path, log_id: int) -> None:
         self._root = root

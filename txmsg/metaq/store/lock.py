@@ -14,9 +14,9 @@ _log = EventLog(__name__)
 
 
 def make_private(directory: Path, *, below: Path | None = None) -> None:
-    """Makes a directory that no other user can look into; of those above it, the ones below `below` are alike.
+    """Creates a directory that no other user can read, and likewise its missing parents below `below`.
 
-    What is there stays as it is.
+    Existing directories are not changed.
     """
     if below is None or directory.parent == below:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -44,9 +44,9 @@ def lock_private(directory: Path, *, what: str, user: str) -> int:
 
 
 class WriteLock:
-    """Held until `release` by the process that made it, and by no child that is forked from it.
+    """Held until `release` by the process that created it, not by its forked children.
 
-    Makes the directories of the log. Raises LogBusy, and StorageError for a directory that cannot be written.
+    Creates the directories of the log. Raises LogBusy, and StorageError for a directory that cannot be written.
     """
 
     def __init__(self, root: Path) -> None:
@@ -85,13 +85,13 @@ class WriteLock:
         os.close(self._fd)
 
     def _renew(self) -> None:
-        """The lock stays with the parent, and goes with it: closing a copy of its file gives nothing up."""
+        """The lock stays with the parent: closing the child's copy of its file does not release it."""
         self.is_copy = True
         if self._is_held:
             self.release()
 
     def require(self) -> None:
-        """Raises MisuseError in a forked child: it and its parent would write over each other."""
+        """Raises MisuseError in a forked child, because it and its parent would overwrite each other's data."""
         if self.is_copy:
             raise MisuseError(
                 f"process {os.getpid()} was forked from the one that writes the log {self._root}, and must not write "

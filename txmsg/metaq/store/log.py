@@ -1,4 +1,4 @@
-"""The log as its one writer has it: appends to many queues at once, drops what is too old, is a copy or is copied."""
+"""The log, for its only writer: appends to many queues at once, applies retention, and is a copy or is copied."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _OF_DELAYED = TopicSettings(retention_s=1.0)  # what waits is kept by its place,
 
 
 class Log:
-    """A log opened for writing. Threads may share it. Close it, or what timed topics appended last may be lost.
+    """A log opened for writing. Threads may share it. Close it, or the last messages of timed topics may be lost.
 
-    Raises StorageError when another process writes it or it cannot be written at all, CorruptLog when it is damaged
-    before its end.
+    Raises StorageError if another process writes it or it cannot be written at all, CorruptLog if it is damaged before
+    its end.
     """
 
     def __init__(
@@ -49,8 +49,9 @@ class Log:
         clock: Callable[[], float] = time.time,
         follows: bool = False,
     ) -> None:
-        """follows: it is a copy of another log, and takes only what that one has. Raises NotLeader if it is and is not
-        opened so."""
+        """follows: the log is a copy of another log, and accepts only its frames. Raises NotLeader for a copy that is
+        not opened with it.
+        """
         self.root = Path(root)
         self.follows = follows
         self.config = config or LogConfig()
@@ -111,17 +112,17 @@ class Log:
 
     @property
     def identity(self) -> Identity:
-        """Which log it is, and the generation of what is appended now."""
+        """Which log it is, and its current generation."""
         return self._end.identity
 
     # ---- topics
 
     def settings_of(self, topic: str) -> TopicSettings:
-        """What this topic asks for: what was set, or else what the log's configuration says."""
+        """The settings of this topic: those that were set, or else the log's defaults."""
         return _OF_DELAYED if topic == DELAYED else self._topics.of(topic)
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
-        """Chooses what this topic asks for, from the next append on; kept in the log. Raises StorageError."""
+        """Sets the settings of this topic, from the next append on; stored in the log. Raises StorageError."""
         self._write_lock.require()
         self._topics.set(topic, settings, self.checkpoint)
 
@@ -136,9 +137,9 @@ class Log:
     def append(self, appends: Sequence[Append], flush: Flush | None = None) -> list[int]:
         """Appends all batches, or none, and returns their first offsets. On disk as each topic's flush promises.
 
-        flush: SYNC: all are on disk, whatever their topics say. TIMED: none is waited for; those of a synchronous topic
-        are seen when they are on disk. Raises MisuseError for a base_offset that is not the queue's end, or a queue
-        that takes nothing, InvalidName, StorageError for a full disk, NotLeader.
+        flush: SYNC: all are on disk, regardless of their topics. TIMED: waits for none; those of a synchronous topic
+        become visible when they are on disk. Raises MisuseError for a base_offset that is not the queue's end, or a
+        queue that accepts no appends; InvalidName; StorageError for a full disk; NotLeader.
         """
         self._write_lock.require()
         end, writer = self._end, self._writer
@@ -168,12 +169,12 @@ class Log:
         return [cell.base_offset for _, cell, _ in placed]
 
     def next_offset(self, topic: str, queue: int) -> int:
-        """The offset that the next message of a queue gets. Raises InvalidName, MisuseError, CorruptLog."""
+        """The offset of the queue's next message. Raises InvalidName, MisuseError, CorruptLog."""
         with self._end.lock:
             return self._queues.of(topic, queue).end
 
     def waiting(self, append: Append) -> Append:
-        """What is appended now: of a delayed batch, one that waits for its time. Raises InvalidMessage, MisuseError."""
+        """The batch to append now: for a delayed batch, the entry that waits. Raises InvalidMessage, MisuseError."""
         due_at_us = append.due_at_us
         if due_at_us is None:
             return append
@@ -185,9 +186,9 @@ class Log:
         return Append(DELAYED, ENTRIES, entry_of(batch, due_at_us, now_us=int(self._clock() * 1e6), ahead_us=ahead_us))
 
     def _append_own(self, batches: Sequence[Batch], note: Callable[[Sequence[int]], Batch]) -> None:
-        """Appends what is due, behind a note that says where it stands. Raises StorageError.
+        """Appends due batches after a note of where they are. Raises StorageError.
 
-        Also to topics that are closed: it was accepted before. Readers see it when it is on disk.
+        Also to closed topics: they were accepted earlier. Readers see them when they are on disk.
         """
         self._write_lock.require()
         end = self._end
@@ -199,22 +200,22 @@ class Log:
             end.own.update((batch.topic, batch.queue) for batch in batches)
 
     def recall(self, topic: str, number: int) -> None:
-        """Has a delayed batch not be delivered, on disk on return. number: what its append returned.
+        """Cancels a delayed batch, on disk on return. number: what its append returned.
 
-        Again: nothing changes. Raises MisuseError for what does not wait, StorageError, NotLeader.
+        Repeating it changes nothing. Raises MisuseError if it is not waiting, StorageError, NotLeader.
         """
         self._write_lock.require()
         self.require_leader()
         self._mover.recall(topic, number, int(self._clock() * 1e6))
 
     def _require_open_for(self, appends: Sequence[Append]) -> None:
-        """Raises MisuseError for a queue that takes nothing. What a mirror appends is not the producers' choice."""
+        """Raises MisuseError for a queue that accepts no appends. A mirror may append in any case."""
         for append in appends:
             if not append.is_mirrored:
                 self.settings_of(append.topic).require_takes(append.topic, append.queue)
 
     def require_leader(self) -> None:
-        """Raises NotLeader for a log that takes no changes: what stands beside its frames, too."""
+        """Raises NotLeader for a log that accepts no changes, including those beside its frames."""
         if self.follows:
             raise not_leader(self.root, "it is a copy")
         if self._fenced is not None:
@@ -225,9 +226,9 @@ class Log:
     # ---- cutting
 
     def fork(self, cuts: Sequence[tuple[str, int, int]]) -> int:
-        """Goes on under a new generation, in which these queues (topic, queue, offset) end at these offsets.
+        """Continues under a new generation, in which these queues (topic, queue, offset) end at these offsets.
 
-        Returns the generation, which stands in all later frames. For the rest see `truncate`.
+        Returns the generation, which all later frames have. See also `truncate`.
         """
         self._write_lock.require()
         with self._end.lock:
@@ -239,11 +240,11 @@ class Log:
         return generation
 
     def truncate(self, topic: str, queue: int, offset: int) -> None:
-        """Drops the messages of a queue from this offset on; the next one that is appended gets it. On disk on return.
+        """Drops the messages of a queue from this offset on; the next appended message gets it. On disk on return.
 
-        The frames stay where they are, as other queues' stand between them: a mark in the log says that they are void.
-        The offset may lie before those that are kept. Raises OffsetOutOfRange past the end, and CorruptLog when the
-        frame that would have to be kept in part is damaged.
+        The frames stay in place, because frames of other queues are between them; a mark in the log makes them void.
+        The offset may be before the first one kept. Raises OffsetOutOfRange past the end, and CorruptLog if a frame
+        that would have to be kept in part is damaged.
         """
         self._write_lock.require()
         with self._end.alone():
@@ -255,10 +256,10 @@ class Log:
                 self._end.cut(topic, queue, begin, payloads)
 
     def refill(self, topic: str, queue: int, base_offset: int, payload: Payload) -> bool:
-        """Puts messages in the place of a hole of exactly their offsets, which a repair has left. On disk on return.
+        """Replaces a hole that a repair has left by messages with exactly its offsets. On disk on return.
 
-        False when they need more room than the hole has: so they stay missing. Those that stood there fit, if they are
-        compressed as they were. Raises MisuseError when there is no such hole, OffsetOutOfRange, CorruptLog.
+        Returns False if they need more room than the hole has: then they stay missing. The original messages fit if
+        they are compressed as before. Raises MisuseError if there is no such hole, OffsetOutOfRange, CorruptLog.
         """
         self._write_lock.require()
         with self._end.alone():
@@ -275,15 +276,15 @@ class Log:
 
     @property
     def own_queues(self) -> Collection[QueueKey]:
-        """The queues that were appended to since it was opened, but for those that are mirrored, or read by nobody."""
+        """The queues appended to since the log was opened, without mirrored ones and those that are never read."""
         with self._end.lock:
             return frozenset(queue for queue in self._end.own if queue[0] != DELAYED)
 
     def fence(self, generation: int, copy_id: bytes) -> int:
-        """Takes no appends from now on, also when it is opened again: a copy goes on under this generation.
+        """Accepts no appends from now on, even after it is reopened: a copy continues under this generation.
 
-        Returns where it ends; everything before is on disk. Raises MisuseError for a generation that is not later,
-        NotLeader for a copy, and when another copy asked before.
+        Returns the end of the log; everything before is on disk. Raises MisuseError for a generation that is not later,
+        NotLeader for a copy, or if another copy has fenced it before.
         """
         self._write_lock.require()
         with self._end.alone():
@@ -307,7 +308,7 @@ class Log:
             return self._writer.synced
 
     def take_frames(self, first: int, frames: memoryview, headers: Sequence[Header]) -> None:
-        """Appends what the leader has at the same position, in the file that begins at `first`. On disk on return.
+        """Appends the leader's frames at the same position, in the file that begins at `first`. On disk on return.
 
         headers: of the frames, which are whole. Raises BadFrame for frames that do not follow, StorageError.
         """
@@ -317,7 +318,7 @@ class Log:
             self._end.take_frames(first, frames, headers)
 
     def promote(self) -> int:
-        """Has a copy be a log of its own from the next time that it is opened on. Returns its generation."""
+        """Makes a copy a log that leads, from the next time it is opened. Returns its generation."""
         assert self.follows
         self._write_lock.require()
         with self._end.lock:
@@ -329,23 +330,23 @@ class Log:
     # ---- upkeep
 
     def flush(self) -> None:
-        """Everything that was appended is on disk. Raises StorageError."""
+        """Everything appended is on disk. Raises StorageError."""
         self._write_lock.require()
         self._end.sync(self._writer.end)
 
     def checkpoint(self) -> None:
-        """Flushes, syncs cells, and notes it, so that a recovery has little to read. Raises StorageError."""
+        """Flushes, syncs cells and records it, so that a recovery has little to read. Raises StorageError."""
         self._write_lock.require()
         self._upkeep.checkpoint()
 
     def use(self, config: LogConfig) -> None:
-        """From now on these settings hold, as far as they are live: within the `flush_s` from before."""
+        """Applies these settings, as far as they are live, within the previous `flush_s`."""
         self.config = config
 
     def delete_old(self, *, size_bytes_max: int | None = None) -> list[int]:
-        """Deletes the oldest files that are beyond the age or the size to be kept; which ones, by first position.
+        """Deletes the oldest files beyond the age or size limit, and returns their first positions.
 
-        Never the file that is written. Done by itself at each checkpoint. size_bytes_max: other than configured.
+        Never the file being written. Runs by itself at each checkpoint. size_bytes_max: overrides the setting.
         """
         self._write_lock.require()
         return self._upkeep.delete_old(self.config.retention_size_bytes if size_bytes_max is None else size_bytes_max)
@@ -366,13 +367,13 @@ class Log:
         return None if self.follows else self._mover.kept_from()
 
     def size(self) -> LogSize:
-        """How large the log is now. Reads its directory."""
+        """The current size of the log. Reads its directory."""
         firsts = files_of(self.root / "commitlog", ".log")
         end = self._writer.end
         return LogSize(end - next(iter(firsts), end), len(firsts))
 
     def counts(self) -> LogCounts:
-        """What its writer has done."""
+        """Counters of its writer."""
         first_due_us = self._mover.first_due_us
         return LogCounts(
             self._writer.end - self._writer.synced,
@@ -383,12 +384,12 @@ class Log:
         )
 
     def index_keys(self) -> None:
-        """Indexes the keys of all finished files. Done by itself, on a thread, after a file is finished."""
+        """Indexes the keys of all completed files. Runs by itself on a thread after a file is completed."""
         self._write_lock.require()
         self._indexer.run_once()
 
     def close(self) -> None:
-        """Flushes everything and lets another process write, whatever the disk says. Closing twice is fine."""
+        """Flushes everything and lets another process write, even if the disk fails. Closing twice is fine."""
         if self._end.is_closed or self.is_copy:
             return
         self.moving.stop()
@@ -409,7 +410,7 @@ class LogSize(NamedTuple):
 
 
 class LogCounts(NamedTuple):
-    """What the writer of a log has done since it was opened."""
+    """Counters of the writer of a log since it was opened."""
 
     unsynced_bytes: int
     """Appended, and not known to be on disk."""

@@ -1,4 +1,4 @@
-"""Moves delayed messages of a log to their topics when they are due, and takes those back that are recalled."""
+"""Moves delayed messages of a log to their topics when they are due, and recalls them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _Due: TypeAlias = tuple[int, int, int]
 
 
 class Mover:
-    """Moves what is due. Threads may share it: what is recalled is not being moved meanwhile.
+    """Moves due messages. Threads may share it: a batch is not recalled and moved at the same time.
 
-    append: appends these batches behind what it makes of their first offsets; on disk after `sync`.
-    queue_of: the queue that takes what was meant for a queue of a topic.
+    append: appends the batches that it makes of their first offsets; on disk after `sync`. queue_of: the queue to use
+    for messages that were sent to a queue of a topic.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class Mover:
 
     @property
     def first_due_us(self) -> int | None:
-        """When the first of what waits is due; None: not within the hour."""
+        """When the first waiting entry is due; None: not within the hour."""
         return next((due_us for due_us, *_ in self._heap[:1]), None)
 
     def kept_from(self) -> int | None:
-        """The position from which on the log is needed for what waits; None: nothing does. For any thread."""
+        """The position from which on the log is needed for waiting entries; None: not needed. For any thread."""
         cell = first_kept(self._root, self._first)
         return None if cell is None else cell.position
 
     def run_once(self, now_us: int) -> tuple[int | None, set[tuple[str, int]]]:
-        """Moves what is due now. When to look again, None: not before something comes; and the queues that grew."""
+        """Moves what is due. Returns when to look again (None: when something arrives), and the queues that grew."""
         with self._lock:
             return self._run_once(now_us)
 
     def recall(self, topic: str, number: int, now_us: int) -> None:
-        """Has an entry not be moved, on disk on return. Again: nothing changes.
+        """Cancels an entry, on disk on return. Repeating it changes nothing.
 
-        Raises MisuseError for what does not wait in this topic.
+        Raises MisuseError if it is not waiting in this topic.
         """
         with self._lock:
             self._recall(topic, number, now_us)

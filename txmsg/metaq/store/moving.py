@@ -1,4 +1,4 @@
-"""The thread of a log's writer that moves delayed messages when they are due. It exists only where there are any."""
+"""The thread of a log's writer that moves delayed messages when they are due. It runs only if there are any."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK_S_MAX = 1.0
 
 
 class Moving:
-    """Starts with the first delayed message that there is. clock: seconds since 1970."""
+    """Starts with the first delayed message. clock: seconds since 1970."""
 
     def __init__(self, root: Path, mover: Mover, clock: Callable[[], float]) -> None:
         self.on_moved: Callable[[set[tuple[str, int]]], None] = lambda _: None
@@ -33,12 +33,12 @@ class Moving:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Begins if something may wait from before."""
+        """Starts if entries may be waiting from before."""
         if queue_directory(self._root, DELAYED, ENTRIES).is_dir():
             self.wake()
 
     def wake(self) -> None:
-        """Something came."""
+        """An entry has arrived."""
         self._due.set()
         with self._starting:
             if self._thread is None and not self._is_stopped:
@@ -46,7 +46,7 @@ class Moving:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Returns when a move that is under way is done. What waits is moved when the log is opened next."""
+        """Returns when the current move is done. Waiting entries are moved when the log is opened next."""
         with self._starting:
             self._is_stopped = True
         self._due.set()

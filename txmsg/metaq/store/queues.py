@@ -1,4 +1,4 @@
-"""The writer's side of consume queues: where each ends, and its cells, which are written when they may be seen."""
+"""Consume queues, for the writer: the end of each queue, and its cells, which are written when frames may be read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNKNOWN: Final = -1
 
 @dataclass(slots=True)
 class Unsynced:
-    """What is not known to be on disk: files that were written, cut or deleted, and directories in which some were."""
+    """Files that were written, cut or deleted, and their directories, that are not known to be on disk."""
 
     files: set[str] = field(default_factory=set)
     directories: set[str] = field(default_factory=set)
@@ -49,7 +49,7 @@ class Unsynced:
 
 
 class OpenFiles:
-    """The files of cells that were written last, kept open. With ten thousand queues that saves most opening."""
+    """Keeps the last written files of cells open. With ten thousand queues this saves most opening."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = _open_files_max(count_max)
@@ -68,7 +68,7 @@ class OpenFiles:
             self._rewrite(fd, data, size_bytes)
 
     def _rewrite(self, fd: int, data: bytes, size_bytes: int) -> None:
-        """After a short write: the whole once more, so that what stopped it is an error, and half a cell is no more."""
+        """After a short write, writes everything again: its cause becomes an error, and no partial cell remains."""
         os.ftruncate(fd, size_bytes)
         written = 0
         try:
@@ -148,7 +148,7 @@ def sync_files(root: Path, unsynced: Unsynced) -> None:
 
 @dataclass(slots=True, eq=False)
 class QueueEnd:
-    """Where a queue ends, and cells that are not written yet."""
+    """The end of a queue, and cells that are not written yet."""
 
     topic: str
     queue: int
@@ -222,7 +222,7 @@ def _keep(files: OpenFiles, directory: Path, what: Callable[[Cell], int], limit:
 
 
 class Queues:
-    """All queues of a log that are appended to. Not safe for threads, but `sync_files` may run beside it."""
+    """All queues of a log that are appended to. Not safe for threads, but `sync_files` may run at the same time."""
 
     def __init__(self, root: Path, open_files_max: int) -> None:
         self._root = root
@@ -271,11 +271,11 @@ class Queues:
                 self._waiting.pop(queue, None)
 
     def complete_up_to(self, position: int) -> int:
-        """Before which position all cells are written, at most this one."""
+        """The position before which all cells are written, at most this one."""
         return min([position, *(queue.waiting[0].position for queue in self._waiting)])
 
     def ends(self) -> dict[QueueKey, int]:
-        """Where every queue ends of which there was ever anything."""
+        """The ends of all queues that ever had messages."""
         return {**self.known_ends, **{key: queue.end for key, queue in self._ends.items() if not queue.is_new}}
 
     # ---- when the log is opened
@@ -309,7 +309,7 @@ class Queues:
 
 
 def mark_end(directory: Path, end: int) -> None:
-    """Notes where a queue goes on of which nothing is kept: an empty file of cells."""
+    """Records where a queue with no messages kept continues: an empty file of cells."""
     make_private(directory, below=directory.parents[2])
     remove_cells(directory)
     cells_file(directory, end).touch(0o600)

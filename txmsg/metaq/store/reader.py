@@ -1,4 +1,4 @@
-"""Reads queues of a log, in the process that writes it or in any other. Serves nothing that is not whole."""
+"""Reads queues of a log, in the process that writes it or in any other. Returns only intact messages."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _LOOKS_MAX = 3
 
 
 class LogReader:
-    """All queues of a log. Cheap to open; close nothing: files are closed with their last user.
+    """All queues of a log. Cheap to open, and need not be closed: files are closed with their last user.
 
-    Readers remember where they were, so one thread at a time uses one. Any number of them may be open.
+    Readers remember their position, so only one thread at a time may use one. Any number of them can be open.
     """
 
     def __init__(self, root: Path) -> None:
@@ -52,11 +52,11 @@ class LogReader:
 
     @cached_property
     def log_id(self) -> int:
-        """Of `log.json`: frames and cells of another log are none. Raises CorruptLog."""
+        """From `log.json`; frames and cells of other logs are rejected by it. Raises CorruptLog."""
         return identity_of(self.root, create=False).log_id
 
     def checkpoint(self) -> Checkpoint | None:
-        """What the writer noted last: cells reach at least to where queues ended then."""
+        """The writer's last checkpoint: cells reach at least to where queues ended then."""
         try:
             found = (self.root / "checkpoint").stat()
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class LogReader:
         return self._checkpoint[1]
 
     def begin(self) -> int:
-        """The first position that is kept. Raises CorruptLog when a file is missing that retention did not delete."""
+        """The first position kept. Raises CorruptLog if a file is missing that retention did not delete."""
         begin, known = self.commit_log.begin(), self.checkpoint()  # in this order: it is noted before files go
         if known is not None and begin > known.begin:
             raise CorruptLog(
@@ -77,7 +77,7 @@ class LogReader:
         return begin
 
     def topics(self) -> dict[str, list[int]]:
-        """The topics, and the numbers of their queues. Those, too, whose cells are lost: reading them says so."""
+        """The topics and the numbers of their queues, including queues with lost cells: reading these reports it."""
         known = self.checkpoint()
         found: dict[str, list[int]] = {}
         for topic, queue in sorted({*queues_of(self.root), *(known.ends if known else ())}):
@@ -85,7 +85,7 @@ class LogReader:
         return found
 
     def queue(self, topic: str, queue: int) -> QueueReader:
-        """One queue, which may not be there yet."""
+        """One queue, which need not exist yet."""
         key = (topic, queue)
         reader = self._queues.get(key)
         if reader is None:
@@ -93,7 +93,7 @@ class LogReader:
         return reader
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
-        """Messages with this key that are kept, by queue and offset; of more than count_max those appended first."""
+        """Kept messages with this key, by queue and offset; if more than count_max, those appended first."""
         if self._finder is None:
             self._finder = KeyFinder(self.root, self.log_id, self.commit_log)
         found: list[ReceivedMessage] = []
@@ -148,11 +148,11 @@ class QueueReader:
     # ---- where it begins and ends
 
     def is_new(self) -> bool:
-        """Whether nothing was ever appended."""
+        """Whether it was never appended to."""
         return not self._cells.files()
 
     def range(self) -> tuple[int, int]:
-        """The offset of the first message that is kept, and the one after the last. (0, 0): nothing was written yet.
+        """The offset of the first message kept, and the one after the last. (0, 0) if nothing was written yet.
 
         Raises CorruptLog.
         """
@@ -232,7 +232,7 @@ class QueueReader:
         return self._end_of(last)
 
     def holes(self) -> list[tuple[int, int]]:
-        """The offsets that are missing, as the log says: of each hole the first one, and the one after the last."""
+        """The missing offsets: for each hole the first one, and the one after the last."""
         kept_from = self._log.commit_log.begin()
         found: list[tuple[int, int]] = []
         for base in self._cells.files():
@@ -245,9 +245,9 @@ class QueueReader:
         return found
 
     def offset_at(self, us: int) -> int:
-        """The first offset of a message stored at this time or later; the end when there is none.
+        """The first offset of a message stored at this time or later; the end if there is none.
 
-        Times of different brokers may lie a little apart, so later ones may be a little older.
+        Clocks of brokers may differ slightly, so later messages may be slightly older.
         """
         begin, end = self.range()
         cell = self._cells.first(_last_stored_at_us, us)
@@ -265,7 +265,7 @@ class QueueReader:
     # ---- reading
 
     def fetch(self, offset: int, *, size_bytes_max: int = 1024 * 1024, end: int | None = None) -> list[FrameBatch]:
-        """Batches from this offset on: at least one if there is any, and no more than size_bytes_max with it.
+        """Batches from this offset on: at least one if there is any, and at most size_bytes_max in all.
 
         end: none that begins there or later.
 
@@ -513,7 +513,7 @@ _last_stored_at_us = attrgetter("last_stored_at_us")
 
 
 class CurrentReader:
-    """A `LogReader`, or another one when another log has taken the place. A look costs a `stat`."""
+    """A `LogReader`, replaced if another log takes the log's place. A check costs one `stat`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""What the writer does with what it finds in a log that it opens: adds lost cells, cuts a torn end, or refuses."""
+"""What the writer does with the state of a log that it opens: adds lost cells, cuts a torn end, or refuses."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _CELLS_HELD_MAX = 65_536
 def recover(
     root: Path, log_id: int, queues: Queues, is_synchronous: Callable[[str], bool], *, follows: bool = False
 ) -> int:
-    """Reads from the checkpoint on, adds the cells that are lost, and cuts a torn end.
+    """Reads from the checkpoint on, adds lost cells, and cuts a torn end.
 
-    follows: it is a copy. What a power cut has torn may have whole frames behind it, which say that it was on disk: on
-    that of the leader, from which it comes again. Where the copy itself had it on disk, cells say so, of any topic.
+    follows: the log is a copy. The part torn by a power cut may be followed by whole frames, which say that it was on
+    disk: on the leader's disk, from which it is copied again. If it was on the copy's own disk, cells of any topic say
+    so.
 
-    Returns the position where the log goes on; all before it is on disk. Raises CorruptLog for damage before that, and
-    has changed no frame then.
+    Returns the position where the log continues; everything before is on disk. Raises CorruptLog for damage before
+    that, and then has changed no frame.
     """
     if copy_of(root) is not None:  # not of a former leader that is to follow: its cells were ahead of its disk
         is_synchronous = _of_any_topic

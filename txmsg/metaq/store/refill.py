@@ -1,4 +1,4 @@
-"""Puts messages in the place of a hole that a repair has left: docs/log_format.md, Repair."""
+"""Puts messages into a hole that a repair has left: docs/log_format.md, Repair."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _HOLE_SIZE_BYTES: Final = 8
 
 
 def refill(reader: LogReader, topic: str, number: int, base_offset: int, payload: Payload) -> bool:
-    """Overwrites a hole by a frame of exactly its offsets, on disk. False when the frame is larger than the hole.
+    """Overwrites a hole by a frame with exactly its offsets, on disk. Returns False if the frame is larger than the
+    hole.
 
-    For the writer, when all cells are written. A crash leaves the hole, or damage that a repair makes one of.
+    For the writer, when all cells are written. A crash leaves the hole, or damage that a repair turns into one.
     """
     queue = reader.queue(topic, number)
     base, place, header, end = queue.hole_at(base_offset)

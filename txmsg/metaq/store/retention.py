@@ -21,11 +21,11 @@ def delete_old_files(
     note: Callable[[int], None],
     kept_from: int | None,
 ) -> list[int]:
-    """Deletes the oldest commitlog files that are too old, or too much; which ones, by first position.
+    """Deletes the oldest commitlog files that exceed the age or size limit, and returns their first positions.
 
-    Never the last one. A file is too old when every topic that stands in it lets it go: keep_s says how many seconds
-    a topic wants, None: for ever. Its age is counted from when it was last written. Readers are told by
-    OffsetOutOfRange. `note` is told before where the log will begin. kept_from: nothing from this position on goes.
+    Never the last one. A file exceeds the age limit if it does so for every topic in it. keep_s: the seconds that a
+    topic is kept, None: for ever. The age counts from the last write. Readers get OffsetOutOfRange. `note` is called
+    first, with the position where the log will begin. kept_from: nothing from this position on is deleted.
     """
     directory = root / "commitlog"
     firsts = files_of(directory, ".log")

@@ -1,6 +1,6 @@
-"""Whether a log leads or is a copy, and whether it was superseded: two small files beside it. Knows no frames.
+"""Whether a log leads or is a copy, and whether it was superseded: two small files beside it. Independent of frames.
 
-docs/log_format.md, Copies.
+See docs/log_format.md, Copies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FENCE: Final = "fence.json"
 
 @dataclass(frozen=True, slots=True)
 class CopyOf:
-    """What a copy knows of itself. id: tells it from other copies. is_begun: it has what a log needs."""
+    """A copy's own state. id: identifies the copy. is_begun: it has everything that a log needs."""
 
     leader: str
     id: bytes
@@ -27,7 +27,7 @@ class CopyOf:
 
 
 def copy_of(root: Path) -> CopyOf | None:
-    """Whose copy the log is; None for a log that leads. Raises CorruptLog."""
+    """Which log this is a copy of; None for a log that leads. Raises CorruptLog."""
     try:
         found = read_checked(root / _COPY)
         return CopyOf(str(found["leader"]), bytes.fromhex(found["id"]), bool(found["is_begun"]))
@@ -41,7 +41,7 @@ def copy_of(root: Path) -> CopyOf | None:
 
 
 def write_copy(root: Path, copy: CopyOf) -> None:
-    """Notes that the log is a copy. On disk on return."""
+    """Records that the log is a copy. On disk on return."""
     write_checked(root / _COPY, {"leader": copy.leader, "id": copy.id.hex(), "is_begun": copy.is_begun})
 
 
@@ -52,13 +52,13 @@ def forget_copy(root: Path) -> None:
 
 
 def require_no_copy(root: Path) -> None:
-    """Raises NotLeader for a copy: it takes no changes but those of its leader."""
+    """Raises NotLeader for a copy, which accepts only its leader's changes."""
     if (root / _COPY).exists():
         raise not_leader(root, "it is a copy")
 
 
 def not_leader(root: Path, why: str) -> NotLeader:
-    """The error of a log that takes no changes."""
+    """The error of a log that accepts no changes."""
     copy = copy_of(root)
     if copy is None:
         return NotLeader(
@@ -73,14 +73,14 @@ def not_leader(root: Path, why: str) -> NotLeader:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """By which generation a log was superseded, and the id of the copy that goes on under it."""
+    """The generation by which a log was superseded, and the id of the copy that continues under it."""
 
     generation: int
     copy_id: bytes
 
 
 def fence_of(root: Path) -> Fence | None:
-    """What this log was superseded by, if it was."""
+    """What this log was superseded by, if anything."""
     try:
         found = read_checked(root / _FENCE)
         return Fence(int(found["generation"]), bytes.fromhex(found["copy"]))
@@ -94,7 +94,7 @@ def fence_of(root: Path) -> Fence | None:
 
 
 def write_fence(root: Path, fence: Fence) -> None:
-    """Notes that a later generation was begun elsewhere. On disk on return."""
+    """Records that a later generation has begun elsewhere. On disk on return."""
     write_checked(root / _FENCE, {"generation": fence.generation, "copy": fence.copy_id.hex()})
 
 

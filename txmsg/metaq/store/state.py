@@ -1,4 +1,4 @@
-"""The small files of a log, each replaced as a whole: which log it is, and what is known to be on disk."""
+"""The small files of a log, each replaced as a whole: the log's identity, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QueueKey: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which log this is. generation: rises when the log goes on after the table it mirrors has diverged."""
+    """Which log this is. generation: increases when the log continues after the mirrored table has diverged."""
 
     log_id: int
     generation: int = 1
@@ -76,7 +76,9 @@ def _checked(told: Mapping[str, Any]) -> bytes:
 
 
 def identity_of(root: Path, *, create: bool) -> Identity:
-    """What `log.json` says; made for a new log. Raises CorruptLog for another version, or when it cannot be read."""
+    """The contents of `log.json`; created for a new log. Raises CorruptLog for another version, or if it cannot be
+    read.
+    """
     path = root / "log.json"
     if create and not path.exists() and not files_of(root / "commitlog", ".log"):
         identity = Identity(secrets.randbits(63))
@@ -98,7 +100,7 @@ def write_identity(root: Path, identity: Identity) -> None:
 
 
 def checkpoint_of(root: Path, log_id: int) -> Checkpoint | None:
-    """What is known of this log; None when nothing is, so that everything is read."""
+    """The checkpoint of this log; None if there is none, so that everything is read."""
     try:
         found = read_checked(root / "checkpoint")
         if found["log_id"] != log_id:

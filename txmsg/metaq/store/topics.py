@@ -25,7 +25,7 @@ class Flush(StrEnum):
 
 
 class Permission(StrEnum):
-    """What a topic is open for. Not a right of users: the same for all of them."""
+    """What a topic is open for. Not a user's right: it applies to all users."""
 
     READ_WRITE = "rw"
     READ = "r"
@@ -37,7 +37,7 @@ class Permission(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """The settings of a topic, kept in `topics.json`. Changes hold from the next append on."""
+    """The settings of a topic, stored in `topics.json`. Changes apply from the next append on."""
 
     flush: Flush = Flush.SYNC
     """When its appends are on disk. Default: before `append` returns."""
@@ -70,7 +70,7 @@ class TopicSettings:
             raise MisuseError(f"permission={self.permission!r} of a topic: give one of Permission")
 
     def takes(self, queue: int) -> bool:
-        """Whether appends to this queue are accepted: also to one that is not written any more, but still read."""
+        """Whether appends to this queue are accepted: also if it is no longer written to, but still read."""
         is_open = self.permission in {Permission.READ_WRITE, Permission.WRITE}
         return is_open and (self.read_queues is None or queue < self.read_queues)
 
@@ -91,7 +91,7 @@ class TopicSettings:
         raise MisuseError(f"{what}: nothing was appended; allow it with `txmsg metaq set {topic} --log LOG {way_out}`")
 
     def queue_that_is_read(self, queue: int) -> int:
-        """This one, or if it is not read any more, one that is."""
+        """This one, or if it is no longer read, one that is."""
         return queue if self.read_queues is None else queue % self.read_queues
 
     def values(self) -> dict[str, object]:
@@ -107,7 +107,7 @@ class TopicSettings:
 
 
 class Topics:
-    """What topics ask for, as the writer of a log knows it. default: of those that nothing was set for."""
+    """Settings of topics, for the writer of a log. default: of topics without settings."""
 
     def __init__(self, root: Path, default: TopicSettings) -> None:
         """Raises CorruptLog when they cannot be read."""
@@ -121,9 +121,9 @@ class Topics:
         return self._topics.get(topic, self._default)
 
     def set(self, topic: str, settings: TopicSettings, checkpoint: Callable[[], None]) -> None:
-        """Chooses what a topic asks for, from the next append on; kept in the log. Raises StorageError.
+        """Sets the settings of a topic, from the next append on; stored in the log. Raises StorageError.
 
-        checkpoint: called before a topic is synchronous on disk. Cells of a timed topic may be ahead of the disk, and
+        checkpoint: called before a topic becomes synchronous on disk. Cells of a timed topic may be ahead of the disk;
         those of a synchronous one must not.
         """
         check_name("topic", topic)
@@ -143,7 +143,7 @@ class Topics:
 
 
 def read_topics(root: Path) -> dict[str, TopicSettings]:
-    """The topics that have settings of their own. Raises CorruptLog when they cannot be read."""
+    """The topics that have settings. Raises CorruptLog if they cannot be read."""
     path = root / "topics.json"
     try:
         found = read_checked(path)

@@ -1,4 +1,4 @@
-"""What a log's writer does by itself, on a thread: syncs what timed topics appended, checkpoints, deletes old files."""
+"""The background work of a log's writer, on a thread: syncs timed topics, writes checkpoints, deletes old files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _log = EventLog(__name__)
 
 
 class Upkeep:
-    """Runs between `start` and `stop`. Its other methods are for any thread.
+    """Runs between `start` and `stop`. Its other methods can be called from any thread.
 
-    config: what holds now. keep_s: the age that messages of a topic reach at least, None: for ever. kept_from: the
-    position from which on the log is needed, whatever its age. before_checkpoint: called on the thread.
+    config: the current settings. keep_s: the minimum age of a topic's messages before deletion, None: for ever.
+    kept_from: the position from which on the log is needed, whatever its age. before_checkpoint: called on the thread.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Upkeep:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when nothing is under way any more."""
+        """Returns when all its work has ended."""
         self._stopped.set()
         self._thread.join()
 
@@ -80,7 +80,7 @@ class Upkeep:
     # ---- checkpoints
 
     def checkpoint(self) -> None:
-        """Flushes, syncs cells, and notes it, so that a recovery has little to read. Raises StorageError."""
+        """Flushes, syncs cells and records it, so that a recovery has little to read. Raises StorageError."""
         with self._checkpoint_lock:
             # Not the reader of the log, which another thread may read by.
             self._checkpoint(CommitLogReader(self._end.root / "commitlog").begin())
@@ -108,7 +108,7 @@ class Upkeep:
     # ---- retention
 
     def delete_old(self, size_bytes_max: int | None) -> list[int]:
-        """Deletes the oldest files that are beyond the age or the size to be kept; which ones, by first position."""
+        """Deletes the oldest files beyond the age or size limit, and returns their first positions."""
         with self._checkpoint_lock:
             deleted = delete_old_files(
                 self._end.root,
