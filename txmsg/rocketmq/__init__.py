@@ -1,23 +1,26 @@
-"""The gateway of RocketMQ's official clients: their gRPC protocol in front of txmsg's brokers, which stay as they are.
+"""The gateway for RocketMQ's official clients: their gRPC protocol in front of txmsg's brokers, which need no change.
 
-status     what went wrong, as the codes that clients know
-ids        message ids, tags, and receipt handles, which are texts to RocketMQ's clients
-limits     what RocketMQ takes of a message
-codec      messages of both worlds, one as the other
-filters    what a consumer wants: tags, or SQL (sql92, of sql92_tokens and sql92_logic)
+status     errors as RocketMQ's codes
+ids        message ids and receipt handles, which are strings to RocketMQ's clients
+limits     RocketMQ's limits of a message
+codec      converts messages between RocketMQ and txmsg
+filters    a consumer's filter: tags, or SQL
+sql92      parses SQL filters (sql92_tokens splits them, sql92_logic evaluates them)
 senders    sends, half messages and outcomes
-receivers  receives, acknowledgements, refusals, and the renewal of what push consumers hold
-agreements what clients are told to do
-clients    who is connected, and whom to ask what became of a transaction
-signature  what clients sign calls by
-door       who calls: everybody may
-guarded    users may, who have signed by an access key, as far as rules allow
-requests   bounds of what a call may hold
-routes     where a topic is
-tasks      what runs beside the calls
+receivers  receives, acknowledgements, refusals, and renewal of messages that push consumers hold
+agreements  settings that clients are given
+clients    connected clients, and which of them to ask for the outcome of a transaction
+signature  signatures of calls
+door       admits every call
+guarded    admits calls signed with an access key, as far as rules allow
+requests   bounds of requests
+routes     routes of topics
+tasks      background tasks
 api        the service apache.rocketmq.v2.MessagingService
-grpc       what serves it: HTTP/2, and the bounds of a client
-server     serves the service at a port
+grpc       serves it: HTTP/2, and bounds per client
+server     joins all parts and listens
+v2         code generated from RocketMQ's .proto files
 
-It is a process of its own, as many as are needed: a call costs HTTP/2 in Python several times what it costs a broker.
+It is a separate process, and any number of them can run: in Python, a call over HTTP/2 costs several times what it
+costs a broker.
 """

@@ -1,4 +1,4 @@
-"""What clients are told to do: as they ask, within what is served, and as their group is set."""
+"""The settings that clients are given: what they ask for, limited by what is supported and by their group."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_kind(kind: pb.ClientType) -> None:
 
 
 class Agreements:
-    """With the clients of one gateway."""
+    """Settles settings with the clients of one gateway."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers

@@ -1,7 +1,7 @@
-"""The service apache.rocketmq.v2.MessagingService: requests become calls of senders, receivers and clients.
+"""The service apache.rocketmq.v2.MessagingService: turns requests into calls of senders, receivers and clients.
 
-What a client can mend is told in the status of a reply, as RocketMQ does; a call fails only for a method that is not
-served.
+Errors that the client can fix are in the status of the reply, as in RocketMQ. A call itself fails only for a method
+that is not supported.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Api:
         return len(self._waiting)
 
     def stop(self) -> None:
-        """Receives wait no more, and Telemetry streams end."""
+        """Waiting receives return, and Telemetry streams end."""
         self._stopping.set()
         now = asyncio.get_running_loop().time()
         for patience in self._waiting:
@@ -85,7 +85,7 @@ class Api:
                 patience.reschedule(now)
 
     def methods(self) -> dict[str, Method]:
-        """What answers calls, by path. Nothing is read from those who are not let in."""
+        """The handler for each path. Nothing is read from clients that are not admitted."""
         unary: dict[str, tuple[Callable[[Any, str], Awaitable[Any]], Any, Any]] = {
             "QueryRoute": (self.query_route, pb.QueryRouteRequest, pb.QueryRouteResponse),
             "QueryAssignment": (self.query_assignment, pb.QueryAssignmentRequest, pb.QueryAssignmentResponse),
@@ -121,7 +121,7 @@ class Api:
         kind: type[RequestT],
         reply: Callable[..., ReplyT],
     ) -> Method:
-        """The method for a call of one request and one reply: what it raises becomes a status."""
+        """A method with one request and one reply: exceptions become a status."""
 
         async def replied(call: Call) -> ReplyT:
             try:
@@ -143,7 +143,7 @@ class Api:
         return answer
 
     async def _entered(self, name: str, kind: type[RequestT], call: Call) -> tuple[Caller, RequestT]:
-        """Who calls, and what it asks for, if it may. Raises Refused, TxmsgError."""
+        """The caller and its request, if it is allowed. Raises Refused, TxmsgError."""
         caller = await self._door.enter(call)
         raw = await call.read()
         if raw is None:
@@ -179,7 +179,7 @@ class Api:
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def telemetry(self, call: Call) -> None:
-        """A client's stream: it says what it is, and is asked what became of transactions."""
+        """A client's stream: the client sends its settings, and the gateway asks for outcomes of transactions."""
         try:
             caller = await self._door.enter(call)
             try:
@@ -233,7 +233,7 @@ class Api:
                 self._clients.names(client.id, topics)
 
     async def _known(self, named: Iterable[pb.Resource]) -> list[str]:
-        """Those of the last topics that are there, or may be. Others are refused where they are used."""
+        """Those of the last topics that exist, or may exist. Unknown ones are refused where they are used."""
         topics = []
         for resource in list(named)[-TOPICS_MAX:]:
             with suppress(Refused):
@@ -281,7 +281,7 @@ class Api:
         )
 
     async def end_transaction(self, request: pb.EndTransactionRequest, client_id: str) -> pb.EndTransactionResponse:
-        """Final for COMMIT and ROLLBACK. Anything else leaves the check to time: it is asked again later."""
+        """COMMIT and ROLLBACK are final. Anything else leaves the transaction undecided: it is checked again later."""
         transaction_id = transaction_of_id(
             request.transaction_id or request.message_id, "transaction id", pb.INVALID_TRANSACTION_ID
         )
@@ -299,7 +299,7 @@ class Api:
     # ---- receiving
 
     async def receive(self, call: Call) -> None:
-        """The status alone where there is nothing; else it, the messages, and when their delivery began."""
+        """If there are no messages, only the status; otherwise the status, the messages, and the time of delivery."""
         try:
             caller, request = await self._entered("ReceiveMessage", pb.ReceiveMessageRequest, call)
             invisible_s = _invisible_s(request)
@@ -337,7 +337,7 @@ class Api:
             raise
 
     async def _unless_stopped(self, receiving: Awaitable[Received]) -> Received | None:
-        """What is received; None once the gateway stops: then that is cancelled, and nothing is taken."""
+        """The received messages; None if the gateway stops: then the receive is cancelled, and nothing is taken."""
         try:
             async with asyncio.timeout(0 if self._stopping.is_set() else None) as patience:
                 self._waiting.add(patience)
@@ -377,7 +377,7 @@ class Api:
     async def change_invisible(
         self, request: pb.ChangeInvisibleDurationRequest, client_id: str
     ) -> pb.ChangeInvisibleDurationResponse:
-        """Push consumers refuse a message by it; simple consumers ask for more time, or less, or give it back."""
+        """For push consumers: refuses a message. For simple consumers: extends or shortens its time, or returns it."""
         member = Member(group_of(request.group), client_id, topic_of(request.topic))
         handle = Handle.parse(request.receipt_handle)
         invisible_s = _seconds(request.invisible_duration)

@@ -1,4 +1,4 @@
-"""Who is connected, and whom to ask what became of a transaction. Belongs to one loop."""
+"""The connected clients, and which of them to ask for the outcome of a transaction. Belongs to one loop."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _COMMANDS_MAX = 64
 
 
 class Sends(enum.Enum):
-    """What a client has sent to a topic that it names. One that sends plain messages only cannot answer checks.
+    """What a client has sent to a topic that it declares. A client that sends only plain messages cannot answer checks.
 
-    Of one that has sent nothing nobody knows: it may have taken the place of a producer that died.
+    A client that has sent nothing may be able to: it may have replaced a producer that died.
     """
 
     NOTHING = enum.auto()
@@ -37,7 +37,7 @@ class Sends(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class Client:
-    """A client, as long as one of its Telemetry streams is open."""
+    """A client, while one of its Telemetry streams is open."""
 
     id: str
     may_be_asked: Callable[[str], bool] = field(default=lambda _: True, repr=False)
@@ -49,12 +49,12 @@ class Client:
     """How often it was asked since it last ended a transaction."""
 
     def can_answer(self, topic: str) -> bool:
-        """Whether it is to be asked about transactions of this topic."""
+        """Whether to ask it about transactions of this topic."""
         return self.topics.get(topic, Sends.PLAIN) is not Sends.PLAIN and self.may_be_asked(topic)
 
 
 class Clients:
-    """Attached to brokers for each topic that a client can be asked about, and asks these clients."""
+    """Attaches to brokers for each topic that a client can be asked about, and forwards checks to these clients."""
 
     def __init__(self, brokers: Brokers, tasks: Tasks) -> None:
         self._brokers = brokers
@@ -65,24 +65,26 @@ class Clients:
 
     @property
     def attached(self) -> set[str]:
-        """The topics about whose transactions brokers may ask here."""
+        """The topics for which brokers may send checks to this gateway."""
         return {topic for topic, presence in self._presences.items() if not presence.done()}
 
     def attach(self, client: Client) -> None:
-        """It is here from now on; another stream of the same client takes the place of the one before."""
+        """Adds a client; a new stream of the same client replaces its previous one."""
         before = self._clients.get(client.id)
         if before is not None:
             client.topics = dict(before.topics)
         self._clients[client.id] = client
 
     def detach(self, client: Client) -> None:
-        """Its stream has ended. Nobody is asked about topics that nobody can be asked about any more."""
+        """Removes a client whose stream has ended. Detaches from topics that no other client can be asked about."""
         if self._clients.get(client.id) is client:
             del self._clients[client.id]
         self._follow(client.topics)
 
     def names(self, client_id: str, topics: Iterable[str]) -> None:
-        """A client says that it sends to these topics. One without an open stream cannot be asked, and is not noted."""
+        """A client declares that it sends to these topics. Ignored for clients without an open stream, which cannot be
+        asked.
+        """
         for topic in topics:
             self._note(client_id, topic, Sends.NOTHING)
 
@@ -107,12 +109,12 @@ class Clients:
         self._follow([topic, *dropped])
 
     def _follow(self, topics: Iterable[str]) -> None:
-        """Is attached for those of these topics about which somebody can be asked."""
+        """Attaches for those of these topics that a client can be asked about, and detaches from the others."""
         for topic in topics:
             self._attach(topic, any(client.can_answer(topic) for client in self._clients.values()))
 
     def look_again(self) -> None:
-        """Rules have changed: others than before may be those that can be asked."""
+        """Call it after rules have changed: other clients may be allowed to answer now."""
         able = {topic for client in self._clients.values() for topic in client.topics if client.can_answer(topic)}
         for topic in able | self._presences.keys():
             self._attach(topic, topic in able)
@@ -129,7 +131,7 @@ class Clients:
             self._presences.pop(topic).cancel()
 
     def ended(self, client_id: str, transaction_id: bytes, state: TransactionState) -> None:
-        """What a client says of a transaction, whether it was asked or not."""
+        """A client reports the outcome of a transaction, whether it was asked or not."""
         client = self._clients.get(client_id)
         if client is not None:
             client.unanswered = 0
@@ -140,7 +142,7 @@ class Clients:
     async def ask(self, topic: str, message: ReceivedMessage) -> TransactionState:
         """Asks a client, preferably one that has sent halves to the topic; UNKNOWN if it does not answer in time.
 
-        Of those that leave more than one check unanswered, the one that leaves the fewest comes first.
+        Clients with more than one unanswered check come last, those with the fewest first.
         """
         able = [client for client in self._clients.values() if client.can_answer(topic) and not client.commands.full()]
         if not able:
@@ -169,12 +171,12 @@ class Clients:
 
 
 def _rank(client: Client, topic: str) -> tuple[int, bool, int]:
-    """The least is asked: one that hangs comes after those that may answer, whatever it has sent."""
+    """The client with the lowest rank is asked. Clients that hang come after all others, whatever they have sent."""
     return max(client.unanswered, 1), client.topics[topic] is not Sends.HALVES, client.unanswered
 
 
 class _Listener:
-    """Answers for the clients that send to one topic."""
+    """Answers checks for the clients that send to one topic."""
 
     def __init__(self, clients: Clients, topic: str) -> None:
         self._clients = clients

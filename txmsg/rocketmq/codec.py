@@ -1,4 +1,4 @@
-"""Messages of both worlds, one as the other. docs/how-to/rocketmq.md has the table. Pure."""
+"""Converts messages between RocketMQ and txmsg; docs/how-to/rocketmq.md has the table. Pure."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _name_of(what: str, resource: pb.Resource, code: pb.Code) -> str:
 
 
 def message_of(sent: pb.Message, now_us: int) -> Message:
-    """What is to be stored. Raises Refused, with RocketMQ's code, and InvalidMessage."""
+    """The message to store. Raises Refused, with RocketMQ's code, and InvalidMessage."""
     properties = sent.system_properties
     group = properties.message_group or None  # the empty text is none, as in RocketMQ; so are those below
     deliver_at_us = _deliver_at_us(properties, now_us)
@@ -103,7 +103,7 @@ def _tag_of(properties: pb.SystemProperties) -> str | None:
 
 
 def _first_check_after(sent: pb.Message) -> timedelta | None:
-    """By the field, or by the property, which is what applications can set by the official clients."""
+    """From the field, or from the property, which is what applications can set with the official clients."""
     properties = sent.system_properties
     if properties.HasField("orphaned_transaction_recovery_duration"):
         after_s = float(properties.orphaned_transaction_recovery_duration.seconds)
@@ -173,7 +173,7 @@ def _body_of(sent: pb.Message) -> bytes:
 
 
 def _unzipped(body: bytes) -> bytes:
-    """Of all members that stand one after the other; cut where it is over the limit."""
+    """All members of a GZIP body, concatenated; truncated if over the limit."""
     plain, rest = b"", body
     for _ in range(_GZIP_MEMBERS_MAX):
         unzip = zlib.decompressobj(_GZIP_WINDOW)
@@ -213,7 +213,7 @@ def _headers_of(sent: pb.Message, keys: Sequence[str], deliver_at_us: int | None
 
 
 def delivered_message(message: ReceivedMessage, handle: Handle | None, invisible_s: float) -> pb.Message:
-    """What a consumer gets. handle: None for a check-back."""
+    """The message that a consumer gets. handle: None for a check."""
     headers = message.headers
     properties = pb.SystemProperties(
         keys=keys_of(message),
@@ -261,7 +261,7 @@ def properties_of(message: ReceivedMessage) -> dict[str, str]:
 
 
 def keys_of(message: ReceivedMessage) -> list[str]:
-    """All keys of a message, of which txmsg has the first one."""
+    """All keys of a message; txmsg itself knows only the first."""
     if KEYS_HEADER in message.headers:
         return message.headers[KEYS_HEADER].split(" ")
     return [message.key] if message.key else []

@@ -1,4 +1,4 @@
-"""Who calls, and whether it may. Without access keys, everybody: all calls are the gateway's own user's."""
+"""Who makes a call, and whether it is allowed. Without access keys, every call is, as the gateway's own user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLIENT_ID_LENGTH_MAX: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who has made a call. client_id: as the gateway knows the client; no two users have the same ones."""
+    """Who has made a call. client_id: the gateway's id of the client; clients of different users never share one."""
 
     client_id: str
     principal: Principal
@@ -30,40 +30,42 @@ class Caller:
 
 
 class Door:
-    """Lets every call in."""
+    """Admits every call."""
 
     async def enter(self, call: Call) -> Caller:
-        """Who this is, by the headers of the call: its request is read later. Raises Refused, TxmsgError."""
+        """Identifies the caller by the headers of the call; its request is read later. Raises Refused, TxmsgError."""
         return Caller(client_id_of(call.headers), ANYONE)
 
     def staying(self, method: str, request: Any, caller: Caller) -> AbstractAsyncContextManager[object]:
-        """Around what may wait for long: what is within is cancelled as soon as the caller may not make the call.
+        """A context for a call that may wait: it is cancelled as soon as the caller may no longer make the call.
 
-        Then it raises Unauthenticated or PermissionDenied.
+        It then raises Unauthenticated or PermissionDenied.
         """
         del method, request, caller
         return nullcontext()
 
     def check(self, method: str, request: Any, caller: Caller) -> None:
-        """Whether it may do this, now. request: a frame, of a stream. Raises Unauthenticated, PermissionDenied."""
+        """Checks that the caller may do this now. request: a frame, in a stream. Raises Unauthenticated,
+        PermissionDenied.
+        """
         del method, request, caller
 
     async def pace(self, method: str, request: Any, caller: Caller) -> None:
-        """Returns when its user may do so much. Raises Overloaded, and what `check` raises."""
+        """Returns when the user's rates allow the call. Raises Overloaded, and what `check` raises."""
         del method, request, caller
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` whenever `may_be_asked` may say something else than before."""
+        """Calls `changed` whenever the result of `may_be_asked` may have changed."""
         del changed
 
     def may_be_asked(self, topic: str, caller: Caller) -> bool:
-        """Whether it may be asked, now, what became of transactions of this topic: it is shown the message then."""
+        """Whether this client may be asked for outcomes of this topic now: a check shows it the message."""
         del topic, caller
         return True
 
 
 def client_id_of(headers: Mapping[str, str]) -> str:
-    """What the client calls itself. Raises Refused."""
+    """The id that the client sends. Raises Refused."""
     found = headers.get(_CLIENT_ID)
     if not found:
         raise Refused(pb.CLIENT_ID_REQUIRED, f"the header {_CLIENT_ID} is missing")

@@ -1,7 +1,7 @@
-"""What a consumer of RocketMQ wants of a topic: tags, by which brokers choose, and SQL, which is decided here.
+"""The filter of a RocketMQ consumer: tags, by which brokers select, or SQL, which is evaluated here.
 
-A message that brokers give to a member of a group and that its SQL filter does not want is done for the group, as it is
-in RocketMQ: all members of a group are to have the same filter.
+If brokers give a message to a member of a group and its SQL filter does not match, the message is done for the whole
+group, as in RocketMQ: all members of a group must have the same filter.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from txmsg.wire.tags import parse_tags
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """tags: as brokers have them. sql: None for all messages with these tags."""
+    """tags: in the syntax of brokers. sql: None for all messages with these tags."""
 
     tags: str = "*"
     sql: Filter | None = None
 
     def takes(self, message: ReceivedMessage) -> bool:
-        """Whether a message that has one of the tags is wanted."""
+        """Whether the SQL filter accepts a message that has one of the tags."""
         return self.sql is None or self.sql.matches(_properties_of(message))
 
 
@@ -33,7 +33,7 @@ ALL = Wanted()
 
 
 def wanted_of(expression: pb.FilterExpression) -> Wanted:
-    """What a filter expression wants. Raises Refused."""
+    """Parses a filter expression. Raises Refused."""
     text = expression.expression.strip()
     if expression.type == pb.SQL:
         try:
@@ -48,7 +48,7 @@ def wanted_of(expression: pb.FilterExpression) -> Wanted:
 
 
 def _properties_of(message: ReceivedMessage) -> dict[str, str]:
-    """Those that consumers see, and TAGS and KEYS, which RocketMQ keeps among them."""
+    """The properties that consumers see, and TAGS and KEYS, which are properties in RocketMQ."""
     properties = properties_of(message)
     if message.tag is not None:
         properties["TAGS"] = message.tag

@@ -1,7 +1,7 @@
-"""Lets users in who have signed their calls by an access key, and only as far as rules allow. Belongs to one loop.
+"""Admits users who sign their calls with an access key, as far as rules allow. Belongs to one loop.
 
-Brokers know the gateway's own user only. So a gateway decides by their users and rules, as a MetaQ server does that
-follows brokers: what it refuses reaches no broker.
+Brokers know only the gateway's own user. So the gateway checks each call by the brokers' users and rules, like a MetaQ
+server that follows brokers; calls that it refuses do not reach a broker.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _receives_of_queue(request: pb.ReceiveMessageRequest) -> Needs:
 
 
 def _settles(frame: pb.TelemetryCommand) -> Needs:
-    """A consumer is told how its group is set."""
+    """A consumer gets its group's settings, which takes a right on the group."""
     if frame.settings.subscription.HasField("group"):
         yield RECEIVE_GROUP, frame.settings.subscription.group.name
 
@@ -127,7 +127,7 @@ class _Stay:
 
 
 class GuardedDoor(Door):
-    """guard: what is kept in step with the brokers' users and rules. window_s: see WINDOW_S."""
+    """guard: kept in sync with the brokers' users and rules. window_s: see WINDOW_S."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class GuardedDoor(Door):
         return allows(principal.rights, CHECK_GROUP, topic)
 
     def _look(self) -> None:
-        """Users or rules have changed: calls that wait end, if they may not be made any more."""
+        """Users or rules have changed: ends waiting calls that are no longer allowed."""
         self._usages.look(self._guard.snapshot.users)
         known = set(self._guard.snapshot.access_keys.values())
         self._secrets = {key: secret for key, secret in self._secrets.items() if key in known}

@@ -1,4 +1,4 @@
-"""Texts that RocketMQ's clients carry: message ids and receipt handles. Pure."""
+"""Strings that RocketMQ's clients use: message ids and receipt handles. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NUMBER_MAX = 2**64
 
 
 def transaction_of_id(text: str, what: str = "message id", code: pb.Code = pb.ILLEGAL_MESSAGE_ID) -> bytes:
-    """The 16 bytes that stand for a message id: those that it is made of, of another id its digest.
+    """The 16-byte transaction id for a message id: the bytes in it, or for an id of another form its digest.
 
-    So what a client sends again under an id is the same message. Raises Refused with this code.
+    So a send that is repeated with the same id is the same message. Raises Refused with this code.
     """
     if not text.strip() or len(text) > _ID_LENGTH_MAX or "\0" in text:
         raise Refused(code, f"{what} {shown(text)} is blank, or longer than {_ID_LENGTH_MAX} characters, or has a NUL")
@@ -34,24 +34,24 @@ def transaction_of_id(text: str, what: str = "message id", code: pb.Code = pb.IL
 
 
 def usual_id(transaction_id: bytes) -> str:
-    """The text that most clients make of these bytes."""
+    """The message id that most clients derive from these bytes."""
     return f"01{transaction_id.hex().upper()}"
 
 
 def id_of(message: ReceivedMessage) -> str:
-    """The id of a message as RocketMQ's clients are told it: the one that its sender gave it."""
+    """The id of a message as RocketMQ's clients see it: the one that its sender gave it."""
     if given := message.headers.get(ID_HEADER):
         return given
     return message.id if message.n else usual_id(message.id_bytes)
 
 
 class Handle(NamedTuple):
-    """One message in the hand of one consumer, and the broker that delivered it: all that any gateway needs of it.
+    """One delivery of one message to one consumer, with the broker that delivered it. Any gateway can use it.
 
-    broker: its name among the brokers, which is the same at every gateway.
+    broker: its name, which is the same at every gateway.
 
-    is_renewed: it was delivered to a push consumer, which asks for another time when it refuses it. A simple consumer
-    keeps it for that time.
+    is_renewed: it was delivered to a push consumer, which sets another invisible duration only to refuse the message. A
+    simple consumer keeps the message for its invisible duration.
     """
 
     broker: str
@@ -77,10 +77,10 @@ class Handle(NamedTuple):
 
     @property
     def delivery(self) -> tuple[int, int, int, int]:
-        """Which delivery, to its broker."""
+        """Identifies the delivery at its broker."""
         return self.queue_id, self.token, self.epoch, self.offset
 
     @property
     def receipt(self) -> Receipt:
-        """The same for a broker."""
+        """The same as a receipt for the broker."""
         return Receipt(queue_id=self.queue_id, token=self.token, epoch=self.epoch, offset=[self.offset])

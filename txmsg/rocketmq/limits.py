@@ -1,4 +1,4 @@
-"""What RocketMQ takes of a message: characters, sizes, and the names that it keeps for itself. Pure."""
+"""RocketMQ's limits of a message: characters, sizes, and reserved names. Pure."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _SYSTEM_NAMES = frozenset(_SYSTEM_WORDS.split())
 
 
 def has_control(text: str) -> bool:
-    """Whether there is a control character in it, which RocketMQ takes in no name and no value."""
+    """Whether it contains a control character, which RocketMQ allows in no name and no value."""
     return _CONTROL.search(text) is not None
 
 
 def check_properties(properties: Mapping[str, str], tag: str, keys: Iterable[str]) -> None:
-    """Raises Refused for properties that RocketMQ would not take, alone or with the tag and the keys."""
+    """Raises Refused for properties that RocketMQ would not accept, alone or together with tag and keys."""
     if len(properties) > PROPERTIES_MAX:
         raise Refused(
             pb.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(properties)} properties: at most {PROPERTIES_MAX} are allowed"
@@ -68,7 +68,7 @@ def check_properties(properties: Mapping[str, str], tag: str, keys: Iterable[str
 
 
 def words_of_keys(keys: Sequence[str]) -> list[str]:
-    """The keys of a message. One with blanks in it is several, as in RocketMQ. Raises Refused."""
+    """The keys of a message. A key with blanks counts as several, as in RocketMQ. Raises Refused."""
     for key in keys:
         if has_control(key) or (key and not key.strip()):
             raise Refused(
@@ -86,7 +86,7 @@ def words_of_keys(keys: Sequence[str]) -> list[str]:
 
 
 def check_group(group: str) -> None:
-    """Raises Refused for what RocketMQ does not take as a message group."""
+    """Raises Refused for a message group that RocketMQ would not accept."""
     size_bytes = len(group.encode())
     if not group.strip() or has_control(group) or size_bytes >= GROUP_SIZE_BYTES_MAX:
         raise Refused(

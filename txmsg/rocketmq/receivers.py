@@ -1,8 +1,8 @@
-"""Receives for RocketMQ's consumers, settles what they got, and renews what push consumers hold. Belongs to one loop.
+"""Receives messages for RocketMQ's consumers, settles them, and renews what push consumers hold. Belongs to one loop.
 
-A consumer's calls name one topic each, while a member of a group says once for all of its topics what it wants. So each
-topic of a client is a member of its own. Each receive is a line of its own (docs/protocol.md): what it took and the
-client did not get is put back by a last call with the line.
+A call of a consumer names one topic, while a member of a txmsg group subscribes to all its topics at once. So each
+topic of a client is a separate member. Each receive is a separate line (docs/protocol.md): messages that it took and
+the client did not get are returned by a last call with the line.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Member(NamedTuple):
 
     @property
     def id(self) -> str:
-        """What brokers know it by: no two members have the same, however long their ids are."""
+        """Its id at brokers, unique even if ids are very long."""
         whole = f"{self.client_id}/{self.topic}"
         if len(whole) <= _ID_LENGTH_MAX:
             return whole
@@ -71,7 +71,7 @@ class Member(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What one call took for a member, and over which line."""
+    """The messages that one call took for a member, and its line."""
 
     member: Member
     broker: str
@@ -85,7 +85,9 @@ class Received(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """What a push consumer was given, in case it asks again: without the messages, which can be large."""
+    """The handles that a push consumer was given, in case it repeats the receive; without the messages, which can be
+    large.
+    """
 
     attempt: str
     line: int
@@ -99,7 +101,7 @@ class _Held:
 
 
 class Receivers:
-    """What consumers do, at whichever broker delivers the queue."""
+    """The operations of consumers, at the broker that delivers each queue."""
 
     def __init__(self, brokers: Brokers, tasks: Tasks) -> None:
         self._brokers = brokers
@@ -123,15 +125,16 @@ class Receivers:
     ) -> Received:
         """Up to `count` messages that this broker delivers, or none after wait_s. Raises TxmsgError, Refused.
 
-        Those that the member's SQL filter does not want are acknowledged: they are done for the group.
+        Messages that the member's SQL filter does not accept are acknowledged: they are done for the group.
 
-        renews: they are renewed until they are settled, or the client has gone. Else each is visible again when its
-        invisible_s are over, and there may be several of a message group, in order: a program that asks for them takes
-        them in this order, while a push consumer may process them at the same time. If this call is cancelled, nothing
-        is taken.
+        renews: messages are renewed until they are settled or the client is gone. Otherwise each becomes visible again
+        after invisible_s, and there may be several of a message group, in order: a program that asks for them processes
+        them in this order, while a push consumer may process them concurrently. If this call is cancelled, nothing is
+        taken.
 
-        attempt: what the client calls this receive, and each repetition of it while none of its replies comes. So what
-        an earlier one of the same name brought has not come: it is given back. Else it would be renewed for hours.
+        attempt: the client's name for this receive, which it repeats as long as it gets no reply. So if an earlier
+        receive had the same name, the client did not get its messages: they are given back. Otherwise they would be
+        renewed for hours.
         """
         self.heard(member.client_id)
         self._give_back_unless_come(member, broker, attempt)
@@ -170,7 +173,7 @@ class Receivers:
     async def _receive_once(
         self, member: Member, broker: str, request: ReceiveRequest, *, renews: bool
     ) -> list[tuple[ReceivedMessage, Handle]]:
-        """What one call brings; what of it cannot be read is refused."""
+        """The messages of one call; unreadable ones are refused."""
         request.call += 1
         reply = await self._call(broker, request, request.wait_ms / 1000 + _GRACE_S)
         if reply.batches:
@@ -199,9 +202,9 @@ class Receivers:
             self._give_back(member, broker, reply.line, reply.handles)
 
     def give_back(self, received: Received) -> None:
-        """It did not reach the client, who can settle none of it: it comes again at once, as if it had not been taken.
+        """Returns messages that did not reach the client: they are redelivered at once, as if they had not been taken.
 
-        Where that cannot be told to the broker, it comes again when its time is over.
+        If the broker cannot be reached, they are redelivered when their time is over.
         """
         self._give_back(received.member, received.broker, received.line, received.handles)
 
@@ -212,7 +215,7 @@ class Receivers:
         self._settle_later(broker, request)
 
     def _settle_later(self, broker: str, request: ReceiveRequest) -> None:
-        """Settles what no client waits for."""
+        """Settles in the background; no client waits for it."""
         self._tasks.start(self._settle(broker, request), name="rocketmq-settle")
 
     async def _settle(self, broker: str, request: ReceiveRequest) -> None:
@@ -220,7 +223,9 @@ class Receivers:
             await self._call(broker, request, _GRACE_S)
 
     async def acknowledge(self, member: Member, handles: Iterable[Handle]) -> set[Handle]:
-        """They are done. Returns those that came too late. Raises TxmsgError: then nothing may be said of any."""
+        """Acknowledges messages. Returns those that came too late. Raises TxmsgError: then none may be reported as
+        done.
+        """
         of_broker: defaultdict[str, list[Handle]] = defaultdict(list)
         for handle in handles:
             of_broker[handle.broker].append(handle)
@@ -235,15 +240,15 @@ class Receivers:
         return late
 
     async def refuse(self, member: Member, handle: Handle, error: str, *, delay_s: float) -> None:
-        """It is to come again after delay_s, or after the group's back-off if that is longer.
+        """Has a message redelivered after delay_s, or after the group's back-off if that is longer.
 
-        So a client that asks for milliseconds where it means seconds is not asked again and again. Raises Refused if
-        it came too late, and TxmsgError.
+        So a client that passes milliseconds where it means seconds is not flooded. Raises Refused if it came too late,
+        and TxmsgError.
         """
         await self._refuse(member, handle, Refusal(error=error, delay_ms=round(delay_s * 1000), least=True))
 
     async def bury(self, member: Member, handle: Handle, error: str) -> None:
-        """It is to be a dead letter now. Raises as `refuse`."""
+        """Makes a message a dead letter now. Raises as `refuse`."""
         await self._refuse(member, handle, Refusal(error=error, delay_ms=_NO_DELAY_MS, dead=True))
 
     async def _refuse(self, member: Member, handle: Handle, refusal: Refusal) -> None:
@@ -255,7 +260,7 @@ class Receivers:
         _check_in_time(late)
 
     async def set_invisible(self, member: Member, handle: Handle, invisible_s: float) -> None:
-        """It becomes visible so long from now, be it sooner or later than before. Raises as `refuse`."""
+        """Makes a message visible again this long from now, sooner or later than before. Raises as `refuse`."""
         request = self._request(member, invisible_s)
         request.held.append(handle.receipt)
         request.exact = True
@@ -266,16 +271,16 @@ class Receivers:
         return handle in self._held
 
     def heard(self, client_id: str) -> None:
-        """The client lives."""
+        """The client has shown that it is alive."""
         self._heard[client_id] = asyncio.get_running_loop().time()
 
     def left(self, client_id: str) -> None:
-        """The client has gone: what it holds is not renewed any more."""
+        """The client is gone: messages that it holds are no longer renewed."""
         self._forget([handle for handle, held in self._held.items() if held.member.client_id == client_id])
         self._replies = {key: reply for key, reply in self._replies.items() if key[0].client_id != client_id}
 
     async def renew(self) -> None:
-        """Renews for ever what clients hold that are there."""
+        """Renews, for ever, the messages of clients that are alive."""
         while True:
             await asyncio.sleep(RENEWED_S / _RENEWALS)
             try:
@@ -284,7 +289,7 @@ class Receivers:
                 _log.exception("rocketmq.renewals_failed", "renewals failed unexpectedly")
 
     async def renew_once(self, now: float) -> None:
-        """Renews what is held now, at all brokers at once: one that does not answer holds up no other."""
+        """Renews what is held now, at all brokers concurrently, so that a slow one delays no other."""
         self._heard = {client_id: at for client_id, at in self._heard.items() if at > now - SILENT_S}
         self._replies = {key: reply for key, reply in self._replies.items() if key[0].client_id in self._heard}
         self._forget(
@@ -321,9 +326,10 @@ class Receivers:
         return ReceiveRequest(group=member.group, client_id=member.id, visibility_timeout_ms=round(invisible_s * 1000))
 
     async def _late_at(self, broker: str, handles: Sequence[Handle], request: ReceiveRequest) -> set[Handle]:
-        """Settles or holds what this broker delivered. Returns what came too late: all, if it has gone for good.
+        """Settles or holds what this broker delivered. Returns what came too late: everything, if the broker is gone
+        for good.
 
-        Some clients try again for ever what fails for any other reason.
+        Some clients retry for ever after any other error.
         """
         try:
             return _late(handles, await self._call(broker, request, _GRACE_S))
@@ -333,9 +339,9 @@ class Receivers:
             return set(handles)
 
     async def _has_gone(self, broker: str) -> bool:
-        """Whether others say now that this one is not among them: they deliver anew what it had delivered.
+        """Whether other brokers report now that this one is gone; they redeliver what it had delivered.
 
-        Raises TxmsgError if none says anything.
+        Raises TxmsgError if none answers.
         """
         told = await self._brokers.call(Notify.route, RouteRequest(), timeout_s=_GRACE_S)
         if self._brokers.address_of(broker) is not None:
@@ -355,7 +361,7 @@ class Receivers:
 async def _chosen(
     wanted: Wanted, brought: Iterable[tuple[ReceivedMessage, Handle]]
 ) -> list[tuple[ReceivedMessage, Handle]]:
-    """Those that the filter takes. Others have their turn between two messages: each may take it 35 ms."""
+    """Those that the filter accepts. Yields to other tasks between messages: evaluating one may take 35 ms."""
     chosen = []
     for message, handle in brought:
         if wanted.takes(message):
@@ -365,7 +371,7 @@ async def _chosen(
 
 
 def _late(handles: Iterable[Handle], reply: ReceiveReply) -> set[Handle]:
-    """Those that the broker does not know as delivered, or not any more."""
+    """Those that the broker does not, or no longer, know as delivered."""
     expired = {
         (receipt.queue_id, receipt.token, receipt.epoch, offset)
         for receipt in reply.expired

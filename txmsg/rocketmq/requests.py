@@ -1,6 +1,7 @@
-"""Requests as bytes of whoever calls, which are bounded before they are parsed: that holds the loop. Pure.
+"""Checks the bounds of requests before they are parsed, because parsing blocks the loop. Pure.
 
-A body of 8 MiB may be 4 million empty messages, which take seconds and hundreds of megabytes.
+The bytes come from any client: 8 MiB may be 4 million empty messages, which take seconds and hundreds of megabytes to
+parse.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ RequestT = TypeVar("RequestT", bound=Message)
 
 
 def read_request(kind: type[RequestT], raw: bytes) -> RequestT:
-    """The request. Raises Refused where it is too large, of too many parts, or not of this kind."""
+    """Parses a request. Raises Refused if it is too large, has too many parts, or is not of this type."""
     size_bytes_max = REQUEST_SIZE_BYTES_MAX if kind is pb.SendMessageRequest else SMALL_SIZE_BYTES_MAX
     if len(raw) > size_bytes_max:
         raise Refused(pb.BAD_REQUEST, f"a request of {len(raw)} bytes: at most {size_bytes_max} are allowed")
@@ -43,9 +44,9 @@ def read_request(kind: type[RequestT], raw: bytes) -> RequestT:
 
 
 def _check_parts(raw: bytes) -> None:
-    """Looks at the fields of the request itself only, and no further than at too many of them.
+    """Scans the top-level fields only, and stops at the first that occurs too often.
 
-    Raises Refused, DecodeError, and IndexError where they are cut.
+    Raises Refused, DecodeError, and IndexError for truncated fields.
     """
     seen: Counter[int] = Counter()
     place = 0
@@ -69,7 +70,7 @@ def _check_parts(raw: bytes) -> None:
 
 
 def _varint(raw: bytes, place: int) -> tuple[int, int]:
-    """The number that begins here, and where the next field goes on."""
+    """The number that begins here, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = raw[place]

@@ -1,7 +1,7 @@
-"""Which topics there are, and where their messages are: each broker is a queue to RocketMQ's clients.
+"""Routes of topics: RocketMQ's clients see each broker as a queue.
 
-A broker delivers what it leases, which changes while clients run, so the queues of txmsg are not told. Ordering keys
-keep their order whichever broker takes a message.
+A broker delivers the queues that it leases, which change while clients run, so txmsg's queues are not exposed. Ordering
+keys keep their order, whichever broker accepts a message.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _TYPES: Final[Mapping[str, Sequence[pb.MessageType]]] = {
 
 
 class _Known(NamedTuple):
-    """A topic, until when it need not be asked for again."""
+    """The type of a topic, cached until a time."""
 
     message_type: str
     until: float
 
 
 class Routes:
-    """Of the topics of a Notify database."""
+    """Routes of the topics of a Notify database."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
         self._known: dict[str, _Known] = {}
 
     async def queues(self, topic: str, endpoints: pb.Endpoints) -> list[pb.MessageQueue]:
-        """The queues of a topic, all behind the endpoints that the client asked. Raises UnknownTopic, TxmsgError."""
+        """The queues of a topic, all at the endpoints that the client used. Raises UnknownTopic, TxmsgError."""
         message_type = await self._type_of(topic)
         return [
             pb.MessageQueue(
@@ -58,7 +58,7 @@ class Routes:
         ]
 
     async def _type_of(self, topic: str) -> str:
-        """Which messages it takes."""
+        """Which message type it takes."""
         now = asyncio.get_running_loop().time()
         known = self._known.get(topic)
         if known is not None and known.until > now:

@@ -1,6 +1,6 @@
-"""Sends what RocketMQ's producers send: messages, half messages, outcomes. Belongs to one loop.
+"""Sends for RocketMQ's producers: messages, half messages, outcomes. Belongs to one loop.
 
-The producer group of a transaction is its topic: that is what these clients ask about, and are asked about.
+The producer group of a transaction is its topic: these clients name no group, and checks name the topic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TOPICS_MAX = 10_000
 
 
 class Senders:
-    """A sender for each producer group. timeout_s: how long a call may take, with attempts at several brokers."""
+    """A sender per producer group. timeout_s: how long a call may take, including retries at other brokers."""
 
     def __init__(self, brokers: Brokers, *, timeout_s: float) -> None:
         self._brokers = brokers
@@ -42,12 +42,12 @@ class Senders:
         await waiter
 
     async def recall(self, topic: str, transaction_id: bytes) -> bool:
-        """Whether the delayed message is taken back; False: too late. Raises OutcomeExpired, MisuseError."""
+        """Whether the delayed message was taken back; False if it is too late. Raises OutcomeExpired, MisuseError."""
         result = await self._sender(topic).recall(transaction_id, 0, topic)
         return recalled(message_id(UUID(bytes=transaction_id), 0), result)
 
     async def drain(self) -> None:
-        """Takes nothing more and returns when everything taken is settled."""
+        """Accepts nothing more, and returns when everything accepted is settled."""
         await asyncio.gather(*(sender.drain() for sender in self._of_topic.values()))
 
     def _sender(self, topic: str) -> Sender:

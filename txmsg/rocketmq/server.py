@@ -1,4 +1,4 @@
-"""Serves RocketMQ's clients: the one place that knows all parts of the gateway."""
+"""Serves RocketMQ's clients: the only module that knows all parts of the gateway."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _TIMEOUT_S = 2.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """Whose messages, and where."""
+    """Which brokers a gateway uses, and where and how it listens."""
 
     brokers: Sequence[str]
     """Addresses of brokers of one Notify database."""
@@ -83,10 +83,10 @@ class GatewayConfig:
 
 
 async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Serves until `stop` is set, then ends in order.
+    """Serves until `stop` is set, then shuts down in order.
 
-    `on_ready` is called once with the address when it answers. Raises MisuseError when it cannot listen there, or a
-    file cannot be used; Unauthenticated and PermissionDenied when brokers do not let it in, or tell it no users.
+    `on_ready` is called once with the address when it accepts clients. Raises MisuseError if it cannot listen there, or
+    a file cannot be used; Unauthenticated and PermissionDenied if brokers do not admit it, or do not give it users.
     """
     await knock(Brokers(config.brokers))
     brokers = Brokers(config.brokers)
@@ -114,7 +114,7 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
 
 
 def made_port(api: Api) -> Port:
-    """A port with these methods, and with bounds for what clients ask of it at once. Further calls fail."""
+    """A port with these methods, and with bounds on concurrent calls. Further calls fail."""
     return Port(
         api.methods(),
         connections_max=connections_allowed(_CONNECTIONS_MAX),
@@ -134,9 +134,9 @@ async def _door(config: GatewayConfig, access_key_file: Path, standing: Tasks) -
 
 
 async def learn(brokers: Brokers) -> None:
-    """Asks each broker that was given who it is, and who the others are: clients may have handles of any of them.
+    """Asks each given broker for its name and the other brokers, because clients may have handles of any of them.
 
-    Of one that does not answer, it is learned as soon as it does.
+    A broker that does not answer is learned as soon as it does.
     """
     await asyncio.gather(*(_learn_from(brokers, address) for address in brokers.addresses))
 
@@ -151,7 +151,7 @@ async def _learn_from(brokers: Brokers, address: str) -> None:
 
 
 async def _listening(port: Port, listen: str, tls: ServerTls | None) -> str:
-    """Takes clients from now on. Returns the address. Raises MisuseError."""
+    """Accepts clients from now on. Returns the address. Raises MisuseError."""
     host, _ = host_and_port(listen)
     try:
         number = await port.start(listen, None if tls is None else tls.for_web(HTTP2))
@@ -161,7 +161,7 @@ async def _listening(port: Port, listen: str, tls: ServerTls | None) -> str:
 
 
 async def _renewed(tls: ServerTls) -> None:
-    """Looks whether the files have changed, also while nobody connects: one that expires is told of."""
+    """Checks the TLS files for changes, even while no client connects, so that an expiring certificate is logged."""
     while True:
         await asyncio.sleep(_LOOK_S)
         tls.renew()

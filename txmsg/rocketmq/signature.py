@@ -1,10 +1,10 @@
-"""The signature that RocketMQ's clients put on each call. Pure: knows no users, and no clock.
+"""The signature that RocketMQ's clients put on each call. Pure: uses neither users nor a clock.
 
-authorization: MQv2-HMAC-SHA1 Credential=ACCESS_KEY[/REGION/SERVICE], SignedHeaders=x-mq-date-time, Signature=HEX
-x-mq-date-time: 20260531T153000Z, or as of RFC 3339
+authorization:  MQv2-HMAC-SHA1 Credential=ACCESS_KEY[/REGION/SERVICE], SignedHeaders=x-mq-date-time, Signature=HEX
+x-mq-date-time:  20260531T153000Z, or as in RFC 3339
 
-HEX is HMAC-SHA1, by the secret, of the text of x-mq-date-time, and of nothing else: who overhears it can use it with
-any call, for as long as dates of so long ago are taken.
+HEX is the HMAC-SHA1, with the secret, of the text of x-mq-date-time and nothing else: an eavesdropper can reuse it for
+any call, for as long as its date is accepted.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _DATE: Final = "%Y%m%dT%H%M%SZ"
 
 
 class Signature(NamedTuple):
-    """As it came. digest: what HEX, in whichever case, says."""
+    """A signature as received. digest: the bytes of HEX, in either case."""
 
     key_id: str
     date: str
     digest: bytes
 
     def is_by(self, secret: bytes) -> bool:
-        """Whether it was made with this secret. Takes as long if not."""
+        """Whether it was made with this secret. Takes constant time."""
         return hmac.compare_digest(hmac.digest(secret, self.date.encode(), "sha1"), self.digest)
 
     def made_at(self) -> float | None:
-        """The date, in seconds since 1970; None if it is none. Of the short form it may be up to 14 h off.
+        """The date in seconds since 1970; None if it is invalid. In the short form it may be up to 14 h off.
 
-        Clients give the short form in their local time, though it ends in the Z of UTC.
+        Clients write the short form in local time, although it ends in the Z of UTC.
         """
         try:
             return datetime.strptime(self.date, _DATE).replace(tzinfo=UTC).timestamp()
@@ -46,7 +46,7 @@ class Signature(NamedTuple):
 
 
 def read_signature(headers: Mapping[str, str]) -> Signature | None:
-    """What these headers say; None if they are not signed, as those of a client without an access key."""
+    """The signature in these headers; None if there is none, as for a client without an access key."""
     scheme, _, rest = headers.get("authorization", "").partition(" ")
     if scheme != _SCHEME:
         return None

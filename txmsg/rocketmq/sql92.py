@@ -1,4 +1,4 @@
-"""SQL filters of RocketMQ: conditions over the properties of a message. Parses them; `sql92_logic` computes. Pure.
+"""Parses RocketMQ's SQL filters, conditions over the properties of a message; `sql92_logic` evaluates them. Pure.
 
     condition  = term { OR term }
     term       = factor { AND factor }
@@ -11,9 +11,9 @@
                | [ NOT ] ( CONTAINS | STARTSWITH | ENDSWITH ) string
     operand    = property | string | [ "+" | "-" ] number | TRUE | FALSE | "(" condition ")"
 
-What a filter costs is bounded by its length and depth, and by the size of a message's properties: each part of it is
-computed at most once for a message, and it has no patterns. CONTAINS takes up to the product of the sizes of both
-texts: so there are few of it.
+The cost of a filter is bounded by its length and depth and by the size of a message's properties: each part is
+evaluated at most once per message, and there are no patterns. CONTAINS takes up to the product of the sizes of both
+strings, so their number is limited.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _TEXTS: Final[Mapping[str, Callable[[str, str], bool]]] = {  # the part of a tex
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter that has been understood."""
+    """A parsed filter."""
 
     condition: Condition
 
     def matches(self, properties: Properties) -> bool:
-        """Whether a message with these properties is wanted; what is unknown is not. Raises nothing."""
+        """Whether the filter accepts a message with these properties; unknown counts as no. Raises nothing."""
         return self.condition(properties) is True
 
 
@@ -77,7 +77,7 @@ def parse_filter(text: str) -> Filter:
 
 
 class _Parser:
-    """Descends along the grammar, once over the tokens of one filter."""
+    """A recursive-descent parser over the tokens of one filter."""
 
     def __init__(self, text: str) -> None:
         self._tokens = tokens_of(text)
@@ -86,7 +86,7 @@ class _Parser:
         self._searches = 0
 
     def whole(self) -> Condition:
-        """All of it."""
+        """Parses the whole filter."""
         found = _as_condition(self._condition(), self._tokens[0])
         if self._token.kind != END:
             raise self._token.unexpected("AND, OR or the end")
@@ -142,7 +142,7 @@ class _Parser:
         return negated(found) if is_not else found
 
     def _range_or_text(self, left: Value | Condition, begin: Token) -> Condition | None:
-        """What NOT may stand before, if it is here."""
+        """A predicate that NOT can precede, if there is one here."""
         sign = self._token
         if self._take("BETWEEN"):
             value, low = _number(left, begin), self._right_number()

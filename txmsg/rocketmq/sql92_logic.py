@@ -1,7 +1,7 @@
-"""What RocketMQ's SQL filters compute: comparisons of properties and constants, and SQL's three-valued logic. Pure.
+"""Evaluates RocketMQ's SQL filters: comparisons of properties and constants, and SQL's three-valued logic. Pure.
 
-Properties are texts. One that is compared with a number counts as a number, and with TRUE or FALSE as one of these, if
-it reads like one; if not, the comparison is unknown, as it is of a property that a message has not.
+Properties are strings. A property that is compared with a number is parsed as a number, and with TRUE or FALSE as a
+boolean. If it cannot be parsed, or is missing, the comparison is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRUTH_LENGTH_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property of the message, by its name."""
+    """A property of the message, by name."""
 
     name: str
 
@@ -49,7 +49,7 @@ Value = Property | Constant
 
 
 def number_of(text: str) -> float | None:
-    """The number that a text reads like, an int where it is a whole one of 64 bits; None: it is none, or too large."""
+    """The number in a string, an int if it is a 64-bit integer; None if it is not a number, or too large."""
     if len(text) > _NUMBER_LENGTH_MAX or not _NUMBER.fullmatch(text):
         return None
     if text.lstrip("+-").isdecimal() and abs(whole := int(text)) <= _INT64_MAX:
@@ -69,7 +69,7 @@ def is_there(name: str) -> Condition:
 
 
 def negated(condition: Condition) -> Condition:
-    """What is unknown stays so."""
+    """Unknown stays unknown."""
 
     def evaluate(properties: Properties) -> Truth:
         truth = condition(properties)
@@ -79,7 +79,7 @@ def negated(condition: Condition) -> Condition:
 
 
 def any_of(conditions: Sequence[Condition]) -> Condition:
-    """True if one is, else unknown if one is."""
+    """True if one of them is, otherwise unknown if one of them is."""
 
     def evaluate(properties: Properties) -> Truth:
         result: Truth = False
@@ -95,7 +95,7 @@ def any_of(conditions: Sequence[Condition]) -> Condition:
 
 
 def all_of(conditions: Sequence[Condition]) -> Condition:
-    """False if one is, else unknown if one is."""
+    """False if one of them is, otherwise unknown if one of them is."""
 
     def evaluate(properties: Properties) -> Truth:
         result: Truth = True
@@ -111,7 +111,7 @@ def all_of(conditions: Sequence[Condition]) -> Condition:
 
 
 def equal(left: Value, right: Value) -> Condition:
-    """Texts by their characters; as numbers or truths if one side is such a constant."""
+    """Compares strings by characters; as numbers or booleans if one side is such a constant."""
 
     def evaluate(properties: Properties) -> Truth:
         one, other = _read(left, properties), _read(right, properties)
@@ -125,7 +125,7 @@ def equal(left: Value, right: Value) -> Condition:
 
 
 def ordered(left: Value, sign: str, right: Value) -> Condition:
-    """Of numbers."""
+    """Compares numbers."""
     holds = ORDERS[sign]
 
     def evaluate(properties: Properties) -> Truth:
@@ -136,7 +136,7 @@ def ordered(left: Value, sign: str, right: Value) -> Condition:
 
 
 def of_text(name: str, holds: Callable[[str], bool]) -> Condition:
-    """Of the text of a property."""
+    """A condition on the string of a property."""
 
     def evaluate(properties: Properties) -> Truth:
         text = properties.get(name)

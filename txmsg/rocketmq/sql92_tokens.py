@@ -1,4 +1,4 @@
-"""Words, constants and signs of RocketMQ's SQL filters, each with its place in the text. Pure."""
+"""Splits RocketMQ's SQL filters into keywords, constants and operators, each with its position. Pure."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _SHOWN_LENGTH_MAX: Final = 40
 
 
 class FilterSyntaxError(ValueError):
-    """A filter that is not understood; the text says where, and what is expected there."""
+    """A filter with a syntax error; the text gives the position, and what is expected there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """kind: a word in capitals, a sign, or one of END, NAME, NUMBER, STRING. text: of a string, what it stands for."""
+    """kind: a keyword in capitals, an operator, or one of END, NAME, NUMBER, STRING. text: of a string, its value."""
 
     kind: str
     text: str
@@ -46,18 +46,18 @@ class Token:
     """From 1."""
 
     def unexpected(self, wanted: str) -> FilterSyntaxError:
-        """The error that something else is to stand here."""
+        """The error that something else is expected here."""
         if self.kind == END:
             return FilterSyntaxError(f"the filter ends at character {self.position}, where {wanted} is expected")
         return self.wrong(f"{wanted} is expected")
 
     def wrong(self, why: str) -> FilterSyntaxError:
-        """The error that this cannot stand here."""
+        """The error that this is not valid here."""
         return FilterSyntaxError(f"{self.text[:_SHOWN_LENGTH_MAX]!r} at character {self.position}: {why}")
 
 
 def tokens_of(text: str) -> list[Token]:
-    """All of them; the last one is END. Raises FilterSyntaxError."""
+    """All tokens; the last one is END. Raises FilterSyntaxError."""
     if len(text) > TEXT_LENGTH_MAX:
         raise FilterSyntaxError(f"a filter of {len(text)} characters: at most {TEXT_LENGTH_MAX} are allowed")
     tokens: list[Token] = []

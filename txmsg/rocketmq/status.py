@@ -1,4 +1,4 @@
-"""What goes wrong, as the codes that RocketMQ's clients know."""
+"""Errors as RocketMQ's codes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CODES: dict[type[TxmsgError], pb.Code] = {
 
 
 class Refused(Exception):
-    """A request that cannot be carried out: `code` tells the client why, the text people."""
+    """A request that cannot be carried out: `code` is for the client, the text for people."""
 
     def __init__(self, code: pb.Code, text: str) -> None:
         super().__init__(text)
@@ -48,7 +48,7 @@ class Refused(Exception):
 
 
 def status_of(error: Refused | TxmsgError) -> pb.Status:
-    """What a client is told of it."""
+    """The status for an error."""
     if isinstance(error, Refused):
         return pb.Status(code=error.code, message=str(error))
     code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), pb.INTERNAL_SERVER_ERROR)

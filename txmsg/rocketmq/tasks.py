@@ -1,4 +1,4 @@
-"""Tasks that no call waits for. Belongs to one loop."""
+"""Background tasks, which no call waits for. Belongs to one loop."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _log = EventLog(__name__)
 
 
 class Tasks:
-    """Their parent: logs what one raises, and ends them."""
+    """Their parent: logs their exceptions, and ends them."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """Runs it in a task of its own."""
+        """Runs a coroutine in a new task."""
         task = asyncio.create_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Gives them so long to end by themselves, then cancels them. Returns when all have ended."""
+        """Gives them grace_s to end by themselves, then cancels them. Returns when all have ended."""
         if self._running:
             _, late = await asyncio.wait(self._running, timeout=grace_s)
             for task in late:

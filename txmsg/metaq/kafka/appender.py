@@ -1,8 +1,8 @@
-"""Appends messages to partitions, and tells at which offsets they are.
+"""Appends messages to partitions, and reports their offsets.
 
-A record is stored once, however often it is sent (an idempotent producer), on all copies that are in sync. The records
-of one call for one partition are stored in their order. What spans partitions is not all or none: when some of it
-could not be stored, the error says so.
+A record is stored once, however often it is sent (an idempotent producer), on all in-sync copies. The records of one
+call for one partition are stored in order. A call that spans partitions is not atomic: if some records could not be
+stored, the error says so.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ENDED: Final = frozenset({KafkaError._FATAL, KafkaError._PURGE_INFLIGHT, KafkaE
 
 @dataclass(slots=True)
 class _Delivery:
-    """How far the records of one queue are. Its reports come in one thread at a time."""
+    """How many records of one queue are delivered. Its reports arrive in one thread at a time."""
 
     left: int
     offsets: list[int] = field(default_factory=list)
     error: KafkaError | None = None
 
     def report(self, error: KafkaError | None, record: Message) -> None:
-        """Called by librdkafka for each record, in their order."""
+        """Called by librdkafka for each record, in order."""
         self.left -= 1
         if error is None:
             offset = record.offset()
@@ -52,10 +52,10 @@ class _Delivery:
             self.error = self.error or error
 
     def places(self) -> list[int] | None:
-        """The offsets of its records, if that of one is known.
+        """The offsets of its records, if the offset of one is known.
 
-        A confirmation that was lost comes with that of a later record, and tells no offset. Records of a call follow
-        each other.
+        If a confirmation was lost, that of a later record covers it, but without an offset. Records of a call are
+        consecutive.
         """
         known = next((place for place, offset in enumerate(self.offsets) if offset >= 0), None)
         if known is None:
@@ -65,7 +65,7 @@ class _Delivery:
         ]
 
     def fail(self, error: KafkaError, count: int) -> None:
-        """So many were not even sent."""
+        """This many records were not even sent."""
         self.left -= count
         self.error = self.error or error
 
@@ -83,10 +83,10 @@ class Appender:
         self._copied: set[str] = set()
 
     def append(self, batches: Sequence[ColumnsFor], *, in_copies: bool = False) -> list[list[int]]:
-        """The offsets of the messages of each. Queues that are not there are created, as are their topics.
+        """Returns the offsets of the messages of each batch. Creates missing queues and their topics.
 
-        in_copies: only in topics that require a second copy of each message; raises MisuseError for others.
-        Raises OutcomeUnknown when some may be stored and others not.
+        in_copies: only into topics that require a second copy of each message; raises MisuseError for others. Raises
+        OutcomeUnknown if some records may be stored and others are not.
         """
         names = [kafka_name(batch.topic, self._clients.address.prefix) for batch in batches]
         for name, batch in zip(names, batches, strict=True):
@@ -119,7 +119,7 @@ class Appender:
         return found
 
     def _require(self, name: str, batch: ColumnsFor) -> None:
-        """Makes a queue be there."""
+        """Creates a queue if it is missing."""
         queue = batch.queue
         if not 0 <= queue < QUEUES_MAX:
             raise MisuseError(f"queue {queue} of a topic: 0 to {QUEUES_MAX - 1} are allowed")
@@ -132,7 +132,7 @@ class Appender:
             self._partitions[name] = max(queue + 1, seen)  # a node may not have heard yet of what was made
 
     def _require_copies(self, name: str) -> None:
-        """Looks once, as settings of topics seldom change."""
+        """Checks once, because settings of topics rarely change."""
         copies = self._topics.copies_in_sync_of(name)
         if copies < _COPIES_MIN:
             raise MisuseError(
@@ -184,7 +184,7 @@ class Appender:
                 return
 
     def _poll(self, producer: Producer) -> None:
-        """Raises OutcomeUnknown when the producer says that it cannot go on: the next call makes another one."""
+        """Raises OutcomeUnknown if the producer reports that it cannot continue; the next call creates another one."""
         try:
             producer.poll(_POLL_S)
         except KafkaException as exc:
@@ -209,6 +209,6 @@ class Appender:
         raise found
 
     def close(self) -> None:
-        """Every call has waited for its records, so there is nothing to be sent."""
+        """Nothing is left to send, because every call has waited for its records."""
         with self._lock:
             self._producer = None

@@ -1,8 +1,8 @@
-"""Waits for calls of Kafka's client: logs what takes long, and goes on without a call that does not return.
+"""Waits for calls of Kafka's client: logs slow calls, and continues without a call that does not return.
 
-librdkafka does not keep to the time that `send_offsets_to_transaction` is given: if the node that coordinates the group
-is not found at once, the call waits until any node comes or goes (confluentinc/librdkafka#5456). A call in C cannot be
-interrupted, so it is made in a thread of its own, which is left behind with it.
+librdkafka does not respect the timeout of `send_offsets_to_transaction`: if the group's coordinator is not found at
+once, the call waits until any node appears or disappears (confluentinc/librdkafka#5456). A call in C cannot be
+interrupted, so it runs in a separate thread, which is abandoned together with it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ TELL_S: Final = 10.0
 
 
 def awaited(call: Callable[[], T], doing: str, *, timeout_s: float, why: Callable[[], str] = str) -> T:
-    """What a call returns, or raises. doing: names it in the log; why: what is known of the reason, or nothing.
+    """Returns what a call returns, or raises what it raises. doing: names the call in the log; why: the known reason,
+    or empty.
 
-    Raises TimeoutError when it has not returned within timeout_s. It may still take effect then, at any time.
+    Raises TimeoutError if the call has not returned within timeout_s. It may still take effect at any later time.
     """
     future: Future[T] = Future()
 

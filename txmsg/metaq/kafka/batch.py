@@ -1,4 +1,4 @@
-"""Records of a partition as a `LogBatch`: messages and Arrow columns are made of them when they are asked for."""
+"""Records of a partition as a `LogBatch`; messages and Arrow columns are created when they are requested."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _first, _second = itemgetter(0), itemgetter(1)
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Records of a queue that follow each other. Made by `of`."""
+    """Consecutive records of a queue. Created by `of`."""
 
     topic: str
     queue: int
@@ -50,7 +50,7 @@ class RecordBatch:
 
     @classmethod
     def of(cls, topic: str, queue: int, records: Sequence[ReadRecord], size_bytes: int) -> RecordBatch:
-        """At least one record. Raises CorruptLog when the first or last has no offset that can be read."""
+        """Needs at least one record. Raises CorruptLog if the offset of the first or last one cannot be read."""
         return cls(topic, queue, records, queue_offset(records[0]), queue_offset(records[-1]) + 1, size_bytes)
 
     @property
@@ -87,9 +87,9 @@ def _columns_of(messages: Iterable[ReceivedMessage]) -> list[Any]:
 
 
 def _columns_alike(records: Sequence[ReadRecord]) -> list[Any] | None:
-    """The same of records whose headers are all alike, and txmsg's own; else None.
+    """The same for records that all have the same headers, and only txmsg's; otherwise None.
 
-    As nearly all are, and a value is taken from all of them at once: a third of the time.
+    Nearly all records do. Then each value is extracted from all of them at once, in a third of the time.
     """
     count = len(records)
     headers = list(map(_headers_of, records))
@@ -129,7 +129,9 @@ def _columns_alike(records: Sequence[ReadRecord]) -> list[Any] | None:
 
 
 def _ids(joined: bytes, count: int) -> tuple[pa.Array, pa.Array]:
-    """Transaction ids and numbers of texts UUID.NUMBER, joined. Raises ValueError unless each number has one digit."""
+    """Transaction ids and numbers from the texts UUID.NUMBER, joined. Raises ValueError unless each number has one
+    digit.
+    """
     if len(joined) != _ID_LENGTH * count:
         raise ValueError("some numbers have more than one digit")
     texts = np.frombuffer(joined, np.uint8).reshape(count, _ID_LENGTH)
@@ -142,6 +144,6 @@ def _ids(joined: bytes, count: int) -> tuple[pa.Array, pa.Array]:
 
 
 def _texts(values: Sequence[bytes | None]) -> pa.Array:
-    """Texts; what is empty is none."""
+    """Texts; an empty one becomes None."""
     found = [value or None for value in values] if b"" in values else values
     return pa.array(found, pa.binary()).cast(pa.string())

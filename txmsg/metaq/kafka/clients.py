@@ -1,4 +1,4 @@
-"""Makes the clients of one Kafka, and remembers why it cannot be reached: librdkafka's calls only time out."""
+"""Creates the clients of a Kafka cluster, and remembers why it cannot be reached: librdkafka's calls only time out."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ _LINES_MAX: Final = 256
 
 
 class Clients:
-    """Makes clients of the Kafka at an address. Threads may share it.
+    """Creates clients for the Kafka cluster at an address. Threads may share it.
 
-    properties: what the user's file says. timeout_s: how long one call of theirs is to take at most.
+    properties: from the user's file. timeout_s: the longest that one call may take.
     """
 
     def __init__(self, address: KafkaAddress, properties: Mapping[str, str], *, timeout_s: float) -> None:
@@ -69,15 +69,15 @@ class Clients:
         self._admins: list[ref[AdminClient]] = []
 
     def renewed(self) -> Clients:
-        """The same for a process that was forked from this one."""
+        """A new instance for a process that was forked from this one."""
         return Clients(self.address, self._properties, timeout_s=self.timeout_s)
 
     def producer(self, **more: Any) -> Producer:
-        """An idempotent producer that waits for all copies that are in sync. more: properties, _ for each dot."""
+        """An idempotent producer that waits for all in-sync copies. more: other properties, with _ instead of dots."""
         return self._made(Producer, _PRODUCER, more)
 
     def consumer(self, group: str, **more: Any) -> Consumer:
-        """A consumer that reads what is committed. It has joined no group: group names where offsets are stored."""
+        """A consumer that reads committed records. It joins no group; `group` only says where offsets are stored."""
         return self._made(Consumer, {**_CONSUMER, "group.id": group}, more)
 
     def admin(self) -> AdminClient:
@@ -87,7 +87,7 @@ class Clients:
         return made
 
     def identity(self, admin: AdminClient) -> Identity:
-        """Tells the log from others, by the cluster and the prefix: whichever of its servers the address names."""
+        """Identifies the log by the cluster's id and the prefix, regardless of which servers the address names."""
         with self.translated("asking for the cluster"):
             cluster = admin.cluster_id(timeout=self.timeout_s)
         digest = blake2b(f"{cluster}/{self.address.prefix}".encode(), digest_size=8).digest()
@@ -115,7 +115,7 @@ class Clients:
                 self._why = error
 
     def error(self, error: KafkaError, doing: str) -> TxmsgError:
-        """The error for what happened while `doing`; with why servers are not reached, if that is known."""
+        """The error for a failure while `doing`, with the reason why servers are not reached, if that is known."""
         if error.code() not in _SILENCE:
             return error_of(error, f"{doing} of {self.address}")
         why = self._told()
@@ -124,7 +124,7 @@ class Clients:
         return error_of(error, f"{doing} of {self.address}", hint=self.why())
 
     def why(self) -> str:
-        """What was heard last of servers that cannot be reached, or nothing."""
+        """The last report about servers that cannot be reached, or empty."""
         why = self._told()
         return "" if why is None else printable(why.str())
 
@@ -137,7 +137,7 @@ class Clients:
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
-        """What Kafka raises inside `with` becomes an error of txmsg."""
+        """Errors that Kafka raises inside `with` become errors of txmsg."""
         try:
             yield
         except KafkaException as exc:
@@ -145,7 +145,7 @@ class Clients:
 
 
 class ClientLog:
-    """What librdkafka logs, as events. Immediate repeats of a line, as from a server that is away, are left out."""
+    """librdkafka's log lines as events. Drops immediate repeats of a line, for example about a server that is down."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""What Kafka and librdkafka say, as errors of txmsg, with the way out."""
+"""Errors of Kafka and librdkafka as errors of txmsg, with what to do about them."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ _WAYS_OUT: Final[dict[type[TxmsgError], str]] = {
 
 
 def kafka_error_of(exc: KafkaException) -> KafkaError:
-    """What it carries."""
+    """The KafkaError that an exception contains."""
     found = exc.args[0] if exc.args else None
     return found if isinstance(found, KafkaError) else KafkaError(KafkaError._FAIL, str(exc))
 
 
 def error_of(error: KafkaError, doing: str, *, hint: str = "") -> TxmsgError:
-    """The error for what happened while `doing` ("reading topic 'orders' of kafka://..."). hint: what else is known."""
+    """The error for a failure while `doing` ("reading topic 'orders' of kafka://..."). hint: further known facts."""
     kind = _KINDS.get(error.code(), StorageError)
     said = printable(error.str())
     parts = [f"{doing} failed: {said} ({error.name()})"]

@@ -1,4 +1,4 @@
-"""The groups of a log in Kafka: who joins, how far each is, where it is sent, and how it is forgotten."""
+"""The groups of a log in Kafka: joins, lists, seeks and deletes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GONE = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PA
 
 
 class KafkaGroups:
-    """See `LogAccess` for what each method promises. Threads may share it."""
+    """See `LogAccess` for the contract of each method. Threads may share it."""
 
     def __init__(self, clients: Clients, admin: AdminClient, log: LogAccess, offsets: GroupOffsets) -> None:
         self._clients = clients
@@ -44,7 +44,7 @@ class KafkaGroups:
         self._members: list[KafkaMember] = []
 
     def close(self) -> None:
-        """Leaves with all members that were made here."""
+        """All members that were created here leave."""
         with self._lock:
             members, self._members = self._members, []
         for member in members:
@@ -87,7 +87,7 @@ class KafkaGroups:
         return member
 
     def _begin(self, group: str, topics: Collection[str], start: Start) -> None:
-        """Fixes where the group begins in topics that are new to it, for all queues that they have now."""
+        """Fixes the group's start offsets in topics that are new to it, for all their current queues."""
         if start.kind == "earliest":  # as in queues of which nothing is stored
             return
         known = {queue.topic for queue in self._offsets.stored(group).keys() | self._offsets.asked(group).keys()}
@@ -131,7 +131,7 @@ class KafkaGroups:
         return GroupState(group, tuple(sorted(members)), tuple(states))
 
     def _members_of(self, group: str) -> tuple[list[Member], dict[LogQueue, str]]:
-        """The members that Kafka knows, and what it has assigned to them."""
+        """The members that Kafka knows, and the queues it has assigned to them."""
         members: list[Member] = []
         owners: dict[LogQueue, str] = {}
         for each in self._described(self._offsets.kafka_group(group)):

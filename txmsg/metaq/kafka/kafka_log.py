@@ -1,4 +1,4 @@
-"""A log in Apache Kafka, as `LogAccess`: a topic is a topic there, a queue is the partition of its number."""
+"""A log in Apache Kafka, as `LogAccess`: a topic is a Kafka topic, a queue is the partition with its number."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FIND_COUNT_MAX: Final = 2_000_000
 
 
 class _Connected:
-    """What one process has of a Kafka."""
+    """The Kafka clients of one process."""
 
     def __init__(self, log: KafkaLog, clients: Clients) -> None:
         self.admin = clients.admin()
@@ -66,7 +66,7 @@ class _Connected:
 
 
 class KafkaLog:
-    """See `LogAccess` for what each method promises, and txmsg.metaq.kafka.appender for what an append does here."""
+    """See `LogAccess` for the contract of each method, and txmsg.metaq.kafka.appender for what an append guarantees."""
 
     def __init__(self, address: KafkaAddress, properties: Mapping[str, str], *, timeout_s: float) -> None:
         check_not_patched()
@@ -126,14 +126,14 @@ class KafkaLog:
         return self._kafka.positions.ranges(queues)
 
     def partition_offsets(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
-        """Where in their partitions reading from these offsets of queues begins, or why it cannot.
+        """The partition offsets at which reading from these queue offsets begins, or errors that say why it cannot.
 
-        Queues without a partition are left out.
+        Queues without a partition are omitted.
         """
         return self._kafka.positions.find(wanted)
 
     def partition_begins(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
-        """The first offsets that their partitions keep. Queues without a partition are left out."""
+        """The first offsets kept in their partitions. Queues without a partition are omitted."""
         return {queue: kept.low for queue, kept in self._kafka.positions.bounds(queues).items()}
 
     def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
@@ -149,7 +149,7 @@ class KafkaLog:
         return self._kafka.readers.fetch(wanted, size_bytes_max, wait_s)
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
-        """Reads the whole topic. Raises MisuseError when it has more than FIND_COUNT_MAX messages."""
+        """Reads the whole topic. Raises MisuseError if it has more than FIND_COUNT_MAX messages."""
         kept = self.ranges([LogQueue(topic, number) for number in self.queues_of(topic)])
         count = sum(end - begin for begin, end in kept.values())
         if count > FIND_COUNT_MAX:
@@ -177,10 +177,11 @@ class KafkaLog:
     # ---- appending
 
     def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
-        """Appends batches; their first offsets. Raises MisuseError for offsets that are given, and for holes.
+        """Appends batches and returns their first offsets. Raises MisuseError for batches with given offsets, and for
+        holes.
 
-        acks: all copies in sync are waited for in any case, which is more than Acks.NONE and Acks.MEMORY ask for.
-        Raises MisuseError for Acks.DISK, and for Acks.COPIES where a topic does not require a second copy.
+        acks: it waits for all in-sync copies in any case, which satisfies Acks.NONE and Acks.MEMORY. Raises MisuseError
+        for Acks.DISK, and for Acks.COPIES if a topic does not require a second copy.
         """
         batches: list[ColumnsFor] = []
         for append in appends:
@@ -224,7 +225,7 @@ class KafkaLog:
         self._kafka.topics.set(self._name(topic), settings)
 
     def flush(self) -> None:
-        """Nothing is left to be done: each append has waited for all copies that are in sync."""
+        """Does nothing: each append has already waited for all in-sync copies."""
 
     # ---- groups
 

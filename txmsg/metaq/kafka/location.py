@@ -1,4 +1,4 @@
-"""Where a Kafka is: its address, and the file of its properties. Pure, but for reading that file."""
+"""The address of a Kafka cluster, and the file of its properties. Pure, except for reading that file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _CALLBACK: Final = re.compile(r".*_cb\Z|on_(commit|delivery)\Z")
 
 @dataclass(frozen=True, slots=True)
 class KafkaAddress:
-    """The servers to ask first, HOST:PORT each, and what stands before each topic's name there."""
+    """The servers to contact first, each HOST:PORT, and the prefix of each topic's name there."""
 
     servers: tuple[str, ...]
     prefix: str = ""
@@ -61,12 +61,12 @@ class KafkaAddress:
 
 
 def is_kafka(where: object) -> bool:
-    """Whether it names a Kafka."""
+    """Whether it is the address of a Kafka cluster."""
     return isinstance(where, str) and where.startswith(KAFKA)
 
 
 def parse_address(where: str) -> KafkaAddress:
-    """What kafka://HOST:PORT,HOST:PORT/PREFIX names. Raises InvalidName."""
+    """Parses kafka://HOST:PORT,HOST:PORT/PREFIX. Raises InvalidName."""
     servers, _, prefix = where.removeprefix(KAFKA).partition("/")
     if not _PREFIX.match(prefix):
         raise InvalidName(
@@ -82,15 +82,15 @@ def parse_address(where: str) -> KafkaAddress:
 
 
 def properties_file(given: str | os.PathLike[str] | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The file that is given, else the one that the environment names."""
+    """The given file, or else the one that the environment names."""
     named = given if given is not None else environ.get(CONFIG_VARIABLE)
     return Path(named) if named else None
 
 
 def read_properties(path: Path | None) -> dict[str, str]:
-    """Properties of librdkafka, one NAME=VALUE a line; lines that are empty or begin with # are skipped.
+    """Properties of librdkafka, one NAME=VALUE per line; empty lines and lines that begin with # are skipped.
 
-    Raises MisuseError for a file that cannot be read, a line of another form, and a property that txmsg sets itself.
+    Raises MisuseError for a file that cannot be read, a line of any other form, and a property that txmsg sets itself.
     """
     if path is None:
         return {}

@@ -1,6 +1,7 @@
-"""A member of a group, as consumers of a log have it: what Kafka assigns to it, and offsets of queues stored there.
+"""A member of a group, as log consumers use it: the queues that Kafka assigns to it, and queue offsets stored in Kafka.
 
-Kafka assigns: members do not see each other, and each is shown its own queues only, with itself as the only reader.
+Kafka does the assignment: members do not see each other, and each sees only its own queues, with itself as the only
+reader.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TRIM_S: Final = 60.0
 
 
 class KafkaMember:
-    """See `GroupMember` for what each method promises."""
+    """See `GroupMember` for the contract of each method."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class KafkaMember:
         return membership
 
     def _begin(self, membership: Membership, new: Mapping[LogQueue, Partition]) -> None:
-        """Goes on where the last owner was, where a seek has asked to, or where the group begins."""
+        """Continues where the last owner was, where a seek requested, or where the group begins."""
         if not new:
             return
         stored = self._offsets.stored_of(membership.committed(new.values()))
@@ -144,7 +145,7 @@ class KafkaMember:
         self._done.update((queue, at.offset) for queue, at in offsets.items() if queue.topic in ours)
 
     def _trim(self) -> None:
-        """Deletes retries that had their turn, and dead letters that were dealt with: Kafka keeps them for ever."""
+        """Deletes retries that were delivered and dead letters that were dealt with: Kafka would keep them for ever."""
         self._trim_at = time.monotonic() + _TRIM_S
         done, self._done = self._done, {}
         if done:

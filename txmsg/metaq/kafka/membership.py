@@ -1,7 +1,8 @@
-"""A member of a group of Kafka: which partitions are assigned to it, followed by a thread of its own.
+"""A member of a Kafka group: which partitions are assigned to it, followed by a separate thread.
 
-Who has which partition is decided by Kafka's own protocol (classic, cooperative: what stays with a member goes on
-meanwhile). A partition that Kafka takes away is kept from the next member until whoever holds it has let go of it.
+Kafka's own protocol assigns partitions (classic, cooperative: partitions that stay with a member continue to be read
+during a rebalance). If Kafka revokes a partition, the next member does not get it before its current holder has
+released it.
 """
 
 from __future__ import annotations
@@ -45,16 +46,17 @@ _NOT_THERE_YET: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.
 
 
 class Commit(NamedTuple):
-    """What is stored for a partition: the offset of its next record, and what is noted beside it."""
+    """The stored progress of a partition: the offset of its next record, and a note."""
 
     offset: int
     note: str
 
 
 class Membership:
-    """The one user of a consumer of Kafka, by a thread: confluent-kafka lets only one in, and a wait keeps others out.
+    """The only user of a Kafka consumer, on its own thread: confluent-kafka is not safe for threads, and a wait would
+    block others.
 
-    Other threads have their calls made there, by `do`; also while Kafka waits for partitions to be let go of.
+    Other threads run their calls on it with `do`, even while Kafka waits for partitions to be released.
     """
 
     def __init__(self, clients: Clients, group: str, topics: Collection[str], client_id: str) -> None:
@@ -91,11 +93,11 @@ class Membership:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has left, or lost its place."""
+        """Whether it has left, or was removed from the group."""
         return self._has_ended
 
     def assigned(self) -> set[Partition]:
-        """The partitions that may be held now. Raises what Kafka refuses, once each time it does."""
+        """The partitions that may be held now. Raises each error of Kafka once."""
 
         def look() -> set[Partition]:
             trouble, self._trouble = self._trouble, None
@@ -106,7 +108,7 @@ class Membership:
         return self._do(look)
 
     def hold(self, wanted: Collection[Partition]) -> list[Partition]:
-        """Holds those of them that are assigned, until they are let go of."""
+        """Holds those of them that are assigned, until they are released."""
 
         def hold() -> list[Partition]:
             mine = [partition for partition in wanted if partition in self._assigned]
@@ -116,18 +118,18 @@ class Membership:
         return self._do(hold)
 
     def let_go(self, held: Collection[Partition]) -> None:
-        """Lets Kafka give them to others."""
+        """Lets Kafka assign them to other members."""
         self._do(lambda: self._held.difference_update(held))
 
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, Commit]:
-        """What the group has stored of them."""
+        """The group's stored progress of these partitions."""
         asked = [TopicPartition(*partition) for partition in partitions]
         with self._clients.translated(f"reading the offsets of group {self._group!r}"):
             found = self._do(lambda: self._consumer.committed(asked, timeout=self._clients.timeout_s))
         return commits_of(self._clients, self._group, found)
 
     def commit(self, commits: dict[Partition, Commit]) -> None:
-        """Stores these of partitions that are held. Raises MembershipLost when they are others' by now."""
+        """Stores progress of held partitions. Raises MembershipLost if other members own them by now."""
         if not commits:
             return
         offsets = [TopicPartition(*partition, *commit) for partition, commit in commits.items()]
@@ -160,7 +162,7 @@ class Membership:
         return error
 
     def leave(self) -> None:
-        """Leaves the group. Whatever is still held goes to others. Leaving twice is fine."""
+        """Leaves the group. Partitions that are still held go to other members. Leaving twice is fine."""
         self._is_leaving = True
         self._thread.join(_CLOSE_S_MAX)
 
@@ -204,7 +206,7 @@ class Membership:
         self._consumer.close()
 
     def _serve(self) -> None:
-        """Makes the next call, if one comes soon."""
+        """Executes the next call, if one arrives soon."""
         try:
             call, future = self._calls.get(timeout=_LOOK_S)
         except Empty:
@@ -236,7 +238,7 @@ class Membership:
         self.settled.set()
 
     def _on_revoke(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """Returns, whereupon others get them, when nobody holds them any more."""
+        """Returns when all these partitions are released; then other members get them."""
         gone = {Partition(each.topic, each.partition) for each in partitions}
         self._assigned -= gone
         deadline = time.monotonic() + HELD_S_MAX
@@ -250,7 +252,7 @@ class Membership:
 
 
 def commits_of(clients: Clients, group: str, found: Sequence[TopicPartition]) -> dict[Partition, Commit]:
-    """What is stored, of an answer of Kafka; partitions without an offset are left out."""
+    """The stored progress in an answer of Kafka; partitions without an offset are omitted."""
     commits: dict[Partition, Commit] = {}
     for each in found:
         if each.error is not None and each.error.code() not in _NOT_THERE_YET:

@@ -1,8 +1,8 @@
 """Topics of txmsg as topics of Kafka, and back. Pure.
 
-Kafka's names have no `%`. The retries and dead letters of a group are topics `GROUP.txmsg-retry` and
-`GROUP.txmsg-dlq`, so an ordinary topic's name cannot end so. Of the group GROUP%INSTANCE of a broadcasting member they
-are `GROUP.txmsg-at.INSTANCE.txmsg-retry` and so on. Any prefix stands before the name.
+Kafka's names cannot contain `%`. The retries and dead letters of a group are the topics `GROUP.txmsg-retry` and
+`GROUP.txmsg-dlq`, so an ordinary topic's name must not end like these. For the group GROUP%INSTANCE of a broadcasting
+member they are `GROUP.txmsg-at.INSTANCE.txmsg-retry` and so on. A prefix, if any, precedes the name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INTERNAL: Final = "__"
 
 
 def kafka_name(topic: str, prefix: str = "") -> str:
-    """The topic of Kafka in which a topic is stored. Raises InvalidName for one that Kafka cannot have."""
+    """The Kafka topic in which a topic is stored. Raises InvalidName for a name that Kafka does not allow."""
     name = topic
     for mark, suffix in SUFFIXES.items():
         if topic.endswith(suffix):
@@ -45,7 +45,7 @@ def kafka_name(topic: str, prefix: str = "") -> str:
 
 
 def topic_of(name: str, prefix: str = "") -> str | None:
-    """The inverse of `kafka_name`; None for a topic of Kafka that has another prefix, or no name that txmsg knows."""
+    """The inverse of `kafka_name`; None for a Kafka topic with another prefix, or without a valid txmsg name."""
     if not name.startswith(prefix):
         return None
     topic = name.removeprefix(prefix)

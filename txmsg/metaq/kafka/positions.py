@@ -1,10 +1,11 @@
-"""Offsets of queues and offsets of partitions, one by the other.
+"""Converts between offsets of queues and offsets of partitions.
 
-Within a partition both rise. They differ by the markers of transactions, by records of aborted ones, and by what was
-deleted from the partition's middle; for records without a queue offset they are the same. Neither is always the
-greater: a mirror may begin where its table does, with a high offset at place 0. So the place of a queue
-offset is found by looking at single records: from one that is known it is as far as the offsets differ, less what is
-not a message in between, and each look comes closer. After some looks the rest is bisected.
+Both increase within a partition. They differ by transaction markers, by records of aborted transactions, and by records
+deleted from the middle of the partition; for records without a queue offset they are equal. Either can be the greater
+one: a mirror may begin where its table does, with a high queue offset at partition offset 0. So the partition offset of
+a queue offset is found by reading single records. Starting from a known pair, the distance in queue offsets is an
+estimate of the distance in partition offsets, and each read improves it. After some reads the remaining range is
+bisected.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _LOOK_AGAIN_S: Final = 0.1
 
 @dataclass(slots=True)
 class Search:
-    """For the first record of a partition whose queue offset is `wanted` or more; or its timestamp, by `by_time`."""
+    """Searches the first record of a partition with at least the queue offset `wanted`, or timestamp if `by_time`."""
 
     wanted: int
     low: int
@@ -72,7 +73,7 @@ class Search:
         return self.low >= self.high
 
     def saw(self, record: Message | None) -> None:
-        """Notes what is the first record from `guess` on."""
+        """Records the first record at or after `guess`."""
         self.looks += 1
         if record is None:
             self.high = self.guess
@@ -91,7 +92,7 @@ class Search:
 
 @dataclass(slots=True)
 class _Run:
-    """Messages of a queue between which nothing is. `end` is where reading goes on."""
+    """Messages of a queue with consecutive partition offsets. Reading continues at `end`."""
 
     begin: int
     end: int
@@ -100,7 +101,7 @@ class _Run:
 
 
 class Positions:
-    """Finds places in the partitions of one Kafka. Threads may share it."""
+    """Finds positions in the partitions of one Kafka cluster. Threads may share it."""
 
     def __init__(self, clients: Clients, admin: AdminClient, topics: Topics, probe: Probe) -> None:
         self._clients = clients
@@ -114,11 +115,11 @@ class Positions:
         self._ends: dict[LogQueue, tuple[int, int]] = {}
 
     def partition_of(self, queue: LogQueue) -> Partition:
-        """Where a queue is stored. Raises InvalidName."""
+        """The partition in which a queue is stored. Raises InvalidName."""
         return Partition(kafka_name(queue.topic, self._clients.address.prefix), queue.queue)
 
     def note(self, queue: LogQueue, offset: int, partition_offset: int, *, count: int = 0) -> None:
-        """Notes that this queue offset is at this partition offset, and that so many messages follow without a gap."""
+        """Records that this queue offset is at this partition offset, followed by this many messages without a gap."""
         difference = partition_offset - offset
         with self._lock:
             runs = self._runs.setdefault(queue, deque(maxlen=_RUNS_MAX))
@@ -134,13 +135,13 @@ class Positions:
         return None
 
     def forget(self, queue: LogQueue) -> None:
-        """Forgets the places of a queue: what is there was deleted."""
+        """Forgets the positions of a queue, because its records were deleted."""
         with self._lock:
             for noted in (self._runs, self._begins, self._ends):
                 noted.pop(queue, None)
 
     def bounds(self, queues: Collection[LogQueue]) -> dict[LogQueue, Bounds]:
-        """The bounds of partitions. Those that do not exist are left out."""
+        """The bounds of partitions. Missing partitions are omitted."""
         partitions = {queue: self.partition_of(queue) for queue in queues}
         lows = self._offsets(partitions.values(), OffsetSpec.earliest())
         highs = self._offsets(partitions.values(), OffsetSpec.latest())
@@ -151,13 +152,13 @@ class Positions:
         }
 
     def ends(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
-        """The partition offset after what is committed of each queue. Those that do not exist are left out."""
+        """For each queue, the partition offset after its last committed record. Missing partitions are omitted."""
         partitions = {queue: self.partition_of(queue) for queue in queues}
         highs = self._offsets(partitions.values(), OffsetSpec.latest())
         return {queue: highs[partition] for queue, partition in partitions.items() if partition in highs}
 
     def _offsets(self, partitions: Iterable[Partition], which: OffsetSpec, least: int = _KEPT) -> dict[Partition, int]:
-        """What is known of these partitions that exist. least: a smaller offset is no answer."""
+        """Known offsets of these partitions, if they exist. least: smaller offsets are not accepted as an answer."""
         found: dict[Partition, int] = {}
         left = set(partitions)
         deadline = time.monotonic() + self._clients.timeout_s
@@ -180,7 +181,7 @@ class Positions:
     def _asked(
         self, partitions: Collection[Partition], which: OffsetSpec, least: int
     ) -> tuple[dict[Partition, int], list[Partition]]:
-        """The offsets, and the partitions that the nodes asked do not know."""
+        """The offsets, and the partitions that the queried nodes do not know."""
         found: dict[Partition, int] = {}
         unknown: list[Partition] = []
         with self._clients.translated(f"asking for offsets of topic {next(iter(partitions)).topic}"):
@@ -205,7 +206,9 @@ class Positions:
         return found, unknown
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
-        """The queue offsets that are kept. Of an empty partition, whose queue offsets are not known, its own."""
+        """The queue offsets that are kept. For an empty partition, whose queue offsets are unknown, its partition
+        offsets.
+        """
         return {**dict.fromkeys(queues, Range(0, 0)), **self._ranges(self.bounds(queues))}
 
     def _ranges(self, bounds: Mapping[LogQueue, Bounds]) -> dict[LogQueue, Range]:
@@ -238,7 +241,7 @@ class Positions:
         return found
 
     def unknown(self, wanted: Mapping[LogQueue, int]) -> set[LogQueue]:
-        """Those of them that are empty, and may have this offset from their partition: see `ranges`."""
+        """Those of them whose partition is empty, and whose offset may come from the partition: see `ranges`."""
         with self._lock:
             asked = [queue for queue, offset in wanted.items() if self._noted(queue, offset) is None]
             ends = {queue: self._ends.get(queue) for queue in asked}
@@ -248,7 +251,7 @@ class Positions:
     def first(
         self, starts: Mapping[LogQueue, int], bounds: Mapping[LogQueue, Bounds] | None = None
     ) -> dict[LogQueue, Message]:
-        """Of each queue the first record from this partition offset on, if there is one. bounds: if they are known."""
+        """For each queue the first record at or after this partition offset, if any. bounds: if already known."""
         found = self._probe.first(
             {self.partition_of(queue): at for queue, at in starts.items()},
             {self.partition_of(queue): bounds[queue].high for queue in starts} if bounds is not None else None,
@@ -256,9 +259,9 @@ class Positions:
         return {queue: found[partition] for queue in starts if (partition := self.partition_of(queue)) in found}
 
     def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
-        """The partition offsets at which reading from these queue offsets on begins, or why it cannot.
+        """The partition offsets at which reading from these queue offsets begins, or errors that say why it cannot.
 
-        Queues without a partition are left out. From an empty partition, what comes next is read.
+        Queues without a partition are omitted. From an empty partition, the next record is read.
         """
         found: dict[LogQueue, int | OffsetOutOfRange] = {}
         with self._lock:
@@ -285,7 +288,7 @@ class Positions:
     def _searched(
         self, searches: Mapping[LogQueue, Search], bounds: Mapping[LogQueue, Bounds]
     ) -> dict[LogQueue, Message | None]:
-        """What each search finds."""
+        """The result of each search."""
         left = dict(searches)
         while left:
             records = self.first({queue: search.guess for queue, search in left.items()}, bounds)
@@ -295,10 +298,11 @@ class Positions:
         return {queue: search.best for queue, search in searches.items()}
 
     def at_time(self, queues: Collection[LogQueue], at_ms: int) -> dict[LogQueue, int]:
-        """Of each queue the offset of the first message that has this timestamp or a later one; else its end.
+        """For each queue the offset of the first message with this timestamp or a later one; otherwise its end.
 
-        Kafka's answer is a place before which there is none: it may be the marker of a transaction, whose time is when
-        it was written. From there on it is bisected, as timestamps of a queue rise.
+        Kafka answers with a position before which there is no such record. It may be a transaction marker, whose
+        timestamp is the time at which it was written. From there on the search bisects, because timestamps of a queue
+        increase.
         """
         bounds = self.bounds(queues)
         found = dict.fromkeys(queues, 0) | {queue: kept.end for queue, kept in self._ranges(bounds).items()}
@@ -316,13 +320,13 @@ class Positions:
         return found
 
     def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:
-        """The queue offsets of these places: of the records there, else the ends."""
+        """The queue offsets of the records at these positions, or else the ends of the queues."""
         records = self.first({queue: place.offset for queue, place in committed.items()})
         found = {queue: kept.end for queue, kept in self.ranges(committed.keys() - records.keys()).items()}
         return found | {queue: queue_offset(record) for queue, record in records.items()}
 
 
 def out_of_range(queue: LogQueue, offset: int, kept: Range) -> OffsetOutOfRange:
-    """What is raised for an offset that is not kept."""
+    """The error for an offset that is no longer kept."""
     there = f"it keeps {kept.begin} to {kept.end - 1}" if kept.begin < kept.end else f"it ends at {kept.end}"
     return OffsetOutOfRange(f"offset {offset} of topic {queue.topic} queue {queue.queue} is not kept: {there}", *kept)

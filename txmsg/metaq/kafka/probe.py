@@ -1,4 +1,4 @@
-"""Looks at single records of partitions, of many at once. Sees what is committed only."""
+"""Reads single records, of many partitions at once. Sees only committed records."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _STEP_S: Final = 0.5
 
 
 class Partition(NamedTuple):
-    """A partition of a topic of Kafka, by its name there."""
+    """A partition of a Kafka topic, by the topic's name in Kafka."""
 
     topic: str
     number: int
 
     def at(self, offset: int) -> TopicPartition:
-        """A place in it, as Kafka's client has it."""
+        """A position in it, for Kafka's client."""
         return TopicPartition(self.topic, self.number, offset)
 
 
 class Bounds(NamedTuple):
-    """Offsets of a partition: of the first record that is kept, and after the last that is committed."""
+    """Offsets of a partition: of the first record kept, and after the last committed record."""
 
     low: int
     high: int
 
 
 class Probe:
-    """One consumer, which threads share in turn."""
+    """One consumer, which threads use in turn."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -54,10 +54,10 @@ class Probe:
     def first(
         self, starts: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None
     ) -> dict[Partition, Message]:
-        """Of each partition the first record from this offset on. Those that have none are left out.
+        """For each partition the first record at or after this offset. Partitions without one are omitted.
 
-        ends: to where what is committed goes, as far as that is known. A node that has just become the leader may not
-        have heard of it, and say that there is nothing: it is waited for.
+        ends: the end of the committed records, as far as known. A node that has just become the leader may not know it
+        yet and report that there is nothing; then the probe waits for it.
         """
         found: dict[Partition, Message] = {}
 
@@ -69,9 +69,9 @@ class Probe:
         return found
 
     def last(self, bounds: Mapping[Partition, Bounds]) -> dict[Partition, Message]:
-        """Of each partition the last record. Those that have none are left out.
+        """For each partition the last record. Partitions without records are omitted.
 
-        The last offsets are often markers of transactions, so each further look goes back twice as far.
+        The last offsets are often transaction markers, so each further attempt goes back twice as far.
         """
         found: dict[Partition, Message] = {}
 
@@ -94,7 +94,7 @@ class Probe:
         on_record: Callable[[Partition, Message], bool],
         ends: Mapping[Partition, int],
     ) -> None:
-        """Hands out records from these offsets on, until all partitions are at their ends, or were enough."""
+        """Yields records from these offsets on, until all partitions are at their ends or are done."""
         if not starts:
             return
         doing = f"reading topic {next(iter(starts)).topic}"

@@ -1,13 +1,14 @@
-"""Where groups are in the queues of Kafka's topics, and where they are asked to go.
+"""The progress of groups in the queues of Kafka's topics, and requested seeks.
 
-A group stores for each partition the offset of the next record, so that Kafka's tools show how far it is; beside it, as
-the commit's note, the same as an offset of the queue, and the id of the seek that was carried out last: "1200 5f3a".
-In an emptied partition offsets of the queue are not known: what is stored there has no such offset in its note, and is
-looked up by the record that came after it.
+A group stores for each partition the offset of the next record, so that Kafka's tools show its progress. The commit's
+metadata contains the same as a queue offset, and the id of the last completed seek: "1200 5f3a". In an emptied
+partition queue offsets are unknown: the metadata then has no queue offset, and it is looked up with the next record
+that arrives.
 
-Kafka lets nobody but the members of a group store offsets for it. So who seeks stores the wish in a second group, which
-never has members: GROUP%%asked. A wish is open until the group itself has stored its id. There also stands, without an
-id, where a group begins in topics that were new to it: it holds as long as the group has stored nothing.
+Kafka lets only the members of a group store offsets for it. So a seek is stored as a request in a second group, which
+never has members: GROUP%%asked. A request is open until the group itself has stored its id. The second group also
+stores, without an id, where a group begins in topics that were new to it; this applies as long as the group has stored
+nothing.
 """
 
 from __future__ import annotations
@@ -41,29 +42,29 @@ _READERS_MAX: Final = 8
 
 
 class Stored(NamedTuple):
-    """Where a group is in a queue: the next offset to be handled, and the seek that was carried out last."""
+    """A group's progress in a queue: the next offset to be handled, and the last completed seek."""
 
     offset: int
     asked: str = ""
 
 
 class Places(Protocol):
-    """What is asked of the log: where its queues are in Kafka's partitions."""
+    """What this module needs from the log: the positions of queues in Kafka's partitions."""
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
         """The queue offsets that are kept."""
         ...
 
     def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
-        """The partition offsets at which reading from these queue offsets on begins; no queue that is not there."""
+        """The partition offsets at which reading from these queue offsets begins; without missing queues."""
         ...
 
     def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:
-        """The queue offsets of these places."""
+        """The queue offsets of these positions."""
         ...
 
     def unknown(self, wanted: Mapping[LogQueue, int]) -> set[LogQueue]:
-        """Those of them that are empty, and may have this offset from their partition."""
+        """Those of them whose partition is empty, and whose offset may come from the partition."""
         ...
 
 
@@ -82,22 +83,22 @@ class GroupOffsets:
     # ---- names
 
     def kafka_group(self, group: str) -> str:
-        """The group of Kafka that a group is."""
+        """The Kafka group of a group."""
         return self._prefix + group
 
     def partition_of(self, queue: LogQueue) -> Partition:
-        """The partition that a queue is."""
+        """The partition of a queue."""
         return Partition(kafka_name(queue.topic, self._prefix), queue.queue)
 
     def queue_of(self, partition: Partition) -> LogQueue | None:
-        """The queue that a partition is; None for one of a topic that is not of this log."""
+        """The queue of a partition; None for a partition of a topic outside this log."""
         topic = topic_of(partition.topic, self._prefix)
         return None if topic is None else LogQueue(topic, partition.number)
 
     # ---- as Kafka stores them
 
     def commits_of(self, offsets: Mapping[LogQueue, Stored]) -> dict[Partition, Commit]:
-        """What Kafka is to store."""
+        """The commits to be stored in Kafka."""
         places = self._places_of({queue: at.offset for queue, at in offsets.items()})
         unknown = self._places.unknown(
             {queue: at.offset for queue, at in offsets.items() if at.offset == places[queue]}
@@ -110,7 +111,7 @@ class GroupOffsets:
         }
 
     def _places_of(self, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, int]:
-        """The partition offsets of these; the nearest one of an offset that is not kept."""
+        """The partition offsets of these queue offsets, or the nearest ones of offsets that are not kept."""
         found = self._places.find(offsets)
         nearest = {
             queue: place.begin if offsets[queue] < place.begin else place.end
@@ -122,7 +123,9 @@ class GroupOffsets:
         return {queue: place if isinstance(place := found.get(queue), int) else 0 for queue in offsets}
 
     def stored_of(self, commits: Mapping[Partition, Commit]) -> dict[LogQueue, Stored]:
-        """What Kafka has stored. A commit of another program has no note: the queue's offset is looked up."""
+        """The progress stored in Kafka. A commit of another program has no metadata: then the queue offset is looked
+        up.
+        """
         stored: dict[LogQueue, Stored] = {}
         others: dict[LogQueue, TopicPartition] = {}
         seeks: dict[LogQueue, str] = {}
@@ -138,30 +141,30 @@ class GroupOffsets:
         return stored | {queue: Stored(offset, seeks[queue]) for queue, offset in found.items()}
 
     def stored(self, group: str) -> dict[LogQueue, Stored]:
-        """What a group has stored."""
+        """The stored progress of a group."""
         return self._of_kafka_group(self.kafka_group(group), None)
 
     # ---- what groups are asked
 
     def asked(self, group: str, queues: Collection[LogQueue] | None = None) -> dict[LogQueue, Stored]:
-        """The last wish for each queue, carried out or not; and where the group was to begin."""
+        """The last request for each queue, whether completed or not, and where the group was to begin."""
         return self._of_kafka_group(self.kafka_group(group) + ASKED, queues)
 
     def ask(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
-        """Has the group go on there. A group without members goes there now."""
+        """Requests that the group continues there. A group without members is moved at once."""
         asked = secrets.token_hex(8)
         wishes = {queue: Stored(offset, asked) for queue, offset in offsets.items()}
         self._alter(self.kafka_group(group) + ASKED, wishes)
         self._alter(self.kafka_group(group), wishes, unless=_OTHERS_MEMBERS)
 
     def begin_at(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
-        """Where the group begins in these queues."""
+        """Sets where the group begins in these queues."""
         self._alter(self.kafka_group(group) + ASKED, {queue: Stored(offset) for queue, offset in offsets.items()})
 
     def begun(
         self, group: str, queues: Collection[LogQueue], stored: Mapping[LogQueue, Stored]
     ) -> dict[LogQueue, Stored]:
-        """Where a member goes on that takes these queues, of which the group has stored this."""
+        """Where a member that takes these queues continues, given the stored progress of the group."""
         begun = dict(stored)
         asked = self.asked(group, queues)
         sought = sought_in(stored, asked)
@@ -188,10 +191,10 @@ class GroupOffsets:
         return [Partition(name, number) for name, count in counts.items() for number in range(count)]
 
     def _reader(self, name: str) -> Consumer:
-        """A consumer with the name of a group, which joins nothing.
+        """A consumer with the name of a group, which does not join it.
 
-        Not the administrator, in which librdkafka 2.16 ends the process by SIGSEGV when a node that is asked for a
-        group's offsets is not its coordinator any more (confluentinc/librdkafka#5040).
+        Not the administrator: librdkafka 2.16 crashes with SIGSEGV if a node that is asked for a group's offsets is no
+        longer its coordinator (confluentinc/librdkafka#5040).
         """
         left: list[Consumer] = []  # not closed here: another thread may be reading by it
         with self._lock:
@@ -202,14 +205,14 @@ class GroupOffsets:
         return reader
 
     def close(self) -> None:
-        """Closes what it reads by. Others must not use it any more."""
+        """Closes its consumers. It must not be used any more."""
         with self._lock:
             readers, self._readers = list(self._readers.values()), {}
         for reader in readers:
             reader.close()
 
     def _alter(self, name: str, offsets: Mapping[LogQueue, Stored], *, unless: Collection[int] = ()) -> None:
-        """Stores offsets of a group, for which it must have no members; nothing, for one that has them."""
+        """Stores offsets of a group, which must not have members; stores nothing if it has."""
         if not offsets:
             return
         doing = f"storing offsets of group {name!r}"
@@ -224,7 +227,7 @@ class GroupOffsets:
                 raise self._clients.error(each.error, doing)
 
     def delete_before(self, offsets: Mapping[LogQueue, int]) -> None:
-        """Deletes the records before these offsets, which nobody needs any more. One that cannot be is logged."""
+        """Deletes the records before these offsets, which are no longer needed. Logs failures."""
         partitions = [
             TopicPartition(*self.partition_of(queue), place) for queue, place in self._places_of(offsets).items()
         ]
@@ -238,7 +241,7 @@ class GroupOffsets:
 
 
 def sought_in(stored: Mapping[LogQueue, Stored], asked: Mapping[LogQueue, Stored]) -> dict[LogQueue, int]:
-    """Which of the queues are asked to go elsewhere, and have not."""
+    """Those of the queues that have an open seek request."""
     return {
         queue: asked[queue].offset
         for queue, at in stored.items()

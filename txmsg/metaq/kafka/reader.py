@@ -1,4 +1,4 @@
-"""Reads many queues as they go on: one consumer of Kafka, which fetches ahead while its records are handled."""
+"""Reads many queues continuously, with one Kafka consumer that prefetches while its records are handled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _place_of(record: Message) -> Partition:
 
 @dataclass(slots=True)
 class _Lane:
-    """A partition that is read. `records` came, and were not given to anybody."""
+    """A partition that is being read. `records` have arrived and were not returned yet."""
 
     queue: LogQueue
     offset: int
@@ -65,7 +65,7 @@ class _Lane:
 
 
 class Reader:
-    """Not to be shared: `Readers` gives each to one thread at a time."""
+    """Not to be shared: `Readers` lends each one to one thread at a time."""
 
     def __init__(self, clients: Clients, positions: Positions, closed: threading.Event) -> None:
         self._clients = clients
@@ -87,7 +87,7 @@ class Reader:
         self._consumer.close()
 
     def fits(self, wanted: Mapping[LogQueue, int]) -> int:
-        """How many of these queues it would just go on with."""
+        """How many of these queues it could continue without repositioning."""
         return sum(
             (lane := self._lanes.get(queue)) is not None and lane.offset == offset for queue, offset in wanted.items()
         )
@@ -110,7 +110,7 @@ class Reader:
         return found
 
     def _look_for_a_stall(self) -> None:
-        """Begins anew, with another consumer, when nothing has come for long, though more is committed."""
+        """Restarts with another consumer if nothing has arrived for long although more is committed."""
         now = time.monotonic()
         if now < self._came_at + _STALL_S or not self._lanes:
             return
@@ -133,7 +133,7 @@ class Reader:
             self._begin()
 
     def _go_to(self, wanted: Mapping[LogQueue, int]) -> tuple[bool, dict[LogQueue, TxmsgError]]:
-        """Reads these queues from these offsets on; whether some are read from another place than before."""
+        """Reads these queues from these offsets on. Returns whether some were repositioned."""
         now = time.monotonic()
         errors: dict[LogQueue, TxmsgError] = {}
         new: dict[LogQueue, int] = {}
@@ -179,7 +179,7 @@ class Reader:
     # ---- what comes
 
     def _take(self, wait_s: float) -> None:
-        """Sorts what has come, after waiting for the first of it."""
+        """Sorts the records that have arrived, after waiting for the first one."""
         with self._clients.translated("reading a topic"):
             records: list[Message] = []
             if wait_s > 0:
@@ -201,7 +201,7 @@ class Reader:
             self._note(error)
 
     def _add(self, records: list[Message]) -> None:
-        """Notes records of one partition."""
+        """Adds records of one partition."""
         lane = self._by_place.get(_place_of(records[0]))
         if lane is None:
             return  # of a partition that was dropped
@@ -216,7 +216,7 @@ class Reader:
                 lane.is_paused = True
 
     def _note(self, told: Message) -> None:
-        """What the client told of a partition instead of a record."""
+        """Handles what the client reported for a partition instead of a record."""
         error = told.error()
         assert error is not None
         lane = self._by_place.get(_place_of(told))
@@ -233,7 +233,7 @@ class Reader:
             lane.error = self._clients.error(error, f"reading topic {lane.queue.topic!r}")
 
     def _catch_up(self, queues: Iterable[LogQueue]) -> None:
-        """Waits for a record of one of these queues, unless all that are committed have come."""
+        """Waits for a record of one of these queues, unless all committed ones have arrived."""
         ends = self._positions.ends(list(queues))
         deadline = time.monotonic() + self._clients.timeout_s
         while not self._closed.is_set():
@@ -298,7 +298,7 @@ def _size_bytes(records: Sequence[Message]) -> int:
 
 
 class Readers:
-    """The readers of a log: a thread that fetches gets the one that can just go on, if there is one."""
+    """The readers of a log: a fetch gets the reader that can continue without repositioning, if there is one."""
 
     def __init__(self, clients: Clients, positions: Positions) -> None:
         self._clients = clients
@@ -309,7 +309,7 @@ class Readers:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Fetches that wait end soon. Closing twice is fine."""
+        """Waiting fetches return soon. Closing twice is fine."""
         self._closed.set()
         with self._lock:
             idle, self._idle = self._idle, []

@@ -3,7 +3,7 @@
 value       the body
 key         the ordering key, else the key, so that Kafka's own producers, compaction and joins see the usual one
 timestamp   stored_at, in milliseconds (CreateTime)
-headers     those of the table below that say something, then the message's own, each under its own name
+headers     those of the table below that apply, then the message's headers under their names
 
 txmsg-offset    the offset in its queue, decimal; without it (`LogProducer`, others' records) it is the partition's
 txmsg-id        UUID.NUMBER, as txmsg shows it
@@ -12,9 +12,9 @@ txmsg-tag       the tag
 txmsg-key       the record's key is the ordering key, and this is the message's key; empty: it has none
 txmsg-header.X  a header of the message whose name X is one of these
 
-A record without an id is somebody else's. It is given one that is the same whenever it is read, so that `idempotent`
-tells records. Of others' records, a null value is an empty body, and bytes that are not UTF-8 in keys and headers are
-written as escapes (`\\xff`).
+A record without an id comes from another program. It gets an id that is the same whenever it is read, so that
+`idempotent` recognises it. In such records a null value is an empty body, and bytes that are not UTF-8 in keys and
+headers are written as escapes (`\\xff`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Headers: TypeAlias = list[tuple[str, str | bytes | None]]
 
 
 class Record(NamedTuple):
-    """What is produced, to the partition that has the queue's number."""
+    """A record to produce, to the partition with the queue's number."""
 
     value: bytes
     key: bytes | None
@@ -54,7 +54,7 @@ class Record(NamedTuple):
 
 
 class ReadRecord(Protocol):
-    """What is read: `confluent_kafka.Message`, as far as it is looked at."""
+    """A record that was read: the part of `confluent_kafka.Message` that is used."""
 
     def offset(self) -> int | None: ...
     def key(self) -> bytes | None: ...
@@ -67,7 +67,7 @@ class ReadRecord(Protocol):
 
 
 def records_of(columns: Columns, first_offset: int | None = None) -> Iterator[Record]:
-    """Messages as records, in their order. first_offset: of their queue; None: they have the partition's offsets."""
+    """Messages as records, in order. first_offset: their first queue offset; None: the partition's offsets apply."""
     count = len(columns.bodies)
     stored_at_us = columns.stored_at_us
     if len(stored_at_us) == 1:
@@ -115,7 +115,7 @@ def records_of(columns: Columns, first_offset: int | None = None) -> Iterator[Re
 
 
 def received(record: ReadRecord, topic: str, queue: int) -> ReceivedMessage:
-    """The message of a record. Raises CorruptLog for a header of txmsg that cannot be read."""
+    """The message of a record. Raises CorruptLog for a txmsg header that cannot be parsed."""
     partition_offset = offset = record.offset() or 0
     stored_at_us = born_at_us = record.timestamp()[1] * 1000
     key = ordering_key = tag = None
@@ -168,7 +168,7 @@ def received(record: ReadRecord, topic: str, queue: int) -> ReceivedMessage:
 
 
 def queue_offset(record: ReadRecord) -> int:
-    """The offset of a record in its queue. Raises CorruptLog for one that cannot be read."""
+    """The queue offset of a record. Raises CorruptLog if it cannot be parsed."""
     for name, value in record.headers() or ():
         if name == OFFSET:
             try:
@@ -182,7 +182,7 @@ def queue_offset(record: ReadRecord) -> int:
 
 
 def parsed_id(data: bytes) -> tuple[bytes, int]:
-    """The transaction id, in its 16 bytes, and n. Raises ValueError or InvalidMessage."""
+    """The transaction id (16 bytes) and n. Raises ValueError or InvalidMessage."""
     if data[36:37] == b"." and data[37:].isdigit():
         return unhexlify(data[:36].replace(b"-", b"")), int(data[37:])
     transaction_id, n = parse_message_id(data.decode())  # which says what is wrong
@@ -190,7 +190,7 @@ def parsed_id(data: bytes) -> tuple[bytes, int]:
 
 
 def id_of_foreign(topic: str, queue: int, partition_offset: int, timestamp_ms: int) -> bytes:
-    """The transaction id of a record that has none: the same whenever it is read. A UUID of version 8."""
+    """The transaction id for a record without one: the same whenever it is read. A UUID of version 8."""
     place = f"{topic}/{queue}/{partition_offset}/{timestamp_ms}".encode()
     digest = bytearray(blake2b(place, digest_size=_ID_SIZE_BYTES).digest())
     digest[6] = 0x80 | digest[6] & 0x0F

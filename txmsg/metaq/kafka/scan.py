@@ -1,4 +1,4 @@
-"""Reads all that a partition holds, once."""
+"""Reads all records of a partition once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POLL_S = 0.2
 
 
 def scan(clients: Clients, partition: Partition, bounds: Bounds) -> Iterator[Message]:
-    """The records of a partition within these bounds that are committed, in their order. Raises BrokerUnavailable."""
+    """The committed records of a partition within these bounds, in order. Raises BrokerUnavailable."""
     consumer = clients.consumer("txmsg-scan", enable_partition_eof=True)
     doing = f"reading partition {partition.number} of topic {partition.topic}"
     at, end = bounds

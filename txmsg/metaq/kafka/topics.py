@@ -1,4 +1,4 @@
-"""Topics of Kafka: which there are, and what they are set to."""
+"""Lists, creates, deletes and configures topics of Kafka."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Topics:
         self._admin = admin
 
     def all(self) -> dict[str, int]:
-        """All topics, and how many partitions each has."""
+        """All topics, and the number of partitions of each."""
         with self._clients.translated("listing the topics"):
             found = self._admin.list_topics(timeout=self._clients.timeout_s)
         return {name: len(topic.partitions) for name, topic in found.topics.items()}
 
     def partitions_of(self, name: str) -> int:
-        """How many partitions a topic has; 0 when there is no such topic. Raises PermissionDenied."""
+        """The number of partitions of a topic; 0 if there is no such topic. Raises PermissionDenied."""
         doing = f"looking for topic {name}"
         try:
             with self._clients.translated(doing):
@@ -61,9 +61,9 @@ class Topics:
             return 0
 
     def ensure_of_group(self, name: str, partitions: int, *, is_retry: bool) -> None:
-        """As `ensure`, for retries or dead letters of a group: none is dropped before it was dealt with.
+        """As `ensure`, for retries or dead letters of a group, which must not expire before they are dealt with.
 
-        All queues for retries are there at once, for each new partition is heard of late, and is a rebalance.
+        Creates all queues for retries at once: clients notice new partitions late, and each one causes a rebalance.
         """
         self.ensure(name, max(partitions, len(DELAYS_S)) if is_retry else partitions, retention_ms=-1)
 
@@ -76,10 +76,10 @@ class Topics:
         copies_in_sync: int | None = None,
         retention_ms: int | None = None,
     ) -> None:
-        """Creates a topic, or raises the number of its partitions to this.
+        """Creates a topic, or increases the number of its partitions to this.
 
-        copies: of each partition of a new topic; -1: as Kafka's brokers say. copies_in_sync: how many must have a
-        write before it counts. retention_ms: -1: for ever.
+        copies: of each partition of a new topic; -1: the brokers' default. copies_in_sync: how many must have a write
+        before it is acknowledged. retention_ms: -1: unlimited.
         """
         found = self.partitions_of(name)
         if not found:
@@ -100,7 +100,7 @@ class Topics:
             self._raise_partitions(name, found)
 
     def _heard_of(self, name: str) -> int:
-        """How many partitions a topic has that is there, as soon as the node that is asked knows it."""
+        """The number of partitions of an existing topic, as soon as the queried node knows it."""
         deadline = time.monotonic() + self._clients.timeout_s
         while not (found := self.partitions_of(name)):
             if time.monotonic() > deadline:
@@ -121,7 +121,7 @@ class Topics:
                 raise
 
     def delete(self, names: list[str]) -> None:
-        """Deletes topics. What is not there is deleted."""
+        """Deletes topics. Missing ones are ignored."""
         for name, answer in self._admin.delete_topics(names, request_timeout=self._clients.timeout_s).items():
             try:
                 with self._clients.translated(f"deleting topic {name}"):
@@ -132,14 +132,14 @@ class Topics:
     # ---- settings
 
     def config(self, name: str) -> Mapping[str, ConfigEntry]:
-        """What a topic is set to. Raises UnknownTopic."""
+        """The configuration of a topic. Raises UnknownTopic."""
         resource = ConfigResource(ResourceType.TOPIC, name)
         with self._clients.translated(f"asking for the settings of topic {name}"):
             answers = self._admin.describe_configs([resource], request_timeout=self._clients.timeout_s)
             return answers[resource].result()  # type: ignore[no-any-return]
 
     def settings_of(self, name: str) -> TopicSettings:
-        """The settings of a topic, as far as txmsg has words for them. Those of one that is not there are usual."""
+        """The settings of a topic that txmsg supports. A missing topic has the defaults."""
         try:
             config = self.config(name)
         except UnknownTopic:
@@ -154,7 +154,9 @@ class Topics:
         )
 
     def copies_in_sync_of(self, name: str) -> int:
-        """How many copies must have a write before it counts, of a topic that is there: new ones are heard of late."""
+        """How many copies must have a write before it is acknowledged. The topic exists; nodes may learn of a new one
+        late.
+        """
         deadline = time.monotonic() + self._clients.timeout_s
         while True:
             try:
@@ -165,7 +167,7 @@ class Topics:
             time.sleep(_LOOK_S)
 
     def set(self, name: str, settings: TopicSettings) -> None:
-        """Sets compression and retention. Raises MisuseError for what Kafka does otherwise, UnknownTopic."""
+        """Sets compression and retention. Raises UnknownTopic, and MisuseError for settings that Kafka lacks."""
         if settings.flush is Flush.SYNC:
             raise MisuseError(
                 f"topic {name} cannot be flushed before each append returns: Kafka relies on copies, so ask for more "

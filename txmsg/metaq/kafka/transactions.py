@@ -1,11 +1,11 @@
-"""Writes records into partitions, and notes how far each is, in one transaction: readers get all of it, or nothing.
+"""Writes records to partitions and stores the progress of each in one transaction: readers get all of it, or nothing.
 
-One writer of a name writes at a time. A new one fences those before it, however long they were paused, and ends the
-transaction that they left: committed, if Kafka had begun to commit it, else aborted. So what is read after
-`TransactionalWriter` was made does not change any more but by this writer.
+At most one writer with a name writes at a time. A new one fences earlier ones, however long they were paused, and ends
+their open transaction: it is committed if Kafka had begun to commit it, otherwise aborted. So what is read after
+`TransactionalWriter` was created is changed only by this writer.
 
 Notes are offsets of a group that has no members: partition offsets, so that Kafka's own tools show them, with a text.
-Knows neither what a record holds nor what a note says.
+This module interprets neither records nor notes.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _OF_ONE_PARTITION: Final = (InvalidMessage, MisuseError)
 
 
 class Note(NamedTuple):
-    """What is noted of a partition. position: after the last record that was written with it."""
+    """The stored progress of a partition. position: after the last record that was written with it."""
 
     position: int
     text: str
 
 
 class Part(NamedTuple):
-    """What is to be written to a partition. position: what is noted if there are no records."""
+    """What to write to a partition. position: the position to store if there are no records."""
 
     partition: Partition
     records: Iterable[Record]
@@ -59,9 +59,9 @@ class Part(NamedTuple):
 
 
 class TransactionalWriter:
-    """The one writer of this name. One thread uses it; after an error other than one of its records, a new one is made.
+    """The only writer with this name. Used by one thread; after an error other than a refused record, create a new one.
 
-    Raises BrokerUnavailable when Kafka is away, PermissionDenied when it may not write transactions.
+    Raises BrokerUnavailable if Kafka is down, PermissionDenied if it may not write transactions.
     """
 
     def __init__(self, clients: Clients, name: str) -> None:
@@ -83,7 +83,9 @@ class TransactionalWriter:
             raise
 
     def notes(self, partitions: Collection[Partition]) -> dict[Partition, Note]:
-        """What is noted of these; nothing of those that never were, or long ago (`offsets.retention.minutes`)."""
+        """The notes of these partitions; none for those never written, or not for a long time
+        (`offsets.retention.minutes`).
+        """
         if not partitions:
             return {}
         asked = [TopicPartition(partition.topic, partition.number) for partition in partitions]
@@ -101,10 +103,10 @@ class TransactionalWriter:
         }
 
     def write(self, parts: Sequence[Part]) -> None:
-        """Writes all, on as many disks as the topics ask for, or nothing that a reader would get.
+        """Writes everything, to as many copies as the topics require, or nothing that a reader would get.
 
-        Raises InvalidMessage, MisuseError or PermissionDenied when a topic does not take its records: others may be
-        written all the same. LogBusy when another writer of the name was made; OutcomeUnknown, BrokerUnavailable.
+        Raises InvalidMessage, MisuseError or PermissionDenied if a topic does not accept its records; others may be
+        written all the same. LogBusy if another writer with the name was created; OutcomeUnknown, BrokerUnavailable.
         """
         self._failed = None
         self._positions = {part.partition: part.position for part in parts}
@@ -127,7 +129,7 @@ class TransactionalWriter:
         self._commit()
 
     def await_partitions(self, wanted: Mapping[str, int]) -> None:
-        """Returns when the producer knows that these topics have so many partitions, which were just made."""
+        """Returns when the producer knows that these topics have this many partitions, which were just created."""
         deadline = time.monotonic() + self._clients.timeout_s
         for topic, count in wanted.items():
             while True:
@@ -161,7 +163,7 @@ class TransactionalWriter:
                     self._producer.poll(_FULL_S)
 
     def _flushed(self, timeout_s: float) -> bool:
-        """Whether all that was produced has been confirmed or refused, once that is so or the time is over."""
+        """Whether everything produced was confirmed or refused, as soon as it was or the time is over."""
         deadline = time.monotonic() + timeout_s
         while self._producer.flush(_FLUSH_S):
             if time.monotonic() > deadline:
@@ -173,7 +175,7 @@ class TransactionalWriter:
         self._awaited("noting where the mirror is", lambda timeout_s: send(notes, self._group, timeout_s))
 
     def _awaited(self, doing: str, call: Callable[[float], T]) -> T:
-        """What a call returns that gets the seconds that it may take; a KafkaException when it takes longer."""
+        """The result of a call that is passed its timeout in seconds; raises KafkaException if it takes longer."""
         clients = self._clients
         try:
             return awaited(
@@ -207,7 +209,7 @@ class TransactionalWriter:
         self._is_open = False
 
     def _cause(self, error: KafkaError) -> KafkaError:
-        """Why the transaction has failed, where an error says no more than that it has."""
+        """Why the transaction has failed, if an error says no more than that it has."""
         if error.code() != KafkaError._STATE or not self._is_open:
             return error
         try:
@@ -218,7 +220,7 @@ class TransactionalWriter:
         return error
 
     def _error(self, error: KafkaError) -> TxmsgError:
-        """The error to raise; the transaction is aborted if that can be."""
+        """The error to raise; the transaction is aborted if possible."""
         if self._failed is not None and error.code() == KafkaError._INCONSISTENT:  # "see the delivery reports"
             error = self._failed
         self._abort()
@@ -237,7 +239,7 @@ class TransactionalWriter:
         self._is_open = False
 
     def close(self) -> None:
-        """Aborts what is open. Closing twice is fine."""
+        """Aborts an open transaction. Closing twice is fine."""
         self._abort()
         # Not close(), which would wait for what cannot be sent, and warns of a writer that was fenced.
         self._producer.purge()

@@ -1,8 +1,8 @@
-"""gRPC as the gateway serves it: on asyncio and h2, with bounds for what clients ask of it. Knows nothing of RocketMQ.
+"""A gRPC server on asyncio and h2, with bounds on what clients may use. Independent of RocketMQ.
 
-framing    what gRPC puts around messages: lengths, codes, deadlines
-http2      HTTP/2 of one connection, without the network
-call       a call, as the method sees it that answers it
-connection a client's transport, its HTTP/2 and its calls
-port       where clients connect, and all their connections
+framing     the gRPC framing of messages: lengths, codes, deadlines
+http2       the HTTP/2 state of one connection, without the network
+call        a call, as its method sees it
+connection  a client's transport, its HTTP/2 and its calls
+port        listens, and owns all connections
 """

@@ -1,4 +1,4 @@
-"""A call of a client, as the methods that answer it see it. Knows no HTTP/2: its stream is somebody else's."""
+"""A call of a client, as the methods that answer it see it. Independent of HTTP/2: a `Stream` carries it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ _SMALL_SIZE_BYTES: Final = 64 * 1024
 
 
 class Stream(Protocol):
-    """What carries a call."""
+    """Carries a call."""
 
     peer: str
     """HOST:PORT of the client."""
 
     async def send(self, data: bytes) -> None:
-        """Returns when it is on its way to the client. Raises ClientGone if there is none any more."""
+        """Returns when it is on its way to the client. Raises ClientGone if the client is gone."""
 
     def end(self, code: Code, text: str) -> None:
-        """The call is over. Nothing happens if its client has ended it before."""
+        """Ends the call. Does nothing if the client has already ended it."""
 
     def allow(self, size_bytes: int) -> None:
-        """The client may send so much more."""
+        """Lets the client send this many more bytes."""
 
     def keep(self, size_bytes: int) -> bool:
-        """Counts what is kept of requests; fewer bytes for less than 0. Whether there is room for all of them."""
+        """Counts bytes of requests in memory; negative numbers release them. Returns whether all of them are within the
+        bound.
+        """
 
 
 class Call:
-    """Belongs to one loop. Reads and writes may be of different tasks, but no two reads, nor two writes, at once.
+    """Belongs to one loop. Different tasks may read and write, but there must be only one read and one write at a time.
 
-    Nothing is read before somebody does: what comes by itself is as much as the client may send without being asked.
-    headers: those of several values have the last of them. Those of HTTP/2 are among them.
+    Data is accepted only while a task reads, apart from what the client may always send in advance. headers: if a name
+    occurs several times, the last value; HTTP/2 pseudo-headers are included.
     """
 
     def __init__(self, stream: Stream, headers: Mapping[str, str], *, size_bytes_max: int) -> None:
@@ -62,11 +64,11 @@ class Call:
         return self._stream.peer
 
     def time_remaining(self) -> float | None:
-        """Seconds to the deadline of the call; None without."""
+        """Seconds to the deadline of the call; None without one."""
         return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
 
     async def read(self) -> bytes | None:
-        """The next message; None after the last one. The one before is done with. Raises Failed."""
+        """The next message; None after the last one. Releases the previous one. Raises Failed."""
         self._forget(self._kept_bytes - self._arriving.size_bytes)
         while True:
             self._allow()
@@ -85,11 +87,13 @@ class Call:
                 self._reading = None
 
     async def write(self, message: Message) -> None:
-        """Returns when it is on its way to the client. Raises ClientGone if there is none any more."""
+        """Returns when it is on its way to the client. Raises ClientGone if the client is gone."""
         await self._stream.send(framed(message.SerializeToString()))
 
     async def run(self, method: Callable[[Call], Awaitable[None]]) -> None:
-        """Lets the method answer it, until its deadline. For the task of the call, which is cancelled if it ends."""
+        """Runs the method until it returns or the deadline passes. To be run in the call's task, which is cancelled if
+        the call ends.
+        """
         code, text = Code.OK, ""
         try:
             if (timeout := self.headers.get("grpc-timeout")) is not None:
@@ -119,7 +123,7 @@ class Call:
     # ---- of the stream
 
     def arrived(self, data: bytes, size_bytes: int) -> None:
-        """Of the stream, size_bytes have come, padding included."""
+        """size_bytes have arrived on the stream, including padding."""
         self._unread_bytes += size_bytes
         self._kept_bytes += len(data)
         if not self._stream.keep(len(data)) and self._kept_bytes > _SMALL_SIZE_BYTES:
@@ -131,12 +135,12 @@ class Call:
                 self._wake()
 
     def ended(self) -> None:
-        """The client has sent all."""
+        """The client has sent everything."""
         self._has_ended = True
         self._wake()
 
     def release(self) -> None:
-        """Nobody reads any more."""
+        """No task will read any more."""
         self._allow()
         self._forget(self._kept_bytes)
 

@@ -1,7 +1,7 @@
-"""A client's connection: its transport, its HTTP/2, and the calls over it. Belongs to one loop.
+"""A client's connection: its transport, its HTTP/2, and its calls. Belongs to one loop.
 
-What a client can have it keep, or do without end, is bounded here: calls, what waits to be written, and frames that ask
-for work and bring nothing.
+Limits what a client can make the gateway keep, or do endlessly: calls, unwritten data, and frames that cause work
+without carrying data.
 """
 
 from __future__ import annotations
@@ -58,26 +58,28 @@ _NO_CALL: Final = [(b":status", b"415")]
 
 
 class Owner(Protocol):
-    """Of all connections."""
+    """Owns all connections."""
 
     def made(self, connection: Connection) -> bool:
-        """Whether there is room for a client that has connected."""
+        """Whether there is room for a new connection."""
 
     def lost(self, connection: Connection) -> None:
-        """It has gone."""
+        """The connection has ended."""
 
     def begin(self) -> bool:
-        """Whether there is room for a call, which begins then."""
+        """Whether there is room for a call, which then begins."""
 
     def done(self) -> None:
-        """A call is over."""
+        """A call has ended."""
 
     def keep(self, size_bytes: int) -> int:
-        """Counts what is kept of requests; fewer bytes for less than 0. How many are left, less than 0 if none."""
+        """Counts bytes of requests in memory; negative numbers release them. Returns how many are left, negative if
+        none.
+        """
 
 
 class Connection(asyncio.Protocol):
-    """methods: by path. calls_max: at once. request_size_bytes_max: of one message of a client."""
+    """methods: by path. calls_max: concurrent calls. request_size_bytes_max: of one message of a client."""
 
     def __init__(
         self,
@@ -177,7 +179,7 @@ class Connection(asyncio.Protocol):
     # ---- of the port
 
     def look(self, now: float) -> None:
-        """Ends it if the client has not begun in time, or has been silent for long and does not answer."""
+        """Ends it if the client has not started in time, or has been silent for long and does not answer a ping."""
         if self.is_over:
             if now >= self._closed_at + _FINISH_S_MAX:
                 self.abort()
@@ -193,7 +195,7 @@ class Connection(asyncio.Protocol):
             self.flush()
 
     def go_away(self) -> None:
-        """Tells the client to begin no more calls here. Those under way go on."""
+        """Tells the client to start no more calls here. Running calls continue."""
         if self.is_over or self._is_going:
             return
         self._is_going = True
@@ -201,7 +203,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(self._h2.going_away())
 
     def close(self) -> None:
-        """Ends it, and all calls, with what is still to be written."""
+        """Ends it and all calls, after writing pending data."""
         if not self.is_over:
             self.flush()
             self._end_calls()
@@ -254,7 +256,7 @@ class Connection(asyncio.Protocol):
         self._owner.done()
 
     def keep(self, size_bytes: int) -> bool:
-        """As Stream has it. A client may take half of all, and two a third each, so that none takes all the room."""
+        """As in Stream. One client can use half of all memory, two a third each, so that none uses all of it."""
         self._kept_bytes += size_bytes
         return self._owner.keep(size_bytes) >= self._kept_bytes
 
@@ -290,18 +292,18 @@ class Connection(asyncio.Protocol):
         self._count_odd(event, weight=1 + len(self._streams) / _CALLS_LIKE_ONE_FRAME)  # h2 goes through all of them
 
     def _pinged(self, event: PingReceived) -> None:
-        """Clients ping after what they get, to see how much their network takes: one after each write is right."""
+        """Clients ping after receiving data to measure their bandwidth: one ping after each write is normal."""
         if not self._has_written:
             self._count_odd(event)
         self._has_written = False
 
     def _prioritized(self, event: PriorityUpdated) -> None:
-        """Java's client says with each call how much it matters beside others. That is not looked at."""
+        """Java's client sends a priority with each call, which is ignored."""
         if event is not self._priority_of_call:
             self._count_odd(event)
 
     def _count_odd(self, _: Event, *, weight: float = 1.0) -> None:
-        """Counts what brings nothing. Whoever sends too much of it has to connect again."""
+        """Counts frames that carry no data. A client that sends too many of them is disconnected."""
         now = self._loop.time()
         self._odd = max(0.0, self._odd - (now - self._odd_at) * _ODD_PER_S) + weight
         self._odd_at = now
@@ -317,13 +319,13 @@ class Connection(asyncio.Protocol):
     # ---- writing
 
     def flush_soon(self) -> None:
-        """Writes what h2 has when all that is to be done now is done: answers of many calls go together."""
+        """Writes h2's output after all other work that is ready, so that answers of many calls are sent together."""
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Writes what h2 has."""
+        """Writes h2's output."""
         self._flush_is_due = False
         self._unflushed_bytes = 0
         if self.is_over:
@@ -335,7 +337,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     async def room(self, stream_id: int, wanted_bytes: int) -> int:
-        """Waits until something can be sent. Returns how many bytes. Raises ClientGone if nothing ever can."""
+        """Waits until something can be sent. Returns how many bytes. Raises ClientGone if the client is gone."""
         try:
             while not (size_bytes := self._room(stream_id)):
                 self.flush_soon()
@@ -349,7 +351,7 @@ class Connection(asyncio.Protocol):
         return min(size_bytes, wanted_bytes)
 
     def _room(self, stream_id: int) -> int:
-        """How many bytes can be sent at once now. Raises ClientGone."""
+        """How many bytes can be sent now. Raises ClientGone."""
         if self.is_over:
             raise ClientGone
         try:
@@ -401,14 +403,14 @@ _HANDLERS: Final[dict[type[Event], Callable[[Connection, Any], None]]] = {
 
 
 class _Waiter(NamedTuple):
-    """A call that can send nothing now."""
+    """A call that cannot send at the moment."""
 
     future: asyncio.Future[None]
     wanted_bytes: int
     """What it has to send at least."""
 
     def wake(self) -> None:
-        """It looks again."""
+        """Makes it check again."""
         if not self.future.done():
             self.future.set_result(None)
 
@@ -449,7 +451,7 @@ class _Stream:
         self.refuse(trailers)
 
     def refuse(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Ends it by these headers."""
+        """Ends it with these headers."""
         if self._connection.is_over or self._id not in self._h2.streams:
             return
         with suppress(ProtocolError):  # its client has ended it

@@ -1,8 +1,8 @@
-"""What gRPC puts around messages: their lengths, its status codes, deadlines and texts. Pure: knows no HTTP/2.
+"""The gRPC framing of messages: lengths, status codes, deadlines and texts. Pure, and independent of HTTP/2.
 
     message   compressed (1 byte, 0 or 1), size (4 bytes, big-endian), bytes
 
-Compressed requests are refused, as the protocol has it for servers that do not compress: official clients compress
+Compressed requests are refused, as the protocol requires of servers without compression: official clients compress
 bodies, not calls.
 """
 
@@ -20,7 +20,7 @@ _AS_IT_IS: Final = "".join(chr(code) for code in range(0x20, 0x7F) if code != or
 
 
 class Code(enum.IntEnum):
-    """How a call ends, for gRPC. What RocketMQ's clients are to know stands in replies."""
+    """gRPC status codes. Errors that RocketMQ's clients should see are in replies."""
 
     OK = 0
     DEADLINE_EXCEEDED = 4
@@ -30,7 +30,7 @@ class Code(enum.IntEnum):
 
 
 class Failed(Exception):
-    """A call that ends with this code."""
+    """Ends a call with this code."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -38,16 +38,16 @@ class Failed(Exception):
 
 
 class ClientGone(Exception):
-    """The client has ended the call, or its connection has ended: nobody can be answered."""
+    """The client has ended the call, or its connection has ended: it cannot be answered."""
 
 
 def framed(message: bytes) -> bytes:
-    """A message as it goes over a stream."""
+    """A message with its gRPC prefix."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 def timeout_s(header: str) -> float:
-    """What `grpc-timeout` says. Raises Failed."""
+    """Parses `grpc-timeout`. Raises Failed."""
     found = _TIMEOUT.fullmatch(header)
     if found is None:
         raise Failed(Code.INTERNAL, "grpc-timeout is not 1 to 8 digits and one of H, M, S, m, u, n")
@@ -55,12 +55,12 @@ def timeout_s(header: str) -> float:
 
 
 def quoted(text: str) -> bytes:
-    """A text as `grpc-message` has it."""
+    """Encodes a text for `grpc-message`."""
     return quote(text, safe=_AS_IT_IS, errors="replace").encode()
 
 
 class Arriving:
-    """Messages of a stream, of which bytes come. size_bytes_max: of one message."""
+    """Assembles the messages of a stream. size_bytes_max: of one message."""
 
     def __init__(self, size_bytes_max: int) -> None:
         self._size_bytes_max = size_bytes_max
@@ -69,17 +69,17 @@ class Arriving:
         """For the next step: to know how long a message is, or to have it whole."""
 
     def add(self, data: bytes) -> bool:
-        """Whether there may be something to take."""
+        """Returns whether a message may be complete."""
         self._bytes += data
         return len(self._bytes) >= self._needed
 
     @property
     def size_bytes(self) -> int:
-        """Of what is here and was not taken."""
+        """Bytes that have arrived and were not taken."""
         return len(self._bytes)
 
     def take(self) -> bytes | None:
-        """The next message; None if it is not whole yet. Raises Failed for one that is too large or compressed."""
+        """The next message; None if it is incomplete. Raises Failed if it is too large or compressed."""
         if len(self._bytes) < self._needed:
             return None
         if self._needed == _PREFIX_SIZE_BYTES:

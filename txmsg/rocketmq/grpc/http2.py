@@ -1,6 +1,6 @@
-"""HTTP/2 as the gateway speaks it, by h2: states of streams, headers, windows. Pure: knows no network.
+"""HTTP/2 for the gateway, with h2: streams, headers, windows. Pure: uses no network.
 
-What h2 would keep of a client without bound, or do again and again, is bounded here.
+Adds bounds where h2 would keep a client's data, or repeat work for it, without limit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONFIG: Final = H2Configuration(
 
 
 class Http2(H2Connection):
-    """A server's end of one connection. calls_max: at once."""
+    """The server side of one connection. calls_max: concurrent calls."""
 
     MAX_CLOSED_STREAMS = 4096  # else it keeps 65,536 of each connection, which are megabytes
 
@@ -58,7 +58,7 @@ class Http2(H2Connection):
 
     @property
     def open_inbound_streams(self) -> int:
-        """At most so many are open. h2 goes through all of them for each that begins, here for every 64th."""
+        """An upper bound of open streams. h2 counts all of them for each new one, this only for every 64th."""
         begun = (self.highest_inbound_stream_id - self._open_at) // 2
         if begun >= _COUNTED_EVERY or self._open + begun >= self.local_settings.max_concurrent_streams:
             self._open, self._open_at = super().open_inbound_streams, self.highest_inbound_stream_id
@@ -66,12 +66,12 @@ class Http2(H2Connection):
         return self._open + begun
 
     def initiate_connection(self) -> None:
-        """As h2 has it, with a window for all calls together."""
+        """As in h2, with a larger window for all calls together."""
         super().initiate_connection()
         self.increment_flow_control_window(_CONNECTION_WINDOW_SIZE_BYTES - self.inbound_flow_control_window)
 
     def receive_data(self, data: Any) -> list[Event]:
-        """As h2 has it, which only sees that a frame is too large when all of it has come."""
+        """As in h2, which notices that a frame is too large only after it has arrived completely."""
         events = super().receive_data(data)
         if len(self.incoming_buffer._data) > self.max_inbound_frame_size + _FRAME_HEADER_SIZE_BYTES:
             self.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
@@ -79,16 +79,20 @@ class Http2(H2Connection):
         return events
 
     def forget_settings_without_use(self, event: RemoteSettingsChanged) -> None:
-        """Of what the client has said. h2 would remember each of 65,536, and go through all of them for the next."""
+        """Drops unknown settings of the client. h2 would keep up to 65,536, and go through all of them for each new
+        one.
+        """
         for code in event.changed_settings:
             if not isinstance(code, SettingCodes):
                 self.remote_settings.pop(code, None)
         self.encoder.header_table_size = min(self.encoder.header_table_size, _HEADER_TABLE_SIZE_BYTES)
 
     def going_away(self) -> bytes:
-        """Has the client begin no more calls. Not by h2's own method, for which the connection would have ended."""
+        """Asks the client to start no more calls. Does not use h2's own method, after which the connection would have
+        ended.
+        """
         return GoAwayFrame(0, last_stream_id=self.highest_inbound_stream_id).serialize()
 
     def _receive_goaway_frame(self, _: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
-        """A client that begins no more calls: those under way go on, where h2 would end the connection."""
+        """The client starts no more calls. Running calls continue; h2 would end the connection."""
         return [], []

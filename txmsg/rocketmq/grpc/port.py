@@ -1,4 +1,4 @@
-"""The port that clients connect to, and all connections of it. Belongs to one loop."""
+"""Listens for clients, and owns all their connections. Belongs to one loop."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _FINISH_S_MAX: Final = 1.0
 
 
 class Port:
-    """methods: by path. calls_max: of all connections. request_size_bytes_max: of one message of a client.
-    requests_size_bytes_max: of those of all calls. Large ones fail when their connection has more than is left.
+    """methods: by path. calls_max: concurrent calls of all connections. request_size_bytes_max: of one message of a
+    client. requests_size_bytes_max: of the requests of all calls. A large request fails if its connection has more in
+    memory than is left.
 
     Connections beyond connections_max are closed at once, and calls beyond calls_max fail. A client that makes more
-    than calls_of_connection_max at once waits by itself.
+    than calls_of_connection_max concurrent calls waits by itself.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Port:
         self._is_stopping = False
 
     async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> int:
-        """Takes connections at HOST:PORT from now on. Returns the port, a free one for 0. Raises OSError."""
+        """Accepts connections at HOST:PORT from now on. Returns the port, a free one for 0. Raises OSError."""
         loop = asyncio.get_running_loop()
         sockets = bound_sockets(*host_and_port(listen))
         for sock in sockets:
@@ -70,7 +71,7 @@ class Port:
         return int(sockets[0].getsockname()[1])
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no more calls; those under way have grace_s, then they are cancelled. Closes all connections."""
+        """Accepts no more calls; running ones have grace_s, then they are cancelled. Closes all connections."""
         await stop_listening(self._listeners)
         self._is_stopping = True
         if self._looking is not None:
