@@ -1,15 +1,34 @@
-"""The console: web pages for operators, over one Notify database or several.
+"""The console: web pages for operators, over one or more Notify databases.
 
-Data comes from brokers by the calls that commands use (database.py, txmsg.administration). What changes all the time is
-polled by one task per database, and kept for a quarter of an hour (watch.py). A page is a View (views.py): the same
-function makes its document and, while a browser looks, the live part of it as server-sent events. What changes
-something is an Action (actions.py): it says what it will do before it is posted, and long ones go on as operations
-(operations.py).
+app       the HTTP application, which joins the other parts
+server    serves it
+database  calls to the brokers of a Notify database
+logs      MetaQ logs
+calls     runs blocking calls on threads
+watch     polls brokers, and keeps the last quarter of an hour
+desks     what each visitor works with: brokers, asked with the visitor's token
+identity  the visitor's user, roles and rights
+look      a request, as pages see it
+views     a page: a function that reads, a template, and live updates
+pages     a module for each page, with its views and actions
+sections  the entries of the navigation
+actions   changes: confirmed first, then done
+group_actions  seek and delete, for groups of Notify and of a log
+offers    buttons for actions, or why this visitor may not use them
+operations  long-running actions
+forms     parses what operators type
+body      bodies as text
+shown     numbers, sizes and times as text
+render    HTML from templates
+texts     all words, in English and Chinese
 
-pages/ has a module for each page, with its views and actions; templates/ their HTML, texts/ all their words in English
-and Chinese (texts.py), assets/ what browsers load. What a visitor may do, brokers decide by the token that it gave
-(desks.py); login and sessions are those of all pages (txmsg.page). app.py joins all of it, and server.py serves it.
+Data comes from brokers, with the calls that commands use (txmsg.administration). One task per database polls it for all
+browsers. A view's function makes both the document and, while a browser looks, the live part of it as server-sent
+events. An action's dialog says what it will do before it is posted.
 
-To add a page: a module in pages/ with VIEWS and ACTIONS, named in pages/__init__.py; a template; its texts in both
+templates/ has the pages' HTML, texts/ the words, assets/ the files for browsers. Login and sessions are those of all
+pages (txmsg.page); brokers decide by the visitor's token what a visitor may do.
+
+To add a page: a module in pages/ with VIEWS and ACTIONS, listed in pages/__init__.py; a template; its texts in both
 languages.
 """

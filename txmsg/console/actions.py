@@ -1,8 +1,8 @@
-"""What changes something: a GET says what it would do and asks, a POST does it.
+"""Actions change something: a GET shows what the action would do and asks, a POST does it.
 
-The dialog is the same for all: a title, sentences that say what will happen, perhaps fields, and a button. If a field
-changes, it is asked for again with the values so far, so the sentences may depend on them (a dry run). A button that is
-pressed meanwhile does nothing: nobody confirms what was not said.
+The dialog is the same for all: a title, sentences that say what will happen, optional fields, and a button. When a
+field changes, the dialog is requested again with the values so far, so its sentences may depend on them (a dry run).
+Until it arrives the button does nothing, so that nothing is confirmed that was not shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txmsg.errors import PermissionDenied
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """Something to fill in. kind: text, number, checkbox, select (of `choices`), area or hidden."""
+    """An input of the dialog. kind: text, number, checkbox, select (of `choices`), area or hidden."""
 
     name: str
     label: str = ""
@@ -36,7 +36,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """What is asked before anything is done."""
+    """The dialog's contents."""
 
     title: str
     says: Sequence[str]
@@ -50,7 +50,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """Something to do in one database."""
+    """A change in one database."""
 
     path: str
     """Below the database, with parameters: /brokers/{broker}/drain."""

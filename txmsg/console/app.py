@@ -45,7 +45,7 @@ _COOKIE_S: Final = 365 * 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class Console:
-    """What all requests share."""
+    """Shared by all requests."""
 
     desks: Desks
     sessions: Sessions[Desk]

@@ -1,4 +1,4 @@
-"""Bodies as the console shows them: JSON, text or hexadecimal, whichever they are, and never more than fits a page."""
+"""Bodies as text: JSON, text or hexadecimal, as appropriate, and never longer than fits a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that block, on threads, none of which is waited for longer than a page may take."""
+"""Runs blocking calls on threads, and waits for none longer than a page may take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CALL_S_MAX: Final = 8.0
 
 
 class Calls:
-    """Calls to `whom`, so many at a time."""
+    """Calls to `whom`, a limited number at a time."""
 
     def __init__(self, whom: str, threads: int) -> None:
         self._whom = whom

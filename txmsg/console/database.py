@@ -1,4 +1,4 @@
-"""A Notify database as the console reaches it: by its brokers, each call within a bound of time."""
+"""A Notify database, reached through its brokers; each call has a timeout."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CHANNELS_MAX: Final = 64
 
 
 class Database:
-    """Calls to its brokers: those at `addresses`, and those that these have named. Belongs to one loop.
+    """Calls to its brokers: those at `addresses`, and those that these report. Belongs to one loop.
 
-    token: of the visitor; "" is none. Nothing of the environment is used instead of it, for whoever reaches the console
-    would have those rights: neither a token nor, as a user, a client certificate.
+    token: the visitor's; "" for none. Credentials of the environment are never used instead, because everyone who can
+    reach the console would have their rights: neither a token nor a client certificate as a user.
     """
 
     def __init__(self, name: str, addresses: Sequence[str], *, token: str = "") -> None:

@@ -1,8 +1,8 @@
-"""What a visitor works with: the brokers of each Notify database, asked with the visitor's own token.
+"""What a visitor works with: the brokers of each Notify database, called with the visitor's own token.
 
-The console has no rights of its own. A login opens connections with the token that was given, so brokers decide each
-call by it, and nobody is shown what only another visitor may see. Databases whose brokers ask for no token have one
-desk for all, unless `always` demands a login.
+The console has no rights of its own. A login opens connections with its token, so brokers decide each call by it, and
+no visitor sees data that only another one may see. Databases whose brokers require no token share one desk, unless
+`always` requires a login.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_LOGIN: Final = "log in first"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Desk:
-    """One Notify database as one visitor sees it."""
+    """One Notify database, for one visitor."""
 
     watch: Watch
     polling: asyncio.Task[None] | None
@@ -54,7 +54,7 @@ class Desk:
 
 
 class Desks:
-    """Those of everybody, and those of each login. Belongs to one loop; `tasks` are the parents of all polling."""
+    """The shared desks, and those of each login. Belongs to one loop; `tasks` are the parents of all polling."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What operators type into the fields of the console, as values. Raises MisuseError for what is none."""
+"""Parses what operators type into fields. Raises MisuseError for invalid input."""
 
 from __future__ import annotations
 

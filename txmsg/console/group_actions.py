@@ -1,4 +1,4 @@
-"""What is done alike to groups of Notify and of a log: seek and delete."""
+"""Seek and delete, which are the same for groups of Notify and of a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Ask(Protocol):
-    """Asks the administration of groups: `Look.notify`, or that of a log."""
+    """Calls the administration of groups: `Look.notify`, or that of a log."""
 
     async def __call__(self, work: Callable[[Administration], T], /) -> T:
         """What `work` returns."""

@@ -1,4 +1,4 @@
-"""Who has logged in, as brokers say by the token."""
+"""The user who has logged in, as brokers identify it by the token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.wire.v1.access_rpc import Access
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A user with its roles and rights. Brokers decide by the rights; the console offers nothing that they refuse."""
+    """A user with its roles and rights. Brokers decide by the rights; the console offers only what they allow."""
 
     name: str
     roles: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""A MetaQ log as the console reaches it: in its directory, or at its server."""
+"""A MetaQ log, in its directory or at its server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _THREADS: Final = 4
 
 
 class Log:
-    """A log by its name in the console."""
+    """A log with its name in the console."""
 
     def __init__(self, name: str, where: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""A request as pages see it: which database, which language, what was asked for."""
+"""A request, as pages see it: its database, its language, its parameters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What the functions of pages and actions get. Calls to brokers are bounded; they raise the errors of errors.py."""
+    """The argument of the functions of pages and actions. Calls to brokers have timeouts, and raise the errors of
+    errors.py.
+    """
 
     desk: Desk
     """Of the database that the path names."""

@@ -1,4 +1,4 @@
-"""What the buttons of pages offer: an action of the console, or why this visitor may not do it."""
+"""Buttons for actions of the console, or why this visitor may not use them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARAMETER: Final = re.compile(r"\{(\w+)(?::int)?\}")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The address of an action. refusal: why it is not for this visitor; "" if it is."""
+    """The address of an action. refusal: why this visitor may not use it; "" if it may."""
 
     url: str
     refusal: str

@@ -1,4 +1,4 @@
-"""What takes longer than a request: it goes on in the console, shows how far it is, and can be stopped."""
+"""Operations take longer than a request: they continue in the console, show their progress, and can be stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEPT_MAX: Final = 50
 
 @dataclass(slots=True, kw_only=True)
 class Operation:
-    """One of them. state: running, stopping, stopped, done or failed."""
+    """An operation. state: running, stopping, stopped, done or failed."""
 
     id: int
     title: str
@@ -54,7 +54,7 @@ class Operation:
 
 
 class Operations:
-    """All of a console; finished ones are kept until there are many."""
+    """All operations of a console; old finished ones are dropped when there are many."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)

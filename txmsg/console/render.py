@@ -1,6 +1,6 @@
-"""HTML from templates. Every value is text: it is escaped, and what does not print is written as an escape.
+"""HTML from templates. Every value is text: it is escaped, and unprintable characters are shown as escapes.
 
-What forms send back is the exception: the filter `as_typed` leaves it as it is.
+The filter `as_typed` is the exception: values that forms send back are not changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _as_typed(value: object) -> Markup:
 
 
 class Renderer:
-    """Templates in one language."""
+    """Renders templates in one language."""
 
     def __init__(self, language: str) -> None:
         self.language = language

@@ -1,4 +1,4 @@
-"""The sections of the console: what the navigation lists, and the keys that lead there."""
+"""The sections of the console: the entries of the navigation, and their keyboard shortcuts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """An entry of the navigation: `nav.KEY` is its text; `g` and then `letter` leads to it."""
+    """An entry of the navigation. `nav.KEY` is its text; `g` followed by `letter` opens it."""
 
     key: str
     path: str

@@ -1,4 +1,4 @@
-"""Serves the console: the one place that knows all of its parts."""
+"""Serves the console: the only module that knows all of its parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from txmsg.wire.address import check_reach, is_local
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleConfig:
-    """What a console shows and where it serves."""
+    """What a console shows, and where it listens."""
 
     databases: Mapping[str, Sequence[str]]
     """Addresses of brokers by the name of their Notify database."""

@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as the console shows them, in both languages."""
+"""Numbers, sizes and times as text, in both languages."""
 
 from __future__ import annotations
 

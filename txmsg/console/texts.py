@@ -1,4 +1,4 @@
-"""All words of the console: one catalogue per language, a section for each page. Knows no page."""
+"""All words of the console: one catalogue per language, with a section for each page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a page is: a function that reads, and a template. Its live part is the block `live`.
+"""A page: a function that reads, and a template. The template's block `live` is its live part.
 
-A browser gets the document, and then that block as server-sent events: at each poll of the database, or every
-`every_s`. All browsers that look at the same page in the same language share the reading and the rendering.
+A browser gets the document, and then that block as server-sent events: after each poll of the database, or every
+`every_s`. All browsers that look at the same page in the same language share reading and rendering.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a view found: values for its template, or why there are none."""
+    """The result of a view's function: values for its template, or why there are none."""
 
     values: Mapping[str, Any]
     error: TxmsgError | None = None
@@ -87,7 +87,7 @@ async def read(view: View, look: Look) -> Reading:
 
 
 class Live:
-    """The live parts of all pages that are looked at."""
+    """The live parts of all pages that are being looked at."""
 
     def __init__(self) -> None:
         self.streams = 0

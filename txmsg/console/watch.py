@@ -1,6 +1,6 @@
-"""Polls the brokers of one Notify database, and keeps the last quarter of an hour. Knows no page.
+"""Polls the brokers of one Notify database, and keeps the last quarter of an hour. Independent of pages.
 
-One task polls for all browsers: each second while one looks, else rarely, so that time lines have no hole.
+One task polls for all browsers: every second while a browser looks, otherwise rarely, so that timelines have no gaps.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BROKERS_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What was known at a moment. Rates are per second, since the snapshot before."""
+    """The state at a moment. Rates are per second, since the previous snapshot."""
 
     taken_at: float
     """By the monotonic clock."""
@@ -113,7 +113,7 @@ def _total(series: Sequence[Series], name: str, labels: Sequence[str]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What time lines show of a moment."""
+    """A point of the timelines."""
 
     at: float
     """Seconds since 1970."""
@@ -121,7 +121,7 @@ class Point:
 
 
 class Watch:
-    """The newest snapshot of a database, and the history. `run` belongs into a task of its own."""
+    """The latest snapshot of a database, and the history. Run `run` in its own task."""
 
     def __init__(self, database: Database, who: Identity | None = None) -> None:
         self.database = database

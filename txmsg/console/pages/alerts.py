@@ -1,4 +1,4 @@
-"""Alerts that brokers raise: those that fire or are pending, silences, receivers, and what is over."""
+"""Alerts of brokers: those that fire or are pending, silences, receivers, and resolved ones."""
 
 from __future__ import annotations
 

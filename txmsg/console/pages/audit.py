@@ -1,4 +1,4 @@
-"""Who has changed what: the audit log, and the changes of settings, of all the newest first."""
+"""Who has changed what: the audit log, and changes of settings, the newest first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FILTER: Final = ("who", "action", "target", "since")
 
 
 class _Change(NamedTuple):
-    """Something that an entry changed. None: it was not, or is not, there."""
+    """A value that an entry changed. None: it did not, or does not, exist."""
 
     name: str
     old: str | None

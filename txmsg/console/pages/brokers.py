@@ -1,4 +1,4 @@
-"""The brokers of a Notify database: what each does, which queues it delivers; drain, resume, and forget."""
+"""The brokers of a Notify database: their state and queues; drain, resume, and forget."""
 
 from __future__ import annotations
 

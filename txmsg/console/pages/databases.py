@@ -1,4 +1,4 @@
-"""All Notify databases on one page, where there are several."""
+"""All Notify databases on one page, if there are several."""
 
 from __future__ import annotations
 

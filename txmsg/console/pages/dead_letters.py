@@ -1,4 +1,4 @@
-"""Dead letters of a Notify database: found by a filter, looked at, redriven and purged."""
+"""Dead letters of a Notify database: filter, inspect, redrive and purge."""
 
 from __future__ import annotations
 

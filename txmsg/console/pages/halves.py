@@ -1,4 +1,4 @@
-"""Half messages of a Notify database: who can answer for them, ask again, decide."""
+"""Half messages of a Notify database: clients that can answer for them; check again, decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single messages of a Notify database: found by id, key or place, with headers, body and life; bodies erased."""
+"""Single messages of a Notify database, found by id, key or position, with headers, body and history; erasure."""
 
 from __future__ import annotations
 

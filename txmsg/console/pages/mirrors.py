@@ -28,7 +28,7 @@ _QUEUES_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A log among others. state: None, and why."""
+    """A log in the list. state: None if it does not answer, with the reason."""
 
     log: Log
     state: LogState | None

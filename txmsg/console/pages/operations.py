@@ -1,4 +1,4 @@
-"""Operations of this console: what runs, and what has ended."""
+"""Operations of this console: running and finished ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Notify database at a glance: rates, what waits, and what needs an operator."""
+"""One Notify database at a glance: rates, waiting messages, and what needs an operator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROUPS_NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A figure with its time line. name: `overview.NAME` is its text."""
+    """A figure with its timeline. name: `overview.NAME` is its text."""
 
     name: str
     is_rate: bool

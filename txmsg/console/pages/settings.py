@@ -1,4 +1,4 @@
-"""Settings of brokers: values in use and where they come from; set, unset and rolled back while brokers run."""
+"""Settings of brokers: current values and their sources; set, unset and roll back while brokers run."""
 
 from __future__ import annotations
 

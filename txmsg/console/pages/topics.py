@@ -1,4 +1,4 @@
-"""The topics of a Notify database: what is in them, their queues, groups and settings; create, change and delete."""
+"""The topics of a Notify database: contents, queues, groups and settings; create, change and delete."""
 
 from __future__ import annotations
 
