@@ -18,6 +18,9 @@ handling        `idempotent`
 subscriptions   `subscribe`, and what a worker runs
 models          the tables, to be looked at
 tables          the operation of migrations that makes them
+migrations      creates the tables
+management      the commands of manage.py
+apps            the application, for INSTALLED_APPS
 test            classes of tests with a real broker
 """
 

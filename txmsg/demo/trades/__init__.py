@@ -1,11 +1,13 @@
 """Runs the trade dashboard as real processes, kills some of them, and compares the totals of all parts.
 
-supervisor   the demo: phases, and who is killed when
+supervisor   the demo: its phases, and which process is killed when
 stage        the databases, the log and the processes
-health       how the parts are, for the page and the terminal
-watching     the page as a browser sees it; browser, what a browser shows
-latency      how long figures took until they were stored, and on the page
-load         which trades come when, and how much there is in stock; market, what is traded
-trading      a load carried out on the trade service
-run_service, run_stock   what these processes run
+health       the state of the parts, for the page and the terminal
+watching     the page, as a browser shows it
+browser      reads the page's totals in a browser
+latency      how long figures take until they are stored, and shown on the page
+load         which trades come when, and how much is in stock
+market       goods, sellers, prices and buyers' provinces
+trading      runs a load against the trade service
+run_service, run_stock   the processes' programs
 """
