@@ -181,10 +181,19 @@ from txmsg.runtime.child import ChildFailed
 member = RemoteLog(sys.argv[1], session_s=float(sys.argv[2])).join("g", ["t"])
 member._session_s = 1e9  # as on a machine whose clock stood still with it
 print(member.take([LogQueue("t", int(each)) for each in sys.argv[3].split(",")]), flush=True)
-while not select.select([sys.stdin], [], [], 0.3)[0]:
-    member.view()  # until it is told something, it goes on being one
-for line in sys.stdin:
-    queue, offset = map(int, line.split())
+is_silent = False
+while True:
+    if not is_silent and not select.select([sys.stdin], [], [], 0.3)[0]:
+        member.view()  # so it goes on being one
+        continue
+    word, *place = sys.stdin.readline().split() or ["end"]
+    if word == "end":
+        break
+    if word == "silence":
+        is_silent = True
+        print("silent", flush=True)
+        continue
+    queue, offset = map(int, place)
     try:
         member.store({LogQueue("t", queue): offset})
         print("stored", flush=True)
@@ -194,7 +203,7 @@ for line in sys.stdin:
 
 
 class RemoteProcess:
-    """A member in a process of its own, which stores what it is told, and from the first time on does nothing else."""
+    """A member in a process of its own, which stores what it is told; once silent, it does nothing else."""
 
     def __init__(self, address: str, session_s: float, queues: str) -> None:
         command = [sys.executable, "-c", MEMBER, address, str(session_s), queues]
@@ -205,10 +214,17 @@ class RemoteProcess:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def store(self, queue: int, offset: int) -> str:
+    def _told(self, *words: object) -> str:
         assert self.process.stdin is not None
-        print(queue, offset, file=self.process.stdin, flush=True)
+        print(*words, file=self.process.stdin, flush=True)
         return self._line()
+
+    def store(self, queue: int, offset: int) -> str:
+        return self._told("store", queue, offset)
+
+    def be_silent(self) -> None:
+        """From now on its session is not renewed."""
+        assert self._told("silence") == "silent"
 
     def __enter__(self) -> RemoteProcess:
         return self
@@ -238,6 +254,7 @@ def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_la
         taken = third.take(wanted)
         assert taken == {LogQueue("t", 4): 0, LogQueue("t", 5): 0}
         killed.process.kill()
+        stopped.be_silent()
         os.kill(stopped.process.pid, signal.SIGSTOP)
 
         def has_all() -> bool:
