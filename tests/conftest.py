@@ -15,6 +15,7 @@ import secrets
 import shutil
 import signal
 import time
+import tracemalloc  # noqa: F401 - pytest imports it where garbage is reported, and fails if that reports garbage, too
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
