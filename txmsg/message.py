@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NewType, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NewType, cast
 from uuid import UUID
 
 import uuid_utils
@@ -87,6 +87,10 @@ QUEUES_MAX = 1024
 """Queues of a topic at most; the table `topic` says the same."""
 MESSAGES_PER_TRANSACTION_MAX = 1000
 """Messages of one transaction, or of one `send_many`."""
+
+ANY_TYPE: Final = "any"
+MESSAGE_TYPES: Final = (ANY_TYPE, "normal", "fifo", "delay", "transaction")
+"""The types that a topic may be limited to, as in RocketMQ."""
 
 _NAME = re.compile(rf"[A-Za-z0-9%_][A-Za-z0-9._%-]{{0,{NAME_SIZE_MAX - 1}}}\Z")
 _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9._%-]")
@@ -248,6 +252,15 @@ def _check_key(what: str, key: object) -> None:
             f"{what} {shown(text)} is {size_bytes} bytes long in UTF-8: at most {KEY_SIZE_BYTES_MAX} are allowed; "
             "shorten it, or use a digest"
         )
+
+
+def type_of_message(*, is_half: bool, ordering_key: str, is_delayed: bool) -> str:
+    """The type of one message: what is sent as a half message is of type transaction, whatever else it has."""
+    if is_half:
+        return "transaction"
+    if is_delayed:
+        return "delay"
+    return "fifo" if ordering_key else "normal"
 
 
 def check_delay(topic: str, deliver_at_us: int, now_us: int) -> None:

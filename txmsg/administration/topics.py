@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from txmsg.administration import Ask, moment, new_request
-from txmsg.message_types import ANY_TYPE
+from txmsg.message import ANY_TYPE
 from txmsg.wire.v1 import topics_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2
 from txmsg.wire.v1.topics_rpc import Topics

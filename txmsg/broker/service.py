@@ -35,6 +35,7 @@ from txmsg.errors import (
     WrongMessageType,
 )
 from txmsg.message import (
+    ANY_TYPE,
     BODY_SIZE_BYTES_MAX,
     DELAY_MAX,
     FIRST_CHECK_MAX,
@@ -50,8 +51,8 @@ from txmsg.message import (
     datetime_of_us,
     is_tag,
     now_us,
+    type_of_message,
 )
-from txmsg.message_types import ANY_TYPE, type_of_message
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, unpack_headers
 
 _BORN_AT_US_MAX = 253_402_300_799_000_000  # the year 9999; a client's clock may say anything

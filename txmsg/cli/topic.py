@@ -21,8 +21,7 @@ from txmsg.cli.options import (
 )
 from txmsg.cli.output import json_text, print_dry_run, print_facts, print_rows, say
 from txmsg.errors import printable
-from txmsg.message import QUEUES_MAX
-from txmsg.message_types import MESSAGE_TYPES
+from txmsg.message import MESSAGE_TYPES, QUEUES_MAX
 
 _QUEUES = click.IntRange(1, QUEUES_MAX)
 _erasable_option: Decorator = click.option(

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from txmsg.client.channel import Brokers
 from txmsg.errors import UnknownTopic
-from txmsg.message_types import ANY_TYPE
+from txmsg.message import ANY_TYPE
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.topics_pb2 import ShowTopicRequest
 from txmsg.wire.v1.topics_rpc import Topics

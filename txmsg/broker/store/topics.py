@@ -19,8 +19,7 @@ from txmsg.broker.store.creators import check_created, creator
 from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import MisuseError, PermissionDenied, TopicExists, TxmsgError, UnknownTopic
 from txmsg.logs import EventLog
-from txmsg.message import QUEUES_MAX, QueueId, check_name, is_name
-from txmsg.message_types import ANY_TYPE, MESSAGE_TYPES
+from txmsg.message import ANY_TYPE, MESSAGE_TYPES, QUEUES_MAX, QueueId, check_name, is_name
 from txmsg.runtime.durations import shown_duration
 
 _log = EventLog(__name__)

@@ -11,7 +11,7 @@ from txmsg.console.actions import Action, Confirmation, Field, deletion
 from txmsg.console.forms import duration_of, float_of, int_of, names
 from txmsg.console.look import Look
 from txmsg.console.views import View
-from txmsg.message_types import MESSAGE_TYPES
+from txmsg.message import MESSAGE_TYPES
 from txmsg.runtime.durations import shown_duration
 
 PAGE_MAX: Final = 100
