@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.surroundings import parser_of
-from txmsg.metaq.access import LogAccess, LogQueue
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.runtime.child import Child
 

@@ -29,7 +29,7 @@ from benchmarks.relay import Relay
 from benchmarks.surroundings import broker_process, fresh_database, metaq_process, private_server, tailer_process
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.metaq.access import LogAccess, LogQueue
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 
 BODY_SIZE_BYTES: Final = 200

@@ -23,10 +23,10 @@ from statistics import median, quantiles
 
 from benchmarks.surroundings import metaq_process, parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
-from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import to_arrow
 from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, TopicSettings

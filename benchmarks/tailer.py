@@ -45,7 +45,7 @@ from benchmarks.turns import Compared, by_turns
 from txmsg.client import AsyncProducer
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
 from txmsg.message import Message
-from txmsg.metaq.access import LogAccess, LogQueue
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.reader import LogReader
 from txmsg.verifier.compare import verify

@@ -27,7 +27,7 @@ from txmsg.cli.main import main
 from txmsg.client import Producer
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.verifier.compare import verify
 

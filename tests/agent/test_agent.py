@@ -25,7 +25,7 @@ from tests.waiting import until
 from txmsg.cli.main import main
 from txmsg.message import ReceivedMessage
 from txmsg.metaq import LogQueue, open_log
-from txmsg.metaq.access import LogAccess
+from txmsg.metaq.interface import LogAccess
 from txmsg.metrics.catalogue import Process
 
 needs_logrotate = pytest.mark.skipif(shutil.which("logrotate") is None, reason=HOW_TO_INSTALL_LOGROTATE)

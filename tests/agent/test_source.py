@@ -19,7 +19,7 @@ from txmsg.agent.stream import Stream
 from txmsg.errors import BrokerUnavailable, Overloaded
 from txmsg.message import ReceivedMessage
 from txmsg.metaq import LogQueue, TopicSettings, open_log
-from txmsg.metaq.access import LogAccess
+from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.log import Append
 
 _REST_S = 5.0

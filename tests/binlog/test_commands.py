@@ -12,7 +12,7 @@ from tests.binlog.tailers import WITHIN_S, Table, await_equal, logged, tailing
 from tests.integration.cli_harness import json_of, said
 from tests.metaq.consumers import stored
 from tests.waiting import until
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.reader import LogReader

@@ -15,7 +15,7 @@ from txmsg.console.identity import Identity
 from txmsg.console.logs import Log
 from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied, Unauthenticated
 from txmsg.metaq import location
-from txmsg.metaq.access import LogAccess
+from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.local import LocalLog
 
 _ADMIN, _BOB = Identity(name="ann", roles=frozenset({"admin"})), Identity(name="bob")

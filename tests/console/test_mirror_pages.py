@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from tests.console.conftest import WAIT_MS, Look, Shown, page
 from tests.metaq.logs import batch
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.topics import TopicSettings
 

@@ -53,7 +53,7 @@ def test_a_child_of_a_child_keeps_the_files_that_have_the_numbers_of_connections
 def test_a_child_of_a_child_keeps_the_files_that_have_the_numbers_of_a_member_s(tmp_path: Path) -> None:
     program = """
         from txmsg.metaq import LogProducer, open_log
-        from txmsg.metaq.access import LogQueue
+        from txmsg.metaq.interface import LogQueue
 
         log = open_log(sys.argv[1], append=True)
         LogProducer(log, queues=1).send(Message("t", b"x"))

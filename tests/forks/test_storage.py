@@ -9,7 +9,7 @@ from tests.metaq.servers import MetaQProcess
 
 _HEAD = """
 from txmsg.metaq import LogProducer, open_log
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.store.topics import TopicSettings
 
 A = LogQueue("t", 0)

@@ -29,8 +29,8 @@ from txmsg.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import batch_of_append
 from txmsg.metaq.remote.remote_log import RemoteLog

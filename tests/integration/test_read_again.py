@@ -15,7 +15,7 @@ from tests.metaq.servers import MetaQProcess
 from tests.mirror.tailer_process import TailerProcess
 from tests.restartable import Restartable
 from tests.waiting import until
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.remote.remote_log import RemoteLog
 
 

@@ -14,7 +14,7 @@ from tests.metaq.logs import fill
 from tests.waiting import until
 from txmsg import Consumer, Message, Producer, ReceivedMessage, Reject, Retry, RetryAfter, Skip
 from txmsg.metaq import Log, LogConsumer, open_log
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, LogQueue
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 
 
 def decide(message: ReceivedMessage) -> None:

@@ -16,8 +16,8 @@ from tests.metaq.logs import append
 from tests.waiting import until, until_async
 from txmsg.errors import MisuseError, UnknownGroup
 from txmsg.metaq import AsyncLogConsumer, LogAccess, LogConsumer, open_log
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.consumer.fetcher import Missing
+from txmsg.metaq.interface import LogQueue
 from txmsg.runtime.start import Start
 
 pytestmark = pytest.mark.long

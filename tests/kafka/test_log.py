@@ -18,8 +18,8 @@ from txmsg.errors import (
 )
 from txmsg.message import Message, new_transaction_id_bytes, now_us
 from txmsg.metaq import Acks, LogAccess, LogProducer, LogQueue, open_log, to_arrow
-from txmsg.metaq.access import Fetched, GroupState, Range
 from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.interface import Fetched, GroupState, Range
 from txmsg.metaq.kafka.record import records_of
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, TopicSettings

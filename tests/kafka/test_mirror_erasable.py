@@ -16,7 +16,7 @@ from txmsg.client import BodyKeys, Producer
 from txmsg.erasable import ERASED_HEADER, SEALED_HEADER
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import LogConsumer, open_log, to_arrow
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.verifier.kafka_walk import KafkaTopics
 from txmsg.verifier.mirror import Queue
 

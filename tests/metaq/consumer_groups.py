@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.metaq.consumer_process import Member, Note
 from tests.metaq.logs import append
-from txmsg.metaq.access import LogAccess, LogQueue
+from txmsg.metaq.interface import LogAccess, LogQueue
 
 
 class Group:

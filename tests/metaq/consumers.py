@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import LogAccess, LogQueue
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 
 WAIT_S = 60.0

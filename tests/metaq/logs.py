@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from txmsg.errors import OffsetsMissing
-from txmsg.metaq.access import Fetched, LogAccess, LogQueue
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.interface import Fetched, LogAccess, LogQueue
 from txmsg.metaq.store.log import Append, Log
 from txmsg.metaq.store.reader import LogReader, QueueReader
 

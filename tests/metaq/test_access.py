@@ -10,8 +10,8 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
-from txmsg.metaq.access import Fetched, LogAccess, LogQueue, Range
 from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.interface import Fetched, LogAccess, LogQueue, Range
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.growth import Growth
 from txmsg.metaq.store.log import Append, Log

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import GroupView, LogQueue, Member
 from txmsg.metaq.group.assignment import averaged, wanted_by
+from txmsg.metaq.interface import GroupView, LogQueue, Member
 
 
 def member(name: str, *topics: str) -> Member:

@@ -12,12 +12,12 @@ import pytest
 from tests.metaq.corrupt import KINDS, Material, damaged_logs, judge, mended, prepare
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import CorruptLog, LogBusy, MisuseError, OffsetsMissing
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups
 from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.fsck.report import Lost
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import error_of_log_error, log_error_of
 from txmsg.metaq.store.commit_log import files_of, log_file

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from tests.metaq.logs import fill
 from txmsg.cli.main import main
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log

@@ -19,11 +19,11 @@ from tests.waiting import until_async
 from txmsg.encryption import AesGcm
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import Message, ReceivedMessage
-from txmsg.metaq.access import GroupMember, LogQueue, Member
 from txmsg.metaq.consumer import async_consumer
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.consumer import LogConsumer
 from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.interface import GroupMember, LogQueue, Member
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig

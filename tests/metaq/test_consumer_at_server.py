@@ -11,10 +11,10 @@ from tests.metaq.consumers import Seen, stored
 from tests.metaq.logs import batch
 from tests.metaq.servers import linked, served
 from tests.waiting import until_async
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.retries import tried_of
 from txmsg.metaq.group.assignment import averaged, wanted_by
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig

@@ -10,10 +10,10 @@ import pytest
 from tests.metaq.copies import begun_copy, take_rest
 from tests.metaq.logs import batch, bodies, read_all
 from txmsg.errors import CorruptLog, NotLeader, OffsetOutOfRange, OffsetsMissing, StorageError
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.copy.beside import Beside, state_of
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group.files import offset_in, queue_file
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.ahead import AHEAD_MAX, leave_in_doubt
 from txmsg.metaq.store.log import Append, Log, LogConfig

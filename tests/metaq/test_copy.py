@@ -22,10 +22,10 @@ from tests.waiting import until, until_told
 from txmsg.administration.log_contents import log_state
 from txmsg.errors import BrokerUnavailable, CopyDiverged, MisuseError, NotLeader, OutcomeUnknown, StorageError
 from txmsg.message import Message
-from txmsg.metaq.access import LogQueue, Range
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.copy.promotion import promote
 from txmsg.metaq.group.files import begins_in
+from txmsg.metaq.interface import LogQueue, Range
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer

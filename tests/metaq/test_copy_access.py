@@ -14,8 +14,8 @@ from tests.wire.certificates import Authority
 from txmsg.access.file import entry_of
 from txmsg.access.tokens import new_token
 from txmsg.errors import PermissionDenied, Unauthenticated
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.copy.follower import begin_if_new
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.calls import Server
 from txmsg.metaq.remote.remote_log import RemoteLog

@@ -17,9 +17,9 @@ from tests.metaq.servers import MetaQProcess, linked
 from tests.waiting import until
 from txmsg.errors import BrokerUnavailable, NotLeader, OutcomeUnknown
 from txmsg.message import Message
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.copy.promotion import promote
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.remote.remote_log import RemoteLog

@@ -20,10 +20,10 @@ from txmsg.cli.main import main
 from txmsg.errors import MisuseError, StorageError
 from txmsg.message import ReceivedMessage, datetime_of_us
 from txmsg.metaq import AsyncLogConsumer, Log, LogAccess, open_log
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.consumer.retries import Tried, appends_of
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group.logs import GroupLogs
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.runtime.backoff import Backoff

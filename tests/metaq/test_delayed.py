@@ -18,10 +18,10 @@ from tests.metaq.servers import MetaQProcess, served
 from tests.waiting import until
 from txmsg.errors import InvalidMessage, InvalidName, MisuseError, StorageError
 from txmsg.message import Message, ReceivedMessage, now_us
-from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.fsck.repair import repair
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer, Place
 from txmsg.metaq.server.config import MetaQConfig

@@ -21,9 +21,9 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, read_all, read_around, readable
 from tests.waiting import until
 from txmsg.errors import OffsetOutOfRange, StorageError
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.fsck.check import check
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.commit_log import files_of
 from txmsg.metaq.store.log import Append, Log, LogConfig

@@ -14,9 +14,9 @@ from tests.metaq.servers import served
 from txmsg.cli.main import main
 from txmsg.errors import InvalidMessage, ProtocolError
 from txmsg.message import message_id
-from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.finding import CLOCKS_APART_S, search_id
 from txmsg.metaq.format.frame import Columns, Compression, encode, hole
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.remote.remote_log import RemoteLog

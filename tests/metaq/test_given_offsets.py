@@ -16,10 +16,10 @@ from tests.metaq.power import ForgetfulDisk
 from txmsg.binlog.rows import Batch, Row
 from txmsg.errors import OffsetsMissing, StorageError
 from txmsg.message import QueueNumber
-from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.group.groups import LocalMember
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import appends_of, batch_of_append
 from txmsg.metaq.store.ahead import AHEAD_MAX, queues_in_doubt

@@ -14,10 +14,10 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill
 from tests.metaq.servers import served
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
-from txmsg.metaq.access import LogAccess, LogQueue, Range
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group.files import OwnedQueue, offset_in, queue_file
 from txmsg.metaq.group.logs import GroupLogs
+from txmsg.metaq.interface import LogAccess, LogQueue, Range
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
@@ -116,7 +116,7 @@ def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored
 ) -> None:
     text = """
         import sys, os
-        from txmsg.metaq.access import LogQueue
+        from txmsg.metaq.interface import LogQueue
         from txmsg.metaq.location import open_log
         member = open_log(sys.argv[1]).join("g", ["t"])
         member.take([LogQueue("t", 0)])
@@ -142,7 +142,7 @@ def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored
 FORKING = """
 import os, sys
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 member = open_log(sys.argv[1]).join("g", ["t"])
 member.take([LogQueue("t", 0)])

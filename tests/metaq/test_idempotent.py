@@ -18,7 +18,7 @@ from tests.waiting import until, until_async
 from txmsg.client import idempotent
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import AsyncLogConsumer, Log, LogConsumer, LogProducer
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.runtime.start import Start
 from txmsg.tables import inbox_table
 

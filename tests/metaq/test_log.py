@@ -13,8 +13,8 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import MessageTooLarge, MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError
 from txmsg.message import new_transaction_id_bytes
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import Columns, Compression, encode, hole
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.commit_log import CommitLogWriter
 from txmsg.metaq.store.log import Append, Log, LogConfig

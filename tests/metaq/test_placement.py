@@ -13,8 +13,8 @@ import pytest
 from tests.metaq.logs import batch, bodies, readable
 from txmsg.errors import MisuseError, Overloaded, StorageError
 from txmsg.message import now_us
-from txmsg.metaq.access import NOTES, LogQueue
 from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.interface import NOTES, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.appender import Appender
 from txmsg.metaq.server.placement import Call, Outcome, Placer

@@ -17,8 +17,8 @@ from tests.waiting import until
 from txmsg.cli.main import main
 from txmsg.errors import MisuseError
 from txmsg.message import Message
-from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.consumer.consumer import LogConsumer
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.server.config import MetaQConfig

@@ -20,7 +20,7 @@ from tests.waiting import until
 from txmsg.cli.main import main
 from txmsg.errors import MisuseError
 from txmsg.message import Message
-from txmsg.metaq.access import LogAccess, LogQueue
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer

@@ -14,10 +14,10 @@ from tests.waiting import until_async
 from txmsg.consumer.failures import Failure
 from txmsg.errors import CorruptLog, MisuseError, StorageError
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.consumer import workers
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.retries import Tried, appends_of, tried_of
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
 from txmsg.runtime.backoff import DELAYS_S, Backoff

@@ -25,9 +25,9 @@ from txmsg.errors import (
     ProtocolError,
     StorageError,
 )
-from txmsg.metaq.access import NOTES, Fetched, LogAccess, LogQueue, Range
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole, pack
+from txmsg.metaq.interface import NOTES, Fetched, LogAccess, LogQueue, Range
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import PIECE_SIZE_BYTES, batches_of_frames

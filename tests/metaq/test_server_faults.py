@@ -22,10 +22,10 @@ from tests.metaq.servers import WAIT_S, MetaQProcess, linked, served
 from tests.raw_client import Answer, RawClient
 from tests.waiting import until, until_told
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
-from txmsg.metaq.access import LogQueue, Range
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group import logs
 from txmsg.metaq.group.logs import turn
+from txmsg.metaq.interface import LogQueue, Range
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.log_api import LogApi
@@ -175,7 +175,7 @@ def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: Met
 MEMBER = """
 import select, sys
 from txmsg.errors import TxmsgError
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.runtime.child import ChildFailed
 member = RemoteLog(sys.argv[1], session_s=float(sys.argv[2])).join("g", ["t"])

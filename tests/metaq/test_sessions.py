@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from txmsg.errors import MembershipLost, MisuseError, ProtocolError, StorageError
-from txmsg.metaq.access import GroupMember, GroupView, LogQueue
+from txmsg.metaq.interface import GroupMember, GroupView, LogQueue
 from txmsg.metaq.server.sessions import Sessions
 
 A = LogQueue("a", 0)

@@ -19,8 +19,8 @@ from tests.waiting import until
 from txmsg.errors import BrokerUnavailable, CorruptLog, LogBusy, MisuseError, Overloaded, StorageError
 from txmsg.message import Message
 from txmsg.metaq import Acks, LogProducer, LogQueue, TopicSettings, open_log
-from txmsg.metaq.access import LogAccess
 from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.relay import SpooledLog
 from txmsg.metaq.spool import SIZE_BYTES_MIN, Spool
 from txmsg.metaq.store.log import Append

@@ -19,8 +19,8 @@ from tests.metaq.servers import served
 from txmsg.cli.main import main
 from txmsg.errors import StorageError
 from txmsg.metaq import Log, LogAccess, open_log
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES
 from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append
 

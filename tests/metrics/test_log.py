@@ -26,8 +26,8 @@ from txmsg.binlog.figures import dead, unready
 from txmsg.binlog.tailer import Tailer
 from txmsg.errors import CorruptLog, InvalidName, MisuseError
 from txmsg.message import check_name
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.group.files import queue_file
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metrics.catalogue import NAMED_MAX, OTHER, Process

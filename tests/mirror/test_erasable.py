@@ -18,8 +18,8 @@ from txmsg.erasable import ERASED_HEADER
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import LogConsumer, open_log, to_arrow
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.interface import LogQueue
 
 SECRET = b'{"name": "ann"}'
 WAIT_S = 60.0

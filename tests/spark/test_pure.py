@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txmsg.errors import InvalidName, MisuseError, UnknownTopic
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.store.state import Identity
 from txmsg.runtime.start import Start
 from txmsg.spark.options import options_of

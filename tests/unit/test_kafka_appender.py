@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
 from txmsg.errors import MisuseError, OutcomeUnknown
-from txmsg.metaq.access import ColumnsFor
 from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.interface import ColumnsFor
 from txmsg.metaq.kafka.appender import Appender
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from txmsg.errors import BrokerUnavailable, PermissionDenied, UnknownGroup
-from txmsg.metaq.access import GroupState
+from txmsg.metaq.interface import GroupState
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.groups import KafkaGroups
 from txmsg.metaq.kafka.location import parse_address

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from txmsg.errors import TxmsgError
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.member import KafkaMember

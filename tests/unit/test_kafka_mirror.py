@@ -20,7 +20,7 @@ from txmsg.binlog.sink import Mark, OffsetRange, Tail, content_crc
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, MisuseError, UnknownTopic
 from txmsg.message import QueueId, QueueNumber
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.probe import Bounds, Partition

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_END, OFFSET_INVALID, KafkaError, KafkaExcepti
 from confluent_kafka.admin import OffsetSpec
 
 from txmsg.errors import BrokerUnavailable
-from txmsg.metaq.access import LogQueue, Range
+from txmsg.metaq.interface import LogQueue, Range
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.positions import Positions

@@ -10,9 +10,9 @@ import pytest
 
 from txmsg.errors import MisuseError
 from txmsg.message import Message
-from txmsg.metaq.access import ColumnsFor, TakesColumns
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.interface import ColumnsFor, TakesColumns
 from txmsg.metaq.kafka.kafka_log import KafkaLog
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.producer import LogProducer, Place

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from txmsg.errors import OffsetOutOfRange
-from txmsg.metaq.access import LogQueue, Range
+from txmsg.metaq.interface import LogQueue, Range
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.membership import Commit

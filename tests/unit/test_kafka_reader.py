@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka import reader as reader_module
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.kafka_log import KafkaLog

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from txmsg.errors import BrokerUnavailable, InvalidMessage, TxmsgError
-from txmsg.metaq.access import ColumnsFor
 from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.interface import ColumnsFor
 from txmsg.metaq.kafka.appender import Appender
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import error_of

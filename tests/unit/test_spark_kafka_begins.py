@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from txmsg.errors import OffsetOutOfRange
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.spark.kafka.read import _begins
 
 QUEUE = LogQueue("t", 0)

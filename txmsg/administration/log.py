@@ -35,9 +35,9 @@ from txmsg.administration import (
 )
 from txmsg.errors import CorruptLog, MisuseError, OffsetsMissing, ProtocolError, UnknownGroup, UnknownTopic, shown
 from txmsg.message import ReceivedMessage, now_us, parse_id, us_of_datetime
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, GroupState, LogAccess, LogQueue, QueueState, offsets_of
-from txmsg.metaq.access import GroupMember as Membership
 from txmsg.metaq.consumer.retries import Tried, again_of, dead_again_of, tried_of
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, GroupState, LogAccess, LogQueue, QueueState, offsets_of
+from txmsg.metaq.interface import GroupMember as Membership
 from txmsg.runtime.start import Start
 
 _NO_RETRIES = "retries of a log are the work of its members: `txmsg metaq` reads those of GROUP in topic %RETRY%GROUP"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txmsg.errors import CorruptLog, MisuseError
-from txmsg.metaq.access import LogAccess, LogQueue, Range
+from txmsg.metaq.interface import LogAccess, LogQueue, Range
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.store.commit_log import CommitLogReader

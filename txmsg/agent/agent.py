@@ -17,7 +17,7 @@ from txmsg.agent.control import Control, applied
 from txmsg.agent.source import Source
 from txmsg.errors import StorageError
 from txmsg.logs import EventLog
-from txmsg.metaq.access import LogAccess
+from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.lock import lock_private
 from txmsg.settings.catalogue import settings_of
 

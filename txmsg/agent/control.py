@@ -19,7 +19,7 @@ from txmsg.agent.config import LIVE, SourceConfig
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError, TxmsgError, shown
 from txmsg.logs import EventLog
 from txmsg.message import Message
-from txmsg.metaq.access import LogAccess, LogQueue
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.store.state import read_checked, write_checked
 

@@ -19,8 +19,8 @@ from txmsg.cli.options import duration, json_option
 from txmsg.cli.output import print_facts, print_rows, print_table, say
 from txmsg.errors import CorruptLog
 from txmsg.message import QUEUES_MAX, check_name
-from txmsg.metaq.access import LogAccess
 from txmsg.metaq.format.frame import Compression
+from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.reader import LogReader

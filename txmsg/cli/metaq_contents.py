@@ -20,11 +20,11 @@ from txmsg.cli.options import START, json_option
 from txmsg.cli.output import json_text, moment, say, seconds
 from txmsg.errors import OffsetOutOfRange, OffsetsMissing, UnknownTopic
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Header
 from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups, size_bytes_with_groups
 from txmsg.metaq.fsck.report import Report
+from txmsg.metaq.interface import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.frames import next_frame, whole_frame

@@ -10,7 +10,7 @@ from txmsg.console.desks import NO_LOGIN, Desk
 from txmsg.errors import PermissionDenied, Unauthenticated
 
 if TYPE_CHECKING:
-    from txmsg.metaq.access import LogAccess
+    from txmsg.metaq.interface import LogAccess
 
 T = TypeVar("T")
 

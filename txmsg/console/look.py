@@ -24,7 +24,7 @@ from txmsg.console.watch import Snapshot, Watch
 from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied
 
 if TYPE_CHECKING:
-    from txmsg.metaq.access import LogAccess
+    from txmsg.metaq.interface import LogAccess
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from txmsg.doctor import groups
 from txmsg.doctor.disk import free_space, looked_into
 from txmsg.doctor.finding import Check, Finding, examine, problem
 from txmsg.errors import TxmsgError
-from txmsg.metaq.access import LogAccess
+from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.location import open_log
 
 _ANSWER_S_MAX: Final = 5.0

@@ -1,24 +1,24 @@
-"""MetaQ: an ordered log of many queues, usable with no broker, no PostgreSQL and no server.
+"""MetaQ: an ordered log of many queues. It needs no broker, no PostgreSQL and no server.
 
-format      what stands in it: frames, and batches that are read   (pure)
-store       the log in a directory: files, the one writer, readers
-fsck        looks at every byte, and mends
-group       who owns which queue, and how far each came
-access      how a log is used, the same wherever it is
-location    gives it, for any of these
-local       a log in a directory, as `access` has it
-remote      a log at an address, as `access` has it
-kafka       a log in Apache Kafka, as `access` has it
+format      frames, and batches that are read   (pure)
+store       the log in a directory: files, the only writer, readers
+fsck        checks every byte, and repairs
+group       members of groups, their queues and offsets
+interface   the interface of a log, the same wherever it is
+location    opens a log by its address
+local       a log in a directory, with this interface
+remote      a log at a server, with this interface
+kafka       a log in Apache Kafka, with this interface
 acks        what a sender waits for
-spool, relay   batches on disk while a log is away; appended by a thread
+spool, relay   batches on disk while a log is unavailable; a thread that appends them
 finding     finds a message by its id
 copy        copies of a log on other machines
 server      serves a log to other machines
-protocol    values of a log as messages of the wire
-consumer, producer    what users make
+protocol    converts values of a log to messages of the wire protocol
+consumer, producer    what applications use
 tables, export        ranges of topics as Arrow and as files, without a group
 
-docs/log_format.md names every byte. Names are loaded when they are first used.
+docs/log_format.md specifies every byte. Names are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING
 from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from txmsg.metaq.access import LogAccess, LogQueue, Member
     from txmsg.metaq.acks import Acks
     from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
     from txmsg.metaq.consumer.consumer import LogConsumer
     from txmsg.metaq.consumer.polls import PolledBatch
     from txmsg.metaq.format.batch import SCHEMA, LogBatch, to_arrow
     from txmsg.metaq.group.assignment import Strategy, averaged
+    from txmsg.metaq.interface import LogAccess, LogQueue, Member
     from txmsg.metaq.location import open_log
     from txmsg.metaq.producer import LogProducer, Place
     from txmsg.metaq.store.log import Log, LogConfig
@@ -67,7 +67,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "access": ("LogAccess", "LogQueue", "Member"),
     "acks": ("Acks",),
     "location": ("open_log",),
     "consumer.async_consumer": ("AsyncLogConsumer",),
@@ -75,6 +74,7 @@ _MODULES = {
     "consumer.polls": ("PolledBatch",),
     "format.batch": ("SCHEMA", "LogBatch", "to_arrow"),
     "group.assignment": ("Strategy", "averaged"),
+    "interface": ("LogAccess", "LogQueue", "Member"),
     "producer": ("LogProducer", "Place"),
     "store.log": ("Log", "LogConfig"),
     "tables": ("TABLE_SCHEMA", "read_arrow"),

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txmsg.errors import MisuseError, StorageError
-from txmsg.metaq.access import LogAccess
+from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.tables import TABLE_SCHEMA, Skipped, Span, read_span
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from txmsg.errors import CorruptLog, OffsetOutOfRange, OffsetsMissing
 from txmsg.message import ReceivedMessage, parse_message_id
-from txmsg.metaq.access import Fetched, LogAccess, LogQueue
+from txmsg.metaq.interface import Fetched, LogAccess, LogQueue
 
 CLOCKS_APART_S: Final = 60.0
 """How far the clock of a message's sender may have been ahead of the one that says when messages are stored."""

@@ -10,11 +10,11 @@ from typing import Final, Self
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import FETCH_SIZE_BYTES_MAX, OWN, Fetched, GroupState, LogQueue, Range
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.finding import Search, search_id
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.group.logs import GroupLogs
+from txmsg.metaq.interface import FETCH_SIZE_BYTES_MAX, OWN, Fetched, GroupState, LogQueue, Range
 from txmsg.metaq.store.cells import queues_of_topic
 from txmsg.metaq.store.delayed import Delayed, delayed_from
 from txmsg.metaq.store.growth import Growth

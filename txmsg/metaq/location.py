@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from txmsg.errors import StorageError
-from txmsg.metaq.access import LogAccess
+from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.kafka.location import is_kafka, parse_address, properties_file, read_properties
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.log import LogConfig

@@ -11,9 +11,9 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import MisuseError, shown
 from txmsg.message import QUEUES_MAX, Message, new_transaction_id_bytes, now_us
-from txmsg.metaq.access import ColumnsFor, LogAccess, TakesColumns
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.interface import ColumnsFor, LogAccess, TakesColumns
 from txmsg.metaq.relay import Appendable, SpooledLog
 from txmsg.metaq.spool import SIZE_BYTES_MAX as SPOOL_SIZE_BYTES_MAX
 from txmsg.metaq.spool import Spool

@@ -9,10 +9,10 @@ from typing import Final
 
 from txmsg.errors import CorruptLog, ProtocolError, TxmsgError, shown
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import LogQueue, Member
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, Kind, Payload, read_header
+from txmsg.metaq.interface import LogQueue, Member
 from txmsg.metaq.store.delayed import Delayed, Waiting
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, Permission, TopicSettings

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txmsg.errors import OffsetOutOfRange, OffsetsMissing, StorageError, UnknownTopic
-from txmsg.metaq.access import Fetched, LogAccess, LogQueue, offsets_of
 from txmsg.metaq.format.batch import SCHEMA, to_arrow
 from txmsg.metaq.format.readable import HEADERS, header_maps, id_texts
+from txmsg.metaq.interface import Fetched, LogAccess, LogQueue, offsets_of
 from txmsg.metaq.location import open_log
 from txmsg.runtime.start import Start
 

@@ -15,7 +15,7 @@ from txmsg.binlog.rows import Batch, Row
 from txmsg.binlog.sink import REFUSALS, Mark, OffsetRange, Tail, content_crc
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, ProtocolError, UnknownTopic, shown
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogQueue
+from txmsg.metaq.interface import DEAD_LETTERS, NOTES, RETRIES, LogQueue
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address, properties_file, read_properties
 from txmsg.metaq.kafka.names import MIRROR, kafka_name

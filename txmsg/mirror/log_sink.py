@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from txmsg.binlog.rows import Batch, Row
 from txmsg.binlog.sink import REFUSALS, Mark, OffsetRange, Tail, content_crc
 from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
-from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogAccess, LogQueue
 from txmsg.metaq.format.frame import Compression, encode, hole
+from txmsg.metaq.interface import DEAD_LETTERS, NOTES, RETRIES, LogAccess, LogQueue
 from txmsg.metaq.store.log import Append
 from txmsg.mirror.rows import columns_of, traced
 

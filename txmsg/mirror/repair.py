@@ -14,8 +14,8 @@ from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.rows import Row
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.format.frame import Compression, encode
+from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Log
 from txmsg.mirror.log_sink import LogSink

@@ -19,9 +19,9 @@ from pyspark.sql.types import (
 )
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.batch import LogBatch, to_arrow
 from txmsg.metaq.format.readable import header_maps
+from txmsg.metaq.interface import LogQueue
 
 if TYPE_CHECKING:
     from txmsg.body_keys import BodyKeys

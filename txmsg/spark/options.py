@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from txmsg.errors import MisuseError, OffsetOutOfRange, UnknownTopic, shown
 from txmsg.logs import EventLog
 from txmsg.message import check_name, datetime_of_us
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka.location import is_kafka
 from txmsg.runtime.start import Start
 from txmsg.wire.address import check_address

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import LogAccess, LogQueue, Range
+from txmsg.metaq.interface import LogAccess, LogQueue, Range
 from txmsg.runtime.start import Start
 from txmsg.spark.options import Place, ReadOptions
 from txmsg.spark.position import Position

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.store.state import Identity
 
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing
-from txmsg.metaq.access import LogAccess
 from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.state import Identity
 from txmsg.spark.columns import Columns

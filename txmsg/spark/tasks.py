@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 
 _PACKED: Final = 20_000
 """A task of fewer messages takes more queues: starting a task costs as much as reading so many."""

@@ -19,7 +19,6 @@ from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import check_name
-from txmsg.metaq.access import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.fetcher import Fetcher, Missing, check_missing
 from txmsg.metaq.consumer.lane import Lane
@@ -27,6 +26,7 @@ from txmsg.metaq.consumer.polls import PolledBatch, Polls, packed_headers_of
 from txmsg.metaq.consumer.retries import backoff_of
 from txmsg.metaq.consumer.workers import LaneWorkers
 from txmsg.metaq.group.assignment import Strategy, averaged
+from txmsg.metaq.interface import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.location import open_log
 from txmsg.runtime.backoff import RETRIES_MAX
 from txmsg.runtime.durations import Seconds, in_seconds

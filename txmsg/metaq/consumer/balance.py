@@ -13,9 +13,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from txmsg.errors import MembershipLost, TxmsgError
 from txmsg.logs import EventLog
-from txmsg.metaq.access import RETRIES, GroupMember, GroupView, LogAccess, LogQueue
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.group.assignment import Strategy, wanted_by
+from txmsg.metaq.interface import RETRIES, GroupMember, GroupView, LogAccess, LogQueue
 from txmsg.runtime.start import Start
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 

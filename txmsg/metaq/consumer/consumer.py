@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.errors import MisuseError
-from txmsg.metaq.access import LogAccess
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.fetcher import Missing
 from txmsg.metaq.consumer.polls import PolledBatch
 from txmsg.metaq.group.assignment import Strategy
+from txmsg.metaq.interface import LogAccess
 from txmsg.runtime.backoff import RETRIES_MAX
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.process import LoopThread

@@ -9,8 +9,8 @@ from typing import Final, Literal, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError, shown
 from txmsg.logs import EventLog
-from txmsg.metaq.access import LogAccess, LogQueue
 from txmsg.metaq.consumer.lane import Lane
+from txmsg.metaq.interface import LogAccess, LogQueue
 
 _log = EventLog(__name__)
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from txmsg.consumer.failures import Failure
 from txmsg.errors import CorruptLog
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.consumer.retries import Tried, tried_of
 from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.interface import LogQueue
 from txmsg.wire.tags import TagExpression
 
 CHUNK_COUNT = 128

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.interface import LogQueue
 from txmsg.wire.tags import TagExpression
 
 

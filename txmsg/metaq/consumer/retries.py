@@ -14,8 +14,8 @@ from typing import Final
 from txmsg.consumer.failures import Failure
 from txmsg.errors import CorruptLog, MisuseError, shown
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES
 from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
 from txmsg.runtime.durations import Seconds, check_seconds

@@ -14,9 +14,9 @@ from txmsg.consumer.workers import Run, Workers
 from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import LogAccess
 from txmsg.metaq.consumer.lane import Chunk, Lane
 from txmsg.metaq.consumer.retries import Tried, appends_of
+from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.store.cells import queue_directory
 from txmsg.metaq.store.commit_log import files_of, log_file, sync_directory
 from txmsg.metaq.store.lock import WriteLock

@@ -12,7 +12,6 @@ from typing import Final
 
 from txmsg.errors import CorruptLog
 from txmsg.message import check_name
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.group.files import (
     OwnedQueue,
     begins_in,
@@ -26,6 +25,7 @@ from txmsg.metaq.group.files import (
     write_begins,
 )
 from txmsg.metaq.group.logs import GroupLogs
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import offsets_of, queues_of_sets, sets_of_queues, settings_of, wire_offsets, wire_settings
 from txmsg.metaq.store.ahead import leave_in_doubt, queues_in_doubt

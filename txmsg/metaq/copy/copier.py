@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from txmsg.errors import CopyDiverged, CorruptLog
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.copy.source import Tail, tail_of
 from txmsg.metaq.format.frame import HEADER_SIZE_BYTES, BadFrame, Header, read_header, verify
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.protocol import offsets_of
 from txmsg.metaq.remote.calls import Server
 from txmsg.metaq.store.log import Log

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from txmsg.errors import CopyDiverged, CorruptLog
-from txmsg.metaq.access import LogQueue
 from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, BadFrame, read_header
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.store.cells import Cells, queue_directory, queues_of
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.reader import LogReader

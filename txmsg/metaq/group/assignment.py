@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from txmsg.errors import MisuseError, shown
-from txmsg.metaq.access import RETRIES, GroupView, LogQueue, Member
+from txmsg.metaq.interface import RETRIES, GroupView, LogQueue, Member
 
 Strategy: TypeAlias = Callable[[Sequence[LogQueue], Sequence[Member]], Mapping[str, Collection[LogQueue]]]
 """Gives each of the queues to one of the members, by its id. Must say the same in every process of the group."""

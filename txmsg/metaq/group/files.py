@@ -18,7 +18,7 @@ from typing import Final
 from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog
-from txmsg.metaq.access import LogQueue, Member
+from txmsg.metaq.interface import LogQueue, Member
 from txmsg.metaq.store.lock import make_private
 from txmsg.metaq.store.state import write_whole
 

@@ -21,7 +21,6 @@ from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, 
 from txmsg.forks import renew_in_children
 from txmsg.logs import EventLog
 from txmsg.message import check_name
-from txmsg.metaq.access import RETRIES, GroupState, GroupView, LogQueue, Member, QueueState, Range
 from txmsg.metaq.group.files import (
     MemberFile,
     OwnedQueue,
@@ -39,6 +38,7 @@ from txmsg.metaq.group.files import (
     write_begins,
     zone_in,
 )
+from txmsg.metaq.interface import RETRIES, GroupState, GroupView, LogQueue, Member, QueueState, Range
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.lock import make_private
 from txmsg.metaq.store.topics import TopicSettings

@@ -12,8 +12,8 @@ from typing import Final
 
 from txmsg.errors import MisuseError, StorageError, UnknownGroup
 from txmsg.message import check_name
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.group.files import offset_in, queue_file
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.store.cells import Cell, Cells, queue_directory, queues_of_topic
 from txmsg.metaq.store.commit_log import files_of
 from txmsg.metaq.store.log import Append, Log, LogConfig

@@ -18,7 +18,7 @@ membership  which partitions Kafka assigns to a member of a group
 member      a member, as log consumers use it
 progress    offsets of groups, and requested seeks
 groups      joins, shows, seeks and deletes groups
-kafka_log   the log, as `access` defines it
+kafka_log   the log, with the interface `LogAccess`
 
 Kafka itself does the rest: copies, retention, compaction, assignment of partitions.
 """

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from txmsg.errors import MisuseError, OutcomeUnknown
 from txmsg.message import QUEUES_MAX
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, ColumnsFor
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, ColumnsFor
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.names import kafka_name

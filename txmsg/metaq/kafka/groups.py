@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from txmsg.errors import MisuseError, UnknownGroup, shown
 from txmsg.message import check_name, is_name
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, GroupState, LogAccess, LogQueue, Member, QueueState, offsets_of
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, GroupState, LogAccess, LogQueue, Member, QueueState, offsets_of
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.member import KafkaMember

@@ -9,7 +9,10 @@ from typing import Final, Self
 from txmsg.errors import MisuseError, OffsetOutOfRange
 from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import (
+from txmsg.metaq.acks import Acks
+from txmsg.metaq.finding import search_id
+from txmsg.metaq.format.frame import Kind, unpacked
+from txmsg.metaq.interface import (
     DEAD_LETTERS,
     FETCH_SIZE_BYTES_MAX,
     RETRIES,
@@ -20,9 +23,6 @@ from txmsg.metaq.access import (
     LogQueue,
     Range,
 )
-from txmsg.metaq.acks import Acks
-from txmsg.metaq.finding import search_id
-from txmsg.metaq.format.frame import Kind, unpacked
 from txmsg.metaq.kafka.appender import Appender
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.groups import KafkaGroups

@@ -13,7 +13,7 @@ from typing import Final
 
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError
 from txmsg.forks import renew_in_children
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES, GroupView, LogQueue, Member
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, GroupView, LogQueue, Member
 from txmsg.metaq.kafka.membership import Membership
 from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.progress import GroupOffsets, Stored, sought_in

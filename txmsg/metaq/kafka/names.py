@@ -12,7 +12,7 @@ from typing import Final
 
 from txmsg.errors import InvalidName
 from txmsg.message import is_name
-from txmsg.metaq.access import DEAD_LETTERS, RETRIES
+from txmsg.metaq.interface import DEAD_LETTERS, RETRIES
 
 SUFFIXES: Final = {RETRIES: ".txmsg-retry", DEAD_LETTERS: ".txmsg-dlq"}
 """What topics of groups begin with, and what they end in instead in Kafka."""

@@ -21,7 +21,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message,
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from txmsg.errors import BrokerUnavailable, OffsetOutOfRange
-from txmsg.metaq.access import LogQueue, Range
+from txmsg.metaq.interface import LogQueue, Range
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.names import kafka_name

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from txmsg.errors import OffsetOutOfRange, TxmsgError
 from txmsg.logs import EventLog
-from txmsg.metaq.access import LogQueue, Range
+from txmsg.metaq.interface import LogQueue, Range
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.membership import Commit, commits_of
 from txmsg.metaq.kafka.names import kafka_name, topic_of

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Message
 
 from txmsg.errors import CorruptLog, OffsetOutOfRange, TxmsgError
 from txmsg.logs import EventLog
-from txmsg.metaq.access import Fetched, LogQueue
+from txmsg.metaq.interface import Fetched, LogQueue
 from txmsg.metaq.kafka.batch import RECORD_SIZE_BYTES, RecordBatch
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.positions import Positions, out_of_range

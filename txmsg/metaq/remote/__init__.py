@@ -1,6 +1,6 @@
 """A log at the address of a server, used as one in a directory is.
 
-remote_log     the log, as `access` has it
+remote_log     the log, with the interface `LogAccess`
 remote_member  a member of a group: a session at the server
 calls          calls that are repeated until a deadline
 """

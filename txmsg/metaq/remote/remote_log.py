@@ -12,7 +12,9 @@ from typing import Final, Self
 from txmsg.errors import MisuseError, ProtocolError, TxmsgError
 from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.access import (
+from txmsg.metaq.acks import Acks
+from txmsg.metaq.format.batch import FrameBatch
+from txmsg.metaq.interface import (
     FETCH_SIZE_BYTES_MAX,
     Fetched,
     GroupState,
@@ -20,8 +22,6 @@ from txmsg.metaq.access import (
     QueueState,
     Range,
 )
-from txmsg.metaq.acks import Acks
-from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
     batch_of_append,
@@ -59,7 +59,7 @@ _BYTES_PER_S_MIN: Final = 8 * 1024 * 1024
 
 
 class RemoteLog:
-    """See `LogAccess` for what each method promises, and `access.py` for its errors: those of a log in a directory.
+    """See `LogAccess` for what each method promises, and `interface.py` for its errors: those of a log in a directory.
 
     timeout_s: how long a call is tried, up to 60. Then BrokerUnavailable; of an append that may have been carried out,
     OutcomeUnknown. A repeat never appends twice, also when the server was killed and started again in between. A forked

@@ -10,7 +10,7 @@ from typing import Any
 
 from txmsg.errors import MembershipLost, MisuseError, TxmsgError
 from txmsg.forks import renew_in_children
-from txmsg.metaq.access import GroupView, LogQueue
+from txmsg.metaq.interface import GroupView, LogQueue
 from txmsg.metaq.protocol import ID_SIZE_BYTES, member_of, offsets_of, queues_of_sets, sets_of_queues, wire_offsets
 from txmsg.metaq.remote.calls import Server
 from txmsg.runtime.start import Start, start_to_wire

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from txmsg.metaq.access import Fetched, LogQueue
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import Buffer, Header
+from txmsg.metaq.interface import Fetched, LogQueue
 from txmsg.metaq.protocol import PIECE_SIZE_BYTES, log_error_of
 from txmsg.wire.frames import PART_SIZE_BYTES
 from txmsg.wire.v1 import metaq_pb2 as pb

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from txmsg.errors import CorruptLog, InvalidName, UnknownGroup
 from txmsg.logs import EventLog
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.sessions import SESSIONS_MAX
 from txmsg.metaq.store.log import LogSize

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from txmsg.access.permissions import DESCRIBE_GROUP, RECEIVE_GROUP
 from txmsg.errors import MembershipLost, MisuseError, ProtocolError, shown
 from txmsg.message import check_name
-from txmsg.metaq.access import GroupMember, LogAccess, LogQueue
+from txmsg.metaq.interface import GroupMember, LogAccess, LogQueue
 from txmsg.metaq.protocol import ID_SIZE_BYTES, offsets_of, queues_of_sets, sets_of_queues, wire_member, wire_offsets
 from txmsg.metaq.server.log_api import checked
 from txmsg.metaq.server.sessions import Sessions

@@ -22,11 +22,11 @@ from txmsg.errors import (
     shown,
 )
 from txmsg.message import check_name
-from txmsg.metaq.access import OWN, Fetched, LogQueue
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.finding import search_id
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
+from txmsg.metaq.interface import OWN, Fetched, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,

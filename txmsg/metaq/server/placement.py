@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import now_us
-from txmsg.metaq.access import DEAD_LETTERS, NOTES, RETRIES, LogQueue
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch, LogBatch
 from txmsg.metaq.format.frame import Columns, Kind, encode, hole_end_of
+from txmsg.metaq.interface import DEAD_LETTERS, NOTES, RETRIES, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
 from txmsg.metaq.store.log import Append

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 
 
 class Polls:

@@ -15,11 +15,11 @@ from pathlib import Path
 from txmsg.access.denied import DeniedCalls
 from txmsg.errors import MisuseError
 from txmsg.logs import EventLog, set_log_level
-from txmsg.metaq.access import NOTES, LogQueue
 from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.copy.follower import AGAIN, Follower, begin_if_new
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
 from txmsg.metaq.group.files import set_zone
+from txmsg.metaq.interface import NOTES, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.calls import Server as LeaderServer
 from txmsg.metaq.server.appender import Appender

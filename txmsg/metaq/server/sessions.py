@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from txmsg.errors import MembershipLost, MisuseError, Overloaded, ProtocolError, TxmsgError
 from txmsg.logs import EventLog
-from txmsg.metaq.access import GroupMember
+from txmsg.metaq.interface import GroupMember
 
 _log = EventLog(__name__)
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, StorageError
-from txmsg.metaq.access import LogQueue
+from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka.kafka_log import KafkaLog
 from txmsg.metaq.kafka.location import parse_address, properties_file, read_properties
 from txmsg.metaq.kafka.names import kafka_name

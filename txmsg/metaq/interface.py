@@ -1,20 +1,20 @@
-"""How a log is used: by one object, the same for a directory and for the address of a server.
+"""The interface of a log, `LogAccess`: the same for a directory, the address of a server, and Kafka.
 
-`txmsg.metaq.location.open_log` gives a `LogAccess`. Calls block, so asyncio calls them on a thread. Every call is
+`txmsg.metaq.location.open_log` returns a `LogAccess`. Calls block, so asyncio runs them on a thread. Every call is
 coarse (many queues at once), its arguments and results are plain values, and there are no callbacks: each can be one
 request to a server.
 
-What each promises:
+The guarantees:
 
-read    Sees what is flushed as its topic promises, nothing half written. What is served matches its checksum. Trouble
-        with one queue (not kept any more, a hole, damage) is told beside the others' batches, and harms none of them.
+read    Returns what is flushed as its topic promises, nothing half written, with matching checksums. A problem with
+        one queue (not kept any more, a hole, damage) is reported beside the other queues' batches, and does not
+        affect them.
 append  All batches or none; on disk on return as each topic's flush promises. A path needs `append=True`: a log has
-        one writer. Topics %RETRY%GROUP and %DLQ%GROUP are small logs of the group's own: any member may append to them.
-groups  A queue has one owner at most, at any time, among all members, local and remote. The offset stored for a queue
-        is kept with the right to own it: who takes a queue gets what the last owner stored. A member that dies gives
-        back all its queues: on a path at once (the kernel drops its locks), at a server when its session expires.
-        Which member owns what is decided by each member in the same way, from the same view
-        (`txmsg.metaq.group.assignment`).
+        one writer. Topics %RETRY%GROUP and %DLQ%GROUP are small logs of the group: any member may append to them.
+groups  A queue has at most one owner at any time, among all members, local and remote. The offset stored for a queue
+        is protected by its ownership: a new owner gets what the last owner stored. A member that dies releases all
+        its queues: on a path at once (the kernel drops its locks), at a server when its session expires. Each member
+        computes the assignment in the same way from the same view (`txmsg.metaq.group.assignment`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Range(NamedTuple):
 
 
 class ColumnsFor(NamedTuple):
-    """Messages to be appended to a queue. due_at_us: as in `Append`."""
+    """Messages to append to a queue. due_at_us: as in `Append`."""
 
     topic: str
     queue: int
@@ -71,7 +71,7 @@ class ColumnsFor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a fetch found in one queue: batches that follow each other, or why there are none."""
+    """The result of a fetch for one queue: consecutive batches, or why there are none."""
 
     queue: LogQueue
     batches: tuple[LogBatch, ...] = ()
@@ -85,8 +85,9 @@ class Fetched:
 
 
 class Member(NamedTuple):
-    """A member of a group. id: its own; ids sort members. strategy: the name of what it assigns queues by. zone: where
-    it runs."""
+    """A member of a group. id: unique; members are sorted by it. strategy: the name of its assignment strategy. zone:
+    where it runs.
+    """
 
     id: str
     topics: tuple[str, ...]
@@ -96,7 +97,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What members decide by. The same for all of them, as soon as things are quiet."""
+    """What members base the assignment on. The same for all of them once membership is stable."""
 
     members: tuple[Member, ...]
     """Those alive, sorted by id."""
@@ -111,7 +112,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue as a group has it. owner: the id of a member. offset: the next one to be handled, once stored."""
+    """A queue of a group. owner: the id of a member. offset: the next one to be handled, once stored."""
 
     queue: LogQueue
     owner: str | None
@@ -121,7 +122,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group, to be shown."""
+    """The state of a group, for display."""
 
     group: str
     members: tuple[Member, ...]
@@ -142,23 +143,23 @@ class LogAccess(Protocol):
     # ---- reading
 
     def identity(self) -> Identity:
-        """Which log it is, and its generation: another one means that offsets of before may name other messages."""
+        """The log's identity and generation: under another generation, earlier offsets may refer to other messages."""
         ...
 
     def topics(self) -> dict[str, list[int]]:
-        """The topics there are now, without those of groups and a server's own, and the numbers of their queues."""
+        """The existing topics with the numbers of their queues, without those of groups and internal ones."""
         ...
 
     def queues_of(self, topic: str) -> list[int]:
-        """The numbers of the queues of a topic, which may be a group's; none when there is no such topic."""
+        """The numbers of the queues of a topic, also of a group's; empty if there is no such topic."""
         ...
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
-        """What is kept of each queue. (0, 0) for one to which nothing was ever written."""
+        """The range kept of each queue. (0, 0) for a queue that was never written to."""
         ...
 
     def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
-        """Of each queue the first offset of a batch with a message stored at this time or later; else its end."""
+        """For each queue the first offset of a batch with a message stored at this time or later; otherwise its end."""
         ...
 
     def fetch(
@@ -168,58 +169,58 @@ class LogAccess(Protocol):
         size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
         wait_s: float = 0.0,
     ) -> list[Fetched]:
-        """Batches of each queue from this offset on, queues in the order given until size_bytes_max is reached.
+        """Batches of each queue from this offset on, queues in the given order, until size_bytes_max is reached.
 
-        At least one batch if there is any; queues with nothing new are left out. If all are, it waits up to wait_s for
-        the first to have something. Callers rotate the order, so that no queue starves.
+        Returns at least one batch if there is any; queues without new messages are omitted. If no queue has any, it
+        waits up to wait_s for the first. Callers rotate the order, so that no queue starves.
         """
         ...
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
-        """Messages with this key that are kept, by queue and offset."""
+        """Kept messages with this key, by queue and offset."""
         ...
 
     def find_id(self, topic: str, message_id: str) -> ReceivedMessage | None:
-        """The message with this id, if it is kept. Reads the topic from shortly before the id was made on.
+        """The message with this id, if it is kept. Reads the topic from shortly before the id was created.
 
-        Raises InvalidMessage for what is not the id of a message.
+        Raises InvalidMessage if it is not a valid message id.
         """
         ...
 
     def delayed(self, limit: int = 100) -> Delayed:
-        """What waits until it is due: how many messages of each topic, and those that are due first.
+        """Delayed messages that are waiting: their number per topic, and those due first.
 
-        Reads all that waits. Raises MisuseError for a log in Kafka, which has no delayed messages.
+        Reads all of them. Raises MisuseError for a log in Kafka, which has no delayed messages.
         """
         ...
 
     # ---- appending
 
     def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
-        """Appends all batches or none; their first offsets. As `Log.append`, which see for errors.
+        """Appends all batches or none, and returns their first offsets. For errors see `Log.append`.
 
-        acks: what is waited for; None: what topics and the server ask for. With Acks.NONE a server gives offsets of -1.
+        acks: what to wait for; None: what topics and the server require. With Acks.NONE a server returns offsets of -1.
         """
         ...
 
     def recall(self, topic: str, number: int) -> None:
-        """Has delayed messages not be delivered: what one send gave for one queue and time. Again: nothing changes.
+        """Cancels delayed messages: those that one send appended for one queue and time. Repeating it changes nothing.
 
-        number: `Place.number`, or that of `delayed`. Raises MisuseError for what does not wait: it was delivered, or
-        there was none.
+        number: `Place.number`, or that of `delayed`. Raises MisuseError if they are not waiting: they were delivered,
+        or never existed.
         """
         ...
 
     def settings_of(self, topic: str) -> TopicSettings:
-        """What this topic asks for. Who encodes batches compresses them as it says."""
+        """The settings of this topic. Encoders compress batches as they say."""
         ...
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
-        """Chooses what this topic asks for, from the next append on; kept in the log."""
+        """Sets the settings of this topic, from the next append on; stored in the log."""
         ...
 
     def flush(self) -> None:
-        """Everything that was appended before is on disk, whatever its topics promise."""
+        """Everything appended before is on disk, regardless of its topics' settings."""
         ...
 
     # ---- groups
@@ -233,30 +234,30 @@ class LogAccess(Protocol):
         strategy: str = "averaged",
         zone: str = "",
     ) -> GroupMember:
-        """Makes a new member that reads these topics, which need not be there yet. It owns nothing yet.
+        """Creates a member that reads these topics, which need not exist yet. It owns no queues yet.
 
-        start: where the group begins in topics that are new to it; no offset. Queues that a topic gets later begin at
-        their first message.
+        start: where the group begins in topics that are new to it; not an offset. Queues added to a topic later begin
+        at their first message.
         """
         ...
 
     def groups(self) -> list[str]:
-        """The groups there are, with and without members."""
+        """All groups, with and without members."""
         ...
 
     def group(self, group: str) -> GroupState:
-        """How far a group is. Raises UnknownGroup."""
+        """The state of a group. Raises UnknownGroup."""
         ...
 
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
-        """Has a group go on at these offsets, while members run or not. Raises UnknownGroup.
+        """Moves a group to these offsets, whether members run or not. Raises UnknownGroup.
 
-        A queue that is owned moves when its owner looks next (`GroupMember.view`), within about a second.
+        An owned queue moves when its owner next calls `GroupMember.view`, within about a second.
         """
         ...
 
     def delete_group(self, group: str) -> None:
-        """Forgets a group, its offsets, retries and dead letters.
+        """Deletes a group with its offsets, retries and dead letters.
 
         Raises UnknownGroup, and MisuseError while it has members.
         """
@@ -265,23 +266,23 @@ class LogAccess(Protocol):
 
 @runtime_checkable
 class TakesColumns(Protocol):
-    """A log that keeps messages otherwise than in frames: `LogProducer` encodes nothing for it."""
+    """A log that does not store frames: `LogProducer` passes it columns instead of encoded batches."""
 
     def append_columns(self, batches: Sequence[ColumnsFor], acks: Acks | None = None) -> list[int]:
-        """As `LogAccess.append`: the first offset of each."""
+        """As `LogAccess.append`: returns the first offset of each."""
         ...
 
 
 class GroupMember(Protocol):
-    """A member of a group, as it is seen from within. One thread at a time uses it.
+    """A member of a group, for the process that it runs in. One thread at a time uses it.
 
-    Every call renews the session at a server, so `view` is called every second or so. After a silence longer than the
-    session every call raises MembershipLost: the queues are others' by now; stop what is under way and join again.
+    Every call renews the session at a server, so call `view` about every second. After a silence longer than the
+    session every call raises MembershipLost: other members own the queues by now; stop the current work and join again.
     """
 
     @property
     def id(self) -> str:
-        """Its own, among all members."""
+        """Its id, unique among all members."""
         ...
 
     @property
@@ -290,33 +291,33 @@ class GroupMember(Protocol):
         ...
 
     def view(self) -> GroupView:
-        """Who is there, which queues there are, and what is sought."""
+        """The members, the queues, and pending seeks."""
         ...
 
     def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
-        """Takes what is free of these queues; for each that it got, the offset to go on at.
+        """Takes those of these queues that are free; returns for each one taken the offset at which to continue.
 
-        One that another member still owns is left out: try again at the next view.
+        Queues that another member still owns are omitted: try again at the next view.
         """
         ...
 
     def store(self, offsets: Mapping[LogQueue, int]) -> None:
-        """Stores the offset to go on at, of queues that it owns. A crash leaves the old one or the new one.
+        """Stores the offsets at which to continue, of queues that it owns. A crash leaves the old or the new one.
 
         After a power cut it may be an earlier one. Raises MisuseError for a queue that it does not own.
         """
         ...
 
     def seek_done(self, offsets: Mapping[LogQueue, int]) -> None:
-        """Stores offsets that were sought, and forgets that they were. Until then nothing replaces the wish."""
+        """Stores the offsets of completed seeks, and removes these seeks. Until then nothing overwrites them."""
         ...
 
     def release(self, offsets: Mapping[LogQueue, int]) -> None:
-        """Stores these offsets and releases the queues. No handler of theirs runs any more."""
+        """Stores these offsets and releases the queues. None of their handlers may be running."""
         ...
 
     def leave(self, offsets: Mapping[LogQueue, int]) -> None:
-        """Stores these offsets, gives back all queues, and leaves the group. Leaving twice is fine."""
+        """Stores these offsets, releases all queues, and leaves the group. Leaving twice is fine."""
         ...
 
 
