@@ -16,7 +16,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from tests.fuzz.conftest import Fuzz
 from tests.fuzz.wild import damaged, wild
-from tests.metaq.servers import served
+from tests.metaq.servers import log_at, served
 from tests.raw_client import RawClient
 from tests.waiting import until
 from txmsg.errors import (
@@ -33,7 +33,6 @@ from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import batch_of_append
-from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append
 from txmsg.wire.method import methods_of
@@ -172,7 +171,7 @@ def test_wild_requests_harm_neither_server_nor_log_nor_neighbours(
     tmp_path: Path, fuzz: Fuzz, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "log"
-    with served(MetaQConfig(data_dir=root, listen="127.0.0.1:0")) as address, RemoteLog(address) as good:
+    with served(MetaQConfig(data_dir=root, listen="127.0.0.1:0")) as address, log_at(address) as good:
         with RawClient(address) as client:
             target = _Target(client)
 

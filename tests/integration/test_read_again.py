@@ -11,12 +11,11 @@ import pytest
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import json_of, said
 from tests.metaq.logs import batch
-from tests.metaq.servers import MetaQProcess
+from tests.metaq.servers import MetaQProcess, log_at
 from tests.mirror.tailer_process import TailerProcess
 from tests.restartable import Restartable
 from tests.waiting import until
 from txmsg.metaq.interface import LogQueue
-from txmsg.metaq.remote.remote_log import RemoteLog
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_a_metaq_server_takes_another_retention(tmp_path: Path, file: Path) -> N
     small = "[metaq.log]\nfile_size_bytes_max = '4KiB'\ncheckpoint_s = '50ms'\nflush_s = '50ms'\n"
     file.write_text(small)
     with MetaQProcess(tmp_path / "log", "--config", str(file), log=tmp_path / "metaq.log") as server:
-        with RemoteLog(server.address) as log:
+        with log_at(server.address) as log:
             for n in range(20):
                 log.append([batch("t", 0, n * 10, 10)])
             assert log.ranges([LogQueue("t", 0)])[LogQueue("t", 0)].begin == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.broker_process import BrokerProcess
 from tests.chaos.network import Link, Network
 from tests.in_thread import served_in_thread
+from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve
 from txmsg.settings.live import Given
@@ -21,6 +22,11 @@ SERVER_THREAD = "metaq-server"
 def served(config: MetaQConfig) -> AbstractContextManager[str]:
     """A server in a thread; its address. What it raises, the test raises."""
     return served_in_thread(lambda on_ready, stop: serve(Given(config), on_ready, stop), thread_name=SERVER_THREAD)
+
+
+def log_at(address: str) -> RemoteLog:
+    """The log at a server, with calls that take as long as a slow machine needs."""
+    return RemoteLog(address, timeout_s=WAIT_S)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 
 from tests.metaq.consumers import WAIT_S, Seen, stored
 from tests.metaq.logs import batch, fill
-from tests.metaq.servers import served
+from tests.metaq.servers import log_at, served
 from tests.waiting import until_async
 from txmsg.encryption import AesGcm
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
@@ -280,7 +280,7 @@ async def test_a_consumer_at_an_address_is_a_member_as_one_on_the_path_and_its_f
     tmp_path: Path,
 ) -> None:
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address:
-        with open_log(address) as access:
+        with log_at(address) as access:
             access.append([batch("t", queue, 0, 5) for queue in range(4)])
             near, far = Seen(lambda message: message.attempt == 1), Seen(lambda message: message.attempt == 1)
             consumers = []

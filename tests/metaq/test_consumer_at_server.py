@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.chaos.plan import Cut
 from tests.metaq.consumers import Seen, stored
 from tests.metaq.logs import batch
-from tests.metaq.servers import linked, served
+from tests.metaq.servers import linked, log_at, served
 from tests.waiting import until_async
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.retries import tried_of
@@ -38,7 +38,7 @@ async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path:
         Seen(lambda message: message.offset in {1, 4} and (message.offset == 4 or message.attempt == 1)),
         Clock(),
     )
-    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, RemoteLog(address) as log:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as log:
         log.append([batch("t", 0, 0, 3), batch("t", 1, 0, 2)])
         consumer = AsyncLogConsumer(address, "g", retries_max=1, retry_delays_s=[5.0])
         consumer._clock, consumer._balance_s = clock, 0.05
@@ -68,7 +68,7 @@ async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path:
 
 def test_members_at_a_server_and_on_its_directory_see_its_zone_and_those_of_each_other(tmp_path: Path) -> None:
     config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", zone="south")
-    with served(config) as address, RemoteLog(address) as log, LocalLog(tmp_path) as beside:
+    with served(config) as address, log_at(address) as log, LocalLog(tmp_path) as beside:
         log.append([batch("t", queue, 0, 1) for queue in range(4)])
         far, near = log.join("g", ["t"], zone="north"), beside.join("g", ["t"], zone="south")
         for member in (far, near):
@@ -79,13 +79,13 @@ def test_members_at_a_server_and_on_its_directory_see_its_zone_and_those_of_each
         near.leave({})
         assert wanted_by(far.id, far.view(), averaged) == {*far.view().queues}
         far.leave({})
-    with served(replace(config, zone="")) as address, RemoteLog(address) as log:
+    with served(replace(config, zone="")) as address, log_at(address) as log:
         assert log.join("g", ["t"]).view().zone == ""
 
 
 async def test_consumers_in_the_zone_of_the_log_have_its_queues(tmp_path: Path) -> None:
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", zone="south")) as address:
-        with RemoteLog(address) as log:
+        with log_at(address) as log:
             log.append([batch("t", queue, 0, 1) for queue in range(4)])
             consumers = [AsyncLogConsumer(address, "g", zone=zone) for zone in ("north", "south")]
             seen = [Seen(), Seen()]
@@ -108,7 +108,7 @@ async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_noth
     with ExitStack() as stack:
         address = stack.enter_context(served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")))
         link, near = stack.enter_context(linked(address))
-        log = stack.enter_context(RemoteLog(address))
+        log = stack.enter_context(log_at(address))
         sessions_s = {address: 60.0, near: SESSION_S}
         logs = [stack.enter_context(RemoteLog(each, session_s=seconds)) for each, seconds in sessions_s.items()]
         consumers = [AsyncLogConsumer(log, "g") for log in logs]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.metaq.copies import end_of, frames_of, until_copied
 from tests.metaq.logs import batch, bodies, read_all, read_around
-from tests.metaq.servers import served
+from tests.metaq.servers import log_at, served
 from tests.metrics.scraping import scrape
 from tests.ports import own_port
 from tests.waiting import until, until_told
@@ -213,14 +213,14 @@ def requiring(root: Path, **copies: object) -> MetaQConfig:
 
 
 def test_appends_that_need_a_copy_are_refused_without_one_and_on_its_disk_with_it(tmp_path: Path) -> None:
-    with served(requiring(tmp_path)) as address, RemoteLog(address) as leader:
+    with served(requiring(tmp_path)) as address, log_at(address) as leader:
         with RemoteLog(address, timeout_s=0.5) as impatient:
             why = "0 of 1 copies of the log are in touch: nothing was appended"
             told = until_told(why, lambda: impatient.append([batch("t", 0, 0, 1)]))
         assert isinstance(told, BrokerUnavailable)
         assert leader.ranges([T])[T] == Range(0, 0)
         assert leader.append([batch("t", 0, 0, 1)], Acks.DISK) == [0]
-        with served(following(tmp_path, address)), RemoteLog(address) as log:
+        with served(following(tmp_path, address)), log_at(address) as log:
             for offset in range(1, 20):
                 log.append([batch("t", 0, offset, 1)])
                 assert LogReader(tmp_path / "copy").queue("t", 0).end() >= offset, "acknowledged before it was copied"
@@ -231,7 +231,7 @@ def test_an_append_that_no_copy_confirms_is_unknown_and_its_repeat_appends_nothi
 ) -> None:
     monkeypatch.setattr("txmsg.metaq.copy.copies.AWAY_S", 600.0)  # whatever the machine does, it is not away yet
     with served(requiring(tmp_path, timeout_s=0.2)) as address:
-        with served(following(tmp_path, address)), RemoteLog(address) as log:
+        with served(following(tmp_path, address)), log_at(address) as log:
             log.append([batch("t", 0, 0, 1)])
         calls = 0
         with RemoteLog(address, timeout_s=3.0) as impatient, RemoteLog(address, timeout_s=60) as log:
@@ -260,7 +260,7 @@ def test_what_the_server_said_is_told_though_the_last_try_had_no_answer() -> Non
 
 
 def test_a_leader_may_go_on_without_copies_but_not_for_who_asks_for_them(tmp_path: Path) -> None:
-    with served(requiring(tmp_path, missing="go-on")) as address, RemoteLog(address) as leader:
+    with served(requiring(tmp_path, missing="go-on")) as address, log_at(address) as leader:
         assert leader.append([batch("t", 0, 0, 1)]) == [0]
         with RemoteLog(address, timeout_s=0.5) as impatient:
             told = until_told("0 of 1 copies", lambda: impatient.append([batch("t", 0, 1, 1)], Acks.COPIES))
@@ -268,7 +268,7 @@ def test_a_leader_may_go_on_without_copies_but_not_for_who_asks_for_them(tmp_pat
 
 
 def test_asking_for_copies_where_none_are_required_is_refused(tmp_path: Path) -> None:
-    with served(leading(tmp_path)) as address, RemoteLog(address) as leader:
+    with served(leading(tmp_path)) as address, log_at(address) as leader:
         with pytest.raises(MisuseError, match="--copies-required"):
             leader.append([batch("t", 0, 0, 1)], Acks.COPIES)
         assert leader.ranges([T])[T].end == 0
@@ -282,7 +282,7 @@ def test_asking_for_copies_where_none_are_required_is_refused(tmp_path: Path) ->
 @pytest.mark.parametrize("flush", Flush)
 @pytest.mark.parametrize("acks", [Acks.NONE, Acks.MEMORY, Acks.DISK])
 def test_each_level_appends_in_order_beside_the_others(tmp_path: Path, acks: Acks, flush: Flush) -> None:
-    with served(leading(tmp_path)) as address, RemoteLog(address) as log:
+    with served(leading(tmp_path)) as address, log_at(address) as log:
         log.set_topic("t", TopicSettings(flush=flush))
         producer, other = LogProducer(log, queues=1, acks=acks), LogProducer(log, queues=1)
         for turn in range(10):
@@ -314,7 +314,7 @@ def test_a_level_waits_for_the_disk_or_does_not(tmp_path: Path) -> None:
 
 
 def test_a_promoted_copy_has_everything_and_its_leader_takes_no_more(tmp_path: Path) -> None:
-    with served(leading(tmp_path)) as address, RemoteLog(address) as leader:
+    with served(leading(tmp_path)) as address, log_at(address) as leader:
         with served(following(tmp_path, address)):
             leader.append([batch("t", 0, 0, 5)])
             until_copied(tmp_path / "leader", tmp_path / "copy")
@@ -324,7 +324,7 @@ def test_a_promoted_copy_has_everything_and_its_leader_takes_no_more(tmp_path: P
         with pytest.raises(NotLeader, match="goes on as generation 2"):
             leader.append([batch("t", 0, 10, 1)])
     assert frames_of(tmp_path / "copy") == frames_of(tmp_path / "leader")
-    with served(leading(tmp_path)) as address, RemoteLog(address) as leader, pytest.raises(NotLeader):
+    with served(leading(tmp_path)) as address, log_at(address) as leader, pytest.raises(NotLeader):
         leader.append([batch("t", 0, 10, 1)])  # also after a restart
     with open_log(tmp_path / "copy", append=True) as log:
         assert log.identity().generation == 2
@@ -333,7 +333,7 @@ def test_a_promoted_copy_has_everything_and_its_leader_takes_no_more(tmp_path: P
 
 
 def test_a_former_leader_follows_if_it_has_nothing_of_its_own(tmp_path: Path) -> None:
-    with served(leading(tmp_path)) as address, served(following(tmp_path, address)), RemoteLog(address) as leader:
+    with served(leading(tmp_path)) as address, served(following(tmp_path, address)), log_at(address) as leader:
         leader.append([batch("t", 0, 0, 5)])
         until_copied(tmp_path / "leader", tmp_path / "copy")
     with served(leading(tmp_path)):
@@ -352,7 +352,7 @@ def test_a_former_leader_follows_if_it_has_nothing_of_its_own(tmp_path: Path) ->
 
 
 def test_a_former_leader_with_more_says_that_it_has_diverged_and_stays_as_it_is(tmp_path: Path) -> None:
-    with served(leading(tmp_path)) as address, served(following(tmp_path, address)), RemoteLog(address) as leader:
+    with served(leading(tmp_path)) as address, served(following(tmp_path, address)), log_at(address) as leader:
         leader.append([batch("t", 0, 0, 5)])
         until_copied(tmp_path / "leader", tmp_path / "copy")
     promote(tmp_path / "copy", leader_is_lost=True)
@@ -386,7 +386,7 @@ def test_delayed_messages_that_wait_come_once_each_after_a_promotion(tmp_path: P
     def come(name: str) -> list[bytes]:
         return list(read_around(LogReader(tmp_path / name).queue("t", 0)).values())
 
-    with served(leading(tmp_path)) as address, RemoteLog(address) as leader:
+    with served(leading(tmp_path)) as address, log_at(address) as leader:
         with served(following(tmp_path, address)):
             producer = LogProducer(leader, queues=1)
             producer.send(Message("t", b"before", deliver_after=timedelta(milliseconds=1)))
@@ -418,7 +418,7 @@ def test_a_producer_that_has_seen_the_promoted_copy_refuses_the_former_leader(tm
 
 
 def test_a_copy_that_cannot_be_promoted_does_not_stop_its_leader(tmp_path: Path) -> None:
-    with served(leading(tmp_path)) as address, served(following(tmp_path, address)), RemoteLog(address) as leader:
+    with served(leading(tmp_path)) as address, served(following(tmp_path, address)), log_at(address) as leader:
         leader.append([batch("t", 0, 0, 5)])
         until_copied(tmp_path / "leader", tmp_path / "copy")
     with Log(tmp_path / "leader", LogConfig(file_size_bytes_max=1000)) as log:
@@ -427,7 +427,7 @@ def test_a_copy_that_cannot_be_promoted_does_not_stop_its_leader(tmp_path: Path)
         assert log.delete_old(size_bytes_max=2000)
     copy = copy_of(tmp_path / "copy")
     assert copy is not None
-    with served(leading(tmp_path)) as address, RemoteLog(address) as leader:
+    with served(leading(tmp_path)) as address, log_at(address) as leader:
         write_copy(tmp_path / "copy", replace(copy, leader=address))
         with pytest.raises(CopyDiverged, match=r"lacks what its leader .* its leader goes on"):
             promote(tmp_path / "copy")
@@ -440,7 +440,7 @@ def test_a_promotion_that_ends_early_says_that_its_leader_is_stopped_and_goes_on
     def full(*_: object, **__: object) -> None:
         raise StorageError("the disk is full")
 
-    with served(leading(tmp_path)) as address, RemoteLog(address) as leader:
+    with served(leading(tmp_path)) as address, log_at(address) as leader:
         with served(following(tmp_path, address)):
             leader.append([batch("t", 0, 0, 5)])
             until_copied(tmp_path / "leader", tmp_path / "copy")

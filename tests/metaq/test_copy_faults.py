@@ -13,14 +13,13 @@ import pytest
 from tests.chaos.plan import Cut
 from tests.metaq.copies import CopyProcess, end_of, until_copied
 from tests.metaq.logs import read_around
-from tests.metaq.servers import MetaQProcess, linked
+from tests.metaq.servers import MetaQProcess, linked, log_at
 from tests.waiting import until
 from txmsg.errors import BrokerUnavailable, NotLeader, OutcomeUnknown
 from txmsg.message import Message
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.copy.promotion import promote
 from txmsg.metaq.interface import LogQueue
-from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.store.reader import LogReader
@@ -124,13 +123,13 @@ def test_a_leader_that_comes_back_acknowledges_nothing_and_follows(tmp_path: Pat
         load.grown()
         copy.stop()
         assert promote(tmp_path / "copy").is_complete
-        with RemoteLog(leader.address) as log, pytest.raises(NotLeader):
+        with log_at(leader.address) as log, pytest.raises(NotLeader):
             LogProducer(log).send(Message("t", b"late"))
         acknowledged = load.stop()
         leader.kill()
         new = MetaQProcess(tmp_path / "copy", log=tmp_path / "new.txt")
         old = CopyProcess(new.address, tmp_path / "leader", log=tmp_path / "old.txt")
-        with new, RemoteLog(new.address) as log:
+        with new, log_at(new.address) as log:
             old.leader = new.address
             with old:
                 LogProducer(log, queues=1, acks=Acks.DISK).send(Message("t", b"new"))
@@ -165,6 +164,6 @@ def test_two_data_centres_that_follow_each_other_are_equal_after_a_cut_network_i
         for site in sites:
             acknowledged = loads[site].stop()
             until_copied(tmp_path / site, tmp_path / f"{site}-copy")
-            with open_log(copies[site].address) as log:
+            with log_at(copies[site].address) as log:
                 end = max(acknowledged) + 1
                 until(lambda log=log, end=end: log.ranges([T])[T].end == end)  # type: ignore[misc]

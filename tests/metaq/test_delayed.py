@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.metaq.logs import batch, read_around
-from tests.metaq.servers import MetaQProcess, served
+from tests.metaq.servers import MetaQProcess, log_at, served
 from tests.waiting import until
 from txmsg.errors import InvalidMessage, InvalidName, MisuseError, StorageError
 from txmsg.message import Message, ReceivedMessage, now_us
@@ -411,7 +411,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess]:
         with open_log(tmp_path, append=True) as access:
             yield access
     else:
-        with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, open_log(address) as access:
+        with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as access:
             yield access
 
 
@@ -435,14 +435,14 @@ def test_a_producer_sends_delayed_messages(log: LogAccess) -> None:
 
 
 def test_nobody_appends_to_the_topic_in_which_messages_wait(tmp_path: Path) -> None:
-    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, open_log(address) as log:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as log:
         with pytest.raises(InvalidName, match="the log's own"):
             log.append([Append(DELAYED, 0, encode(Columns([b"x"], [1])))])
 
 
 def test_producers_and_delayed_messages_share_a_queue(tmp_path: Path) -> None:
     """The server foresees offsets for what it appends, and the log moves to the same queue meanwhile."""
-    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, open_log(address) as log:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as log:
 
         def send(bodies: Sequence[int]) -> None:
             for body in bodies:

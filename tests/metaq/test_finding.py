@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
-from tests.metaq.servers import served
+from tests.metaq.servers import log_at, served
 from txmsg.cli.main import main
 from txmsg.errors import InvalidMessage, ProtocolError
 from txmsg.message import message_id
@@ -66,7 +66,7 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         with open_log(root) as access:
             yield access
     else:
-        with served(MetaQConfig(data_dir=root, listen="127.0.0.1:0")) as address, open_log(address) as access:
+        with served(MetaQConfig(data_dir=root, listen="127.0.0.1:0")) as address, log_at(address) as access:
             yield access
 
 

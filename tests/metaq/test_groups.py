@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.metaq.logs import batch, bodies, fill
-from tests.metaq.servers import served
+from tests.metaq.servers import log_at, served
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group.files import OwnedQueue, offset_in, queue_file
@@ -47,7 +47,7 @@ def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess
     local.close()
     with (
         served(MetaQConfig(data_dir=tmp_path, listen=f"unix:{tmp_path}/socket")) as address,
-        open_log(address) as access,
+        log_at(address) as access,
     ):
         yield access
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from tests.metaq.consumers import Seen
 from tests.metaq.logs import batch
-from tests.metaq.servers import served
+from tests.metaq.servers import log_at, served
 from tests.waiting import until
 from txmsg.cli.main import main
 from txmsg.errors import MisuseError
@@ -36,7 +36,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
         with open_log(root, append=True) as log:
             yield str(root), log
     else:
-        with served(MetaQConfig(data_dir=root, listen="127.0.0.1:0")) as address, open_log(address) as log:
+        with served(MetaQConfig(data_dir=root, listen="127.0.0.1:0")) as address, log_at(address) as log:
             yield address, log
 
 

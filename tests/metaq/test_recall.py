@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.metaq.servers import served
+from tests.metaq.servers import log_at, served
 from tests.metaq.test_delayed import HOUR_US, Bench
 from tests.metrics.scraping import scrape
 from tests.ports import own_port
@@ -24,7 +24,6 @@ from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
-from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.log_api import LogApi
 from txmsg.metaq.server.server import _READERS
@@ -208,7 +207,7 @@ def test_recalls_that_wait_for_a_move_hold_up_no_reader(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(LocalLog, "recall", recall)
     monkeypatch.setattr(LogApi, "recall", receive)
-    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, RemoteLog(address) as log:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as log:
         with ThreadPoolExecutor(_READERS) as threads:
             recalls = [threads.submit(log.recall, "t", number) for number in range(_READERS)]
             try:
@@ -223,7 +222,7 @@ def test_recalls_that_wait_for_a_move_hold_up_no_reader(tmp_path: Path, monkeypa
 def test_a_server_counts_what_waits(tmp_path: Path) -> None:
     port = f"127.0.0.1:{own_port()}"
     config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", http_listen=port)
-    with served(config) as address, open_log(address) as log:
+    with served(config) as address, log_at(address) as log:
         LogProducer(log).send_many([Message("t", b"x", deliver_after=timedelta(hours=5))] * 3)
         until(lambda: scrape(port).value("txmsg_log_delayed_messages") == 3)
         assert scrape(port).value("txmsg_log_delayed_late_seconds") == 0

@@ -18,7 +18,7 @@ import pytest
 
 from tests.chaos.plan import Cut
 from tests.metaq.logs import batch, bodies, readable
-from tests.metaq.servers import WAIT_S, MetaQProcess, linked, served
+from tests.metaq.servers import WAIT_S, MetaQProcess, linked, log_at, served
 from tests.raw_client import Answer, RawClient
 from tests.waiting import until, until_told
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
@@ -112,7 +112,7 @@ def test_killed_under_appends_nothing_acknowledged_is_lost_and_nothing_is_double
 def test_a_cut_network_is_waited_for_and_told_when_it_lasts(server: MetaQProcess) -> None:
     queue = LogQueue("cut", 0)
     with linked(server.address) as (link, near), ThreadPoolExecutor(1) as pool:
-        with RemoteLog(near, timeout_s=30) as log, RemoteLog(server.address) as beside:
+        with RemoteLog(near, timeout_s=30) as log, log_at(server.address) as beside:
             waits = pool.submit(log.fetch, {queue: 0}, wait_s=WAIT_S)
             until(lambda: beside.describe().waiting == 1)
             link.cut(Cut.RESET)
@@ -278,7 +278,7 @@ def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_la
 def test_a_reader_is_told_what_retention_has_left(tmp_path: Path) -> None:
     log_config = LogConfig(file_size_bytes_max=20_000, retention_size_bytes=60_000, checkpoint_s=0.05)
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", log=log_config)) as address:
-        with RemoteLog(address) as log:
+        with log_at(address) as log:
             queue = LogQueue("t", 0)
             [first] = log.append([Append("t", 0, encode(Columns([bytes(9000)], [1])))])
             for _ in range(20):
@@ -296,7 +296,7 @@ def test_notes_of_appends_keep_no_file_that_its_topics_have_let_go(tmp_path: Pat
     log_config = LogConfig(file_size_bytes_max=500, flush_s=0.02, checkpoint_s=0.05)
     with (
         served(MetaQConfig(data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", log=log_config)) as address,
-        RemoteLog(address) as log,
+        log_at(address) as log,
     ):
         queue = LogQueue("t", 0)
         log.set_topic("t", TopicSettings(retention_s=600))
@@ -327,7 +327,7 @@ def test_readers_that_take_nothing_are_held_in_little_memory(
     """They take one piece, so that all are known to be sent to, and no other."""
     topic = f"slow-{connections}"
     queue = LogQueue(topic, 0)
-    with RemoteLog(server.address) as log, ExitStack() as readers:
+    with log_at(server.address) as log, ExitStack() as readers:
         log.append([Append(topic, 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
         log.fetch({queue: 0})
         before_bytes = anonymous_memory_bytes(server.pid)
@@ -366,7 +366,7 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(
     config = MetaQConfig(
         data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=1.5, sending_size_bytes_max=2**21
     )
-    with served(config) as address, RemoteLog(address) as log, ExitStack() as readers:
+    with served(config) as address, log_at(address) as log, ExitStack() as readers:
         log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
         clients = [readers.enter_context(RawClient(address)) for _ in range(connections)]
         answers = [(client, unread(client, "slow", fetches)) for client in clients]
@@ -396,7 +396,7 @@ def test_a_fetch_that_waited_for_room_reads_no_more_than_it_was_given(
 
     monkeypatch.setattr(Transfers, "hold", noted)
     config = MetaQConfig(data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", sending_size_bytes_max=2**21)
-    with served(config) as address, RemoteLog(address) as log, ThreadPoolExecutor(1) as late, ExitStack() as readers:
+    with served(config) as address, log_at(address) as log, ThreadPoolExecutor(1) as late, ExitStack() as readers:
         log.append([Append("large", 0, encode(Columns([bytes(4 * 1024 * 1024)], [1]))), one("t", 0, "small")])
         clients = [readers.enter_context(RawClient(address)) for _ in range(2)]
         for client in clients:
@@ -417,7 +417,7 @@ def test_what_was_not_sent_of_a_fetch_that_was_ended_is_not_kept(tmp_path: Path,
     config = MetaQConfig(
         data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=0.5, sending_size_bytes_max=2**21
     )
-    with served(config) as address, RemoteLog(address) as log, RawClient(address) as reader:
+    with served(config) as address, log_at(address) as log, RawClient(address) as reader:
         log.append([Append("kept", 0, encode(Columns([bytes(4 * 1024 * 1024)], [1])))])
         answers = unread(reader, "kept", 8)
         until(lambda: len(too_slow) == 8)
@@ -438,7 +438,7 @@ def anonymous_memory_bytes(pid: int) -> int:
 
 def test_a_large_append_that_trickles_in_stops_no_other(tmp_path: Path) -> None:
     config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", arriving_size_bytes_max=16 * 1024 * 1024)
-    with served(config) as address, RemoteLog(address) as log, RawClient(address) as slow:
+    with served(config) as address, log_at(address) as log, RawClient(address) as slow:
         calls = [slow.begin(MetaQ.append.name, b"x", flags=MORE) for _ in range(4)]
         assert slow.answer(slow.begin(MetaQ.describe.name, b"")).reply is not None, "they have begun by then"
         assert log.append([one("t", 0, "small")]) == [0]
@@ -448,7 +448,7 @@ def test_a_large_append_that_trickles_in_stops_no_other(tmp_path: Path) -> None:
 
 
 def test_hundreds_of_fetches_that_nobody_reads_shut_no_reader_out(server: MetaQProcess) -> None:
-    with RemoteLog(server.address) as log, ExitStack() as readers:
+    with log_at(server.address) as log, ExitStack() as readers:
         log.append([Append("unread", 0, encode(Columns([bytes(8 * 1024 * 1024)], [1])))])
         before_bytes = anonymous_memory_bytes(server.pid)
         clients = [readers.enter_context(RawClient(server.address)) for _ in range(3)]
@@ -475,7 +475,7 @@ def test_an_append_that_waits_holds_up_none_of_another_kind(tmp_path: Path, monk
         sync(fd)
 
     config = MetaQConfig(data_dir=tmp_path / "log", listen="127.0.0.1:0", log=LogConfig(flush_s=3600))
-    with served(config) as address, RemoteLog(address) as log, ThreadPoolExecutor(2) as others:
+    with served(config) as address, log_at(address) as log, ThreadPoolExecutor(2) as others:
         log.set_topic("timed", TopicSettings(flush=Flush.TIMED))
         log.append([batch("timed", 0, 0, 1)])  # the first one has its queue named, on disk
         log.join("g", ["t"]).leave({})

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import ipc
 
 from tests.integration.cli_harness import json_of, said
-from tests.metaq.servers import served
+from tests.metaq.servers import log_at, served
 from txmsg import Start
 from txmsg.errors import MisuseError, OffsetOutOfRange, StorageError, UnknownTopic
 from txmsg.message import Message, ReceivedMessage, new_transaction_id_bytes, us_of_datetime
@@ -105,7 +105,7 @@ def test_a_table_has_what_messages_have(log: LogAccess) -> None:
 def test_a_log_may_be_named_and_is_closed_at_the_end(root: Path, log: LogAccess) -> None:
     assert read_arrow(root, "trade").read_all().equals(read_arrow(log, "trade").read_all())
     with served(MetaQConfig(data_dir=root.parent / "served", listen="127.0.0.1:0")) as address:
-        with open_log(address) as remote:
+        with log_at(address) as remote:
             _filled(remote)
         assert read_arrow(address, "trade").read_all()["body"] == read_arrow(log, "trade").read_all()["body"]
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.metaq.logs import batch, fill
-from tests.metaq.servers import served
+from tests.metaq.servers import log_at, served
 from txmsg.cli.main import main
 from txmsg.errors import StorageError
 from txmsg.metaq import Log, LogAccess, open_log
@@ -144,7 +144,7 @@ def test_status_fails_when_a_server_takes_no_appends(tmp_path: Path, monkeypatch
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, open_log(address) as log:
+    with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as log:
         log.append([batch("t", 0, 0, 1)])
         with monkeypatch.context() as patch:
             patch.setattr(os, "writev", full)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.binlog.tailers import Table
 from tests.metaq.logs import batch
-from tests.metaq.servers import SERVER_THREAD, MetaQProcess
+from tests.metaq.servers import SERVER_THREAD, MetaQProcess, log_at
 from tests.metaq.servers import served as served_here
 from tests.metrics.scraping import Scrape, got, require_catalogued, rises, scrape
 from tests.ports import own_port
@@ -28,7 +28,6 @@ from txmsg.errors import CorruptLog, InvalidName, MisuseError
 from txmsg.message import check_name
 from txmsg.metaq.group.files import queue_file
 from txmsg.metaq.interface import LogQueue
-from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metrics.catalogue import NAMED_MAX, OTHER, Process
 from txmsg.mirror import open_sink
@@ -73,7 +72,7 @@ def test_a_server_tells_all_that_the_catalogue_says(served: Served) -> None:
 
 def test_appends_are_counted_and_timed(served: Served) -> None:
     before = scrape(served.metrics)
-    with RemoteLog(served.server.address) as log:
+    with log_at(served.server.address) as log:
         log.append([batch("t", 0, 0, 5), batch("u", 3, 0, 2)])
         with pytest.raises(MisuseError):
             log.append([batch("t", 0, 99, 1)])  # not where the queue ends
@@ -110,7 +109,7 @@ def test_a_scrape_reads_no_directory_on_the_loop(tmp_path: Path, monkeypatch: py
 
 
 def test_lag_of_groups_is_told_with_the_age_of_the_oldest(served: Served) -> None:
-    with RemoteLog(served.server.address) as log:
+    with log_at(served.server.address) as log:
         log.append([batch("t", 0, 0, 5)])
         member = log.join("g", ["t"])
         labels = {"messaging_consumer_group_name": "g", "messaging_destination_name": "t"}
@@ -128,7 +127,7 @@ def test_lag_of_groups_is_told_with_the_age_of_the_oldest(served: Served) -> Non
 
 
 def test_a_damaged_group_is_left_out_and_the_others_are_told(served: Served) -> None:
-    with RemoteLog(served.server.address) as log:
+    with log_at(served.server.address) as log:
         log.append([batch("t", 0, 0, 5)])
         for group in ("damaged", "whole"):
             member = log.join(group, ["t"])
@@ -153,7 +152,7 @@ def test_no_topic_or_group_is_called_like_the_sum_of_the_others(what: str) -> No
 
 def test_of_many_topics_a_bounded_number_has_series(served: Served) -> None:
     count = NAMED_MAX + 20
-    with RemoteLog(served.server.address) as log:
+    with log_at(served.server.address) as log:
         log.append([batch(f"t{number:04}", 0, 0, 1) for number in range(count)])
     found = served.await_fresh("txmsg_log_topics", count)
     assert len(found.values["txmsg_log_topic_messages_total"]) == NAMED_MAX + 1
