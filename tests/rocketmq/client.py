@@ -1,4 +1,4 @@
-"""Scenarios of RocketMQ's own client for Python, each in a process of its own: it prints lines of JSON.
+"""Scenarios for RocketMQ's client for Python, each in a separate process that prints lines of JSON.
 
 python -m tests.rocketmq.client SCENARIO HOST:PORT TOPIC [WORD...]
 
@@ -38,7 +38,7 @@ def tell(**facts: Any) -> None:
 
 
 def told(message: Message) -> dict[str, Any]:
-    """What the test looks at."""
+    """The fields of a message that tests check."""
     return {
         "id": message.message_id,
         "body": message.body.decode(),

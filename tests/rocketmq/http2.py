@@ -26,7 +26,7 @@ def message(body: bytes) -> bytes:
 
 
 class Peer:
-    """One connection. What it makes is bytes, to be sent in one piece or many."""
+    """The client side of one connection. Its frames are bytes, to be sent in one piece or many."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -43,7 +43,7 @@ class Peer:
     def headers(
         self, stream_id: int, path: str = "/t/Echo", *more: tuple[str, str], changed: Mapping[str, str] = {}
     ) -> HeadersFrame:
-        """What a call begins with. changed: others than the usual ones."""
+        """The headers of a call. changed: those that differ from the usual ones."""
         usual = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "t", "te": "trailers"}
         usual |= {"content-type": "application/grpc", **changed}
         return HeadersFrame(stream_id, self._encoder.encode([*usual.items(), *more]), flags=["END_HEADERS"])
@@ -94,7 +94,7 @@ class Peer:
                 return body, self._told[stream_id]
 
     async def status(self, stream_id: int) -> str:
-        """What a call of one message ends with."""
+        """The status with which a call of one message ends."""
         _, headers = await self.answer(stream_id)
         assert headers[":status"] == "200"
         assert headers["content-type"] == "application/grpc"
@@ -120,7 +120,7 @@ class Service:
             await call.write(BytesValue(value=body))
 
     async def hold(self, call: Call) -> None:
-        """Answers when it is told to, and reads nothing before."""
+        """Answers when the test lets it, and reads nothing before."""
         self.begun += 1
         try:
             await self.opens.wait()

@@ -1,4 +1,4 @@
-"""RocketMQ's official clients for Python, Java, Go and Node, by programs of these tests in processes of their own.
+"""RocketMQ's official clients for Python, Java, Go and Node, run by these tests as separate processes.
 
 A program prints lines of JSON. It is called with the gateway's HOST:PORT, a topic, and what else it says.
 """
@@ -49,7 +49,7 @@ class Language:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def play(self, program: str, *words: str, home: Path) -> list[dict[str, Any]]:
-        """What a program prints that ends by itself. Its client logs below `home`."""
+        """The output of a program that ends by itself. Its client logs below `home`."""
         done = subprocess.run(
             [*self.command(program, home), *words],
             env={**os.environ, **self.environment, "HOME": str(home)},
@@ -84,7 +84,7 @@ class Running:
 
     @property
     def said(self) -> list[dict[str, Any]]:
-        """What it has printed so far."""
+        """Its output so far."""
         self._child.require_running()
         return _facts(list(self._lines))
 
@@ -143,7 +143,7 @@ def node_packages() -> Path:
 
 
 def _install(empty: Path) -> Path:
-    """What the lock file names, which is checked by its digests. Scripts of packages are not run."""
+    """Installs the packages of the lock file, verified by their digests. Does not run their scripts."""
     for name in ("package.json", "package-lock.json"):
         shutil.copy(_LOCKED / name, empty)
     command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=5"]

@@ -47,7 +47,7 @@ _GATEWAY = (
     ("check", "group:*"),
     ("receive", "group:*"),
 )
-"""What docs/how-to/rocketmq.md gives the gateway's own user."""
+"""The rights of the gateway's own user in docs/how-to/rocketmq.md."""
 _SHOP = (
     ("send", "topic:orders"),
     ("receive", "topic:orders"),
@@ -62,7 +62,7 @@ _EVE = (("describe", "topic:orders"), ("send", "topic:trades"))
 
 @dataclass
 class Place:
-    """What a test has of a gateway over TLS."""
+    """A gateway over TLS, with its broker, users and access keys."""
 
     gateway: GatewayProcess
     broker: BrokerProcess
@@ -81,7 +81,7 @@ class Place:
 
 
 class Calls:
-    """What a client calls that signs by this access key."""
+    """The calls of a client that signs with this access key."""
 
     def __init__(self, place: Place, key: NewAccessKey) -> None:
         self._broker = place.broker.address

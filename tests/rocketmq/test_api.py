@@ -1,4 +1,4 @@
-"""The gateway's calls one by one, with what clients are told when something is wrong."""
+"""The gateway's calls one by one, and their errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Calls:
-    """What a client calls."""
+    """The calls of a client."""
 
     def __init__(self, gateway: str, broker: str) -> None:
         self.channel = grpc.insecure_channel(gateway)
@@ -96,7 +96,7 @@ class Calls:
         return list(call(request, metadata=(("x-mq-client-id", "c"),), timeout=_CALL_S_MAX))
 
     def agree(self, kind: pb.ClientType, group: str, language: int = 0) -> pb.TelemetryCommand:
-        """What a consumer is told when it says what it is."""
+        """The settings that a consumer gets in return for its own."""
         subscription = pb.Subscription(group=pb.Resource(name=group))
         settings = pb.Settings(client_type=kind, subscription=subscription, user_agent=pb.UA(language=language))
         frame = pb.TelemetryCommand(settings=settings)
@@ -201,7 +201,7 @@ def test_a_consumer_is_told_how_its_group_is_set_and_a_lite_one_is_refused(calls
 async def test_a_consumer_whose_group_cannot_be_looked_at_is_told_what_holds_for_new_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client that is told nothing for 3 s does not start."""
+    """A client that gets no settings for 3 s does not start."""
     monkeypatch.setattr(agreements, "_TIMEOUT_S", 0.05)
     settings = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=_GROUP))
     brokers = Brokers(["unix:/nowhere"])
@@ -236,7 +236,7 @@ def test_a_message_that_a_client_gives_up_is_a_dead_letter_of_its_group(calls: C
 
 
 def _otherwise(address: str) -> str:
-    """The same broker as somebody beside it names it."""
+    """The same broker by another name."""
     return address.replace("127.0.0.1:", "localhost:")
 
 
@@ -612,7 +612,7 @@ async def test_a_receive_that_waits_ends_when_the_gateway_stops_and_takes_nothin
 
 
 class OnlyOrders(Routes):
-    """Of all topics there is one, and of one nobody knows."""
+    """One topic exists; whether another one exists is unknown."""
 
     async def queues(self, topic: str, _: pb.Endpoints) -> list[pb.MessageQueue]:
         if topic == "away":

@@ -528,7 +528,7 @@ async def test_who_breaks_http2_has_its_calls_ended_at_once_and_is_not_waited_fo
 
 
 async def test_of_calls_that_are_over_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes late for others does no harm."""
+    """Late frames for the others do no harm."""
     monkeypatch.setattr(http2.Http2, "MAX_CLOSED_STREAMS", 5)
     monkeypatch.setattr(http2, "_COUNTED_EVERY", 1)
     async with served() as place:

@@ -30,7 +30,7 @@ _BODIES = (b"", message(b"x" * 300), message(b""), b"\0\0\0\0\5ab", bytes(40), b
 
 
 class Line:
-    """A transport to nobody."""
+    """A transport without a peer."""
 
     def __init__(self) -> None:
         self.connection: Connection
@@ -54,7 +54,7 @@ class Line:
 
 
 def _mix(chance: random.Random) -> bytes:
-    """What a client might send, or nobody would."""
+    """Frames that a client might send, and others that none would."""
     peer = Peer(cast(Any, None), cast(Any, None))
     parts: list[bytes | Frame] = [
         PREFACE,
@@ -86,7 +86,7 @@ def _mix(chance: random.Random) -> bytes:
 
 
 async def _play(connection: Connection, place: Served, chance: random.Random) -> None:
-    """What a client sends comes in pieces, while calls go on, and it reads or does not."""
+    """The client's bytes arrive in pieces while calls are running, and it reads or does not."""
     mix, at = _mix(chance), 0
     while at < len(mix) and not connection.is_over:
         size_bytes = chance.choice([1, 9, 50, 500, len(mix)])

@@ -66,7 +66,7 @@ async def test_what_a_filter_does_not_want_is_done_for_its_group_and_waits_for_n
 
 
 class Three:
-    """A broker with three messages, that notes which line it is told has ended."""
+    """A broker with three messages that records which line has ended."""
 
     def __init__(self) -> None:
         self.line = 0

@@ -286,7 +286,7 @@ async def test_a_user_at_its_limit_is_refused_but_keeps_what_it_holds_and_others
 
 
 class _Stream(_Call):
-    """A Telemetry stream of a client that sends settings, whatever it is told, until it was told so often."""
+    """A Telemetry stream of a client that sends settings regardless of the answers, until it has this many."""
 
     def __init__(self, headers: dict[str, str], count: int) -> None:
         super().__init__(headers)

@@ -1,4 +1,4 @@
-"""What the programs of RocketMQ's clients need is looked for before they are run."""
+"""Missing tools are found before programs of RocketMQ's clients are run."""
 
 from __future__ import annotations
 

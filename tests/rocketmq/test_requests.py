@@ -55,7 +55,7 @@ def test_what_is_no_request_is_refused(kind: Any, raw: bytes, why: str) -> None:
 
 
 def test_of_too_many_fields_only_the_first_are_looked_at() -> None:
-    """Each has a number of its own: the count of none is too high."""
+    """Each has a different number, so no single count is too high."""
     fields = b"".join((number << 3 | 0x80).to_bytes(1) + b"\x01\0" for number in range(1, 16))
     numbers = b"".join(bytes([(number & 15) << 3 | 0x80, 1 + (number >> 4), 0]) for number in range(PARTS_MAX + 1))
     assert read_request(pb.HeartbeatRequest, fields)
@@ -83,7 +83,7 @@ async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own(
 
     class Noting:
         def has_sent(self, *_: object, **__: object) -> None:
-            """Nobody is connected."""
+            """No client is connected."""
 
     def request(*numbers: int) -> pb.SendMessageRequest:
         messages = [pb.Message(topic=pb.Resource(name="t"), body=b"x") for _ in numbers]
@@ -141,7 +141,7 @@ async def test_nothing_is_read_of_who_has_not_signed_and_garbage_is_a_bad_reques
 
 
 class Slow(Door):
-    """Lets nobody in before it is told to."""
+    """Admits no call before the test lets it."""
 
     def __init__(self) -> None:
         self.is_asked, self.opens = asyncio.Event(), asyncio.Event()

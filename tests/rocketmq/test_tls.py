@@ -44,7 +44,7 @@ async def _listening(config: TlsConfig) -> AsyncIterator[int]:
 
 
 async def _certificate(port: int) -> str:
-    """What a client sees."""
+    """The certificate that a client sees."""
     return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port), timeout=_WAIT_S)
 
 
@@ -85,7 +85,7 @@ async def test_only_clients_with_a_certificate_get_in_where_there_are_authoritie
 async def test_new_connections_need_a_certificate_of_the_newest_authorities(
     authority: Authority, tmp_path: Path
 ) -> None:
-    """Those that are there go on."""
+    """Existing connections continue."""
     certificate, key = authority.issue("127.0.0.1")
     trusted, clients = authority.file.read_bytes(), tmp_path / "clients.pem"
     makers = [Authority(tmp_path / name) for name in ("before", "after")]

@@ -1,7 +1,7 @@
 """RocketMQ's own tests against a gateway: `python -m tests.rocketmq.upstream java|go|node --source DIR`.
 
 DIR is a clone of apache/rocketmq-e2e (java, go) or of apache/rocketmq-clients (node), which is not changed. A broker
-and a gateway are started. What the tests say is printed, and docs/how-to/rocketmq.md has why some of them fail.
+and a gateway are started. The tests' output is printed; docs/how-to/rocketmq.md says why some of them fail.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TXMSG: Final = str(Path(sys.executable).with_name("txmsg"))
 
 
 class Site(NamedTuple):
-    """What tests run against, and an empty directory."""
+    """The gateway that tests run against, and an empty directory."""
 
     endpoints: str
     broker: str
@@ -84,7 +84,7 @@ def _replace(tests: Path, pattern: str, changes: Mapping[str, str]) -> None:
 
 
 def _java(site: Site, source: Path, only: str) -> int:
-    """One test at a time: a hundred clients that start at once miss deadlines of their own on few cores."""
+    """One test at a time: on few cores, a hundred clients that start at once miss their own deadlines."""
     tests, classes = site.home / "e2e", site.home / "classes"
     shutil.copytree(source / "java" / "e2e", tests)
     _replace(tests, "*.java", _NO_GATEWAY)

@@ -48,7 +48,7 @@ class FakeClock:
                 woken.set()
 
     async def until_slept_on(self, delay_s: float) -> None:
-        """Returns once somebody waits for `delay_s` from now."""
+        """Returns once a task sleeps for `delay_s` from now."""
         await until(lambda: any(due_s == self._now_s + delay_s for due_s, _ in self._sleepers))
 
 

@@ -1,4 +1,4 @@
-"""What the administration asks brokers, of numbers that people typed."""
+"""The administration's requests to brokers, for numbers that people typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application makes of declarations: parameters of handlers, routers, lists, rates; no broker."""
+"""How an application interprets declarations: parameters of handlers, routers, lists, rates; without a broker."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ async def test_lists_are_as_long_behind_a_rate_as_without_one() -> None:
 
 
 class Gate:
-    """Stands where a pace does: there is room, or there is none."""
+    """In place of a pace: there is room, or there is none."""
 
     is_open = False
 
@@ -337,7 +337,7 @@ def test_what_a_handler_in_a_process_logs_is_logged_here_and_its_dependencies_ma
 
 
 class Threshold:
-    """A dependency with a value of its own: another process has another object."""
+    """A dependency with a value: another process has another object."""
 
     def __call__(self) -> int:
         return 3

@@ -1,4 +1,4 @@
-"""What a program gives txmsg wrongly is refused where it stands, at import, by an error that says what to give."""
+"""Wrong arguments of a program are refused where they are given, at import, by an error that says what is right."""
 
 from __future__ import annotations
 

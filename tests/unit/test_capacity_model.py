@@ -1,4 +1,4 @@
-"""What a load needs, computed from costs that are made up so that every answer can be worked out by hand."""
+"""The needs of a load, computed from invented costs, so that every answer can be worked out by hand."""
 
 from __future__ import annotations
 

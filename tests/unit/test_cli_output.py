@@ -1,4 +1,4 @@
-"""What commands print is what they were told, whatever stands in it."""
+"""Commands print exactly the values that they got, whatever characters these contain."""
 
 from __future__ import annotations
 

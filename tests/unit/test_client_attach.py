@@ -75,7 +75,7 @@ async def never_greeting(connected: asyncio.Future[asyncio.StreamWriter]) -> Asy
 
 @pytest.mark.parametrize("turns", [None, *range(8)])
 async def test_a_presence_ends_while_it_connects_and_though_that_fails_at_the_same_moment(turns: int | None) -> None:
-    """turns: of the loop, between a hang-up and the cancellation. None: nobody hangs up."""
+    """turns: of the loop, between a hang-up and the cancellation. None: no hang-up."""
     connected: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
     async with never_greeting(connected) as address:
         brokers = Brokers([address])

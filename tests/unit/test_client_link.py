@@ -1,4 +1,4 @@
-"""What a consumer's line to its broker knows of the messages that are out."""
+"""What a consumer's line to its broker knows about messages in flight."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ async def test_what_the_broker_does_not_leave_to_us_is_not_handled(loop: Loop) -
 
 
 async def test_messages_that_the_broker_took_back_count_as_long_as_they_are_in_memory() -> None:
-    """Their handlers go on, perhaps for long: messages fetched in their place would be held beside them."""
+    """Their handlers continue, perhaps for long: messages fetched in their place would take memory in addition."""
     broker = Broker()
     broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, body=b"x" * 40)])]
     broker.holds_polls = True

@@ -1,4 +1,4 @@
-"""Claims about threads that send for each other: who leads, and what becomes of the others when it cannot go on."""
+"""Claims about threads that send for each other: which one leads, and what the others do if it cannot continue."""
 
 from __future__ import annotations
 

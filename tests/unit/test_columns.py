@@ -1,4 +1,4 @@
-"""Claims about columns that are joined and picked apart: an empty one stands for no value in every row."""
+"""Claims about columns that are joined and split: an empty one means no value in any row."""
 
 from __future__ import annotations
 

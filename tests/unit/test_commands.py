@@ -168,7 +168,7 @@ def test_an_argument_that_begins_with_a_dash_is_given_after_two() -> None:
 
 
 def said_on(terminal: int, until: str = "") -> str:
-    """What a process writes to its terminal: until it ends so, or is gone."""
+    """The terminal output of a process, until it ends with this text, or the process is gone."""
     text = ""
     while not (until and text.endswith(until)):
         assert select.select([terminal], [], [], 60)[0], text

@@ -1,7 +1,7 @@
-"""The files of `deploy` fit txmsg: each command line, variable, key, port and grace period that stands in them.
+"""The files of `deploy` fit txmsg: each command line, variable, key, port and grace period in them.
 
-No engine runs them here. What is checked of them besides is their form: units by systemd, manifests by Kubernetes' own
-schemas, the rest by a parser.
+No engine runs them here. Their form is checked as well: units by systemd, manifests by Kubernetes' own schemas, the
+rest by a parser.
 """
 
 from __future__ import annotations

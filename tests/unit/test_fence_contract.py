@@ -45,7 +45,7 @@ class TwoTransactions(OrderFence):  # type: ignore[misc]
 
 
 class Takes(OrderFence):  # type: ignore[misc]
-    """A late transaction goes on without its row."""
+    """A late transaction continues without its row."""
 
     @contextmanager
     def transaction(self, transaction_id: TransactionId) -> Iterator[sqlite3.Connection]:

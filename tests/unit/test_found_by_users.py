@@ -1,4 +1,4 @@
-"""What calls of users with few rights are told of what they have found, and what is noted of what they decide."""
+"""What users with few rights get of what they find, and what is recorded of what they decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker notes for the journal, and what it does when it cannot keep it."""
+"""What a broker records in the journal, and what it does if it cannot store it."""
 
 from __future__ import annotations
 

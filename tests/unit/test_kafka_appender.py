@@ -55,7 +55,7 @@ def test_a_call_whose_records_were_reported_to_another_does_not_poll_for_more() 
 
 
 def appended(*offsets: int) -> list[list[int]]:
-    """What a call returns whose records were reported at these offsets."""
+    """The result of a call whose records were reported at these offsets."""
     left = list(offsets)
 
     class Reporting(Producer):
@@ -127,7 +127,7 @@ def test_copies_are_promised_where_a_topic_requires_two_which_is_asked_once() ->
 class Ended(Producer):
     """What librdkafka's producer does after an error from which it cannot go on, such as records out of order.
 
-    Why is raised to whoever polls, once. Records that it has are given up, and it takes no more.
+    The next poll raises the reason, once. Its records are given up, and it accepts no more.
     """
 
     def __init__(self, *, is_told: bool, has_record: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a mirror writes into a Kafka is read by the verifier, which shares no code with it, as the table has it."""
+"""The verifier, which shares no code with the mirror, reads what the mirror writes to Kafka as equal to the table."""
 
 from __future__ import annotations
 

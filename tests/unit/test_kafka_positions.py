@@ -80,7 +80,7 @@ def test_a_partition_that_no_node_knows_is_no_empty_one() -> None:
 
 
 class GoneNodes(Nodes):
-    """Go away before they answer, twice: librdkafka tells that as an offset that is none, without an error."""
+    """Disappear before they answer, twice: librdkafka reports that as an invalid offset, without an error."""
 
     def list_offsets(self, asked: dict[TopicPartition, Any], **_: object) -> dict[TopicPartition, Answer]:
         self.asked += 1

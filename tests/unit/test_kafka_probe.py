@@ -1,4 +1,4 @@
-"""What a look at single records makes of what Kafka's client tells."""
+"""How reading single records interprets the answers of Kafka's client."""
 
 from __future__ import annotations
 

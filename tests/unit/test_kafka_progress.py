@@ -1,4 +1,4 @@
-"""What a group stores in Kafka beside its offsets, and what is still asked of it."""
+"""What a group stores in Kafka with its offsets, and its open seek requests."""
 
 from __future__ import annotations
 

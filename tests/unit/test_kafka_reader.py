@@ -1,4 +1,4 @@
-"""What a reader of Kafka makes of what its client hands out at once."""
+"""How a reader of Kafka handles the batches that its client returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker may deliver, until when, and which queues it prefers for messages it takes."""
+"""Which queues a broker may deliver, until when, and which it prefers for new messages."""
 
 from __future__ import annotations
 

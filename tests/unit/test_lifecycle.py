@@ -19,7 +19,7 @@ from txmsg.errors import MisuseError, Unauthenticated
 
 @pytest.fixture(autouse=True)
 def default_signals() -> Iterator[None]:
-    """Other tests of the process may have left handlers of their own."""
+    """Other tests in this process may have left handlers."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL), signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGTERM, before[0])

@@ -1,4 +1,4 @@
-"""Users and rules as a broker keeps them: what is looked at again, and what is told to servers that ask."""
+"""Users and rules in a broker's memory: what it reads again, and what it sends to servers that ask."""
 
 from __future__ import annotations
 

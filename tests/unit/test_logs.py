@@ -25,7 +25,7 @@ ID = UUID(int=7)
 
 
 class _Written:
-    """What the logger of this test has written."""
+    """The output of this test's logger."""
 
     def __init__(self) -> None:
         self.stream = io.StringIO()

@@ -21,7 +21,7 @@ from txmsg.wire.v1 import txmsg_pb2 as pb
 
 
 class Stored:
-    """Takes what is sent, and refuses what it is told to."""
+    """Accepts what is sent, except what the test tells it to refuse."""
 
     def __init__(self) -> None:
         self.topics: list[str] = []

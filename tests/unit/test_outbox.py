@@ -38,7 +38,7 @@ PATIENCE_S = 60.0
 
 
 class PlayedBroker:
-    """Stores halves, and is told outcomes. on_store: what is to happen when a message comes."""
+    """Stores halves and outcomes. on_store: called when a message arrives."""
 
     def __init__(self) -> None:
         self.halves: dict[UUID, list[bytes]] = {}
@@ -55,7 +55,7 @@ class PlayedBroker:
         self.outcomes[half.transaction_id] = state
 
     def delivered(self) -> list[bytes]:
-        """What is committed, in the order of the halves."""
+        """The committed messages, in the order of the halves."""
         committed = TransactionState.COMMIT
         return [body for each, bodies in self.halves.items() if self.outcomes.get(each) is committed for body in bodies]
 

@@ -1,4 +1,4 @@
-"""When delivery to a group pauses, whom that concerns, and how it goes on. Nothing here waits: time is an argument."""
+"""When delivery to a group pauses, which members that affects, and how it resumes. Time is an argument."""
 
 from __future__ import annotations
 

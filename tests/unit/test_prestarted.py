@@ -31,7 +31,7 @@ StartTeller = Callable[..., Prestarted]
 
 @pytest.fixture
 def start_teller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartTeller]:
-    """Starts a module of the working directory that says who it is and ends with the status that it is told."""
+    """Starts a module of the working directory that prints its identity and exits with the given status."""
     (tmp_path / "teller.py").write_text(_TELLER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SAID", "by the test")

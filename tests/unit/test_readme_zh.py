@@ -23,7 +23,7 @@ def blocks(page: str) -> list[str]:
 
 
 def prose(page: str) -> str:
-    """What is left without them."""
+    """The page without them."""
     return re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""What a consumer reads of a message."""
+"""A message as a consumer reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference page says is what there is to import."""
+"""The reference page lists exactly the names that can be imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is dropped and what is kept, and when a segment is closed: decided without a database."""
+"""What retention drops and keeps, and when a segment is closed: decided without a database."""
 
 from __future__ import annotations
 

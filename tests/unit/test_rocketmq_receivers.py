@@ -1,4 +1,4 @@
-"""What consumers are told of messages whose broker does not answer."""
+"""The answers that consumers get for messages whose broker does not answer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def away() -> AsyncIterator[Away]:
 
 
 async def _code(call: Awaitable[object]) -> pb.Code:
-    """As a client is told it."""
+    """The code that a client gets."""
     try:
         late = await call
     except (Refused, TxmsgError) as exc:

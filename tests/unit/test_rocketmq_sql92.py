@@ -126,7 +126,7 @@ def test_any_text_is_a_filter_or_refused(text: str) -> None:
 
 
 class Both(NamedTuple):
-    """One condition, as RocketMQ and as SQLite has it."""
+    """One condition, in RocketMQ's syntax and in SQLite's."""
 
     rocketmq: str
     sqlite: str

@@ -1,4 +1,4 @@
-"""Claims about the one loop of a process. Each runs in a process of its own."""
+"""Claims about the one loop of a process. Each runs in a separate process."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_type_that_may_hold_another_of_its_kind_is_compared_to_its_end() -> No
 
 
 def test_a_choice_is_read_if_one_of_its_kinds_reads_it_all() -> None:
-    """What was found in a definition once is found again where it stands in another choice."""
+    """A problem found in a definition is found again when another choice refers to it."""
 
     def schema(article: type) -> Schema:
         first, second = ({"type": "object", "properties": {"line": {"$ref": "#/$defs/Line"}}} for _ in range(2))

@@ -85,7 +85,7 @@ def test_compatibility_is_one_of_four() -> None:
 
 
 class Registered:
-    """What a broker keeps. beaten_by: topics that others register just before we do."""
+    """A broker's schemas. beaten_by: topics that others register just before we do."""
 
     def __init__(self, *beaten_by: Topic[Any]) -> None:
         self.kept: list[pb.TopicSchema] = []

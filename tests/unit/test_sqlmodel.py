@@ -1,4 +1,4 @@
-"""SQLModel, whose Session is a session of SQLAlchemy: it needs nothing of its own."""
+"""SQLModel, whose Session is a session of SQLAlchemy: it needs nothing special."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the supervisor of a worker does about processes that cannot start, die, grow, or say nonsense; none is real."""
+"""How a worker's supervisor handles processes that cannot start, die, grow, or write nonsense; none is real."""
 
 from __future__ import annotations
 

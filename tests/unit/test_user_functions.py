@@ -1,4 +1,4 @@
-"""What is kept of an exception that a user's function raised."""
+"""What is stored of an exception that a user's function raised."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_exception_that_txmsg_raised_itself_says_where() -> None:
 
 
 def raised(call: Callable[[], object]) -> Exception:
-    """What it raises, without the frame of this function."""
+    """The exception that it raises, without the frame of this function."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - it is the test's own
         call()
     return caught.value.with_traceback(caught.tb.tb_next)

@@ -114,7 +114,7 @@ class World:
         self.seen = list(heads.values())
 
     def retry(self) -> None:
-        """What was read before is delivered and processed, if its key is not busy."""
+        """Messages read before are delivered and processed, unless their key is busy."""
         self.token += 1
         for offset in self.seen:
             if (key := self.keys[offset]) is None or self.window.block(key):

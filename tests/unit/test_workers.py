@@ -1,4 +1,4 @@
-"""What runs handlers: how many at once, in which order, what a link is told, when the loop has its turn."""
+"""Running handlers: how many at once, in which order, what a link is notified of, when the loop gets its turn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEADLINE_S = 60.0
 
 
 class Told:
-    """Stands where a Link does, and notes what it is told."""
+    """In place of a Link: records its calls."""
 
     def __init__(self) -> None:
         self.acked: list[int] = []

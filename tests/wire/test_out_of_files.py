@@ -1,4 +1,4 @@
-"""A server that can open no more files says so, and goes on when it can."""
+"""A server that cannot open more files logs it, and continues when it can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connection may not do to a server: say nothing, read nothing, send for ever, come in masses."""
+"""Connections that harm a server are refused: silent ones, ones that do not read, send for ever, or come in masses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def connect(address: str, first: bytes = b"") -> tuple[asyncio.StreamReade
 
 
 async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the server closes the connection."""
+    """The bytes received until the server closes the connection."""
     data = b""
     async with asyncio.timeout(WAIT_S):
         try:

@@ -36,7 +36,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Another authority, whom nobody trusts."""
+    """An authority that is not trusted."""
     return Authority(tmp_path_factory.mktemp("stranger"))
 
 

@@ -35,7 +35,7 @@ async def test_who_begins_over_a_thousand_messages_and_ends_none_is_cut_off() ->
 
 
 async def test_the_slowest_of_large_requests_gives_its_room_to_others() -> None:
-    """It is told so, and its connection is as good as before."""
+    """It gets an error, and its connection stays usable."""
     head, content = call_head(b"Echo/Back", 0), ask(bytes(900_000)).SerializeToString()
     first, *others = parts_of(Kind.CALL, LAST, 1, head, content)
     async with serving(limits=Limits(arriving_bytes=1_000_000)) as (address, _, server), Channel(address) as quick:

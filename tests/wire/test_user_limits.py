@@ -1,4 +1,4 @@
-"""What one user may take of a server, with real clients: at its limit it is refused or slowed, and others are not."""
+"""Limits of one user at a server, with real clients: a user at its limit is refused or slowed, others are not."""
 
 from __future__ import annotations
 
