@@ -258,7 +258,7 @@ class NotLeader(StorageError):
 
 
 class CopyDiverged(TxmsgError):
-    """A copy of a MetaQ log holds frames that its leader does not. Nothing is changed; the text says how to go on."""
+    """A copy of a MetaQ log holds frames that its leader does not. Nothing is changed; the text says what to do."""
 
     code = "copy_diverged"
 

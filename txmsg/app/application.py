@@ -403,7 +403,7 @@ class Txmsg(Router):
             consumer.pause()
 
     def resume(self, group: str) -> None:
-        """The end of `pause`."""
+        """Ends `pause`."""
         for consumer in self._consumers_of(group):
             consumer.resume()
 

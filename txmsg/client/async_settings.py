@@ -77,7 +77,7 @@ class AsyncSettings:
     # ---- life
 
     async def start(self) -> Self:
-        """Returns when a broker has told the settings, or with those of the copy after timeout_s. Idempotent.
+        """Returns when a broker has sent the settings, or with those of the copy after timeout_s. Idempotent.
 
         Raises BrokerUnavailable if there is neither.
         """
@@ -115,7 +115,7 @@ class AsyncSettings:
         )
 
     async def close(self) -> None:
-        """Follows no longer; `get` goes on to give the last values. Closing twice is fine."""
+        """Stops following changes; `get` still returns the last values. Closing twice is fine."""
         following, self._following = self._following, None
         if following is not None and self._brokers is not None:
             following.cancel()

@@ -45,7 +45,7 @@ class Settings:
         self._lock = threading.Lock()
 
     def start(self) -> Self:
-        """Returns when a broker has told the settings, or with those of the copy after timeout_s. Idempotent.
+        """Returns when a broker has sent the settings, or with those of the copy after timeout_s. Idempotent.
 
         Raises BrokerUnavailable if there is neither.
         """
@@ -58,7 +58,7 @@ class Settings:
         return self
 
     def close(self) -> None:
-        """Follows no longer; `get` goes on to give the last values. Closing twice is fine."""
+        """Stops following changes; `get` still returns the last values. Closing twice is fine."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is not None:

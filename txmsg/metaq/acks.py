@@ -1,4 +1,4 @@
-"""What a sender waits for: one word for each level, and what it promises. The one place that says so."""
+"""The levels that a sender can wait for, and what each guarantees; defined only here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from txmsg.metaq.store.topics import Flush
 
 
 class Acks(StrEnum):
-    """What is certain when an append returns. Each level includes those before it."""
+    """What is guaranteed when an append returns. Each level includes the previous ones."""
 
     NONE = "none"
-    """The server has received the messages. What goes wrong later, as a full disk, is counted there and not told."""
+    """The server has received the messages. Later failures, such as a full disk, are counted there and not reported."""
     MEMORY = "memory"
-    """They have their offsets, in the memory of the log's machine. Survives a crash of the server; a power cut takes
+    """They have their offsets, in the memory of the log's machine. Survives a crash of the server; a power cut loses
     up to `flush_s` of them."""
     DISK = "disk"
     """They are on the disk of the log, and can be read. Survives a power cut."""

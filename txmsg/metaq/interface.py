@@ -85,8 +85,9 @@ class Fetched:
 
 
 class Member(NamedTuple):
-    """A member of a group. id: unique; members are sorted by it. strategy: the name of its assignment strategy. zone:
-    where it runs.
+    """A member of a group.
+
+    id: unique; members are sorted by it. strategy: the name of its assignment strategy. zone: where it runs.
     """
 
     id: str

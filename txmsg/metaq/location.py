@@ -1,4 +1,4 @@
-"""A log by where it is: a directory, the address of a server, or that of a Kafka."""
+"""Opens a log by its location: a directory, the address of a server, or that of a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def open_log(
 ) -> LogAccess:
     """The log in a directory, at the address of a server ("HOST:PORT", "unix:PATH"), or in Kafka ("kafka://HOST:PORT").
 
-    append: whether this process is to be the one writer of a directory; it is made when missing, and kept as `config`
-    says. A server says itself who may append. A directory whose name looks like an address is written "./NAME:1". tls,
-    token: for a server, as producers have them. timeout_s: how long calls to a server are tried.
+    append: whether this process is to be the only writer of a directory, which is created if missing and kept as
+    `config` says. A server decides itself who may append. A directory whose name looks like an address is written
+    "./NAME:1". tls, token: for a server, as for producers. timeout_s: how long calls to a server are retried.
 
-    Of Kafka, several servers may be named, with commas, and a prefix of its topics: "kafka://a:9092,b:9092/PREFIX".
-    kafka_config: a file with properties of its client, NAME=VALUE each line, such as security.protocol; else the one
-    that TXMSG_KAFKA_CONFIG names. Needs `txmsg[kafka]`.
+    For Kafka, give one or more servers, separated by commas, and optionally a prefix of its topics:
+    "kafka://a:9092,b:9092/PREFIX". kafka_config: a file with properties of its client, one NAME=VALUE per line, such as
+    security.protocol; default: the file that TXMSG_KAFKA_CONFIG names. Needs `txmsg[kafka]`.
 
-    Raises StorageError when another process writes the log, CorruptLog when there is none, or it is damaged,
-    InvalidName for an address that is none, MisuseError for properties that cannot be used.
+    Raises StorageError if another process writes the log, CorruptLog if there is none or it is damaged, InvalidName for
+    an invalid address, MisuseError for properties that cannot be used.
     """
     text = os.fspath(where)
     if is_kafka(where):
@@ -62,5 +62,5 @@ def _kafka_log(where: str, config: str | os.PathLike[str] | None, timeout_s: flo
 
 
 def is_address(where: str | os.PathLike[str]) -> bool:
-    """Whether it is the address of a server, and no directory."""
+    """Whether it is the address of a server, not a directory."""
     return isinstance(where, str) and _ADDRESS.match(where) is not None

@@ -1,4 +1,4 @@
-"""Appends messages as applications have them, to a log in this process or at an address."""
+"""Appends messages of applications to a log, in this process or at an address."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ NOT_YET: Final = -1
 
 
 class Place(NamedTuple):
-    """Where a message stands. offset: -1 if it is in a spool, and will stand behind what is in the queue by then; with
-    Acks.NONE, which does not wait for it; and for a delayed message, which gets one when it is due.
+    """The position of a message.
 
-    number: of a delayed message, for `recall` of its log, which takes back all that was sent together for one queue and
-    time.
+    offset: -1 for a message in a spool, which gets its offset later; with Acks.NONE, which does not wait for it; and
+    for a delayed message, which gets one when it is due. number: of a delayed message, for the log's `recall`, which
+    cancels everything sent together for one queue and time.
     """
 
     topic: str
@@ -46,18 +46,19 @@ class Place(NamedTuple):
 class LogProducer:
     """Appends messages to the queues of their topics. Threads may share it.
 
-    queues: how many each topic has that does not say it itself (`TopicSettings.write_queues`). Messages with an
-    ordering key go to the queue that belongs to it, so that they stay in order; the others of one call to one queue,
-    and those of the next call to the next.
+    queues: the number of queues of topics that do not set it themselves (`TopicSettings.write_queues`). Messages with
+    an ordering key go to the key's queue, so that they stay in order; the others of one call go to one queue, and those
+    of the next call to the next.
 
     spool: a directory of this producer alone. Sends return when the messages are there, on this machine's disk
-    (fdatasync), and a thread appends them to the log in the order of sends, as soon as the log takes them; also those
-    that an earlier process has left, under the same ids. A crash, or an append without an answer, may append some of
-    them twice: receivers tell by the id. `queues` holds for all topics then, which are not asked. spool_size_bytes_max:
-    of what waits; above it sends raise Overloaded. Without a spool nothing needs to be closed.
+    (fdatasync), and a thread appends them to the log in the order of sends as soon as the log accepts them, including
+    those of an earlier process, under the same ids. A crash, or an append without an answer, may append some of them
+    twice: receivers recognise them by the id. `queues` then applies to all topics, because the log is not asked.
+    spool_size_bytes_max: the limit of waiting messages; above it sends raise Overloaded. Without a spool nothing needs
+    to be closed.
 
-    acks: what an append waits for, of a log that `open_log` gives; None: what topics and the server ask for. Kafka
-    waits for all copies in sync in any case, and refuses what that is less than.
+    acks: what an append waits for, for a log from `open_log`; None: what topics and the server require. Kafka always
+    waits for all in-sync copies, and refuses levels that this does not satisfy.
     """
 
     def __init__(
@@ -88,8 +89,7 @@ class LogProducer:
         self._turns = itertools.count()
 
     def close(self) -> None:
-        """Lets go of the spool; what waits in it is left for the next producer. The log stays open. Closing twice is
-        fine."""
+        """Releases the spool; its messages are left for the next producer. The log stays open. Idempotent."""
         if self._spooled is not None:
             self._spooled.close()
 
@@ -100,16 +100,16 @@ class LogProducer:
         self.close()
 
     def send(self, message: Message, *, queue: int | None = None) -> Place:
-        """Appends one message; see `send_many`, which is what to use for more."""
+        """Appends one message; for more, use `send_many`."""
         return self.send_many([message], queue=queue)[0]
 
     def send_many(self, messages: Sequence[Message], *, queue: int | None = None) -> list[Place]:
-        """Appends messages, all or none, and tells where each stands. On disk as each topic's flush promises; with a
-        spool, on disk there.
+        """Appends messages, all or none, and returns their positions.
 
-        queue: the one to append to, whatever the ordering keys and the number of queues. A delayed message
-        (`deliver_at`, `deliver_after`) waits in the log, on disk, and is appended when it is due. Raises InvalidMessage
-        for one that is due later than the log's `delay_max_s` allows, and what the log raises.
+        On disk as each topic's flush promises; with a spool, on disk there. queue: the queue to append to, regardless
+        of ordering keys and the number of queues. A delayed message (`deliver_at`, `deliver_after`) waits in the log,
+        on disk, and is appended when it is due. Raises InvalidMessage for one that is due later than the log's
+        `delay_max_s` allows, and what the log raises.
         """
         turn = next(self._turns)
         settings = self._settings_of({message.topic for message in messages})

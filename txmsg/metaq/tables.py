@@ -65,14 +65,14 @@ def read_arrow(
 ) -> pa.RecordBatchReader:
     """The messages of a topic that a log keeps now, as a stream of Arrow batches. Schema: TABLE_SCHEMA.
 
-    One queue after the other, each in its order. start, until: where each queue begins (the first message unless told
-    otherwise), and before what it ends (before what comes after this call). Of times, the first message stored then or
-    later: ranges that follow each other have each message once. queues: only these. keys: decrypts bodies of erasable
-    topics. Memory is needed for a few batches, unless the reader is asked for all of them.
+    One queue after the other, each in order. start, until: where each queue begins (default: the first message), and
+    before what it ends (default: what arrives after this call). A time means the first message stored then or later, so
+    adjacent ranges contain each message once. queues: only these. keys: decrypts bodies of erasable topics. It needs
+    memory for a few batches, unless the reader is asked for all of them.
 
-    Raises UnknownTopic for a topic or queue that is not there. Reading raises OffsetOutOfRange for messages that are
-    not kept any more, and OffsetsMissing for those that the log never had; with on_missing they are passed over, and it
-    is called with a text that says which.
+    Raises UnknownTopic for a topic or queue that does not exist. Reading raises OffsetOutOfRange for messages that are
+    no longer kept, and OffsetsMissing for those that the log never had; with on_missing they are skipped, and it is
+    called with a text that says which.
     """
     with ExitStack() as opened:
         access = opened.enter_context(open_log(log)) if isinstance(log, str | os.PathLike) else log

@@ -17,7 +17,7 @@ _AT_US_MAX: Final = 253_402_300_799_000_000  # the year 9999
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: made by `earliest`, `latest`, `at`, `offset`, or `parse`.
+    """Where to begin: created by `earliest`, `latest`, `at`, `offset`, or `parse`.
 
     value: of a time microseconds since 1970, of an offset the offset.
     """

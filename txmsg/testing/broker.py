@@ -25,7 +25,7 @@ _ASK_AGAIN_S = 0.5
 
 
 class Broker:
-    """A broker with a Notify database of its own, both new for this test.
+    """A broker with its own Notify database, both new for this test.
 
     address: HOST:PORT, the same in all tests of a run. storage: the URL of the Notify database. clock: its clock.
     timeout_s: the default time limit of waiting.
@@ -118,7 +118,7 @@ class Broker:
     async def delivered_async(
         self, group: str, topic: str, count: int = 1, *, timeout_s: float | None = None, jump: bool = False
     ) -> None:
-        """The same for a coroutine: consumers and producers on its loop go on meanwhile."""
+        """The same for a coroutine: consumers and producers on its loop keep running."""
         __tracebackhide__ = True
         await wait_async(self._until_delivered(group, topic, count, timeout_s, jump))
 
@@ -134,7 +134,7 @@ class Broker:
     async def wait_until_idle_async(
         self, group: str, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False
     ) -> None:
-        """The same for a coroutine: consumers and producers on its loop go on meanwhile."""
+        """The same for a coroutine: consumers and producers on its loop keep running."""
         __tracebackhide__ = True
         await wait_async(self._until_idle([(group, None)], dead, timeout_s, jump))
 

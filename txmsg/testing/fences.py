@@ -47,7 +47,7 @@ class FenceStoreContract:
         raise NotImplementedError("write something by which it is recognized")
 
     def names(self) -> Any:
-        """The names of the effects that are committed, as somebody else sees them: on another connection."""
+        """The names of the committed effects, as seen on another connection."""
         raise NotImplementedError("return a collection of what `write` was given")
 
     def interferences(self) -> Mapping[str, Callable[[Any], Any]]:
@@ -156,7 +156,7 @@ class FenceStoreContract:
                 assert one.outcome(transaction_id) is ROLLBACK
 
     def test_a_transaction_and_a_check_at_once_agree(self) -> None:
-        """What a check has told holds, whoever was first."""
+        """The answer of a check holds, whichever was first."""
         with self._faces() as (one, other), ThreadPoolExecutor(2) as threads:
             for number in range(RACES):
                 transaction_id, name = new_transaction_id(), f"race-{number}"

@@ -58,7 +58,7 @@ class Fence:
         return known.fence_id
 
     def renew_fence_id(self) -> UUID:
-        """Gives this database a fence id of its own: for a copy of a database, before its services start.
+        """Gives this database a new fence id: for a copy of a database, before its services start.
 
         Until then the copy answers checks for the transactions of the original. In a database whose services run, the
         halves that are undecided at this moment lose whom to ask, and are parked: do it in copies only.

@@ -16,7 +16,7 @@ from txmsg.message import ReceivedMessage, TransactionState
 
 
 class FenceCheckListener:
-    """The ready-made CheckMessageListener: the fence of the database of `engine` answers.
+    """The usual CheckMessageListener: answers from the fence in the database of `engine`.
 
     engine: or a function that opens a connection of psycopg, sqlite3 or PyMySQL, or an `async def` that opens one of
     psycopg, asyncpg, aiosqlite or aiomysql. With an Engine, or such a function, `check` blocks (call it on a thread);

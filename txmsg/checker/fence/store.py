@@ -46,7 +46,7 @@ class FenceStore(ABC, Generic[O_co]):
 
     @abstractmethod
     def outcome(self, transaction_id: TransactionId) -> TransactionState:
-        """COMMIT or ROLLBACK by the committed row, which is made 'rollback' if there is none. Idempotent.
+        """COMMIT or ROLLBACK by the committed row; if there is none, it is created as 'rollback'. Idempotent.
 
         UNKNOWN while the transaction is running, after a second at most: it must not wait for its end. A row 'rollback'
         that is told is on disk, and read where writes go, never from a replica. May raise: that counts as UNKNOWN.

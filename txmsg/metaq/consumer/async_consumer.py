@@ -48,28 +48,28 @@ _IDLE_S = 0.05
 
 
 class AsyncLogConsumer(AsyncLifecycle):
-    """A member of a consumer group of a log. Each queue belongs to one member, which has its messages in their order.
+    """A member of a consumer group of a log. Each queue belongs to one member, which gets its messages in order.
 
-    log: the directory of a log, the address of its server ("host:port", "unix:/path"), or what `open_log` gave.
-    group: whose progress this is.
-    concurrency: queues whose handlers run at once, of each kind; `def` handlers run on threads, `async def` ones on
-    the loop.
+    log: the directory of a log, the address of its server ("host:port", "unix:/path"), or an open log of `open_log`.
+    group: the group whose offsets it uses.
+    concurrency: the number of queues whose handlers run at the same time, for `def` and for `async def` handlers each;
+        `def` handlers run on threads, `async def` ones on the loop.
     start: where the group begins in a topic that is new to it: `Start.earliest()` (the default), `Start.latest()` or
-    `Start.at(time)`. A group that was there before goes on where it was, and new queues begin at their first message.
-    broadcast: every member gets every message. True for a process that starts afresh each time; the name of an
-    instance ("host-1") for one that goes on where it was. It is a group of its own, GROUP%INSTANCE.
-    strategy: who owns which queue; the same in all members. Default: `averaged`, equal shares.
+        `Start.at(time)`. An existing group continues where it was, and new queues begin at their first message.
+    broadcast: every member gets every message. True for a process that starts at the latest message each time; the
+        name of an instance ("host-1") for one that continues where it was. The member is its own group, GROUP%INSTANCE.
+    strategy: which member owns which queue; the same in all members. Default: `averaged`, equal shares.
     zone: where this member runs, such as a data centre. If the log's server has a zone (`--zone`), members of the same
-    zone own all queues as long as there are any; the others stand by.
-    missing: what becomes of a queue whose next offset is not kept any more: go on at the "earliest" that is (default),
-    at the "latest", or stand still with an "error". What was missed is counted, and logged.
+        zone own all queues while there are any; the others stand by.
+    missing: what to do if a queue's next offset is no longer kept: continue at the "earliest" one kept (default), at
+        the "latest", or stop with an "error". Missed messages are counted and logged.
     close_timeout_s: how long `close` waits for handlers.
-    tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace the handlers, or the polls that gave something.
-    encryption: decrypts bodies for the handlers, such as `txmsg.encryption.AesGcm`. `poll` gives what is stored.
+    tracing: with `txmsg.tracing.Tracing()`, OpenTelemetry traces handlers, and polls that return messages.
+    encryption: decrypts bodies for the handlers, such as `txmsg.encryption.AesGcm`. `poll` returns bodies as stored.
 
-    Push: a handler for each topic. If it raises, the message is retried after the group's back-off
-    (retry_delays_s: 1 s 5 s 10 s 30 s 1 m ... 2 h) through %RETRY%GROUP, so after later ones; after retries_max it goes
-    to %DLQ%GROUP. With `ordered` its queue waits meanwhile. Pull: no handlers, but `poll` and `commit`.
+    Push: a handler for each topic. If it raises, the message is retried after the group's back-off (retry_delays_s: 1 s
+    5 s 10 s 30 s 1 m ... 2 h) through %RETRY%GROUP, so after later ones; after retries_max it goes to %DLQ%GROUP. With
+    `ordered` its queue waits meanwhile. Pull: no handlers, but `poll` and `commit`.
     """
 
     pulls = True
@@ -249,10 +249,10 @@ class AsyncLogConsumer(AsyncLifecycle):
     # ---- pull
 
     async def poll(self, timeout_s: Seconds = 1.0, *, count_max: int = 100) -> list[PolledBatch]:
-        """The next batches, of any of the member's queues: at most so many; none when nothing comes in time.
+        """The next batches, of any of the member's queues: at most count_max; none if nothing arrives in time.
 
-        What the last poll gave counts as done with: queues that it came from may go to other members now. Offsets are
-        stored by `commit` only. Raises OffsetOutOfRange with missing="error", and CorruptLog.
+        The batches of the last poll count as processed: their queues may go to other members now. Offsets are stored
+        only by `commit`. Raises OffsetOutOfRange with missing="error", and CorruptLog.
         """
         begun_at_ns = time.time_ns()
         batches = await self._pulled().poll(in_seconds(timeout_s), count_max)
@@ -262,13 +262,13 @@ class AsyncLogConsumer(AsyncLifecycle):
         return batches
 
     async def commit(self) -> None:
-        """Stores that everything that was polled so far is done with."""
+        """Stores that everything polled so far is processed."""
         await self._pulled().commit()
 
     async def seek(self, topic: str, queue: int, to: Start) -> None:
-        """Goes on there in a queue that this member owns, and stores it.
+        """Continues at this position in a queue that this member owns, and stores it.
 
-        A group whose members run elsewhere is moved by `txmsg group seek --log`. Raises MisuseError.
+        To move a group whose members run elsewhere, use `txmsg group seek --log`. Raises MisuseError.
         """
         access = self._require_started()
         lane = self._lane(topic, queue)
@@ -279,12 +279,12 @@ class AsyncLogConsumer(AsyncLifecycle):
         await self._balance.seek(lane, offsets[lane.queue])
 
     def pause(self, topic: str, queue: int | None = None) -> None:
-        """Hands out nothing of a queue, or of all queues of a topic that this member owns, until `resume`."""
+        """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`."""
         for lane in self._lanes(topic, queue):
             lane.is_paused = True
 
     def resume(self, topic: str, queue: int | None = None) -> None:
-        """The end of `pause`."""
+        """Ends `pause`."""
         for lane in self._lanes(topic, queue):
             lane.is_paused = False
             self._on_ready(lane)

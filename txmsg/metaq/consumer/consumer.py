@@ -69,30 +69,30 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
     # ---- pull
 
     def poll(self, timeout_s: Seconds = 1.0, *, count_max: int = 100) -> list[PolledBatch]:
-        """The next batches, of any of the member's queues: at most so many; none when nothing comes in time.
+        """The next batches, of any of the member's queues: at most count_max; none if nothing arrives in time.
 
-        What the last poll gave counts as done with: queues that it came from may go to other members now. Offsets are
-        stored by `commit` only. Raises OffsetOutOfRange with missing="error", and CorruptLog.
+        The batches of the last poll count as processed: their queues may go to other members now. Offsets are stored
+        only by `commit`. Raises OffsetOutOfRange with missing="error", and CorruptLog.
         """
         return self._running().call(self._core.poll(timeout_s, count_max=count_max))
 
     def commit(self) -> None:
-        """Stores that everything that was polled so far is done with."""
+        """Stores that everything polled so far is processed."""
         self._running().call(self._core.commit())
 
     def seek(self, topic: str, queue: int, to: Start) -> None:
-        """Goes on there in a queue that this member owns, and stores it.
+        """Continues at this position in a queue that this member owns, and stores it.
 
-        A group whose members run elsewhere is moved by `txmsg group seek --log`. Raises MisuseError.
+        To move a group whose members run elsewhere, use `txmsg group seek --log`. Raises MisuseError.
         """
         self._running().call(self._core.seek(topic, queue, to))
 
     def pause(self, topic: str, queue: int | None = None) -> None:
-        """Hands out nothing of a queue, or of all queues of a topic that this member owns, until `resume`."""
+        """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`."""
         self._running().call(_called(self._core.pause, topic, queue))
 
     def resume(self, topic: str, queue: int | None = None) -> None:
-        """The end of `pause`."""
+        """Ends `pause`."""
         self._running().call(_called(self._core.resume, topic, queue))
 
     # ---- what it has

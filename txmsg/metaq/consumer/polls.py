@@ -18,7 +18,7 @@ from txmsg.wire.tags import TagExpression
 
 @dataclass(frozen=True, slots=True)
 class PolledBatch:
-    """Consecutive messages of a queue, of which those with the tags subscribed to are given."""
+    """Consecutive messages of a queue, reduced to those with the subscribed tags."""
 
     batch: LogBatch
     wanted: TagExpression

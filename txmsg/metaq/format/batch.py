@@ -61,7 +61,7 @@ _TOGETHER_SIZE_BYTES_MAX: Final = 1024**3
 
 
 class LogBatch(Protocol):
-    """Messages of a queue that follow each other, wherever the log is."""
+    """Consecutive messages of a queue, wherever the log is."""
 
     @property
     def topic(self) -> str:
@@ -85,7 +85,7 @@ class LogBatch(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """Its approximate size in memory."""
         ...
 
     @property
@@ -103,7 +103,7 @@ class LogBatch(Protocol):
         ...
 
     def messages(self, wanted: TagExpression = ALL_TAGS) -> Iterator[ReceivedMessage]:
-        """The messages one by one, made as they are asked for; `wanted` as for `to_arrow`."""
+        """The messages one by one, created on demand; `wanted` as for `to_arrow`."""
         ...
 
     def with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
