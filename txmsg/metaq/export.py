@@ -1,4 +1,4 @@
-"""A range of a topic as files: Parquet, Arrow, or lines of JSON. They get their names when they are whole."""
+"""Exports a range of a topic to files: Parquet, Arrow, or JSON lines. They get their names when they are complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FILES_OPEN_MAX: Final = 4
 
 
 class Format(Enum):
-    """The value is how names of such files end."""
+    """The value is the file extension."""
 
     PARQUET = ".parquet"
     ARROW = ".arrow"
@@ -45,7 +45,7 @@ class Format(Enum):
 
 
 class Partition(Enum):
-    """What the files of a directory are told apart by, in directories that are called NAME=VALUE."""
+    """How the files of a directory are divided, into directories called NAME=VALUE."""
 
     QUEUE = "queue"
     DAY = "day"
@@ -54,7 +54,7 @@ class Partition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """The result of an export."""
 
     messages: int
     files: tuple[Path, ...]
@@ -167,7 +167,7 @@ class _Target(Protocol):
 
 
 class _File:
-    """One file. Messages are gathered, since a reader needs large groups."""
+    """One file. Collects messages, because readers need large row groups."""
 
     def __init__(self, path: Path, format: Format, schema: pa.Schema) -> None:
         self._schema = schema
@@ -199,7 +199,7 @@ class _File:
 
 
 class _Directory:
-    """Files of one queue each."""
+    """A file per queue."""
 
     def __init__(self, path: Path, format: Format, partitions: Collection[Partition]) -> None:
         path.mkdir()
@@ -246,7 +246,7 @@ class _Directory:
 
 
 class _JsonLines:
-    """A line of JSON for each message. Bodies that are UTF-8 are text; others are `body_base64`."""
+    """A line of JSON per message. Bodies in UTF-8 are text; others are in `body_base64`."""
 
     def __init__(self, path: Path, _: pa.Schema) -> None:
         self._file = path.open("w", encoding="utf-8")

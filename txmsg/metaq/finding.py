@@ -1,7 +1,7 @@
-"""Finds a message of a log by its id, without an index: an id says when it was made, and a log is ordered by time.
+"""Finds a message of a log by its id without an index: an id contains its time, and a log is ordered by time.
 
-So appends pay nothing. A search begins where the topic's queues stood shortly before the id was made and reads on in
-all of them side by side, in steps: none takes long, however large the log is.
+So appends cost nothing extra. A search begins at the offsets that the topic's queues had shortly before the id was
+created, and reads all of them in parallel, in small steps, however large the log is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AT_ONCE_SIZE_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a step has found, or where the next one goes on. Neither: the message is not there."""
+    """The result of a step, or where the next one continues. Neither: the message is not in the log."""
 
     found: ReceivedMessage | None
     following: Mapping[LogQueue, int]

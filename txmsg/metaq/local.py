@@ -1,4 +1,4 @@
-"""A log in a directory, as `LogAccess`: read in this process, and appended to if that is its writer."""
+"""A log in a directory, as `LogAccess`: read in this process, and appended to if this process is its writer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STEP_SIZE_BYTES: Final = 64 * 1024 * 1024
 
 
 class LocalLog:
-    """See `LogAccess` for what each method promises. A forked child can read, and join groups; it must not append."""
+    """See `LogAccess` for the contract of each method. A forked child can read and join groups; it must not append."""
 
     def __init__(
         self, root: Path, *, append: bool = False, config: LogConfig | None = None, follows: bool = False

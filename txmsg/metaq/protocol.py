@@ -1,4 +1,4 @@
-"""Values of a log <-> messages of `txmsg/wire/v1/metaq.proto`, for the server and for those who ask it."""
+"""Converts values of a log to messages of `txmsg/wire/v1/metaq.proto` and back, for the server and its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appends what stands in a spool to a log, in order, on a thread of its own."""
+"""Appends a spool's batches to a log, in order, on its own thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLOSE_S_MAX: Final = 60.0
 
 
 class Appendable(Protocol):
-    """What is appended to: a `Log`, or what `open_log` gives."""
+    """The log to append to: a `Log`, or one from `open_log`."""
 
     def append(self, appends: Sequence[Append]) -> list[int]: ...
 
@@ -32,8 +32,8 @@ class Appendable(Protocol):
 class Relay:
     """Moves batches from a spool to a log, between `start` and `close`.
 
-    Whatever the log says, nothing is dropped: what it refuses is tried again, and holds back what follows. An append
-    without an answer is repeated, so that the log may have it twice, under the same ids.
+    Nothing is dropped: batches that the log refuses are retried, and block later ones. An append without an answer is
+    repeated, so the log may contain it twice, under the same ids.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class Relay:
         self._thread = threading.Thread(target=self._run, name="txmsg-spool", daemon=True)
 
     def start(self) -> None:
-        """Begins, with what an earlier process left."""
+        """Begins, with batches that an earlier process left."""
         self._waiting.set()
         self._thread.start()
 
     def wake(self) -> None:
-        """Something was put into the spool."""
+        """The spool has new batches."""
         self._waiting.set()
 
     def close(self) -> None:
-        """Ends the thread, when the append under way has ended. What waits stays. Closing twice is fine."""
+        """Ends the thread after the current append. Waiting batches stay. Closing twice is fine."""
         self._closed.set()
         self._waiting.set()
         if self._thread.is_alive():
@@ -85,7 +85,7 @@ class Relay:
                     self._closed.wait(_PAUSE_S_MAX)
 
     def run_once(self) -> int:
-        """Moves the oldest batches; how many. Raises what the log raises."""
+        """Moves the oldest batches; returns how many. Raises what the log raises."""
         appends, mark = self._spool.head(size_bytes_max=_SIZE_BYTES_MAX, count_max=_COUNT_MAX)
         if appends:
             self._log.append(appends)
@@ -114,7 +114,7 @@ class Relay:
 
 
 class SpooledLog:
-    """A log whose appends return when they are in the spool. Closing leaves what is in it for the next process."""
+    """A log whose appends return when they are in the spool. Closing leaves its batches for the next process."""
 
     def __init__(self, log: Appendable, spool: Spool) -> None:
         self.spool = spool
@@ -125,7 +125,7 @@ class SpooledLog:
         self.relay.start()
 
     def append(self, appends: Sequence[Append]) -> list[int]:
-        """Keeps batches for the log, on disk on return. Where they will stand is not known: -1."""
+        """Stores batches for the log, on disk on return. Their offsets are not known yet: -1."""
         if delayed := next((append.topic for append in appends if append.due_at_us is not None), None):
             raise MisuseError(  # the log may refuse so long a delay, and what is behind it would wait
                 f"a message for topic {delayed!r} is delayed, which a spool does not hold: send it by a LogProducer "
@@ -138,9 +138,9 @@ class SpooledLog:
         return [-1] * len(appends)
 
     def settings_of(self, topic: str) -> TopicSettings:
-        """The compression that the topic asks for, once it is known: the log is not asked, since it may be away.
+        """The compression of the topic, once it is known: the log is not asked, since it may be unavailable.
 
-        Not its number of queues: what is learned late would move ordering keys from one queue to another.
+        Not its number of queues: if it became known late, ordering keys would move to other queues.
         """
         return self._known.get(topic, _UNKNOWN)
 

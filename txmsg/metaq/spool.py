@@ -1,10 +1,10 @@
-"""Batches on disk until they are in a log: a bounded queue of frames. Knows no log, and starts no thread.
+"""Batches on disk until they are in a log: a bounded queue of frames. Independent of logs; starts no thread.
 
-DIR/lock            held by the one process that uses the spool
-DIR/00000012.spool  frames as in a commit log, of which `base_offset` says how many of the same `put` follow
+DIR/lock            held by the only process that uses the spool
+DIR/00000012.spool  frames as in a commit log, whose `base_offset` says how many frames of the same `put` follow
 DIR/relayed         the file and the position in it up to which everything is in the log
 
-Frames of one `put` are kept or lost together: what a crash left of a `put` that had not returned is cut off.
+Frames of one `put` are kept or lost together: an unfinished `put` is cut off after a crash.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ _CRC = struct.Struct("<I")
 
 
 class Mark(NamedTuple):
-    """A place between two frames."""
+    """A position between two frames."""
 
     file: int
     at: int
 
 
 class Spool:
-    """See the module. Threads may share it. Raises LogBusy if another process uses the directory, StorageError if it
-    cannot be written, CorruptLog for damage that no crash explains.
+    """A spool in a directory. Threads may share it.
 
-    size_bytes_max: of its files, together. A single `put` that is larger is taken when nothing waits.
+    Raises LogBusy if another process uses the directory, StorageError if it cannot be written, CorruptLog for damage
+    that a crash does not explain. size_bytes_max: of its files together. A single larger `put` is accepted when nothing
+    is waiting.
     """
 
     def __init__(self, directory: Path, *, size_bytes_max: int = SIZE_BYTES_MAX) -> None:
@@ -80,27 +81,26 @@ class Spool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that was put is in the log."""
+        """Whether everything is in the log."""
         return self._relayed == self._end
 
     @property
     def size_bytes(self) -> int:
-        """Of its files, with what is relayed and not deleted yet."""
+        """The size of its files, including relayed data that is not deleted yet."""
         return sum(self._sizes.values())
 
     @property
     def waiting_size_bytes(self) -> int:
-        """Of what is not in the log yet."""
+        """The size of what is not in the log yet."""
         with self._lock:
             return sum(size for file, size in self._sizes.items() if file >= self._relayed.file) - self._relayed.at
 
     # ---- writing
 
     def put(self, appends: Sequence[Append]) -> None:
-        """Keeps batches for the log, all or none; on disk on return. Raises Overloaded when the spool is full.
+        """Stores batches for the log, all or none; on disk on return. Raises Overloaded if the spool is full.
 
-        Raises StorageError, and then none are kept; when syncing failed, no others are taken either, until it is opened
-        again.
+        Raises StorageError, and then none are stored; after a failed sync it accepts nothing until it is opened again.
         """
         if os.getpid() != self._pid:
             raise MisuseError(
@@ -207,9 +207,10 @@ class Spool:
     # ---- reading
 
     def head(self, *, size_bytes_max: int, count_max: int) -> tuple[list[Append], Mark]:
-        """The oldest batches that wait, and the mark after them, for `done`. Whole `put`s; at least one, if any waits.
+        """The oldest waiting batches, and the mark after them, for `done`. Whole `put`s; at least one, if any is
+        waiting.
 
-        Raises CorruptLog for what is damaged, when everything before it is in the log.
+        Raises CorruptLog for damage, once everything before it is in the log.
         """
         with self._lock:
             mark, end = self._relayed, self._end
@@ -230,7 +231,7 @@ class Spool:
         return found[:whole], after
 
     def done(self, mark: Mark) -> None:
-        """Everything before this mark is in the log. Once closed it does nothing: another process may use the files."""
+        """Everything before this mark is in the log. Does nothing after `close`: another process may use the files."""
         with self._lock:
             if self._lock_fd < 0:
                 return
@@ -341,7 +342,7 @@ class Spool:
         return False
 
     def close(self) -> None:
-        """Lets another process use it. What waits stays. Closing twice is fine."""
+        """Lets another process use it. Waiting batches stay. Closing twice is fine."""
         with self._sync_lock, self._lock:
             if self._lock_fd >= 0:
                 os.close(self._fd)

@@ -1,4 +1,4 @@
-"""A copy that begins, or begins again: an empty log with the identity of its leader's."""
+"""Starts a copy: an empty log with the identity of its leader's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What stands beside the frames of a log: the options of topics, and groups. As a leader tells it, and a copy takes it.
+"""The state beside the frames of a log: options of topics, and groups. The leader sends it, and the copy stores it.
 
-A copy asks about once a second, so what it has of these is that much older than its frames.
+A copy requests it about once a second, so it is that much older than the copy's frames.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _add_group(told: pb.StoredLogGroup, directory: Path, logs: GroupLogs) -> Non
 
 
 class Beside:
-    """What a copy has of it, so that only what has changed is written."""
+    """The copy's current state, so that only changes are written."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log

@@ -1,6 +1,6 @@
-"""Copies one log from its leader, a request at a time: what came is whole, verified and on disk before the next one.
+"""Copies one log from its leader, a request at a time: each piece is verified and on disk before the next request.
 
-The next request says so to the leader. Blocks; its caller repeats it.
+The next request confirms it to the leader. Blocks; its caller repeats it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIZE_END: Final = 12
 
 
 class BeginAgain(Exception):
-    """The leader has deleted what follows the copy, or the copy has nothing yet: it begins where the leader does."""
+    """The leader has deleted what follows the copy, or the copy is empty: it starts where the leader's log begins."""
 
     def __init__(self, head: pb.CopyLogHead) -> None:
         super().__init__(f"the leader begins at position {head.position}")
@@ -37,7 +37,7 @@ class BeginAgain(Exception):
 
 
 class Copier:
-    """Of a log that is opened with `follows`. topic: of a group's log; empty: the log itself."""
+    """Copies a log that is opened with `follows`. topic: of a group's log; empty: the log itself."""
 
     def __init__(self, server: Server, log: Log, *, copy_id: bytes, name: str, topic: str = "") -> None:
         self._server = server

@@ -1,6 +1,6 @@
-"""Which copies a log has, how far each is on its disk, and who waits for that. Belongs to one loop; no network.
+"""The copies of a log, their progress on disk, and appends that wait for them. Belongs to one loop; uses no network.
 
-A copy says with each request what it has. So a leader knows nothing of copies when it starts, and learns it at once.
+Each request of a copy reports its progress. So a leader knows no copies when it starts, and learns of them at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AWAY_S: Final = 5.0
 
 @dataclass(slots=True)
 class Copy:
-    """One of them. position: everything before it is on its disk."""
+    """A copy. position: everything before it is on its disk."""
 
     name: str
     position: int
@@ -32,7 +32,7 @@ class Copy:
 class Copies:
     """The copies of one log. required: how many an append waits for; timeout_s: for how long.
 
-    goes_on: whether appends that do not ask for copies themselves go on without them while some are away.
+    goes_on: whether appends that do not request copies themselves continue without them while some are missing.
     """
 
     def __init__(self, required: int, timeout_s: float, *, goes_on: bool, clock: Callable[[], float]) -> None:

@@ -1,6 +1,6 @@
-"""Keeps a copy of a log in step with its leader: frames on one thread, what stands beside them on another.
+"""Keeps a copy of a log in sync with its leader: frames on one thread, the state beside them on another.
 
-Two, as the second may take long with many groups, and appends at the leader may wait for the first.
+Two threads, because the second may take long with many groups, while appends at the leader may wait for the first.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _new_copy(leader: str) -> CopyOf:
 
 
 class Follower:
-    """Of a log that is opened with `follows`. on_frames: called on its thread when frames have come.
+    """Follows the leader with a log that is opened with `follows`. on_frames: called on its thread for new frames.
 
     name: of the copy, as its leader shows it.
     """

@@ -1,4 +1,6 @@
-"""Has a copy be the leader, under a later generation of the log. By hand: nothing here decides that one is dead."""
+"""Makes a copy the leader, under a later generation of the log. Only by hand: nothing here decides that a leader is
+dead.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ _MAY_BE_STOPPED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """A copy that leads now. is_complete: its leader was stopped first, and the copy has everything of it."""
+    """A copy that leads now. is_complete: its leader was stopped first, and the copy has everything."""
 
     generation: int
     position: int

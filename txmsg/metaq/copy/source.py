@@ -1,4 +1,4 @@
-"""What a leader gives its copies: the bytes of a log from a position on. Knows no network."""
+"""What a leader sends to its copies: the bytes of a log from a position on. Uses no network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txmsg.metaq.store.reader import LogReader
 
 
 class Tail(NamedTuple):
-    """Where a copy ends. last_position, last_crc: a frame near its end, by position and header_crc; 0, 0: none."""
+    """The end of a copy. last_position, last_crc: a frame near its end, by position and header_crc; 0, 0: none."""
 
     position: int
     last_position: int = 0
@@ -26,9 +26,9 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of one file. position: of the data; another one than was asked for says that the copy begins again there.
+    """Bytes of one file. position: of the data; if it is not the requested one, the copy starts again there.
 
-    first: where the file begins. begin: the first position that is kept. ends: see `ends_before`.
+    first: where the file begins. begin: the first position kept. ends: see `ends_before`.
     """
 
     begin: int

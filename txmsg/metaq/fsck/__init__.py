@@ -1,10 +1,10 @@
-"""Looks at every byte of a log, and mends what can be mended.
+"""Checks every byte of a log, and repairs what can be repaired.
 
-scan         reads every frame, whatever the log holds
-attribution  which offsets stood where nothing whole stands
+scan         reads every frame, whatever the log contains
+attribution  which offsets damaged data had
 queue_check  compares a queue's cells with its frames
 check        the whole log
-groups       the same, with the small logs and files of its groups
-report       what was found, for people and for JSON
+groups       the same for the small logs and files of its groups
+report       the findings, for people and as JSON
 repair       cuts, marks as lost, and recreates
 """

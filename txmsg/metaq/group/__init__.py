@@ -1,7 +1,7 @@
-"""Consumer groups: who owns which queue of a log in a directory, and how far each came.
+"""Consumer groups of a log in a directory: the owner of each queue, and its offset.
 
 assignment   which member owns which queue                   (pure)
 groups       members, the queues they own and their offsets
-files        the locks and small files that say so
+files        the locks and small files for these
 logs         the small logs of groups: retries and dead letters
 """

@@ -1,7 +1,7 @@
-"""The files of a group: who is a member, who owns a queue, and which offset is stored.
+"""The files of a group: members, owners of queues, and stored offsets.
 
-A lock (flock) says who is alive and who owns: the kernel drops it with the process that held it. docs/log_format.md
-names the bytes.
+A lock (flock) marks a live member and the owner of a queue: the kernel drops it with the process that holds it.
+docs/log_format.md specifies the bytes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _unlock(fd: int) -> None:
 
 
 class MemberFile:
-    """The file of a member that lives: its lock is held until `close`."""
+    """The file of a live member: its lock is held until `close`."""
 
     def __init__(self, directory: Path, member: Member) -> None:
         """To be made while the group is locked."""
@@ -165,7 +165,7 @@ def queues_in(directory: Path) -> list[LogQueue]:
 
 
 class OwnedQueue:
-    """A queue that is owned: its lock is held until `release`."""
+    """An owned queue: its lock is held until `release`."""
 
     def __init__(self, path: Path, fd: int, owner: str) -> None:
         self._fd = fd

@@ -71,7 +71,7 @@ def _on_disk(work: Callable[P, T]) -> Callable[P, T]:
 
 
 class LocalGroups:
-    """The groups of one log. queues_of: the numbers of a topic's queues, now; others: as `LogAccess` has them."""
+    """The groups of one log. queues_of: the current numbers of a topic's queues. See also `LogAccess`."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class LocalGroups:
 
 
 class LocalMember:
-    """See `GroupMember` for what each method promises."""
+    """See `GroupMember` for the contract of each method."""
 
     def __init__(self, of: LocalGroups, group: str, member_id: str, file: MemberFile) -> None:
         self.group = group

@@ -26,7 +26,7 @@ _LOOK_S = 0.002
 
 
 class GroupLogs:
-    """The logs of all groups of one log, by topic. Each is opened for the moment of an append only."""
+    """The logs of all groups of one log, by topic. Each is open only during an append."""
 
     def __init__(self, root: Path, config: LogConfig = CONFIG) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""Calls a MetaQ server and waits for the answer, over and over until a deadline: each call is safe to repeat."""
+"""Calls a MetaQ server, and retries until a deadline: each call is safe to repeat."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ATTEMPT_S_MIN = 0.1
 
 
 class Server:
-    """A MetaQ server, as this process reaches it: by one channel, which threads share."""
+    """A MetaQ server, reached over one channel, which threads share."""
 
     def __init__(self, address: str, *, tls: TlsChoice = None, token: TokenChoice = None) -> None:
         self.address = address

@@ -1,4 +1,4 @@
-"""A log at the address of a server, as `LogAccess`. Frames come as on its disk, and are checked here."""
+"""A log at the address of a server, as `LogAccess`. Frames arrive as they are on its disk, and are verified here."""
 
 from __future__ import annotations
 
@@ -59,11 +59,12 @@ _BYTES_PER_S_MIN: Final = 8 * 1024 * 1024
 
 
 class RemoteLog:
-    """See `LogAccess` for what each method promises, and `interface.py` for its errors: those of a log in a directory.
+    """See `LogAccess` for the contract of each method, and `interface.py` for its errors: those of a log in a
+    directory.
 
-    timeout_s: how long a call is tried, up to 60. Then BrokerUnavailable; of an append that may have been carried out,
-    OutcomeUnknown. A repeat never appends twice, also when the server was killed and started again in between. A forked
-    child connects and appends as another producer. tls, token: as producers have them.
+    timeout_s: how long a call is retried, up to 60. Then BrokerUnavailable, or OutcomeUnknown for an append that may
+    have been carried out. A repeat never appends twice, even if the server was killed and restarted in between. A
+    forked child connects and appends as another producer. tls, token: as for producers.
     """
 
     def __init__(
@@ -293,7 +294,7 @@ class RemoteLog:
 
 
 class _Numbers:
-    """Numbers the appends of one opened log, so that a server tells repeats. Threads may share it."""
+    """Numbers the appends of one opened log, so that a server recognises repeats. Threads may share it."""
 
     def __init__(self) -> None:
         self.producer_id = os.urandom(ID_SIZE_BYTES)
@@ -317,7 +318,7 @@ class _Numbers:
 
 
 class _Found:
-    """What a fetch has found in one queue so far. Frames are verified as they come, while the server reads on."""
+    """The result of a fetch in one queue so far. Frames are verified as they arrive, while the server reads on."""
 
     def __init__(self, queue: LogQueue, offset: int) -> None:
         self._queue = queue

@@ -1,4 +1,4 @@
-"""A member of a group whose log is at a server: a session there, which a silence ends."""
+"""A member of a group whose log is at a server: a session there, which ends if the member is silent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _ATTEMPT_S_MIN = 1.0
 
 
 class RemoteMember:
-    """See `GroupMember`. When the server gives no answer for as long as the session, the member takes itself for lost.
+    """See `GroupMember`. If the server does not answer for as long as a session lasts, the member considers itself
+    lost.
 
     on_left: called when the membership ends.
     """

@@ -1,20 +1,20 @@
-"""A log for other machines: `txmsg metaq serve`. Nothing here is needed where a log is a directory.
+"""A log for other machines: `txmsg metaq serve`. Not needed for a log in a directory.
 
-server      put together
+server      joins all parts
 config      its settings
 log_api     reading and appending
-fetched     what a fetch sends                             (pure)
-polls       who waits for which queue
+fetched     the replies to a fetch                         (pure)
+polls       waiting fetches, by queue
 group_api   members of groups
-copy_api    what copies ask for
-validation  what a batch from elsewhere must be            (pure)
+copy_api    requests of copies
+validation  checks batches from clients                    (pure)
 producers   which appends were carried out                 (pure)
 placement   many callers' batches in one append
 appender    group commit
-transfers   who takes bytes: their room, and slow ones
-sessions    members that are elsewhere
-users       where users and rules come from
-figures     what a scraper is told
+transfers   clients that receive bytes: their room, and slow ones
+sessions    members on other machines
+users       the source of users and rules
+figures     the values of its metrics
 
-What goes over the wire is `txmsg/wire/v1/metaq.proto`; `metaq/protocol.py` translates it, here and in those who ask.
+The calls are in `txmsg/wire/v1/metaq.proto`; `metaq/protocol.py` converts them, here and in clients.
 """
