@@ -31,6 +31,7 @@ _NAMES = {
     Process.METAQ: "MetaQ server",
     Process.TAILER: "tailer",
     Process.AGENT: "agent",
+    Process.ROCKETMQ: "gateway for RocketMQ's clients",
     Process.PAGE: "page server",
     Process.APPLICATION: "application, by `txmsg.metrics.ClientCollector`",
     Process.WORKER: "worker of an application",

@@ -34,6 +34,7 @@ _TITLES = {
     "broker": "`txmsg broker`",
     "metaq": "`txmsg metaq serve`",
     "tailer": "`txmsg tailer run`",
+    "rocketmq": "`txmsg rocketmq`",
     "client": "Clients, by `txmsg config set`",
 }
 _AGENT = {

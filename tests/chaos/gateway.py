@@ -15,7 +15,9 @@ from tests.chaos.client import READY, obey_parent
 from tests.chaos.history import HELD_BY_GUESTS_S
 from tests.chaos.plant import planted
 from txmsg.rocketmq import api, receivers
-from txmsg.rocketmq.server import GatewayConfig, serve
+from txmsg.rocketmq.config import GatewayConfig
+from txmsg.rocketmq.server import serve
+from txmsg.settings.live import Given
 
 SILENT_S = 15.0
 """Of a push consumer, until nothing is renewed for it any more: it calls at least every 10 s."""
@@ -44,8 +46,8 @@ async def main() -> None:
         stack.enter_context(patch.object(receivers, "RENEWED_S", HELD_BY_GUESTS_S))
         stack.enter_context(patch.object(receivers, "SILENT_S", SILENT_S))
         stack.enter_context(planted(told.plant))
-        config = GatewayConfig(brokers=told.brokers, listen=told.listen)
-        await serve(config, lambda address: print(READY, address, flush=True), stop)
+        config = GatewayConfig(broker=",".join(told.brokers), listen=told.listen)
+        await serve(Given(config), lambda address: print(READY, address, flush=True), stop)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
-import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import json_of, said
+from tests.rocketmq.calls import CALL_S_MAX, GROUP, TOPIC, WAIT_S, Calls
 from tests.rocketmq.gateway import served_gateway
 from tests.waiting import until, until_async
 from txmsg import Message, Producer, ReceivedMessage
@@ -25,18 +25,19 @@ from txmsg.message import now_us
 from txmsg.rocketmq import agreements, routes, server
 from txmsg.rocketmq import receivers as receivers_module
 from txmsg.rocketmq.agreements import Agreements
-from txmsg.rocketmq.api import SERVICE, Api
+from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import TOPICS_MAX, Clients
+from txmsg.rocketmq.config import GatewayConfig
 from txmsg.rocketmq.door import Door
 from txmsg.rocketmq.filters import ALL
 from txmsg.rocketmq.ids import Handle, usual_id
 from txmsg.rocketmq.receivers import SILENT_S, Member, Received, Receivers
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
-from txmsg.rocketmq.server import GatewayConfig
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.settings.live import Given
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1.dead_letters_pb2 import CountRequest, DeadLetterFilter
 from txmsg.wire.v1.dead_letters_rpc import DeadLetters
@@ -48,10 +49,7 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-_CALL_S_MAX = 120.0
-_WAIT_S = 20
 _PATIENCE_S = 60.0
-_TOPIC, _GROUP = pb.Resource(name="orders"), pb.Resource(name="mail")
 
 
 @pytest.fixture(autouse=True)
@@ -62,74 +60,16 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receivers_module, "_GRACE_S", _PATIENCE_S)
 
 
-class Calls:
-    """The calls of a client."""
-
-    def __init__(self, gateway: str, broker: str) -> None:
-        self.channel = grpc.insecure_channel(gateway)
-        self.broker = broker
-
-    def __call__(self, method: str, request: Any, reply: type[A], client_id: str = "c") -> A:
-        call = self.channel.unary_unary(
-            f"/{SERVICE}/{method}", request_serializer=type(request).SerializeToString,
-            response_deserializer=reply.FromString,  # type: ignore[attr-defined]
-        )  # fmt: skip
-        metadata = (("x-mq-client-id", client_id),) if client_id else ()
-        answer: A = call(request, metadata=metadata, timeout=_CALL_S_MAX)
-        return answer
-
-    def send(self, body: bytes, id_: bytes, **properties: Any) -> pb.SendMessageResponse:
-        made = pb.SystemProperties(**{"message_id": usual_id(id_), "message_type": pb.NORMAL, **properties})
-        message = pb.Message(topic=_TOPIC, system_properties=made, body=body)
-        return self("SendMessage", pb.SendMessageRequest(messages=[message]), pb.SendMessageResponse)
-
-    def receive(self, wait_s: int = _WAIT_S, **fields: Any) -> list[pb.ReceiveMessageResponse]:
-        queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=self.broker))
-        asked = {"batch_size": 1, "invisible_duration": Duration(seconds=600), **fields}
-        request = pb.ReceiveMessageRequest(
-            group=_GROUP, message_queue=queue, long_polling_timeout=Duration(seconds=wait_s), **asked
-        )
-        call = self.channel.unary_stream(
-            f"/{SERVICE}/ReceiveMessage", request_serializer=pb.ReceiveMessageRequest.SerializeToString,
-            response_deserializer=pb.ReceiveMessageResponse.FromString,
-        )  # fmt: skip
-        return list(call(request, metadata=(("x-mq-client-id", "c"),), timeout=_CALL_S_MAX))
-
-    def agree(self, kind: pb.ClientType, group: str, language: int = 0) -> pb.TelemetryCommand:
-        """The settings that a consumer gets in return for its own."""
-        subscription = pb.Subscription(group=pb.Resource(name=group))
-        settings = pb.Settings(client_type=kind, subscription=subscription, user_agent=pb.UA(language=language))
-        frame = pb.TelemetryCommand(settings=settings)
-        call = self.channel.stream_stream(
-            f"/{SERVICE}/Telemetry", request_serializer=pb.TelemetryCommand.SerializeToString,
-            response_deserializer=pb.TelemetryCommand.FromString,
-        )  # fmt: skip
-        told: pb.TelemetryCommand = next(call(iter([frame]), metadata=(("x-mq-client-id", "c"),), timeout=_CALL_S_MAX))
-        return told
-
-    def receive_one(self) -> pb.SystemProperties:
-        """Of the next message."""
-        while not (found := [each.message for each in self.receive() if each.HasField("message")]):
-            pass  # none has come in the time of one receive
-        [message] = found
-        return message.system_properties
-
-    def acknowledge(self, handle: str) -> pb.Code:
-        entry = pb.AckMessageEntry(message_id="m", receipt_handle=handle)
-        request = pb.AckMessageRequest(group=_GROUP, topic=_TOPIC, entries=[entry])
-        return self("AckMessage", request, pb.AckMessageResponse).status.code
-
-
 @pytest.fixture
 def calls(broker: BrokerProcess) -> Iterator[Calls]:
-    with served_gateway(GatewayConfig(brokers=[broker.address], listen="127.0.0.1:0")) as address:
+    with served_gateway(GatewayConfig(broker=broker.address, listen="127.0.0.1:0")) as address:
         calls = Calls(address, broker.address)
         with calls.channel:
             yield calls
 
 
 def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
-    route = pb.QueryRouteRequest(topic=_TOPIC)
+    route = pb.QueryRouteRequest(topic=TOPIC)
     assert calls("QueryRoute", route, pb.QueryRouteResponse).status.code == pb.TOPIC_NOT_FOUND
     assert calls("QueryRoute", route, pb.QueryRouteResponse, client_id="").status.code == pb.CLIENT_ID_REQUIRED
     assert calls.send(b"", bytes(16)).entries[0].status.code == pb.MESSAGE_BODY_EMPTY
@@ -151,9 +91,9 @@ def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
     assert calls.acknowledge("of another server") == pb.INVALID_RECEIPT_HANDLE
     assert calls.acknowledge("1.1.1.1s@nowhere:7700") == pb.INVALID_RECEIPT_HANDLE
     for id_ in ("", " ", usual_id(bytes(15) + b"x")):
-        end = pb.EndTransactionRequest(topic=_TOPIC, transaction_id=id_, resolution=pb.COMMIT)
+        end = pb.EndTransactionRequest(topic=TOPIC, transaction_id=id_, resolution=pb.COMMIT)
         assert calls("EndTransaction", end, pb.EndTransactionResponse).status.code == pb.INVALID_TRANSACTION_ID
-    nothing, no_entry = pb.SendMessageRequest(), pb.AckMessageRequest(group=_GROUP, topic=_TOPIC)
+    nothing, no_entry = pb.SendMessageRequest(), pb.AckMessageRequest(group=GROUP, topic=TOPIC)
     assert calls("SendMessage", nothing, pb.SendMessageResponse).status.code == pb.MESSAGE_CORRUPTED
     assert calls("AckMessage", no_entry, pb.AckMessageResponse).status.code == pb.BAD_REQUEST
     assert calls.send(b"another", bytes(16)).status.code == pb.ILLEGAL_MESSAGE_ID
@@ -161,7 +101,7 @@ def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
 
 def test_a_topic_of_one_type_says_so_in_its_route_and_refuses_others(calls: Calls) -> None:
     said("topic", "create", "orders", "--type", "fifo", "--broker", calls.broker)
-    [queue] = calls("QueryRoute", pb.QueryRouteRequest(topic=_TOPIC), pb.QueryRouteResponse).message_queues
+    [queue] = calls("QueryRoute", pb.QueryRouteRequest(topic=TOPIC), pb.QueryRouteResponse).message_queues
     assert list(queue.accept_message_types) == [pb.FIFO]
     refused = calls.send(b"x", bytes(16)).entries[0].status
     assert refused.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
@@ -194,7 +134,7 @@ def test_a_consumer_is_told_how_its_group_is_set_and_a_lite_one_is_refused(calls
         assert (exponential.initial.seconds, exponential.max.seconds) == delays_s
     for kind in (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER):
         assert calls.agree(kind, "ledger").status.code == pb.UNSUPPORTED
-        beat = pb.HeartbeatRequest(group=_GROUP, client_type=kind)
+        beat = pb.HeartbeatRequest(group=GROUP, client_type=kind)
         assert calls("Heartbeat", beat, pb.HeartbeatResponse).status.code == pb.UNSUPPORTED
 
 
@@ -203,7 +143,7 @@ async def test_a_consumer_whose_group_cannot_be_looked_at_is_told_what_holds_for
 ) -> None:
     """A client that gets no settings for 3 s does not start."""
     monkeypatch.setattr(agreements, "_TIMEOUT_S", 0.05)
-    settings = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=_GROUP))
+    settings = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=GROUP))
     brokers = Brokers(["unix:/nowhere"])
     agreed = await Agreements(brokers).agreed(settings)
     await brokers.close()
@@ -224,13 +164,13 @@ def test_what_is_sent_again_is_one_message_and_an_acknowledgement_counts_once(ca
 def test_a_message_that_a_client_gives_up_is_a_dead_letter_of_its_group(calls: Calls) -> None:
     calls.send(b"one", bytes(16))
     request = pb.ForwardMessageToDeadLetterQueueRequest(
-        group=_GROUP, topic=_TOPIC, receipt_handle=calls.receive_one().receipt_handle, delivery_attempt=3
+        group=GROUP, topic=TOPIC, receipt_handle=calls.receive_one().receipt_handle, delivery_attempt=3
     )
     reply = calls("ForwardMessageToDeadLetterQueue", request, pb.ForwardMessageToDeadLetterQueueResponse)
     assert reply.status.code == pb.OK
     channel = BlockingChannel(calls.broker)
     wanted = CountRequest(filter=DeadLetterFilter(group="mail", error="after 3 attempts"))
-    counted = channel.call(DeadLetters.count, wanted, timeout_s=_CALL_S_MAX)
+    counted = channel.call(DeadLetters.count, wanted, timeout_s=CALL_S_MAX)
     channel.close()
     assert counted.count == 1
 
@@ -255,18 +195,18 @@ async def test_a_gateway_that_starts_knows_all_brokers_from_its_first_call_on(
 ) -> None:
     first, second = start_broker(), start_broker()
     channel = BlockingChannel(first.address)
-    until(lambda: len(channel.call(Notify.route, RouteRequest(), timeout_s=_CALL_S_MAX).brokers) == 2)
+    until(lambda: len(channel.call(Notify.route, RouteRequest(), timeout_s=CALL_S_MAX).brokers) == 2)
     channel.close()
     _send(first)
     monkeypatch.setattr(server, "Presence", Late)
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    config = GatewayConfig(brokers=[first.address], listen="127.0.0.1:0")
-    serving = asyncio.create_task(server.serve(config, ready.set_result, stop))
+    config = GatewayConfig(broker=first.address, listen="127.0.0.1:0")
+    serving = asyncio.create_task(server.serve(Given(config), ready.set_result, stop))
 
     def told(address: str) -> tuple[set[str], pb.Code]:
         calls = Calls(address, second.address)
         with calls.channel:
-            route = calls("QueryRoute", pb.QueryRouteRequest(topic=_TOPIC), pb.QueryRouteResponse)
+            route = calls("QueryRoute", pb.QueryRouteRequest(topic=TOPIC), pb.QueryRouteResponse)
             return {queue.broker.name for queue in route.message_queues}, calls.acknowledge(
                 f"1.1.1.1s@{second.address}"
             )
@@ -315,7 +255,7 @@ class Context:
         self.written: list[Any] = []
 
     def time_remaining(self) -> float:
-        return _CALL_S_MAX
+        return CALL_S_MAX
 
     async def read(self) -> bytes | None:
         return None if self._request is None else self._request.SerializeToString()
@@ -351,7 +291,7 @@ class Gateway:
         self.tasks = Tasks()
         self.receivers = Receivers(self.brokers, self.tasks)
         self.clients = Clients(self.brokers, self.tasks)
-        senders = Senders(self.brokers, timeout_s=_CALL_S_MAX)
+        senders = Senders(self.brokers, timeout_s=CALL_S_MAX)
         self.routes = Routes(self.brokers)
         self.api = Api(senders, self.receivers, self.clients, self.routes, Agreements(self.brokers))
 
@@ -366,7 +306,7 @@ class Gateway:
                 self.brokers.addresses[0],
                 ALL,
                 count=count - len(got),
-                wait_s=_WAIT_S,
+                wait_s=WAIT_S,
                 invisible_s=invisible_s,
                 renews=renews,
             )
@@ -458,7 +398,7 @@ async def test_an_answer_brings_no_more_than_the_gateway_keeps_for_a_client_that
         member = Member("mail", "client-1", "orders")
         while len(got) < len(bodies):
             received = await gateway.receivers.receive(
-                member, broker.address, ALL, count=32, wait_s=_WAIT_S, invisible_s=600, renews=False
+                member, broker.address, ALL, count=32, wait_s=WAIT_S, invisible_s=600, renews=False
             )
             assert len(received.messages) <= 2
             got += [message.body for message, _ in received.messages]
@@ -470,8 +410,8 @@ async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_n
 ) -> None:
     _send(broker)
     async with gateway_at(broker) as gateway:
-        queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
-        request = pb.ReceiveMessageRequest(group=_GROUP, message_queue=queue, auto_renew=True)
+        queue = pb.MessageQueue(topic=TOPIC, broker=pb.Broker(name=broker.address))
+        request = pb.ReceiveMessageRequest(group=GROUP, message_queue=queue, auto_renew=True)
         with pytest.raises(asyncio.CancelledError):
             await gateway.api.receive(cast(Any, Context(request, ends_at_write=True)))
         [(message, _)] = await gateway.receive(Member("mail", "client-2", "orders"))
@@ -483,7 +423,7 @@ async def test_a_push_consumer_that_repeats_a_receive_gets_what_its_lost_reply_h
 ) -> None:
     """Its deadline had passed, say: the gateway took it for delivered, and would have renewed it for hours."""
     _send(broker)
-    queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
+    queue = pb.MessageQueue(topic=TOPIC, broker=pb.Broker(name=broker.address))
 
     async with gateway_at(broker) as gateway:
 
@@ -492,7 +432,7 @@ async def test_a_push_consumer_that_repeats_a_receive_gets_what_its_lost_reply_h
             found: list[pb.Message] = []
             while not found:
                 request = pb.ReceiveMessageRequest(
-                    group=_GROUP, message_queue=queue, batch_size=1, auto_renew=True, attempt_id=attempt
+                    group=GROUP, message_queue=queue, batch_size=1, auto_renew=True, attempt_id=attempt
                 )
                 context = Context(request)
                 await gateway.api.receive(cast(Any, context))
@@ -533,7 +473,7 @@ async def test_what_a_broker_gives_to_a_call_that_has_ended_comes_again_at_once(
 
         cut = Cut([broker.address])
         receivers = Receivers(cut, gateway.tasks)
-        how: dict[str, Any] = {"count": 1, "wait_s": _WAIT_S, "invisible_s": 600, "renews": False}
+        how: dict[str, Any] = {"count": 1, "wait_s": WAIT_S, "invisible_s": 600, "renews": False}
 
         async def receives() -> None:
             while True:
@@ -557,7 +497,7 @@ async def test_any_gateway_takes_a_refusal_by_a_push_consumer_and_sets_the_time_
 
         async def change(handle: Handle, invisible: Duration) -> pb.Code:
             request = pb.ChangeInvisibleDurationRequest(
-                group=_GROUP, topic=_TOPIC, receipt_handle=str(handle), invisible_duration=invisible
+                group=GROUP, topic=TOPIC, receipt_handle=str(handle), invisible_duration=invisible
             )
             return (await restarted.api.change_invisible(request, "client-1")).status.code
 
@@ -583,7 +523,7 @@ async def test_a_push_consumer_waits_for_what_it_asks_or_for_the_back_off_if_tha
         for (_, handle), delay_s in zip(got, (0.001, 3600), strict=True):
             await gateway.receivers.refuse(member, handle, "no", delay_s=delay_s)
         channel = gateway.brokers.channel(broker.address)
-        listed = await channel.call(Groups.list_retries, ListRetriesRequest(group="mail"), timeout_s=_CALL_S_MAX)
+        listed = await channel.call(Groups.list_retries, ListRetriesRequest(group="mail"), timeout_s=CALL_S_MAX)
         soon, late = sorted(retry.due_at_us - asked_at_us for retry in listed.retries)
         assert 1_000_000 <= soon < 1800_000_000, "the group's first back-off is a second"
         assert late >= 3600_000_000
@@ -595,8 +535,8 @@ async def test_a_receive_that_waits_ends_when_the_gateway_stops_and_takes_nothin
     async with gateway_at(broker) as gateway, gateway_at(broker) as others:
         [(_, handle)] = await gateway.receive(member)
         assert await gateway.receivers.acknowledge(member, [handle]) == set()
-        queue = pb.MessageQueue(topic=_TOPIC, broker=pb.Broker(name=broker.address))
-        request = pb.ReceiveMessageRequest(group=_GROUP, message_queue=queue, auto_renew=True)
+        queue = pb.MessageQueue(topic=TOPIC, broker=pb.Broker(name=broker.address))
+        request = pb.ReceiveMessageRequest(group=GROUP, message_queue=queue, auto_renew=True)
         parked, late = Context(request), Context(request)
         waiting = asyncio.create_task(gateway.api.receive(cast(Any, parked)))
         await until_async(lambda: bool(gateway.api.waiting))
@@ -625,7 +565,7 @@ class OnlyOrders(Routes):
 async def test_nobody_is_asked_about_topics_that_are_not_there(broker: BrokerProcess) -> None:
     async with gateway_at(broker) as gateway:
         routes = OnlyOrders(gateway.brokers)
-        senders = Senders(gateway.brokers, timeout_s=_CALL_S_MAX)
+        senders = Senders(gateway.brokers, timeout_s=CALL_S_MAX)
         api = Api(senders, gateway.receivers, gateway.clients, routes, Agreements(gateway.brokers))
         frames = Frames()
         named = ("away", *map(str, range(TOPICS_MAX - 3)), "n/a", "orders", "away")
@@ -679,7 +619,7 @@ class Together:
                 stored_at_us=[1],
             )
             return ReceiveReply(batches=[columns])
-        async with asyncio.timeout(_CALL_S_MAX):
+        async with asyncio.timeout(CALL_S_MAX):
             await self._renewals.wait()
         return ReceiveReply(expired=request.held)
 
@@ -721,6 +661,6 @@ async def test_renewals_go_on_after_an_unexpected_error(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(receivers_module, "RENEWED_S", 0)
     renewing = asyncio.create_task(Fails(cast(Any, None), Tasks()).renew())
-    async with asyncio.timeout(_CALL_S_MAX):
+    async with asyncio.timeout(CALL_S_MAX):
         await goes_on.wait()
     renewing.cancel()

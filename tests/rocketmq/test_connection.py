@@ -117,8 +117,8 @@ async def test_calls_that_end_before_they_begin_leave_nothing_behind() -> None:
         peer.send(peer.call(2 * count + 1, b"hi"))
         assert await peer.status(2 * count + 1) == "0"
         assert peer.windows[0] > count * 10_000 - http2._CONNECTION_WINDOW_SIZE_BYTES
-        [connection] = place.port._connections
-        assert (connection.tasks, connection._streams, place.port._calls) == ({}, {}, 0)
+        [connection] = place.port.connections
+        assert (connection.tasks, connection._streams, place.port.calls) == ({}, {}, 0)
 
 
 @pytest.mark.parametrize("how", ["it resets", "it goes"])
@@ -132,7 +132,7 @@ async def test_a_method_is_cancelled_when_its_client_ends_the_call(how: str) -> 
         else:
             peer.send(RstStreamFrame(1, error_code=ErrorCodes.CANCEL))
         await until_async(lambda: place.service.cancelled == 1)
-        await until_async(lambda: place.port._calls == 0)
+        await until_async(lambda: place.port.calls == 0)
 
 
 async def test_beyond_the_calls_of_all_connections_further_ones_fail() -> None:
@@ -157,7 +157,7 @@ async def test_a_client_is_told_how_many_calls_it_may_make_at_once_and_cut_off_i
             peer.send(peer.headers(id_, "/t/Hold"))
         [said] = await peer.frames(GoAwayFrame)
         assert said.error_code == ErrorCodes.PROTOCOL_ERROR
-        await until_async(lambda: place.port._calls == 0)
+        await until_async(lambda: place.port.calls == 0)
 
 
 async def test_beyond_the_connections_of_a_port_further_ones_end_and_one_that_ends_makes_room() -> None:
@@ -169,7 +169,7 @@ async def test_beyond_the_connections_of_a_port_further_ones_end_and_one_that_en
         first.send(first.call(1, b"hi"))
         assert await first.status(1) == "0"
         first.writer.close()
-        await until_async(lambda: not place.port._connections)
+        await until_async(lambda: not place.port.connections)
         third = await place.connect()
         third.send(third.call(1, b"hi"))
         assert await third.status(1) == "0"
@@ -215,8 +215,8 @@ async def test_who_floods_is_cut_off_and_others_are_served(
         assert [said.error_code for said in await peer.frames(GoAwayFrame)] != [ErrorCodes.NO_ERROR]
         other.send(other.call(1, b"hi"))
         assert await other.status(1) == "0"
-        await until_async(lambda: len(place.port._connections) == 1)
-        assert place.port._calls == 0
+        await until_async(lambda: len(place.port.connections) == 1)
+        assert place.port.calls == 0
 
 
 class Full:
@@ -268,7 +268,7 @@ async def test_clients_that_end_many_calls_by_their_deadlines_are_no_flood(monke
         begun = range(1, 41, 2)
         peer.send(*(peer.headers(id_, "/t/Hold") for id_ in begun))
         await until_async(lambda: place.service.begun == len(begun))
-        [connection] = place.port._connections
+        [connection] = place.port.connections
         for stream in connection._streams.values():
             stream.began_at -= module._BRIEF_S
         peer.send(*(RstStreamFrame(id_, error_code=ErrorCodes.CANCEL) for id_ in begun), peer.call(41, b"hi"))
@@ -322,8 +322,8 @@ async def test_large_requests_have_so_much_memory_in_all_and_small_ones_always_h
         assert await peer.status(5) == "0"
         peer.send(data(1, message(body)[80_000:]))
         assert await peer.status(1) == "0"
-        await until_async(lambda: place.port._calls == 0)
-        assert place.port._requests_size_bytes == 0
+        await until_async(lambda: place.port.calls == 0)
+        assert place.port.requests_size_bytes == 0
 
 
 async def test_who_fills_its_part_of_the_memory_leaves_as_much_to_the_next_one() -> None:
@@ -371,7 +371,7 @@ async def _without_room(place: Served) -> Peer:
     while poured < 65_535:
         poured += len((await peer.first(DataFrame)).data)
     peer.send(peer.call(3, b"hi"))
-    await until_async(lambda: [len(connection._waiting) for connection in place.port._connections] == [2])
+    await until_async(lambda: [len(connection._waiting) for connection in place.port.connections] == [2])
     return peer
 
 
@@ -399,7 +399,7 @@ async def test_calls_that_wait_for_their_own_windows_do_not_look_when_that_of_th
     async with served() as place:
         peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 0))
         peer.send(*(peer.call(id_, b"hi") for id_ in (1, 3, 5)))
-        [connection] = await until_async(lambda: [each for each in place.port._connections if len(each._waiting) == 3])
+        [connection] = await until_async(lambda: [each for each in place.port.connections if len(each._waiting) == 3])
         waiting = dict(connection._waiting)
         await _have_waited(peer, *[WindowUpdateFrame(0, window_increment=1)] * 3)
         assert connection._waiting == waiting
@@ -413,8 +413,8 @@ async def test_what_a_client_does_not_read_waits_in_its_call() -> None:
         peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 2**31 - 1))
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.send(WindowUpdateFrame(0, window_increment=2**31 - 1 - 65_535), peer.headers(1, "/t/Pour"))
-        await until_async(lambda: any(connection._waiting for connection in place.port._connections))
-        [connection] = place.port._connections
+        await until_async(lambda: any(connection._waiting for connection in place.port.connections))
+        [connection] = place.port.connections
         assert connection._transport.get_write_buffer_size() < 4 * module._CHUNK_SIZE_BYTES_MAX
         peer.send(RstStreamFrame(1, error_code=ErrorCodes.CANCEL))
         await until_async(lambda: place.service.cancelled == 1)
@@ -426,7 +426,7 @@ async def test_a_client_cannot_make_a_connection_remember_more_of_headers() -> N
         peer._decoder.max_allowed_table_size = 2**32 - 1
         peer.send(peer.call(1, b"hi"))
         assert await peer.status(1) == "0"
-        [connection] = place.port._connections
+        [connection] = place.port.connections
         assert connection._h2.encoder.header_table_size == http2._HEADER_TABLE_SIZE_BYTES
 
 
@@ -437,8 +437,8 @@ async def test_settings_that_nobody_knows_are_not_remembered() -> None:
         unknown = b"".join(code.to_bytes(2, "big") + bytes(4) for code in range(0x1000, 0x1800))
         frame = len(unknown).to_bytes(3, "big") + b"\4\0\0\0\0\0" + unknown
         peer.send(frame, frame, SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 0}), peer.call(1, b"hi"))
-        await until_async(lambda: any(connection._waiting for connection in place.port._connections))
-        [connection] = place.port._connections
+        await until_async(lambda: any(connection._waiting for connection in place.port.connections))
+        [connection] = place.port.connections
         assert all(isinstance(code, SettingCodes) for code in connection._h2.remote_settings)
         peer.send(WindowUpdateFrame(1, window_increment=1000))
         assert await peer.status(1) == "0"
@@ -447,7 +447,7 @@ async def test_settings_that_nobody_knows_are_not_remembered() -> None:
 async def test_who_does_not_begin_or_does_not_answer_is_given_up() -> None:
     async with served() as place:
         silent = await place.connect(is_silent=True)
-        [waiting] = await until_async(lambda: list(place.port._connections))
+        [waiting] = await until_async(lambda: list(place.port.connections))
         waiting.look(waiting._began_at + module._START_S_MAX - 0.001)
         assert not waiting.is_over
         waiting.look(waiting._began_at + module._START_S_MAX)
@@ -456,7 +456,7 @@ async def test_who_does_not_begin_or_does_not_answer_is_given_up() -> None:
         peer = await place.connect()
         peer.send(peer.call(1, b"hi"))
         assert await peer.status(1) == "0"
-        [connection] = place.port._connections
+        [connection] = place.port.connections
         connection.look(connection.heard_at + module._SILENT_S - 0.001)
         assert connection._pinged_at is None
         connection.look(pinged_at := connection.heard_at + module._SILENT_S)
@@ -514,7 +514,7 @@ async def test_who_breaks_http2_has_its_calls_ended_at_once_and_is_not_waited_fo
         peer = await place.connect()
         peer.send(peer.headers(1, "/t/Hold"))
         await until_async(lambda: place.service.begun == 1)
-        [connection] = place.port._connections
+        [connection] = place.port.connections
         full = Full()
         real, connection._transport = connection._transport, cast(asyncio.Transport, full)
         connection.data_received(PREFACE + bytes(40_000))
@@ -536,7 +536,7 @@ async def test_of_calls_that_are_over_only_the_last_are_remembered(monkeypatch: 
         for id_ in range(1, 41, 2):
             peer.send(peer.call(id_, b"hi"))
             assert await peer.status(id_) == "0"
-        [connection] = place.port._connections
+        [connection] = place.port.connections
         assert len(connection._h2._closed_streams) == 5
         peer.send(RstStreamFrame(1), WindowUpdateFrame(3, window_increment=1), data(5, b"x"), peer.call(41, b"hi"))
         assert await peer.status(41) == "0"

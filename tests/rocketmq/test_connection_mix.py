@@ -125,9 +125,7 @@ async def test_whatever_comes_only_the_connection_fails(seed: int, caplog: pytes
             assert window.max_window_size - window.current_window_size == window._bytes_processed, number
         connection.close()
         await connection.ended
-        assert (connection.tasks, connection._streams, connection._waiting, place.port._calls) == ({}, {}, {}, 0), (
-            number
-        )
-        assert (place.port._connections, place.port._requests_size_bytes) == (set(), 0), number
+        assert (connection.tasks, connection._streams, connection._waiting, place.port.calls) == ({}, {}, {}, 0), number
+        assert (place.port.connections, place.port.requests_size_bytes) == (set(), 0), number
         assert failed == [], number
         assert [record for record in caplog.records if record.levelno >= logging.ERROR] == [], number

@@ -13,8 +13,8 @@ import pytest
 
 from tests.wire.certificates import Authority
 from txmsg.errors import MisuseError
+from txmsg.rocketmq.config import GatewayConfig
 from txmsg.rocketmq.grpc.port import HTTP2, Port
-from txmsg.rocketmq.server import GatewayConfig
 from txmsg.settings.common import TlsConfig
 
 _WAIT_S = 60.0
@@ -118,7 +118,7 @@ def test_other_machines_reach_a_gateway_only_if_it_asks_who_they_are(authority: 
     keys = tmp_path / "access-keys.key"
     for config, file in ((plain, None), (plain, keys), (tls, None)):
         with pytest.raises(MisuseError, match=r"--listen 0\.0\.0\.0:8081 is reached from other machines"):
-            GatewayConfig(brokers=["127.0.0.1:1"], listen="0.0.0.0:8081", tls=config, access_key_file=file)
+            GatewayConfig(broker="127.0.0.1:1", listen="0.0.0.0:8081", tls=config, access_key_file=file)
     asking = TlsConfig(cert=certificate, key=key, client_ca=authority.file)
     for config, file in ((tls, keys), (asking, None)):
-        assert GatewayConfig(brokers=["127.0.0.1:1"], listen="0.0.0.0:8081", tls=config, access_key_file=file)
+        assert GatewayConfig(broker="127.0.0.1:1", listen="0.0.0.0:8081", tls=config, access_key_file=file)

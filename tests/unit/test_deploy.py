@@ -23,10 +23,10 @@ import yaml
 from txmsg.agent.config import read_agent_file
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.server import stop_s_max
-from txmsg.cli.config import CONFIGS, SERVERS, config_of
+from txmsg.cli.config import CONFIGS, config_of
 from txmsg.cli.main import main
 from txmsg.settings.catalogue import settings_of
-from txmsg.settings.sources import CONFIG_VARIABLE, from_environment, from_file
+from txmsg.settings.sources import CONFIG_VARIABLE, SCOPES, from_environment, from_file
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -102,6 +102,7 @@ def test_the_lines_are_found() -> None:
         "txmsg metaq serve",
         "txmsg tailer run --metaq metaq:7720",
         "txmsg metaq serve --data-dir /var/lib/metaq/log",
+        "txmsg rocketmq",
     }
 
 
@@ -149,7 +150,7 @@ def test_each_variable_gives_a_setting_a_value_that_it_takes() -> None:
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("txmsg.toml")), ids=lambda path: path.parent.name)
 def test_each_file_of_settings_has_only_keys_and_values_that_there_are(path: Path) -> None:
-    given = {scope: from_file(path, list(settings_of(config_of(scope), scope))) for scope in SERVERS}
+    given = {scope: from_file(path, list(settings_of(config_of(scope), scope))) for scope in SCOPES}
     assert all(given.values())
 
 
@@ -172,7 +173,7 @@ def test_the_page_secures_servers_by_settings_that_they_take(tmp_path: Path) -> 
 def test_probes_ask_where_the_image_has_each_process_listen() -> None:
     environment = dict(re.findall(r"\b(TXMSG_\w+)=(\S+)", DOCKERFILE))
     [health] = [each for each in main.get_command(click.Context(main), "health").params if each.name == "address"]  # type: ignore[union-attr]
-    asked = {environment[f"TXMSG_{scope.upper()}_HTTP_LISTEN"] for scope in SERVERS}
+    asked = {environment[f"TXMSG_{scope.upper()}_HTTP_LISTEN"] for scope in SCOPES}
     assert asked == {health.default}
     assert from_docker("CMD")[-1] == HEALTH
     for name, pod in pods().items():
@@ -196,7 +197,7 @@ def test_the_units_are_what_systemd_takes(tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("systemd is not installed")
-    assert len(UNITS) == 4
+    assert len(UNITS) == 5
     for unit in UNITS:
         text = unit.read_text().replace("/opt/txmsg/bin/", f"{Path(sys.executable).parent}{os.sep}")
         (tmp_path / unit.name).write_text(text)
@@ -245,6 +246,6 @@ def test_the_kustomization_names_every_manifest() -> None:
 def test_addresses_name_services_that_there_are() -> None:
     services = {each["metadata"]["name"] for each in documents() if each["kind"] == "Service"}
     text = "".join(path.read_text() for path in (DEPLOY / "kubernetes").iterdir())
-    assert set(re.findall(r"([a-z-]+):77\d0", text)) == services
+    assert set(re.findall(r"([a-z-]+):(?:77\d0|8081)", text)) == services
     compose = (DEPLOY / "docker" / "compose.yaml").read_text()
-    assert set(re.findall(r"([a-z0-9-]+):77\d0", compose)) <= COMPOSE["services"].keys()
+    assert set(re.findall(r"([a-z0-9-]+):(?:77\d0|8081)", compose)) <= COMPOSE["services"].keys()

@@ -18,7 +18,7 @@ from txmsg.cli.options import Decorator, json_option, table_options, yes_option
 from txmsg.cli.output import json_text, moment, print_facts, print_rows, say
 from txmsg.cli.settings import Settings, config_option
 from txmsg.settings.catalogue import Setting, settings_of
-from txmsg.settings.sources import DEFAULT, ELSEWHERE, from_environment, from_file, unknown
+from txmsg.settings.sources import DEFAULT, ELSEWHERE, SCOPES, from_environment, from_file, unknown
 from txmsg.wire.v1 import settings_pb2 as pb
 from txmsg.wire.v1 import settings_rpc
 
@@ -26,12 +26,10 @@ CONFIGS: Final = {
     "broker": "txmsg.broker.config:BrokerConfig",
     "metaq": "txmsg.metaq.server.config:MetaQConfig",
     "tailer": "txmsg.binlog.config:TailerConfig",
+    "rocketmq": "txmsg.rocketmq.config:GatewayConfig",
     "client": "txmsg.settings.clients:ClientConfig",
 }
 """The dataclass of each scope, imported when it is asked for: those of a log need txmsg[metaq]."""
-
-SERVERS: Final = ("broker", "metaq", "tailer")
-"""The scopes that files, variables and options give. Clients get theirs from brokers."""
 
 
 def config_of(scope: str) -> type[Any]:
@@ -75,7 +73,7 @@ def explain(*, names: tuple[str, ...], as_json: bool) -> None:
     short_help="Check file and environment, and show the values that a process started here takes.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg config check broker --config txmsg.toml",
 )
-@click.argument("scope", metavar="SCOPE", type=click.Choice(SERVERS))
+@click.argument("scope", metavar="SCOPE", type=click.Choice(SCOPES))
 @click.option("--all", "with_defaults", is_flag=True, help="Also those that have their default.")
 @config_option
 @json_option
@@ -294,8 +292,8 @@ def _facts(setting: Setting) -> dict[str, object]:
         "choices": " ".join(setting.choices) or None,
         "a_change": _change_of(setting),
         "option": setting.option or None,
-        "variable": setting.variable if setting.scope in SERVERS else None,
-        "in_the_file": f"[{setting.scope}] {setting.name}" if setting.scope in SERVERS else None,
+        "variable": setting.variable if setting.scope in SCOPES else None,
+        "in_the_file": f"[{setting.scope}] {setting.name}" if setting.scope in SCOPES else None,
     }
 
 
@@ -303,7 +301,7 @@ def _change_of(setting: Setting) -> str:
     if not setting.live:
         return "needs a restart"
     ways = [
-        *(["in the file, with SIGHUP"] if setting.scope in SERVERS else []),
+        *(["in the file, with SIGHUP"] if setting.scope in SCOPES else []),
         *(["by `txmsg config set`"] if setting.scope in {"broker", "client"} else []),
     ]
     return f"takes effect at once: {', or '.join(ways)}"

@@ -66,7 +66,7 @@ class Presence:
     ) -> None:
         self._brokers = brokers
         self._group = group
-        self._told_group = group or consumer_group
+        self._told_group = group or consumer_group or "(none)"
         self._tracing = tracing
         self._hello = Hello(
             client_id=client_id,
@@ -78,6 +78,8 @@ class Presence:
             pid=os.getpid(),
             release=version("txmsg"),
         )
+        self.attached_to: set[str] = set()
+        """Addresses of the brokers to which a stream is open now."""
         self._slots = asyncio.Semaphore(CHECKS_MAX)
         self._asker = None if listener is None else Asker(listener, threads=CHECKS_MAX, encryption=encryption)
 
@@ -108,6 +110,7 @@ class Presence:
         def attached() -> None:
             nonlocal told
             told = None
+            self.attached_to.add(address)
             _log.info(
                 "attach.attached",
                 "group %(group)s is attached to broker %(broker)s",
@@ -144,6 +147,8 @@ class Presence:
                 _log.exception(
                     "attach.broken", "the attach stream to broker %(broker)s failed unexpectedly", broker=address
                 )
+            finally:
+                self.attached_to.discard(address)
             await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
 
     async def _attach(self, address: str, attached: Callable[[], None]) -> None:

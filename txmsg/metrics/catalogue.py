@@ -27,6 +27,7 @@ class Process(Enum):
     METAQ = "metaq"
     TAILER = "tailer"
     AGENT = "agent"
+    ROCKETMQ = "rocketmq"
     PAGE = "page"
     APPLICATION = "application"
     WORKER = "worker"
@@ -51,18 +52,21 @@ TOPIC: Final = "messaging_destination_name"
 GROUP: Final = "messaging_consumer_group_name"
 ERROR: Final = "error_type"
 OPERATION: Final = "messaging_operation_name"
+METHOD: Final = "rpc_method"
 
 LABELS: Final = {
     TOPIC: f"A topic: the {NAMED_MAX} created first (in a log: the first by name); the others together are `{OTHER}`.",
     GROUP: f"A consumer group: {NAMED_MAX} pairs with a topic; the others together are `{OTHER}` (in a log: left out).",
-    ERROR: "The code of an error class, as it goes over the wire: one of about 25.",
+    ERROR: "The code of an error class, as it goes over the wire: one of about 25. At gateways one of RocketMQ, like "
+    "`TOPIC_NOT_FOUND`, or of gRPC, like `grpc.DEADLINE_EXCEEDED`.",
     OPERATION: "`send`, `half` or `outcome`.",
+    METHOD: "A method of RocketMQ's clients, such as `SendMessage`: one of ten.",
     "bound": "What is bounded; see below.",
     "decided_by": "`client`, `check` or `person`.",
     "kind": "`half` or `plain`.",
     "outcome": "`commit`, `rollback` or `unknown`.",
     "pool": "`delivery` (check-backs, too) or `administration`.",
-    "process": "`broker`, `metaq`, `tailer`, `agent`, `page` or `worker`.",
+    "process": "`broker`, `metaq`, `tailer`, `agent`, `rocketmq`, `page` or `worker`.",
     "reason": "`erased` by an operator; `expired`: the key was kept no longer; `damaged`.",
     "service_version": "The release of txmsg.",
     "source": "A source of an agent's file.",
@@ -356,6 +360,18 @@ _AGENT: Final = (
         "source",
     ),
 )
+_ROCKETMQ: Final = (
+    _gauge("txmsg_rocketmq_brokers", "brokers", "Brokers that the gateway is attached to."),
+    _gauge("txmsg_rocketmq_clients", "clients", "Clients that have an open Telemetry stream."),
+    _gauge("txmsg_rocketmq_waiting_receives", "calls", "Receives that wait for messages."),
+    _gauge("txmsg_rocketmq_held_messages", "messages", "Messages that push consumers hold, and that are renewed."),
+    _histogram(
+        "txmsg_rocketmq_call_seconds",
+        "seconds",
+        "Time from the beginning of a call to its answer. Not of ReceiveMessage and Telemetry, which wait.",
+        METHOD,
+    ),
+)
 _PAGE: Final = (
     _gauge("txmsg_page_browsers", "browsers", "Browsers that look."),
     _counter("txmsg_page_bulletins_total", "bulletins", "Bulletins made, each for all browsers."),
@@ -401,7 +417,7 @@ CATALOGUE: Final = {
     metric.name: metric
     for metrics in (
         _of_section("Processes", set(Process) - {Process.APPLICATION}, _PROCESS),
-        _of_section("Calls", (Process.BROKER, Process.METAQ), _CALLS),
+        _of_section("Calls", (Process.BROKER, Process.METAQ, Process.ROCKETMQ), _CALLS),
         _of_section("Disk", (Process.BROKER, Process.METAQ), _DISK),
         _of_section("Sending", (Process.BROKER,), _SENDING),
         _of_section("Check-backs", (Process.BROKER,), _CHECKS),
@@ -412,6 +428,7 @@ CATALOGUE: Final = {
         _of_section("Log", (Process.METAQ,), _LOG),
         _of_section("Mirror", (Process.TAILER,), _MIRROR),
         _of_section("Agents", (Process.AGENT,), _AGENT),
+        _of_section("RocketMQ's clients", (Process.ROCKETMQ,), _ROCKETMQ),
         _of_section("Pages", (Process.PAGE,), _PAGE),
         _of_section("Workers", (Process.WORKER,), _WORKER),
         _of_section("Applications", (Process.APPLICATION, Process.WORKER), _CLIENT),
@@ -442,6 +459,11 @@ BOUNDS: Final = {
         "sending": "bytes of fetches on their way",
         "arriving": "bytes of requests that have not come whole",
         "members": "members of groups",
+    },
+    Process.ROCKETMQ: {
+        "connections": "clients connected",
+        "calls": "calls under way, with streams and waiting receives; further ones fail",
+        "requests": "bytes of requests under way; above it, large requests fail",
     },
 }
 """The values of the label `bound`, and what each is."""

@@ -16,8 +16,11 @@ guarded    admits calls signed with an access key, as far as rules allow
 requests   bounds of requests
 routes     routes of topics
 tasks      background tasks
+answers    counts how calls are answered
 api        the service apache.rocketmq.v2.MessagingService
 grpc       serves it: HTTP/2, and bounds per client
+config     settings of a gateway
+figures    its metrics, and whether it is ready
 server     joins all parts and listens
 v2         code generated from RocketMQ's .proto files
 

@@ -7,6 +7,7 @@ that is not supported.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -18,6 +19,7 @@ from txmsg.errors import TxmsgError, Unauthenticated, UnknownTopic
 from txmsg.logs import EventLog
 from txmsg.message import TransactionState, now_us
 from txmsg.rocketmq.agreements import RECEIVED_MAX, Agreements, check_kind
+from txmsg.rocketmq.answers import Answers
 from txmsg.rocketmq.clients import TOPICS_MAX, Client, Clients
 from txmsg.rocketmq.codec import delivered_message, group_of, message_of, topic_of
 from txmsg.rocketmq.door import Caller, Door
@@ -42,7 +44,6 @@ _WAIT_MARGIN_S: Final = 1.0
 _STATES: Final = {pb.COMMIT: TransactionState.COMMIT, pb.ROLLBACK: TransactionState.ROLLBACK}
 
 RequestT = TypeVar("RequestT", bound=Request)
-ReplyT = TypeVar("ReplyT", bound=Request)
 
 
 class Api:
@@ -64,6 +65,7 @@ class Api:
         self._receivers = receivers
         self._clients = clients
         self._routes = routes
+        self.answers = Answers()
         self._stopping = asyncio.Event()
         self._waiting: set[asyncio.Timeout] = set()
         self._door.watch(self._rules_changed)
@@ -117,13 +119,13 @@ class Api:
     def _answered(
         self,
         name: str,
-        method: Callable[[RequestT, str], Awaitable[ReplyT]],
+        method: Callable[[RequestT, str], Awaitable[Any]],
         kind: type[RequestT],
-        reply: Callable[..., ReplyT],
+        reply: Callable[..., Any],
     ) -> Method:
         """A method with one request and one reply: exceptions become a status."""
 
-        async def replied(call: Call) -> ReplyT:
+        async def replied(call: Call) -> Any:
             try:
                 caller, request = await self._entered(name, kind, call)
                 return await method(request, caller.client_id)
@@ -137,8 +139,14 @@ class Api:
                     status=pb.Status(code=pb.INTERNAL_SERVER_ERROR, message="an error here: see the gateway's log")
                 )
 
+        seconds = self.answers.seconds_of(name)
+
         async def answer(call: Call) -> None:
-            await call.write(await replied(call))
+            began_at = time.monotonic()
+            answered = await replied(call)
+            seconds.observe(time.monotonic() - began_at)
+            self.answers.note(answered.status)
+            await call.write(answered)
 
         return answer
 
@@ -152,6 +160,12 @@ class Api:
         self._door.check(name, request, caller)
         await self._door.pace(name, request, caller)
         return caller, request
+
+    def _noted(self, error: Refused | TxmsgError) -> pb.Status:
+        """The status for an error of a call that is not answered by one reply."""
+        status = status_of(error)
+        self.answers.note(status)
+        return status
 
     # ---- who is there, and where
 
@@ -189,7 +203,7 @@ class Api:
                 self._receivers.left(caller.client_id)
                 raise
         except (Refused, TxmsgError) as exc:
-            await call.write(pb.TelemetryCommand(status=status_of(exc)))
+            await call.write(pb.TelemetryCommand(status=self._noted(exc)))
 
     async def _telemetry(self, caller: Caller, call: Call) -> None:
         client = Client(caller.client_id, lambda topic: self._door.may_be_asked(topic, caller))
@@ -219,14 +233,14 @@ class Api:
             try:
                 await self._door.pace("Telemetry", frame, caller)
             except TxmsgError as exc:
-                await client.commands.put(pb.TelemetryCommand(status=status_of(exc)))
+                await client.commands.put(pb.TelemetryCommand(status=self._noted(exc)))
                 continue
             if frame.HasField("settings"):
                 try:
                     self._door.check("Telemetry", frame, caller)
                     agreed = await self._agreements.agreed(frame.settings)
                 except (Refused, TxmsgError) as exc:
-                    await client.commands.put(pb.TelemetryCommand(status=status_of(exc)))
+                    await client.commands.put(pb.TelemetryCommand(status=self._noted(exc)))
                 else:
                     await client.commands.put(pb.TelemetryCommand(status=OK, settings=agreed))
                 topics = await self._known(frame.settings.publishing.topics)
@@ -318,7 +332,7 @@ class Api:
                     )
                 )
         except (Refused, TxmsgError) as exc:
-            await call.write(pb.ReceiveMessageResponse(status=status_of(exc)))
+            await call.write(pb.ReceiveMessageResponse(status=self._noted(exc)))
             return
         if received is None or not received.messages:
             nothing = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")

@@ -64,6 +64,11 @@ class Clients:
         self._checks: defaultdict[bytes, set[asyncio.Future[TransactionState]]] = defaultdict(set)
 
     @property
+    def count(self) -> int:
+        """How many clients are connected."""
+        return len(self._clients)
+
+    @property
     def attached(self) -> set[str]:
         """The topics for which brokers may send checks to this gateway."""
         return {topic for topic, presence in self._presences.items() if not presence.done()}

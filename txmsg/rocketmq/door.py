@@ -36,6 +36,10 @@ class Door:
         """Identifies the caller by the headers of the call; its request is read later. Raises Refused, TxmsgError."""
         return Caller(client_id_of(call.headers), ANYONE)
 
+    def closed(self) -> str:
+        """Why nobody is admitted now; empty if callers may be."""
+        return ""
+
     def staying(self, method: str, request: Any, caller: Caller) -> AbstractAsyncContextManager[object]:
         """A context for a call that may wait: it is cancelled as soon as the caller may no longer make the call.
 

@@ -22,16 +22,12 @@ from txmsg.access.permissions import CHECK_GROUP, DESCRIBE_TOPIC, RECEIVE_GROUP,
 from txmsg.access.principal import Principal
 from txmsg.access.rules import Action, Kind, Right
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
+from txmsg.rocketmq.config import WINDOW_S
 from txmsg.rocketmq.door import Caller, Door, client_id_of
 from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.signature import Signature, read_signature
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
-WINDOW_S: Final = 15 * 3600.0
-"""How far the date of a signature may be from now: as far as two time zones are apart, and some more.
-
-Before or after it: a signature whose date lies ahead can be used for up to twice as long.
-"""
 _REFUSING_MAX: Final = 100
 """Refusals that wait; more are answered at once, and not why."""
 _DELAY_S_MAX: Final = 2.0
@@ -162,6 +158,9 @@ class GuardedDoor(Door):
             raise
         # Names have no blanks: no two users get the same id.
         return Caller(f"{client_id} {principal.name}", principal, host_of(peer))
+
+    def closed(self) -> str:
+        return "" if self._guard.is_fresh else "users are not known, so nobody is let in: no broker has told of them"
 
     @asynccontextmanager
     async def staying(self, method: str, request: Any, caller: Caller) -> AsyncIterator[None]:

@@ -270,6 +270,11 @@ class Receivers:
         """Whether a push consumer holds it."""
         return handle in self._held
 
+    @property
+    def held_messages(self) -> int:
+        """How many messages push consumers hold."""
+        return len(self._held)
+
     def heard(self, client_id: str) -> None:
         """The client has shown that it is alive."""
         self._heard[client_id] = asyncio.get_running_loop().time()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,23 +14,31 @@ from txmsg.access.keys import KeyFile
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
 from txmsg.errors import MisuseError, TxmsgError
+from txmsg.logs import EventLog, set_log_level
+from txmsg.metrics.figures import Figures
+from txmsg.metrics.http import Probes, serving
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.config import GatewayConfig
+from txmsg.rocketmq.door import Door
+from txmsg.rocketmq.figures import figures_of, unready
 from txmsg.rocketmq.grpc.port import HTTP2, Port
-from txmsg.rocketmq.guarded import WINDOW_S, GuardedDoor
+from txmsg.rocketmq.guarded import GuardedDoor
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import REQUEST_SIZE_BYTES_MAX
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.tasks import Tasks
-from txmsg.settings.common import TlsConfig
-from txmsg.wire.address import check_reach, host_and_port
+from txmsg.settings.live import Given
+from txmsg.wire.address import host_and_port
 from txmsg.wire.listening import connections_allowed
 from txmsg.wire.tls import ServerTls
 from txmsg.wire.users import UsersOfBrokers
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
+
+_log = EventLog(__name__)
 
 _CLOSE_S_MAX = 5.0
 """How long calls under way may take at the end."""
@@ -52,44 +61,31 @@ _TIMEOUT_S = 2.5
 """Of a send: clients wait for 3 s by default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayConfig:
-    """Which brokers a gateway uses, and where and how it listens."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a gateway consists of, to be looked at."""
 
-    brokers: Sequence[str]
-    """Addresses of brokers of one Notify database."""
-    listen: str = "127.0.0.1:8081"
-    """HOST:PORT; port 0 takes a free one."""
-    tls: TlsConfig = field(default_factory=TlsConfig)
-    access_key_file: Path | None = None
-    """What decrypts the secrets of access keys. None: clients do not log in."""
-    signature_window_s: float = WINDOW_S
-    """How far the date of a signature may be from now."""
-    insecure: bool = False
-    """Whether the network itself keeps strangers away."""
-
-    def __post_init__(self) -> None:
-        check_reach(
-            "--listen",
-            self.listen,
-            "its clients do not log in: whoever reaches it acts as its own user",
-            "listen on 127.0.0.1, or give TLS (--tls-cert and --tls-key) with --access-key-file or --tls-client-ca, so "
-            "that only clients with an access key or a certificate get in, or --insecure where the network itself "
-            "keeps strangers away",
-            is_guarded=self.insecure
-            or self.tls.client_ca is not None
-            or (self.tls.cert is not None and self.access_key_file is not None),
-        )
+    config: GatewayConfig
+    brokers: Brokers
+    presence: Presence
+    clients: Clients
+    receivers: Receivers
+    door: Door
+    api: Api
+    port: Port
+    stop: asyncio.Event
 
 
-async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Serves until `stop` is set, then shuts down in order.
 
     `on_ready` is called once with the address when it accepts clients. Raises MisuseError if it cannot listen there, or
     a file cannot be used; Unauthenticated and PermissionDenied if brokers do not admit it, or do not give it users.
     """
-    await knock(Brokers(config.brokers))
-    brokers = Brokers(config.brokers)
+    config = given.config
+    given.use = lambda changed: set_log_level(changed.log_level)
+    await knock(Brokers(config.brokers()))
+    brokers = Brokers(config.brokers())
     standing, returning = Tasks(), Tasks()
     senders = Senders(brokers, timeout_s=_TIMEOUT_S)
     receivers, clients = Receivers(brokers, returning), Clients(brokers, standing)
@@ -98,19 +94,29 @@ async def serve(config: GatewayConfig, on_ready: Callable[[str], None], stop: as
         await learn(brokers)
         stack.push_async_callback(returning.close, _RETURN_S_MAX)
         stack.push_async_callback(standing.close)
-        door = None if config.access_key_file is None else await _door(config, config.access_key_file, standing)
+        door = Door() if config.access_key_file is None else await _door(config, config.access_key_file, standing)
         api = Api(senders, receivers, clients, Routes(brokers), Agreements(brokers), door=door)
-        standing.start(Presence(brokers, client_id=uuid4().hex).run(), name="rocketmq-routes")
+        presence = Presence(brokers, client_id=uuid4().hex)
+        standing.start(presence.run(), name="rocketmq-routes")
         standing.start(receivers.renew(), name="rocketmq-renewals")
-        port = made_port(api)
+        parts = Parts(config, brokers, presence, clients, receivers, door, api, made_port(api), stop)
         tls = config.tls.of_server()
         if tls is not None:
             standing.start(_renewed(tls), name="rocketmq-tls")
-        on_ready(await _listening(port, config.listen, tls))
-        await stop.wait()
-        api.stop()
-        await port.stop(_CLOSE_S_MAX)
-        await senders.drain()
+        async with serving(config.http_listen, _probes(parts), tls, config.http_token_file):
+            on_ready(await _listening(parts, tls))
+            await stop.wait()
+            _log.info("server.stopping", "stopping: calls under way have %(timeout_s)g s", timeout_s=_CLOSE_S_MAX)
+            api.stop()
+            await parts.port.stop(_CLOSE_S_MAX)
+            await senders.drain()
+
+
+def _probes(parts: Parts) -> Probes:
+    async def read() -> Figures:
+        return figures_of(parts)
+
+    return Probes(figures=read, unready=partial(unready, parts))
 
 
 def made_port(api: Api) -> Port:
@@ -126,7 +132,7 @@ def made_port(api: Api) -> Port:
 
 
 async def _door(config: GatewayConfig, access_key_file: Path, standing: Tasks) -> GuardedDoor:
-    users = UsersOfBrokers(config.brokers, age_s_max=_USERS_AGE_S_MAX, access_keys=True)
+    users = UsersOfBrokers(config.brokers(), age_s_max=_USERS_AGE_S_MAX, access_keys=True)
     door = GuardedDoor(users.guard, KeyFile(access_key_file), window_s=config.signature_window_s)
     await users.knock()
     standing.start(users.run(), name="rocketmq-users")
@@ -150,14 +156,22 @@ async def _learn_from(brokers: Brokers, address: str) -> None:
         brokers.learn(address, route)
 
 
-async def _listening(port: Port, listen: str, tls: ServerTls | None) -> str:
+async def _listening(parts: Parts, tls: ServerTls | None) -> str:
     """Accepts clients from now on. Returns the address. Raises MisuseError."""
-    host, _ = host_and_port(listen)
+    listen = parts.config.listen
     try:
-        number = await port.start(listen, None if tls is None else tls.for_web(HTTP2))
+        number = await parts.port.start(listen, None if tls is None else tls.for_web(HTTP2))
     except (OSError, UnicodeError) as exc:
         raise MisuseError(f"--listen {listen}: it cannot be listened on: {exc}") from None
-    return f"{host}:{number}"
+    host, _ = host_and_port(listen)
+    address = f"{host}:{number}"
+    _log.info(
+        "rocketmq.started",
+        "the gateway listens on %(listen)s, and uses the brokers %(brokers)s",
+        listen=address,
+        brokers=", ".join(parts.brokers.addresses),
+    )
+    return address
 
 
 async def _renewed(tls: ServerTls) -> None:

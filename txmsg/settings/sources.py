@@ -19,8 +19,8 @@ from txmsg.settings.catalogue import Setting
 CONFIG_VARIABLE: Final = "TXMSG_CONFIG"
 """The variable that names the file."""
 DEFAULT: Final = "default"
-SCOPES: Final = ("broker", "metaq", "tailer")
-"""The tables of a file that have settings of servers."""
+SCOPES: Final = ("broker", "metaq", "tailer", "rocketmq")
+"""The servers whose settings are given by tables of a file, variables and options. Clients get theirs from brokers."""
 COMMANDS_TABLE: Final = "cli"
 """The table that has what options of commands are when they are not given."""
 

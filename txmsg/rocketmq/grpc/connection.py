@@ -31,6 +31,7 @@ from txmsg.logs import EventLog
 from txmsg.rocketmq.grpc.call import Call, Method
 from txmsg.rocketmq.grpc.framing import ClientGone, Code, quoted
 from txmsg.rocketmq.grpc.http2 import Http2
+from txmsg.wire.connection import Traffic
 
 _log = EventLog(__name__)
 
@@ -60,6 +61,8 @@ _NO_CALL: Final = [(b":status", b"415")]
 class Owner(Protocol):
     """Owns all connections."""
 
+    traffic: Traffic
+
     def made(self, connection: Connection) -> bool:
         """Whether there is room for a new connection."""
 
@@ -71,6 +74,9 @@ class Owner(Protocol):
 
     def done(self) -> None:
         """A call has ended."""
+
+    def failed(self, code: Code) -> None:
+        """A call is answered with this code, which is not OK."""
 
     def keep(self, size_bytes: int) -> int:
         """Counts bytes of requests in memory; negative numbers release them. Returns how many are left, negative if
@@ -91,7 +97,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._methods = methods
         self._request_size_bytes_max = request_size_bytes_max
-        self._owner = owner
+        self.owner = owner
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when it has gone."""
@@ -127,7 +133,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._owner.made(self):
+        if not self.owner.made(self):
             self.abort()
             return
         name = transport.get_extra_info("peername")
@@ -138,6 +144,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
+        self.owner.traffic.received_bytes += len(data)
         self._pinged_at = None
         for place in range(0, len(data), _STEP_SIZE_BYTES):
             if not self.is_over:
@@ -174,7 +181,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_calls()
         self.ended.set_result(None)
-        self._owner.lost(self)
+        self.owner.lost(self)
 
     # ---- of the port
 
@@ -200,7 +207,7 @@ class Connection(asyncio.Protocol):
             return
         self._is_going = True
         self.flush()
-        self._transport.write(self._h2.going_away())
+        self._write(self._h2.going_away())
 
     def close(self) -> None:
         """Ends it and all calls, after writing pending data."""
@@ -239,7 +246,7 @@ class Connection(asyncio.Protocol):
             stream.refuse(_NO_CALL)
         elif method is None:
             stream.end(Code.UNIMPLEMENTED, f"{path[:200]} is not served")
-        elif not self._owner.begin():
+        elif not self.owner.begin():
             stream.end(Code.RESOURCE_EXHAUSTED, "too many calls are under way: try again later")
         else:
             call = Call(stream, headers, size_bytes_max=self._request_size_bytes_max)
@@ -253,12 +260,12 @@ class Connection(asyncio.Protocol):
     def _call_done(self, stream_id: int) -> None:
         del self.tasks[stream_id]
         self._streams.pop(stream_id).call.release()
-        self._owner.done()
+        self.owner.done()
 
     def keep(self, size_bytes: int) -> bool:
         """As in Stream. One client can use half of all memory, two a third each, so that none uses all of it."""
         self._kept_bytes += size_bytes
-        return self._owner.keep(size_bytes) >= self._kept_bytes
+        return self.owner.keep(size_bytes) >= self._kept_bytes
 
     def _arrived(self, event: DataReceived) -> None:
         stream_id, size_bytes = event.stream_id, event.flow_controlled_length or 0
@@ -331,10 +338,14 @@ class Connection(asyncio.Protocol):
         if self.is_over:
             return
         if data := self._h2.data_to_send():
-            self._transport.write(data)
+            self._write(data)
         if self._is_full and self._transport.get_write_buffer_size() > _WAITING_BYTES_MAX:
             _log.warning("rocketmq.client_does_not_read", "%(peer)s is cut off: it does not read", peer=self.peer)
             self.abort()
+
+    def _write(self, data: bytes) -> None:
+        self.owner.traffic.sent_bytes += len(data)
+        self._transport.write(data)
 
     async def room(self, stream_id: int, wanted_bytes: int) -> int:
         """Waits until something can be sent. Returns how many bytes. Raises ClientGone if the client is gone."""
@@ -423,6 +434,7 @@ class _Stream:
     def __init__(self, connection: Connection, h2: Http2, stream_id: int) -> None:
         self.peer = connection.peer
         self.keep = connection.keep
+        self._failed = connection.owner.failed
         self.began_at = connection.heard_at
         self._connection, self._h2, self._id = connection, h2, stream_id
         self._has_headers = False
@@ -444,6 +456,8 @@ class _Stream:
 
     def end(self, code: Code, text: str) -> None:
         """As Stream has it."""
+        if code is not Code.OK:
+            self._failed(code)
         trailers = [] if self._has_headers else list(_HEADERS)
         trailers.append((b"grpc-status", str(int(code)).encode()))
         if text:

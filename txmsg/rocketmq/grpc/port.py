@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
 from txmsg.rocketmq.grpc.call import Method
 from txmsg.rocketmq.grpc.connection import Connection
+from txmsg.rocketmq.grpc.framing import Code
 from txmsg.wire.address import host_and_port
+from txmsg.wire.connection import Traffic
 from txmsg.wire.listening import bound_sockets, stop_listening
 
 HTTP2: Final = ("h2",)
@@ -40,15 +43,20 @@ class Port:
         request_size_bytes_max: int,
         requests_size_bytes_max: int,
     ) -> None:
+        self.traffic = Traffic()
+        self.calls_begun = 0
+        self.failures: Counter[Code] = Counter()
+        """Calls answered with a gRPC code that is not OK."""
         self._methods = methods
-        self._connections_max = connections_max
-        self._calls_max = calls_max
+        self.connections_max = connections_max
+        self.calls_max = calls_max
         self._calls_of_connection_max = calls_of_connection_max
         self._request_size_bytes_max = request_size_bytes_max
-        self._requests_size_bytes_max = requests_size_bytes_max
-        self._requests_size_bytes = 0
-        self._calls = 0
-        self._connections: set[Connection] = set()
+        self.requests_size_bytes_max = requests_size_bytes_max
+        self.requests_size_bytes = 0
+        self.calls = 0
+        """Under way."""
+        self.connections: set[Connection] = set()
         self._listeners: list[asyncio.Server] = []
         self._looking: asyncio.TimerHandle | None = None
         self._is_stopping = False
@@ -76,7 +84,7 @@ class Port:
         self._is_stopping = True
         if self._looking is not None:
             self._looking.cancel()
-        connections = list(self._connections)
+        connections = list(self.connections)
         for connection in connections:
             connection.go_away()
         if tasks := [task for connection in connections for task in connection.tasks.values()]:
@@ -88,7 +96,7 @@ class Port:
             connection.close()
         if connections:
             await asyncio.wait([connection.ended for connection in connections], timeout=_FINISH_S_MAX)
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.abort()
 
     def _connected(self) -> Connection:
@@ -101,31 +109,36 @@ class Port:
 
     def made(self, connection: Connection) -> bool:
         """As Owner has it."""
-        self._connections.add(connection)
-        return len(self._connections) <= self._connections_max and not self._is_stopping
+        self.connections.add(connection)
+        return len(self.connections) <= self.connections_max and not self._is_stopping
 
     def lost(self, connection: Connection) -> None:
         """As Owner has it."""
-        self._connections.discard(connection)
+        self.connections.discard(connection)
 
     def begin(self) -> bool:
         """As Owner has it."""
-        if self._calls >= self._calls_max:
+        if self.calls >= self.calls_max:
             return False
-        self._calls += 1
+        self.calls += 1
+        self.calls_begun += 1
         return True
 
     def done(self) -> None:
         """As Owner has it."""
-        self._calls -= 1
+        self.calls -= 1
+
+    def failed(self, code: Code) -> None:
+        """As Owner has it."""
+        self.failures[code] += 1
 
     def keep(self, size_bytes: int) -> int:
         """As Owner has it."""
-        self._requests_size_bytes += size_bytes
-        return self._requests_size_bytes_max - self._requests_size_bytes
+        self.requests_size_bytes += size_bytes
+        return self.requests_size_bytes_max - self.requests_size_bytes
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         self._looking = loop.call_later(_LOOK_S, self._look)
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.look(loop.time())
