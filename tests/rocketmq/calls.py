@@ -23,8 +23,11 @@ GROUP: Final = pb.Resource(name="mail")
 class Calls:
     """The calls of a client."""
 
-    def __init__(self, gateway: str, broker: str) -> None:
-        self.channel = grpc.insecure_channel(gateway)
+    def __init__(self, gateway: str, broker: str, *, reply_size_bytes_max: int = -1) -> None:
+        self.gateway = gateway
+        self.channel = grpc.insecure_channel(
+            gateway, options=[("grpc.max_receive_message_length", reply_size_bytes_max)]
+        )
         self.broker = broker
 
     def __call__(self, method: str, request: Any, reply: type[A], client_id: str = "c") -> A:

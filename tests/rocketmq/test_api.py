@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
+import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
@@ -97,6 +98,26 @@ def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
     assert calls("SendMessage", nothing, pb.SendMessageResponse).status.code == pb.MESSAGE_CORRUPTED
     assert calls("AckMessage", no_entry, pb.AckMessageResponse).status.code == pb.BAD_REQUEST
     assert calls.send(b"another", bytes(16)).status.code == pb.ILLEGAL_MESSAGE_ID
+
+
+def test_a_message_that_its_client_cannot_take_becomes_a_dead_letter(calls: Calls) -> None:
+    said("group", "create", "mail", "--broker", calls.broker)
+    said("group", "alter", "mail", "--retries", "0", "--broker", calls.broker)
+    calls.send(bytes(300_000), bytes(16))
+    small = Calls(calls.gateway, calls.broker, reply_size_bytes_max=100_000)
+
+    def dead_letters() -> list[dict[str, Any]]:
+        with suppress(grpc.RpcError):  # while another reply of the same attempt is lost
+            small.receive(1, auto_renew=True, attempt_id="a")
+        where = ("--group", "mail", "--broker", calls.broker)
+        found: list[dict[str, Any]] = json_of("dead-letter", "list", *where)["dead_letters"]
+        return found
+
+    with small.channel:
+        with pytest.raises(grpc.RpcError, match="larger than max"):  # as with Node's client, above 4 MiB
+            small.receive(auto_renew=True, attempt_id="a")
+        [letter] = until(dead_letters)
+    assert "5 replies with it did not reach their client: is it larger than the client accepts?" in letter["last_error"]
 
 
 def test_a_topic_of_one_type_says_so_in_its_route_and_refuses_others(calls: Calls) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +43,11 @@ TOO_LATE = "the message is not in this consumer's hands any more: its time was o
 _GRACE_S = 5.0
 _RECEIVED_SIZE_BYTES_MAX = 4 * 1024 * 1024
 """Of bodies and headers in one answer, which is here until its client has read it; one message always."""
+_LOST_MAX = 5
+"""So often a message is given back because its reply did not reach the client. After that, each time counts as an
+attempt: the client may be unable to take it, as Node's is if a message has more than 4 MiB with all its fields."""
+_LOST_KEPT_MAX = 1000
+"""Messages for which that is counted."""
 _NO_DELAY_MS = -1
 _LINE_BITS = 63
 _ID_LENGTH_MAX = 200
@@ -110,6 +115,8 @@ class Receivers:
         self._heard: dict[str, float] = {}
         self._replies: dict[tuple[Member, str], _Reply] = {}
         """By member and broker, the last one that brought something."""
+        self._lost: OrderedDict[tuple[str, int, int], int] = OrderedDict()
+        """By group, queue and offset of a message that came alone, how often its reply did not reach a client."""
 
     async def receive(
         self,
@@ -208,11 +215,26 @@ class Receivers:
         """
         self._give_back(received.member, received.broker, received.line, received.handles)
 
-    def _give_back(self, member: Member, broker: str, line: int, handles: Iterable[Handle]) -> None:
+    def _give_back(self, member: Member, broker: str, line: int, handles: Sequence[Handle]) -> None:
         self._forget(handles)
         request = self._request(member)
-        request.line, request.call = line, _LAST_CALL
+        if (lost := self._lost_too_often(member, handles)) is not None:
+            error = f"{_LOST_MAX} replies with it did not reach their client: is it larger than the client accepts?"
+            request.refusals.append(Refusal(receipt=lost.receipt, error=error, delay_ms=_NO_DELAY_MS))
+        else:
+            request.line, request.call = line, _LAST_CALL
         self._settle_later(broker, request)
+
+    def _lost_too_often(self, member: Member, handles: Sequence[Handle]) -> Handle | None:
+        """The message, if it came alone (as large ones do) and is lost once more after _LOST_MAX times."""
+        if len(handles) != 1:
+            return None
+        [handle] = handles
+        key = (member.group, handle.queue_id, handle.offset)
+        lost = self._lost[key] = self._lost.pop(key, 0) + 1
+        if len(self._lost) > _LOST_KEPT_MAX:
+            self._lost.popitem(last=False)
+        return handle if lost > _LOST_MAX else None
 
     def _settle_later(self, broker: str, request: ReceiveRequest) -> None:
         """Settles in the background; no client waits for it."""
