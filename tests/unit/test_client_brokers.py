@@ -48,6 +48,19 @@ async def test_a_broker_reached_by_another_address_than_its_own_is_known_once() 
         assert brokers.addresses == ["localhost:1", "proxy:1", "10.0.0.3:1"]
 
 
+async def test_a_given_broker_that_has_gone_keeps_its_address_and_is_none_of_the_names() -> None:
+    async with brokers_at("localhost:1", "b:1") as brokers:
+        assert brokers.names == ["b:1", "localhost:1"], "none has told anything yet"
+        brokers.learn("localhost:1", route("a:1", "a:1", "b:1", "c:1"))
+        assert brokers.names == ["a:1", "b:1", "c:1"]
+        brokers.learn("localhost:1", route("a:1", "a:1"))
+        assert (brokers.names, brokers.addresses) == (["a:1"], ["localhost:1", "b:1"])
+        brokers.learn("localhost:1", route("a:1", is_cut_off=True))
+        assert brokers.names == ["a:1"]
+        brokers.learn("b:1", route("b:1", "a:1", "b:1"))
+        assert brokers.names == ["a:1", "b:1"]
+
+
 async def test_who_does_not_know_the_others_makes_no_difference() -> None:
     async with brokers_at("a:1") as brokers:
         brokers.learn("a:1", route("a:1", "a:1", "b:1"))

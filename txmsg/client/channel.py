@@ -94,8 +94,12 @@ class Brokers:
 
     @property
     def names(self) -> list[str]:
-        """The names of the brokers, each once; the address of one whose name is not known yet."""
-        return sorted({broker.name or broker.address for broker in self._brokers.values()})
+        """The names of the brokers, each once: as they list themselves, so that one that has gone is not among them.
+
+        Before they do, of those that were given; the address of one whose name is not known yet.
+        """
+        names = {broker.name or broker.address for broker in self._brokers.values()}
+        return sorted(names.intersection(self._listed) or names)
 
     def name_of(self, told: str) -> str:
         """The name of the broker with this name or address; "" if it is not known."""
