@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -16,8 +19,12 @@ from tests.ports import own_port
 from tests.rocketmq.calls import TOPIC, Calls
 from tests.rocketmq.gateway import GatewayProcess, running_gateway
 from tests.waiting import until
+from txmsg.client.channel import Brokers
 from txmsg.metrics.catalogue import Process
+from txmsg.rocketmq.door import Door
+from txmsg.rocketmq.figures import unready
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.v1.txmsg_pb2 import RouteChanged
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,19 @@ def test_what_clients_hold_and_wait_for_is_told(watched: Watched) -> None:
     frames.put(None)
     assert list(telemetry) == []
     until(lambda: told("clients") == 0)
+
+
+async def test_a_gateway_is_not_ready_by_a_broker_that_it_does_not_reach() -> None:
+    brokers = Brokers(["a:1", "b:1"])
+    presence = SimpleNamespace(attached_to={"a:1"})
+    parts: Any = SimpleNamespace(stop=asyncio.Event(), door=Door(), presence=presence, brokers=brokers)
+    brokers.learn("a:1", RouteChanged(this="a:1", brokers=["a:1", "b:1"]))
+    assert not unready(parts)
+    brokers.learn("a:1", RouteChanged(this="a:1", is_cut_off=True))
+    assert unready(parts) == "no broker can reach the Notify database"
+    presence.attached_to.add("b:1")
+    assert not unready(parts)
+    await brokers.close()
 
 
 def test_a_gateway_without_a_broker_is_alive_and_not_ready(watched: Watched, broker: BrokerProcess) -> None:

@@ -10,9 +10,11 @@ from typing import cast
 import pytest
 
 from tests.streams import answering
+from tests.waiting import until_async
+from txmsg.client import attach
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
-from txmsg.errors import BrokerUnavailable
+from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, ClientFrame, RouteChanged
 
@@ -120,6 +122,39 @@ class StreamThatFails:
 
     def close(self) -> None:
         return
+
+
+class Refusing(OneBroker):
+    """It takes a first stream, which says something and is then refused, and no other one."""
+
+    def __init__(self, refused: asyncio.Event) -> None:
+        super().__init__(self)
+        self._refused = refused
+        self._frames = iter([BrokerFrame(route_changed=RouteChanged())])
+
+    async def receive(self) -> BrokerFrame:
+        if (frame := next(self._frames, None)) is not None:
+            return frame
+        self._refused.set()
+        raise Unauthenticated("the token was revoked")
+
+    async def send(self, frame: ClientFrame) -> None:
+        raise AssertionError("no check came, so there is nothing to answer")
+
+    def close(self) -> None:
+        return
+
+
+async def test_a_presence_is_not_attached_to_a_broker_that_refuses_it_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "REFUSED_PAUSE_S", 3600)
+    refused = asyncio.Event()
+    presence = Presence(cast(Brokers, Refusing(refused)), client_id="c", group="g")
+    running = asyncio.create_task(presence.run())
+    await asyncio.wait_for(refused.wait(), DEADLINE_S)
+    await until_async(lambda: not presence.attached_to)
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait({running}, timeout=DEADLINE_S)
 
 
 @pytest.mark.parametrize("turns", range(8))

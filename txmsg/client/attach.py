@@ -147,8 +147,6 @@ class Presence:
                 _log.exception(
                     "attach.broken", "the attach stream to broker %(broker)s failed unexpectedly", broker=address
                 )
-            finally:
-                self.attached_to.discard(address)
             await asyncio.sleep(random.uniform(0.1, RECONNECT_PAUSE_S_MAX))
 
     async def _attach(self, address: str, attached: Callable[[], None]) -> None:
@@ -174,6 +172,7 @@ class Presence:
                 raise asyncio.CancelledError from None
             raise group.exceptions[0] from None
         finally:
+            self.attached_to.discard(address)
             stream.close()
 
     async def _tell(self, stream: Stream[ClientFrame, BrokerFrame], answers: asyncio.Queue[CheckAnswer]) -> None:

@@ -179,6 +179,11 @@ class Brokers:
         now = time.monotonic()
         return all(broker.is_cut_off or broker.failed_at >= now - _AVOIDED_S for broker in self._able())
 
+    def is_cut_off(self, address: str) -> bool:
+        """Whether the broker at this address has reported last that it cannot reach the database."""
+        broker = self._brokers.get(address)
+        return broker is not None and broker.is_cut_off
+
     @property
     def are_cut_off(self) -> bool:
         """Whether all brokers that take messages report that they cannot reach the database."""

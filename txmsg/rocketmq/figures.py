@@ -22,7 +22,7 @@ def unready(parts: Parts) -> str:
         return closed
     if not parts.presence.attached_to:
         return f"no broker can be reached: {parts.config.broker}"
-    if parts.brokers.are_cut_off:
+    if all(map(parts.brokers.is_cut_off, parts.presence.attached_to)):
         return "no broker can reach the Notify database"
     return ""
 
