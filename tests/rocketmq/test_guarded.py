@@ -365,7 +365,7 @@ async def test_each_of_two_that_ask_about_one_transaction_gets_the_answer() -> N
         await client.commands.get()
     first.cancel()
     await asyncio.wait([first])
-    clients.ended("shop", half.id_bytes, TransactionState.COMMIT)
+    clients.ended("shop", "orders", half.id_bytes, TransactionState.COMMIT)
     async with asyncio.timeout(60):
         assert set(await asyncio.gather(second, third)) == {TransactionState.COMMIT}
 

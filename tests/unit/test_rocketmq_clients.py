@@ -49,7 +49,7 @@ async def _asked(clients: Clients, *able: Client) -> Client:
     for other in others:
         other.cancel()
     [index] = [getting.index(task) for task in done]
-    clients.ended(able[index].id, _HALF.id_bytes, TransactionState.COMMIT)
+    clients.ended(able[index].id, "orders", _HALF.id_bytes, TransactionState.COMMIT)
     assert await asking is TransactionState.COMMIT
     return able[index]
 
@@ -75,7 +75,7 @@ async def test_who_has_sent_halves_is_asked_first_and_who_does_not_answer_last(c
     clients.has_sent("new", "orders", half=True)
     old.unanswered = 1
     assert await _asked(clients, new, old) is new
-    clients.ended("old", bytes(15) + b"x", TransactionState.COMMIT)  # it is well: it ends transactions by itself
+    clients.ended("old", "orders", bytes(15) + b"x", TransactionState.COMMIT)  # by itself: it is well
     assert old.unanswered == 0
     clients.detach(old)
     assert await _asked(clients, new) is new
@@ -112,6 +112,15 @@ async def test_a_second_stream_of_a_client_is_asked_about_the_same_topics(client
     assert await _asked(clients, second) is second
     clients.detach(second)
     assert clients.attached == set()
+
+
+async def test_who_ends_transactions_of_one_topic_answers_for_no_other(clients: Clients) -> None:
+    asked = _attached(clients, "asked", "orders")
+    asking = asyncio.create_task(clients.ask("orders", _HALF))
+    await asked.commands.get()
+    clients.ended("stranger", "trades", _HALF.id_bytes, TransactionState.ROLLBACK)
+    clients.ended("asked", "orders", _HALF.id_bytes, TransactionState.COMMIT)
+    assert await asking is TransactionState.COMMIT
 
 
 async def test_topics_of_a_client_are_bounded(clients: Clients) -> None:

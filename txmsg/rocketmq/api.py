@@ -299,10 +299,10 @@ class Api:
         transaction_id = transaction_of_id(
             request.transaction_id or request.message_id, "transaction id", pb.INVALID_TRANSACTION_ID
         )
-        state = _STATES.get(request.resolution, TransactionState.UNKNOWN)
+        topic, state = topic_of(request.topic), _STATES.get(request.resolution, TransactionState.UNKNOWN)
         if state is not TransactionState.UNKNOWN:
-            await self._senders.end(topic_of(request.topic), transaction_id, state)
-        self._clients.ended(client_id, transaction_id, state)
+            await self._senders.end(topic, transaction_id, state)
+        self._clients.ended(client_id, topic, transaction_id, state)
         return pb.EndTransactionResponse(status=OK)
 
     async def recall(self, request: pb.RecallMessageRequest, _: str) -> pb.RecallMessageResponse:

@@ -61,7 +61,8 @@ class Clients:
         self._tasks = tasks
         self._clients: dict[str, Client] = {}
         self._presences: dict[str, asyncio.Task[None]] = {}
-        self._checks: defaultdict[bytes, set[asyncio.Future[TransactionState]]] = defaultdict(set)
+        self._checks: defaultdict[tuple[str, bytes], set[asyncio.Future[TransactionState]]] = defaultdict(set)
+        """By the topic and the id of the transaction: who may end transactions of one topic answers for no other."""
 
     @property
     def count(self) -> int:
@@ -135,12 +136,12 @@ class Clients:
         else:
             self._presences.pop(topic).cancel()
 
-    def ended(self, client_id: str, transaction_id: bytes, state: TransactionState) -> None:
-        """A client reports the outcome of a transaction, whether it was asked or not."""
+    def ended(self, client_id: str, topic: str, transaction_id: bytes, state: TransactionState) -> None:
+        """A client reports the outcome of a transaction of this topic, whether it was asked or not."""
         client = self._clients.get(client_id)
         if client is not None:
             client.unanswered = 0
-        for asked in self._checks.pop(transaction_id, ()):
+        for asked in self._checks.pop((topic, transaction_id), ()):
             if not asked.done():
                 asked.set_result(state)
 
@@ -155,7 +156,8 @@ class Clients:
         client = min(able, key=lambda each: _rank(each, topic))
         client.unanswered += 1
         asked: asyncio.Future[TransactionState] = asyncio.get_running_loop().create_future()
-        self._checks[message.id_bytes].add(asked)  # brokers may ask twice at once, and one of them for longer
+        check = message.topic, message.id_bytes
+        self._checks[check].add(asked)  # brokers may ask twice at once, and one of them for longer
         shown = delivered_message(message, None, 0)
         client.commands.put_nowait(
             pb.TelemetryCommand(
@@ -170,9 +172,9 @@ class Clients:
         except TimeoutError:
             return TransactionState.UNKNOWN
         finally:
-            self._checks[message.id_bytes].discard(asked)
-            if not self._checks[message.id_bytes]:
-                del self._checks[message.id_bytes]
+            self._checks[check].discard(asked)
+            if not self._checks[check]:
+                del self._checks[check]
 
 
 def _rank(client: Client, topic: str) -> tuple[int, bool, int]:
