@@ -658,6 +658,34 @@ async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_others() -> 
     assert not any(map(receivers.is_renewed, handles))
 
 
+class Ruled(Door):
+    """Its clients may receive, until they may not."""
+
+    may = True
+
+    def may_receive(self, *_: object) -> bool:
+        return self.may
+
+
+class Renews(Together):
+    """It renews what it is asked to."""
+
+    async def call(self, method: object, request: ReceiveRequest, *, timeout_s: float) -> ReceiveReply:
+        return ReceiveReply() if request.held else await super().call(method, request, timeout_s=timeout_s)
+
+
+async def test_what_a_client_holds_is_not_renewed_when_it_may_not_receive_any_more() -> None:
+    """It could not acknowledge it, and nobody else would get it while its heartbeats come."""
+    receivers, door, none = Receivers(cast(Brokers, Renews()), Tasks()), Ruled(), cast(Any, None)
+    api = Api(none, receivers, none, none, none, door=door)
+    queue = pb.MessageQueue(topic=TOPIC, broker=pb.Broker(name="a:7700"))
+    request = pb.ReceiveMessageRequest(group=GROUP, message_queue=queue, batch_size=1, auto_renew=True)
+    await api.receive(cast(Any, Context(request)))
+    for door.may in (True, False):
+        await receivers.renew_once(asyncio.get_running_loop().time())
+        assert receivers.held_messages == door.may
+
+
 def test_no_two_members_are_known_by_one_id() -> None:
     members = [
         Member("mail", f"{client} {user}", topic)

@@ -342,6 +342,19 @@ async def test_who_may_be_asked_is_decided_when_it_is_asked(place: Place) -> Non
     assert not place.door.may_be_asked("orders", caller)
 
 
+async def test_who_may_keep_messages_is_decided_by_what_it_may_receive_now(place: Place) -> None:
+    place.use(*_CONSUMER)
+    caller = await place.door.enter(place.call())
+    assert place.door.may_receive("mail", "orders", caller)
+    assert not place.door.may_receive("mail", "trades", caller)
+    assert not place.door.may_receive("news", "orders", caller)
+    for rule in _CONSUMER:
+        place.use(rule)
+        assert not place.door.may_receive("mail", "orders", caller)
+    place.use(*_CONSUMER, revoked=["shop"])
+    assert not place.door.may_receive("mail", "orders", caller)
+
+
 async def test_a_change_of_rules_reaches_those_who_may_be_asked(place: Place) -> None:
     none, told = cast(Any, None), 0
 

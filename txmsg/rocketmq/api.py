@@ -329,6 +329,7 @@ class Api:
                         invisible_s=invisible_s,
                         renews=request.auto_renew,
                         attempt=request.attempt_id,
+                        may_hold=lambda: self._door.may_receive(member.group, member.topic, caller),
                     )
                 )
         except (Refused, TxmsgError) as exc:

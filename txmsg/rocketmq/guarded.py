@@ -200,11 +200,17 @@ class GuardedDoor(Door):
         self._changed = changed
 
     def may_be_asked(self, topic: str, caller: Caller) -> bool:
+        return self._may(caller, (CHECK_GROUP, topic))
+
+    def may_receive(self, group: str, topic: str, caller: Caller) -> bool:
+        return self._may(caller, (_RECEIVE_TOPIC, topic), (RECEIVE_GROUP, group))
+
+    def _may(self, caller: Caller, *needs: tuple[Right, str]) -> bool:
         try:
-            principal = self._guard.renewed(caller.principal)
+            rights = self._guard.renewed(caller.principal).rights
         except Unauthenticated:
             return False
-        return allows(principal.rights, CHECK_GROUP, topic)
+        return all(allows(rights, right, name) for right, name in needs)
 
     def _look(self) -> None:
         """Users or rules have changed: ends waiting calls that are no longer allowed."""

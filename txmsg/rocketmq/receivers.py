@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import secrets
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -103,6 +103,7 @@ class _Reply(NamedTuple):
 class _Held:
     member: Member
     until: float
+    may_hold: Callable[[], bool]
 
 
 class Receivers:
@@ -129,6 +130,7 @@ class Receivers:
         invisible_s: float,
         renews: bool,
         attempt: str = "",
+        may_hold: Callable[[], bool] = lambda: True,
     ) -> Received:
         """Up to `count` messages that this broker delivers, or none after wait_s. Raises TxmsgError, Refused.
 
@@ -138,6 +140,8 @@ class Receivers:
         after invisible_s, and there may be several of a message group, in order: a program that asks for them processes
         them in this order, while a push consumer may process them concurrently. If this call is cancelled, nothing is
         taken.
+
+        may_hold: asked before each renewal. A client without rights could not settle its messages: others get them.
 
         attempt: the client's name for this receive, which it repeats as long as it gets no reply. So if an earlier
         receive had the same name, the client did not get its messages: they are given back. Otherwise they would be
@@ -167,7 +171,7 @@ class Receivers:
             raise
         if renews:
             renewed_until = clock() + RENEWED_S_MAX
-            self._held.update((handle, _Held(member, renewed_until)) for handle in received.handles)
+            self._held.update((handle, _Held(member, renewed_until, may_hold)) for handle in received.handles)
             if 0 < len(attempt) <= _ATTEMPT_LENGTH_MAX and received.messages:
                 self._replies[member, broker] = _Reply(attempt, request.line, received.handles)
         if len(received.messages) < len(brought):
@@ -323,7 +327,7 @@ class Receivers:
             [
                 handle
                 for handle, held in self._held.items()
-                if held.until < now or held.member.client_id not in self._heard
+                if held.until < now or held.member.client_id not in self._heard or not held.may_hold()
             ]
         )
         groups: defaultdict[tuple[Member, str], list[Handle]] = defaultdict(list)
