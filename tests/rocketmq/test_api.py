@@ -182,6 +182,22 @@ def test_what_is_sent_again_is_one_message_and_an_acknowledgement_counts_once(ca
     assert said.status.code == pb.MESSAGE_NOT_FOUND
 
 
+def test_a_message_that_is_named_twice_in_an_acknowledgement_is_acknowledged(calls: Calls) -> None:
+    calls.send(b"one", bytes(16))
+    entry = pb.AckMessageEntry(message_id="m", receipt_handle=calls.receive_one().receipt_handle)
+    request = pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry, entry])
+    for code in (pb.OK, pb.INVALID_RECEIPT_HANDLE):
+        reply = calls("AckMessage", request, pb.AckMessageResponse)
+        assert [reply.status.code, *(each.status.code for each in reply.entries)] == [code] * 3
+
+
+def test_a_half_message_cannot_be_recalled(calls: Calls) -> None:
+    assert calls.send(b"x", bytes(16), message_type=pb.TRANSACTION).status.code == pb.OK
+    request = pb.RecallMessageRequest(topic=TOPIC, recall_handle=usual_id(bytes(16)))
+    status = calls("RecallMessage", request, pb.RecallMessageResponse).status
+    assert (status.code, status.message.partition(",")[0]) == (pb.BAD_REQUEST, "it is a half message")
+
+
 def test_a_message_that_a_client_gives_up_is_a_dead_letter_of_its_group(calls: Calls) -> None:
     calls.send(b"one", bytes(16))
     request = pb.ForwardMessageToDeadLetterQueueRequest(

@@ -367,10 +367,10 @@ class Api:
         if not request.entries:
             raise Refused(pb.BAD_REQUEST, "there is no message to acknowledge: `entries` is empty")
         handles = [Handle.parse(entry.receipt_handle) for entry in request.entries]
-        late = await self._receivers.acknowledge(member, handles)
+        late = await self._receivers.acknowledge(member, dict.fromkeys(handles))  # each once
         too_late = pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message=TOO_LATE)
         return pb.AckMessageResponse(
-            status=too_late if len(late) == len(handles) else pb.Status(code=pb.MULTIPLE_RESULTS) if late else OK,
+            status=too_late if late.issuperset(handles) else pb.Status(code=pb.MULTIPLE_RESULTS) if late else OK,
             entries=[
                 pb.AckMessageResultEntry(
                     message_id=entry.message_id,
