@@ -98,7 +98,7 @@ def asked(ask_at: Callable[[str], Ask], address: str) -> Cluster:
 
 
 def broker_addresses(cluster: Cluster) -> Iterator[Finding]:
-    """Every broker answers at the address that clients are told."""
+    """Every broker answers at its advertised address."""
     for answer in cluster.answers:
         if answer.figures is None:
             yield problem(
@@ -116,7 +116,7 @@ def broker_addresses(cluster: Cluster) -> Iterator[Finding]:
 
 
 def releases(cluster: Cluster) -> Iterator[Finding]:
-    """All brokers are of one release, and this command, too."""
+    """All brokers and this command have the same release."""
     by_release: dict[str, list[str]] = {}
     for answer in cluster.answers:
         by_release.setdefault(answer.broker.release, []).append(answer.broker.id)
@@ -137,7 +137,7 @@ def releases(cluster: Cluster) -> Iterator[Finding]:
 
 
 def client_releases(cluster: Cluster) -> Iterator[Finding]:
-    """Clients are of the release of the brokers."""
+    """Clients have the same release as the brokers."""
     brokers = {answer.broker.release for answer in cluster.answers}
     clients, is_cut = ClusterAdministration(cluster.ask).clients(_CLIENTS_MAX)
     by_release: dict[str, list[Client]] = {}
@@ -186,7 +186,7 @@ def broker_states(cluster: Cluster) -> Iterator[Finding]:
 
 
 def undelivered_queues(cluster: Cluster) -> Iterator[Finding]:
-    """A broker delivers each queue, at the latest some seconds after it was made or its broker died."""
+    """Each queue is delivered by a broker, at the latest some seconds after it was created or its broker died."""
     state, deadline = cluster.state, time.monotonic() + _ASSIGNED_S_MAX
     while state.queues_unassigned and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -200,7 +200,7 @@ def undelivered_queues(cluster: Cluster) -> Iterator[Finding]:
 
 
 def bounds(cluster: Cluster) -> Iterator[Finding]:
-    """Nothing that is bounded in a broker is nearly full."""
+    """No bounded resource of a broker is nearly exhausted."""
     for answer in cluster.answers:
         if answer.figures is None:
             continue
@@ -214,7 +214,7 @@ def bounds(cluster: Cluster) -> Iterator[Finding]:
 
 
 def undecided_transactions(cluster: Cluster) -> Iterator[Finding]:
-    """No transaction is parked, and none stays undecided though it was checked."""
+    """No transaction is parked, and none stays undecided although it is checked."""
     for _, count in cluster.values("txmsg_halves", state="parked"):
         if count:
             yield warning(
@@ -232,7 +232,7 @@ def undecided_transactions(cluster: Cluster) -> Iterator[Finding]:
 
 
 def lag(cluster: Cluster) -> Iterator[Finding]:
-    """No group is minutes behind."""
+    """No group lags behind by minutes."""
     for labels, lag_s in cluster.values("txmsg_group_lag_seconds"):
         if lag_s <= _LAG_S_MAX:
             continue
@@ -251,7 +251,7 @@ def lag(cluster: Cluster) -> Iterator[Finding]:
 
 
 def unread_groups(cluster: Cluster) -> Iterator[Finding]:
-    """Each group for which messages wait has a consumer."""
+    """Each group with waiting messages has a consumer."""
 
     def members(group: GroupSummary) -> int:
         asked = (

@@ -114,7 +114,7 @@ def live_broker(database: Database) -> Iterator[Finding]:
 
 
 def database_settings(database: Database) -> Iterator[Finding]:
-    """All that `txmsg db check` looks at: version, encoding, fsync, rights, standbys, schema."""
+    """Everything that `txmsg db check` covers: version, encoding, fsync, rights, standbys, schema."""
     for found in migrate.check(database.url):
         if not found.ok:
             yield problem(
@@ -159,7 +159,7 @@ def autovacuum(database: Database) -> Iterator[Finding]:
 
 
 def connections(database: Database) -> Iterator[Finding]:
-    """The server takes more connections, and as many as its brokers may need."""
+    """The server has free connections, and enough for all its brokers."""
     [row] = database.rows(
         "select count(*) filter (where a.backend_type = 'client backend') as used, "
         "       count(*) filter (where a.application_name like 'txmsg%%') as own, "
@@ -188,7 +188,7 @@ def connections(database: Database) -> Iterator[Finding]:
 
 
 def replication_slots(database: Database) -> Iterator[Finding]:
-    """Slots are read, and keep neither too much of the write-ahead log nor less than they need."""
+    """Each slot has a reader, and retains neither too much of the write-ahead log nor too little."""
     for slot in database.rows(_SLOTS):
         is_own = slot.name.startswith("txmsg_")
         refill = "start `txmsg tailer run`: it makes the slot again, and reads what is missing from the table"
@@ -229,7 +229,7 @@ def replication_slots(database: Database) -> Iterator[Finding]:
 
 
 def failover_slots(database: Database) -> Iterator[Finding]:
-    """Standbys get what is committed before mirrors do."""
+    """Standbys receive commits before mirrors do."""
     if database.session.info.server_version < _FAILOVER_FROM:
         return
     [row] = database.rows(
@@ -312,7 +312,7 @@ def database_clock(database: Database) -> Iterator[Finding]:
 
 
 def data_disk(database: Database) -> Iterator[Finding]:
-    """The disk of the database has room. Only seen where the server is on this machine and the role may know."""
+    """The disk of the database has free space. Needs the server on this machine and a role that may read its path."""
     for directory in _directory(database):
         yield from free_space(
             directory,
@@ -322,7 +322,7 @@ def data_disk(database: Database) -> Iterator[Finding]:
 
 
 def data_permissions(database: Database) -> Iterator[Finding]:
-    """No other user can look into the database. Only seen where the server is on this machine and the role may know."""
+    """No other user can read the database's files. Needs the server on this machine and a role that may read its path."""
     for directory in _directory(database):
         yield from looked_into(directory, "the database", "it holds all messages, and keys of erasable topics")
 

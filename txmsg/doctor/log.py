@@ -64,7 +64,7 @@ def log_opens(where: str) -> Iterator[Finding]:
 
 
 def log_disk(log: Opened) -> Iterator[Finding]:
-    """The disk of the log has room. Only seen where the log is a directory."""
+    """The disk of the log has free space. Needs a log in a directory."""
     if Path(log.where).is_dir():
         yield from free_space(
             Path(log.where),
@@ -74,13 +74,13 @@ def log_disk(log: Opened) -> Iterator[Finding]:
 
 
 def log_permissions(log: Opened) -> Iterator[Finding]:
-    """No other user can look into the log. Only seen where the log is a directory."""
+    """No other user can read the log's files. Needs a log in a directory."""
     if Path(log.where).is_dir():
         yield from looked_into(Path(log.where), "the log", "it holds all messages that are mirrored")
 
 
 def unread_log_groups(log: Opened) -> Iterator[Finding]:
-    """Each group for which messages wait has a member."""
+    """Each group with waiting messages has a member."""
     yield from groups.unread(log.groups(), lambda group: group.members or 0, log.option)
 
 
