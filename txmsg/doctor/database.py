@@ -312,7 +312,7 @@ def database_clock(database: Database) -> Iterator[Finding]:
 
 
 def data_disk(database: Database) -> Iterator[Finding]:
-    """The disk of the database has free space. Needs the server on this machine and a role that may read its path."""
+    """The disk of the database has free space. Needs a server on this machine and a role that may see its path."""
     for directory in _directory(database):
         yield from free_space(
             directory,
@@ -322,7 +322,7 @@ def data_disk(database: Database) -> Iterator[Finding]:
 
 
 def data_permissions(database: Database) -> Iterator[Finding]:
-    """No other user can read the database's files. Needs the server on this machine and a role that may read its path."""
+    """No other user can read the database's files. Needs a server on this machine and a role that may see its path."""
     for directory in _directory(database):
         yield from looked_into(directory, "the database", "it holds all messages, and keys of erasable topics")
 
