@@ -48,10 +48,10 @@ alert and send its notifications.
   which gets no password.
 - A command is run without a shell; it gets the same JSON on standard input and a summary line in `TXMSG_SUBJECT`. It
   must exit with status 0 within 10 s; after that it is killed, together with the processes of its session.
-- A rule of your own runs one statement in a PostgreSQL that you name, in a transaction that only reads, for `timeout`
-  (5 s) at most, once per `broker.alerts.interval_s`. It returns one number, or rows with a column `value` and others
-  that are labels, of which the first 100 count. The condition is `above` or `below` a threshold. While the rule
-  fails, its alerts stay as they are, and after 5 minutes `TxmsgRuleFailed` fires.
+- A custom rule runs one statement in a PostgreSQL database that you name, in a read-only transaction, for at most
+  `timeout` (5 s), once per `broker.alerts.interval_s`. The statement returns one number, or rows with a column `value`
+  and columns for labels; the first 100 rows are used. The condition is `above` or `below` a threshold. While the rule
+  fails, its alerts do not change, and after 5 minutes `TxmsgRuleFailed` fires.
 
 ## States
 

@@ -9,13 +9,13 @@ from txmsg.metrics.rules import ALERTS, Alert
 
 _HEAD = """# Metrics
 
-What each process exports for [Prometheus](https://prometheus.io) when it is started with `--http-listen HOST:PORT`;
-[operations](operations.md#metrics) says how to scrape it. Generated from `txmsg/metrics/catalogue.py` by
+The metrics that each process exports for [Prometheus](https://prometheus.io) if it is started with `--http-listen
+HOST:PORT`; [operations](operations.md#metrics) says how to scrape them. Generated from `txmsg/metrics/catalogue.py` by
 `make generate`.
 
-All values are of one process, unless their scope is `database`: those are of the whole Notify database, and each of
-its brokers exports the same. So add the former up (`sum`), and take the maximum (`max`) of the latter. Counters begin
-at 0 with the process. Series that have no label for a topic or a group are there before any traffic.
+Values are those of one process: add them up (`sum`). Values with the scope `database` are those of the whole Notify
+database, and each of its brokers exports the same: take the maximum (`max`). Counters start at 0 with the process.
+Series without a label for a topic or a group exist before any traffic.
 """
 _ALERTS = """
 ## Alerts

@@ -176,7 +176,7 @@ def test_undecided_transactions_are_found(cluster: Cluster) -> None:
     assert found.what == "2 transactions are parked"
     old = with_figures(cluster, "txmsg_half_oldest_seconds", "in_doubt", value=700)
     [found] = found_by(brokers.undecided_transactions, old)
-    assert found.what == "a transaction has been undecided for 700 s, though it was checked"
+    assert found.what == "a transaction has been undecided for 700 s, although it is checked"
 
 
 def test_a_group_that_is_behind_is_found(cluster: Cluster) -> None:

@@ -54,43 +54,50 @@ class SourceConfig:
     tag: str = setting("", "Tag of all messages.", shown="none")
     encoding: str = setting(
         _NO_ENCODING,
-        "Encoding of the files, as Python names it; messages are UTF-8 then, with U+FFFD for invalid bytes. bytes: "
-        "messages are the bytes as they are.",
+        "Encoding of the files, as Python names it; messages are converted to UTF-8, with U+FFFD for invalid bytes. "
+        "bytes: messages contain the bytes unchanged.",
     )
     start: str = setting(
         "beginning",
-        "Where to begin in files that are there when a source first runs. Later ones are read from their beginning.",
+        "Where to begin in files that exist when a source first runs. Later files are read from their beginning.",
         choices=("beginning", "end"),
     )
     record_start: str = setting(
         "",
-        "Regular expression of what the first line of a record begins with; lines that do not begin so belong to the "
-        "record before.",
+        "Regular expression that matches the beginning of the first line of a record; lines that do not match belong "
+        "to the previous record.",
         shown="each line is a record",
     )
     record_size_bytes_max: int = setting(
-        1024 * 1024, "Longer records are cut into pieces of this size.", least=1024, most=16 * 1024 * 1024
+        1024 * 1024, "Longer records are split into pieces of this size.", least=1024, most=16 * 1024 * 1024
     )
     rest_s: float = setting(
-        5.0, "After so long without growth a last line without a line end, or a last record of lines, is sent.", least=0
+        5.0,
+        "Time without growth after which a last line without a line ending, or a last record of several lines, "
+        "is sent.",
+        least=0,
     )
     linger_s: float = setting(
-        0.2, "Time between looks at the files, while lines gather into one append.", least=0.01, most=60, live=True
+        0.2, "Time between checks of the files; lines found at a check are one append.", least=0.01, most=60, live=True
     )
-    find_s: float = setting(2.0, "Time between looks for files that are new.", least=0.05, most=3600)
+    find_s: float = setting(2.0, "Time between checks for new files.", least=0.05, most=3600)
     closed_s: float = setting(
-        60.0, "After so long without growth a file is closed that was deleted, or renamed for the second time.", least=1
+        60.0,
+        "Time without growth after which a file is closed that was deleted, or renamed for the second time.",
+        least=1,
     )
     batch_size_bytes: int = setting(
-        1024 * 1024, "Bytes of lines of one append.", least=4096, most=16 * 1024 * 1024, live=True
+        1024 * 1024, "Bytes of lines in one append.", least=4096, most=16 * 1024 * 1024, live=True
     )
     lines_per_s: float = setting(
         0.0, "Lines per second. 0: no limit.", kind=Kind.NUMBER, least=0, most=COUNT_MAX, live=True
     )
-    paused: bool = setting(False, "Whether nothing is read.", live=True)
+    paused: bool = setting(False, "Whether reading is paused.", live=True)
     compression: str = setting("lz4", "Compression of appends.", choices=("none", "lz4", "zstd"))
     spool_size_bytes_max: int = setting(
-        SIZE_BYTES_MAX, "Bytes kept on disk while the log is away. Then reading stops.", least=SIZE_BYTES_MIN
+        SIZE_BYTES_MAX,
+        "Bytes kept on disk while the log is unavailable. When they are used up, reading stops.",
+        least=SIZE_BYTES_MIN,
     )
 
     def __post_init__(self) -> None:
@@ -127,17 +134,17 @@ class AgentConfig:
     """How an agent runs."""
 
     log: str = required(
-        "The log: HOST:PORT or unix:PATH of its server, or a directory, whose only writer the agent is then.",
+        "The log: HOST:PORT or unix:PATH of its server, or a directory, of which the agent is then the only writer.",
         kind=Kind.TEXT,
         option="",
     )
-    state_dir: Path = required("Directory of positions and spools, of this agent alone.", kind=Kind.PATH, option="")
+    state_dir: Path = required("Directory of positions and spools, used by this agent only.", kind=Kind.PATH, option="")
     name: str = setting(
         "",
         "Name of this agent in the ordering keys of messages, and for settings at run time.",
         shown="the host's name",
     )
-    control: str = setting("txmsg.agent", "Topic of the log with settings at run time. Empty: there are none.")
+    control: str = setting("txmsg.agent", "Topic of the log with settings at run time. Empty: none.")
     save_s: float = setting(
         1.0, "Time between saves of positions. Lines read since the last save are sent again after a crash.", least=0.05
     )

@@ -63,14 +63,14 @@ class TailerConfig:
     )
     kafka_config: Path | None = setting(
         None,
-        "File with properties of librdkafka for a Kafka, NAME=VALUE a line: security.protocol, sasl.username ...",
+        "For Kafka: file with properties of librdkafka, one NAME=VALUE per line: security.protocol, sasl.username ...",
         kind=Kind.FILE,
         option="--kafka-config",
         variable="TXMSG_KAFKA_CONFIG",
     )
     replication_factor: int | None = setting(
         None,
-        "Copies of each topic that the tailer creates in a Kafka.",
+        "Replication factor of topics that the tailer creates in Kafka.",
         kind=Kind.COUNT,
         least=1,
         option="--replication-factor",
@@ -78,7 +78,7 @@ class TailerConfig:
     )
     min_insync_replicas: int | None = setting(
         None,
-        "Copies of a topic created in a Kafka that must be there for a write.",
+        "min.insync.replicas of topics that the tailer creates in Kafka.",
         kind=Kind.COUNT,
         least=1,
         option="--min-insync-replicas",
@@ -109,32 +109,32 @@ class TailerConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)
     """TLS of `http_listen`."""
     insecure: bool = insecure_setting()
-    tracing: bool = tracing_setting("appends that have traced messages")
+    tracing: bool = tracing_setting("appends of traced messages")
     log_level: str = log_level_setting()
     log_format: str = log_format_setting()
     refill_size_bytes: int = setting(
         4 * 1024 * 1024,
-        "What is read from the table before it is appended.",
+        "Bytes that are read from the table before they are appended.",
         least=1,
         live=True,
     )
     position_s: float = setting(
         1.0,
-        "Time between two notes in the database of how far the mirror is.",
+        "Time between writes of the mirror's position to the database.",
         least=0,
         is_open=True,
         live=True,
     )
     compare_s: float = setting(
         30.0,
-        "Time between two looks whether anything in the table has not come by replication.",
+        "Time between checks for messages in the table that were not replicated.",
         least=0,
         is_open=True,
         live=True,
     )
     wait_s_max: float = setting(
         5.0,
-        "Longest wait between two tries while the database, or the log, is away.",
+        "Longest wait between attempts while the database or the log is unavailable.",
         least=0,
         is_open=True,
         live=True,

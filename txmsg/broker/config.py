@@ -98,7 +98,7 @@ class BrokerConfig:
     )
     storage_wait_s: float = setting(
         30.0,
-        "How long to wait for the database at the start. 0 tries once.",
+        "Time to wait for the database at the start. 0 tries once.",
         least=0,
         option="--storage-wait-s",
     )
@@ -114,7 +114,7 @@ class BrokerConfig:
 
     first_check_s: float = setting(
         6.0,
-        "How long after it was stored a half message is first checked. 0 checks at once.",
+        "Time after which a stored half message is first checked. 0 checks at once.",
         least=0,
         most=DURATION_S_MAX,
         live=True,
@@ -139,7 +139,7 @@ class BrokerConfig:
     )
     check_timeout_s: float = setting(
         10.0,
-        "How long a client may take to answer a check, at most 0.9 of the interval; then it is UNKNOWN.",
+        "Time that a client has to answer a check, at most 0.9 of the interval. After that the answer is UNKNOWN.",
         least=0,
         most=DURATION_S_MAX,
         is_open=True,
@@ -148,7 +148,7 @@ class BrokerConfig:
     )
     no_client_park_s: float = setting(
         86_400.0,
-        "How long a half message stays due without a client of its group before it is parked.",
+        "Time after which a half message is parked if its group has no client.",
         least=0,
         most=DURATION_S_MAX,
         is_open=True,
@@ -164,7 +164,7 @@ class BrokerConfig:
     )
     topic_queues: int = setting(
         4,
-        "Number of queues of a new topic, unless it is given at creation.",
+        "Number of queues of a new topic, unless it is set at creation.",
         least=1,
         most=QUEUES_MAX,
         live=True,
@@ -172,8 +172,7 @@ class BrokerConfig:
     )
     body_size_bytes_max: int = setting(
         BODY_SIZE_BYTES_MAX,
-        "Largest body accepted; a message travels whole in one request. Use the same value for all brokers of a "
-        "database.",
+        "Largest body accepted; a message is sent in one request. Use the same value for all brokers of a database.",
         least=1,
         most=BODY_SIZE_BYTES_CEILING,
         live=True,
@@ -182,7 +181,7 @@ class BrokerConfig:
 
     retention_s: float = setting(
         7 * 86_400.0,
-        "How long to keep messages that every group has read.",
+        "Time to keep messages that every group has read.",
         least=0,
         most=DURATION_S_MAX,
         is_open=True,
@@ -201,7 +200,7 @@ class BrokerConfig:
     )
     retention_max_s: float = setting(
         30 * 86_400.0,
-        "How long to keep messages that a group has not read, in topics with unread=drop; at least the retention.",
+        "Time to keep messages that a group has not read, in topics with unread=drop; at least the retention.",
         least=0,
         most=DURATION_S_MAX,
         is_open=True,
@@ -209,30 +208,30 @@ class BrokerConfig:
         option="--retention-max",
         loses="Messages that are older go, although a group has not read them, in topics with unread=drop.",
     )
-    retention_check_s: float = setting(60.0, "How often to look for segments to drop.", least=0, is_open=True)
+    retention_check_s: float = setting(60.0, "Time between checks for segments to drop.", least=0, is_open=True)
 
     user: BrokerUserConfig = field(default_factory=BrokerUserConfig)
     """What each user may take."""
     audit_retention_s: float = setting(
         90 * 86_400.0,
-        "How long to keep entries of the audit log.",
+        "Time to keep entries of the audit log.",
         least=86_400,
         most=DURATION_S_MAX,
         live=True,
     )
     connections_max: int = setting(
         16_000,
-        "Clients that may be connected at once; fewer if the process may not open so many files. Further connections "
-        "are closed as soon as they are made.",
+        "Maximum number of connected clients; fewer if the limit of open files is lower. Further connections are "
+        "closed at once.",
         least=1,
     )
-    topic_refresh_s: float = setting(5.0, "How often to look for new queues of topics.", least=0, is_open=True)
+    topic_refresh_s: float = setting(5.0, "Time between checks for new queues of topics.", least=0, is_open=True)
     batch_items_max: int = setting(
         4096, "Items in one call of the database function.", least=1, most=COUNT_MAX, live=True
     )
     batch_size_bytes_max: int = setting(
         8 * 1024**2,
-        "Bytes of bodies in one batch; a larger message is a batch of its own.",
+        "Bytes of bodies in one batch; a larger message is a separate batch.",
         least=1,
         most=SIZE_BYTES_MAX,
         live=True,
@@ -249,28 +248,28 @@ class BrokerConfig:
     )
     request_timeout_s: float = setting(
         8.0,
-        "How long a request may wait for the writer and the database: less than a client waits, so that it is told "
-        "the reason, Overloaded or BrokerUnavailable.",
+        "Time that a request may wait for the writer and the database. Must be less than a client waits, so that the "
+        "client gets the reason, Overloaded or BrokerUnavailable.",
         least=0,
         is_open=True,
     )
     lock_timeout_s: float = setting(
         5.0,
-        "How long a batch may wait for a lock in the database before it is retried.",
+        "Time that a batch may wait for a lock in the database before it is retried.",
         least=0,
         is_open=True,
     )
     standby_wait_s: float = setting(
         5.0,
-        "How long a batch of topics with durability `replicated` may take, with the wait for the standby's "
-        "confirmation; at most 0.75 request_timeout_s. Then OutcomeUnknown.",
+        "Time that a batch of topics with durability `replicated` may take, including the standby's confirmation; at "
+        "most 0.75 request_timeout_s. After that it fails with OutcomeUnknown.",
         least=0,
         is_open=True,
     )
 
     outcome_memory_s: float = setting(
         600.0,
-        "How long outcomes are remembered at least. No segment closes younger than this.",
+        "Minimum time for which outcomes are remembered. No segment is closed before this age.",
         least=0,
         most=DURATION_S_MAX,
         live=True,
@@ -286,12 +285,12 @@ class BrokerConfig:
         live=True,
     )
     segment_check_s: float = setting(
-        10.0, "How often age and size of the open segment are checked.", least=0, is_open=True
+        10.0, "Time between checks of the age and size of the open segment.", least=0, is_open=True
     )
     segments_max: int = setting(
         120,
-        "Segments kept at most: each costs every batch some of the server's locks. Beyond half of it, segments are "
-        "closed older and larger; at the maximum none is closed, and the log says so.",
+        "Maximum number of segments: each costs every batch some of the server's locks. Above half of it, segments "
+        "are closed later and larger; at the maximum none is closed, which is logged.",
         least=4,  # open, remembering outcomes, and two to come and go
         most=COUNT_MAX,
         live=True,
@@ -308,8 +307,8 @@ class BrokerConfig:
 
     stop_timeout_s: float = setting(
         10.0,
-        "How long a graceful stop may wait for requests under way. In all it takes up to delivery.hand_over_s and 12s "
-        "more; SIGKILL has to come later.",
+        "Time that a graceful stop waits for requests in progress. The whole stop takes up to delivery.hand_over_s "
+        "and 12s more; send SIGKILL only after that.",
         least=0,
         most=3600,
         live=True,

@@ -24,14 +24,14 @@ class SchedulerConfig:
 
     interval_s: float = setting(
         0.25,
-        "How often to look for due messages: no message is delayed much longer.",
+        "Time between polls for due messages: no message is delivered much later than this.",
         least=0,
         is_open=True,
     )
     sweep_s: float = setting(
         60.0,
-        "How often to look through all of them, also at the start: for messages of other brokers that "
-        "became visible after their due time.",
+        "Time between scans of all delayed messages, also at the start: for messages of other brokers that became "
+        "visible after their due time.",
         least=0,
         is_open=True,
     )
@@ -42,7 +42,7 @@ class SchedulerConfig:
     )
     size_bytes_max: int = setting(
         8 * 1024 * 1024,
-        "Bytes of bodies at a time. A larger message goes alone.",
+        "Bytes of bodies at a time. A larger message is moved alone.",
         least=1,
     )
 

@@ -58,31 +58,32 @@ class CheckLoopConfig:
 
     poll_interval_s: float = setting(
         1.0,
-        "Time between two looks for due halves.",
+        "Time between polls for due half messages.",
         least=0,
         is_open=True,
     )
     sweep_interval_s: float = setting(
         60.0,
-        "Time between two looks at all halves, not only at those newly due. One comes at start.",
+        "Time between scans of all half messages, not only of those newly due. There is also a scan at start.",
         least=0,
         is_open=True,
     )
     in_flight_max: int = setting(
         256,
-        "Checks under way at once; more stay due in the database.",
+        "Checks in progress; more stay due in the database.",
         least=1,
         most=COUNT_MAX,
         live=True,
     )
     abandon_grace_s: float = setting(
         600.0,
-        "Time after the start in which nothing is parked for want of a client: they must attach first.",
+        "Time after the start in which no half message is parked because its group has no client: clients must "
+        "attach first.",
         least=0,
     )
     retry_delay_max_s: float = setting(
         30.0,
-        "Longest pause after a failed look (database away), doubled from poll_interval_s each time.",
+        "Longest pause after a failed poll (database unavailable); it doubles from poll_interval_s each time.",
         least=0,
         is_open=True,
     )

@@ -69,7 +69,7 @@ kafka_config_option: Decorator = click.option(
     show_envvar=True,
     expose_value=False,
     callback=_use_kafka_config,
-    help="For a log in Kafka: file with properties of its client, NAME=VALUE each line, such as security.protocol.",
+    help="For a log in Kafka: file with properties of its client, one NAME=VALUE per line, such as security.protocol.",
 )
 _log: Decorator = click.option(
     "--log",

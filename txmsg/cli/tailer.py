@@ -92,7 +92,7 @@ _kafka_config_option: Decorator = click.option(
     type=click.Path(path_type=Path),
     envvar="TXMSG_KAFKA_CONFIG",
     show_envvar=True,
-    help="File with properties of librdkafka for a Kafka, NAME=VALUE a line.",
+    help="For Kafka: file with properties of librdkafka, one NAME=VALUE per line.",
 )
 
 

@@ -76,7 +76,7 @@ _PORT_MAX: Final = 65_535
 @click.option(
     "--alerts",
     metavar="FILE",
-    help="File of the broker's alerts: their receivers, and rules of your own. Default: alerts are logged and listed.",
+    help="TOML file with receivers of alerts and custom rules. Default: alerts are logged and listed.",
 )
 @config_option
 @log_format_option

@@ -55,7 +55,7 @@ _PROCESSES_MAX = 256
     "--http-token-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="File with the token that readers of /metrics give (Authorization: Bearer).",
+    help="File with the token that readers of /metrics must send (Authorization: Bearer).",
 )
 @click.option(
     "--drain",

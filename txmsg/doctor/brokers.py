@@ -225,7 +225,7 @@ def undecided_transactions(cluster: Cluster) -> Iterator[Finding]:
     for _, oldest_s in cluster.values("txmsg_half_oldest_seconds", state="in_doubt"):
         if oldest_s > _IN_DOUBT_S_MAX:
             yield warning(
-                f"a transaction has been undecided for {oldest_s:.0f} s, though it was checked",
+                f"a transaction has been undecided for {oldest_s:.0f} s, although it is checked",
                 why="its messages wait, and later ones of their ordering keys do",
                 fix="`txmsg half list`: is a client of its producer group running, and does its check listener answer?",
             )

@@ -61,16 +61,16 @@ LABELS: Final = {
     "`TOPIC_NOT_FOUND`, or of gRPC, like `grpc.DEADLINE_EXCEEDED`.",
     OPERATION: "`send`, `half` or `outcome`.",
     METHOD: "A method of RocketMQ's clients, such as `SendMessage`: one of ten.",
-    "bound": "What is bounded; see below.",
+    "bound": "The bounded resource; see below.",
     "decided_by": "`client`, `check` or `person`.",
     "kind": "`half` or `plain`.",
     "outcome": "`commit`, `rollback` or `unknown`.",
     "pool": "`delivery` (check-backs, too) or `administration`.",
     "process": "`broker`, `metaq`, `tailer`, `agent`, `rocketmq`, `page` or `worker`.",
-    "reason": "`erased` by an operator; `expired`: the key was kept no longer; `damaged`.",
+    "reason": "`erased` by an operator; `expired`: the key's retention has passed; `damaged`.",
     "service_version": "The release of txmsg.",
-    "source": "A source of an agent's file.",
-    "state": "`new`: not checked yet; `in_doubt`: checked, and still undecided; `parked`: checked no longer.",
+    "source": "A source in an agent's file.",
+    "state": "`new`: not checked yet; `in_doubt`: checked and still undecided; `parked`: no longer checked.",
     "writer": "`half`, `other` (outcomes and plain messages) or `replicated`.",
 }
 """The values of each label, which are bounded."""
@@ -106,23 +106,28 @@ def _histogram(name: str, unit: str, meaning: str, *labels: str) -> Metric:
 
 
 _PROCESS: Final = (
-    _gauge("txmsg_build_info", "1", "Which release runs; always 1.", "service_version", "process"),
-    _gauge("txmsg_ready", "1", "Whether /readyz answers 200."),
+    _gauge("txmsg_build_info", "1", "The release, as a label; always 1.", "service_version", "process"),
+    _gauge("txmsg_ready", "1", "Whether /readyz returns 200."),
     _gauge("txmsg_process_start_time_seconds", "seconds", "When the process started, since 1970."),
     _counter("txmsg_process_cpu_seconds_total", "seconds", "CPU time used, of user and system."),
     _gauge("txmsg_process_resident_bytes", "bytes", "Memory in use (RSS)."),
     _gauge("txmsg_process_open_files", "files", "File descriptors in use."),
     _gauge("txmsg_process_open_files_limit", "files", "File descriptors that the process may use."),
-    _gauge("txmsg_tls_certificate_remaining_seconds", "seconds", "How long the certificate is valid. With TLS only."),
+    _gauge("txmsg_tls_certificate_remaining_seconds", "seconds", "Time until the certificate expires. Only with TLS."),
 )
 _CALLS: Final = (
     _gauge("txmsg_connections", "connections", "Clients connected."),
-    _gauge("txmsg_calls_in_flight", "calls", "Calls begun and not answered, long polls included."),
-    _counter("txmsg_calls_total", "calls", "Calls begun."),
+    _gauge("txmsg_calls_in_flight", "calls", "Calls in progress, including long polls."),
+    _counter("txmsg_calls_total", "calls", "Calls started."),
     _counter("txmsg_call_errors_total", "calls", "Calls answered with an error.", ERROR),
     _counter("txmsg_network_received_bytes_total", "bytes", "Bytes received from clients."),
     _counter("txmsg_network_sent_bytes_total", "bytes", "Bytes sent to clients."),
-    _gauge("txmsg_bound_used_ratio", "1", "How full something bounded is; at 1, more waits or is refused.", "bound"),
+    _gauge(
+        "txmsg_bound_used_ratio",
+        "1",
+        "Used share of a bounded resource; at 1, further requests wait or are refused.",
+        "bound",
+    ),
 )
 _DISK: Final = (
     _gauge(
@@ -133,20 +138,20 @@ _DISK: Final = (
     ),
 )
 _SENDING: Final = (
-    _counter("txmsg_stored_messages_total", "messages", "Messages stored for clients, repeats included.", "kind"),
+    _counter("txmsg_stored_messages_total", "messages", "Messages stored for clients, including repeats.", "kind"),
     _counter(
         "txmsg_outcomes_total",
         "transactions",
-        "Outcomes taken, repeats included. After unknown the transaction is checked.",
+        "Outcomes received, including repeats. After `unknown` the transaction is checked.",
         "outcome",
         "decided_by",
     ),
     _counter("txmsg_item_errors_total", "transactions", "Transactions refused in requests that were answered.", ERROR),
-    _histogram("txmsg_writer_batch_items", "items", "Messages and outcomes in each batch.", "writer"),
+    _histogram("txmsg_writer_batch_items", "items", "Messages and outcomes per batch.", "writer"),
     _histogram(
-        "txmsg_writer_batch_seconds", "seconds", "Time that the database took for a batch, repeats included.", "writer"
+        "txmsg_writer_batch_seconds", "seconds", "Time that the database took for a batch, including repeats.", "writer"
     ),
-    _counter("txmsg_writer_repeats_total", "attempts", "Attempts to write a batch that failed.", "writer"),
+    _counter("txmsg_writer_repeats_total", "attempts", "Failed attempts to write a batch.", "writer"),
     _gauge("txmsg_writer_waiting_items", "items", "Messages and outcomes that wait for a batch.", "writer"),
     _gauge("txmsg_writer_waiting_bytes", "bytes", "Bytes that wait for a batch.", "writer"),
     _counter(
@@ -169,41 +174,45 @@ _CHECKS: Final = (
         "state",
         scope=Scope.DATABASE,
     ),
-    _counter("txmsg_checks_total", "checks", "Check-backs begun."),
+    _counter("txmsg_checks_total", "checks", "Check-backs started."),
     _counter(
-        "txmsg_check_answers_total", "checks", "What check-backs led to; no answer in time is unknown.", "outcome"
+        "txmsg_check_answers_total", "checks", "Results of check-backs; no answer in time counts as unknown.", "outcome"
     ),
     _counter("txmsg_halves_parked_total", "transactions", "Transactions parked in doubt, for an operator."),
-    _gauge("txmsg_checks_in_flight", "checks", "Check-backs under way."),
-    _gauge("txmsg_attached_clients", "clients", "Clients attached, which are told of brokers and asked."),
+    _gauge("txmsg_checks_in_flight", "checks", "Check-backs in progress."),
+    _gauge("txmsg_attached_clients", "clients", "Attached clients, which receive the list of brokers and check-backs."),
 )
 _DELIVERY: Final = (
-    _counter("txmsg_delivered_messages_total", "messages", "Messages given to consumers, redeliveries included."),
+    _counter("txmsg_delivered_messages_total", "messages", "Messages delivered to consumers, including redeliveries."),
     _counter("txmsg_acknowledged_messages_total", "messages", "Messages acknowledged in time."),
     _counter("txmsg_refused_messages_total", "messages", "Messages refused in time: their handlers failed."),
     _counter("txmsg_expired_messages_total", "messages", "Messages not settled within their visibility timeout."),
-    _counter("txmsg_late_messages_total", "messages", "Settlements that came too late, and count for nothing."),
-    _counter("txmsg_retries_total", "messages", "Failures stored for another attempt."),
+    _counter("txmsg_late_messages_total", "messages", "Settlements that came too late and were ignored."),
+    _counter("txmsg_retries_total", "messages", "Failed messages stored for another attempt."),
     _counter("txmsg_dead_letters_total", "messages", "Messages that failed for the last time."),
     _counter(
         "txmsg_unreadable_messages_total",
         "messages",
-        "Messages of erasable topics not given to consumers. Only those that are damaged become retries.",
+        "Messages of erasable topics that were not delivered. Only damaged ones are retried.",
         "reason",
     ),
     _gauge("txmsg_delivery_groups", "groups", "Groups in memory."),
-    _gauge("txmsg_delivery_paused_groups", "groups", "Groups that get single messages, because everything fails."),
+    _gauge("txmsg_delivery_paused_groups", "groups", "Groups that get single messages because all messages fail."),
     _gauge("txmsg_delivery_waiting_receives", "calls", "Receives that wait for messages."),
-    _gauge("txmsg_delivery_in_flight_messages", "messages", "Messages given to consumers and not settled; no retries."),
+    _gauge("txmsg_delivery_in_flight_messages", "messages", "Messages delivered and not settled, without retries."),
     _gauge("txmsg_delivery_memory_bytes", "bytes", "Memory of messages held ready."),
-    _counter("txmsg_journal_entries_total", "entries", "Entries written into journals of topics, runs of messages."),
-    _counter("txmsg_journal_lost_entries_total", "entries", "Entries of journals that could not be kept."),
+    _counter(
+        "txmsg_journal_entries_total",
+        "entries",
+        "Entries written to the journals of topics; one entry covers consecutive messages.",
+    ),
+    _counter("txmsg_journal_lost_entries_total", "entries", "Journal entries that could not be written."),
 )
 _GROUPS: Final = (
     _counter(
         "txmsg_group_processed_messages_total",
         "messages",
-        "Messages that a group is done with, by its cursors; fewer after a seek back.",
+        "Messages that a group has processed, by its cursors; decreases after a seek back.",
         GROUP,
         TOPIC,
         scope=Scope.DATABASE,
@@ -211,7 +220,7 @@ _GROUPS: Final = (
     _gauge(
         "txmsg_group_lag_messages",
         "messages",
-        "Messages that a group is not done with, without retries and dead letters.",
+        "Messages that a group has not processed, without retries and dead letters.",
         GROUP,
         TOPIC,
         scope=Scope.DATABASE,
@@ -219,7 +228,7 @@ _GROUPS: Final = (
     _gauge(
         "txmsg_group_lag_seconds",
         "seconds",
-        f"How long ago the oldest of these was stored; 0 if there is none. Not of `{OTHER}`.",
+        f"Age of the oldest of these messages; 0 if there is none. Not for `{OTHER}`.",
         GROUP,
         TOPIC,
         scope=Scope.DATABASE,
@@ -242,75 +251,102 @@ _STORAGE: Final = (
     _gauge(
         "txmsg_segment_oldest_seconds",
         "seconds",
-        "How long ago the oldest segment was closed; 0 if none is.",
+        "Time since the oldest segment was closed; 0 if none is closed.",
         scope=Scope.DATABASE,
     ),
-    _gauge("txmsg_retention_seconds", "seconds", "How long segments are kept that every group has read."),
-    _gauge("txmsg_retention_limit_bytes", "bytes", "Size of all segments above which old ones go; 0: no limit."),
+    _gauge("txmsg_retention_seconds", "seconds", "Time for which segments that every group has read are kept."),
+    _gauge(
+        "txmsg_retention_limit_bytes", "bytes", "Size of all segments above which the oldest are dropped; 0: no limit."
+    ),
     _counter("txmsg_segments_dropped_total", "segments", "Segments dropped by this broker."),
-    _counter("txmsg_unread_dropped_messages_total", "messages", "Messages dropped unread, once for each group."),
+    _counter(
+        "txmsg_unread_dropped_messages_total", "messages", "Messages dropped unread, counted once for each group."
+    ),
 )
 _DATABASE: Final = (
     _gauge("txmsg_database_reachable", "1", "Whether the last heartbeat reached the Notify database."),
     _gauge("txmsg_lease_held", "1", "Whether this broker may deliver."),
     _gauge("txmsg_leases", "queues", "Queues that this broker delivers."),
-    _counter("txmsg_lease_losses_total", "losses", "How often all leases were lost."),
-    _gauge("txmsg_brokers", "brokers", "Brokers that are alive as far as this one knows, itself included."),
+    _counter("txmsg_lease_losses_total", "losses", "Number of times that all leases were lost."),
+    _gauge("txmsg_brokers", "brokers", "Brokers that this broker considers alive, including itself."),
     _gauge(
         "txmsg_brokers_dead",
         "brokers",
-        "Brokers that died within a day and that none has replaced, at their address or by joining since.",
+        "Brokers that died within the last day and were not replaced, by a broker at the same address or by a new one.",
         scope=Scope.DATABASE,
     ),
-    _gauge("txmsg_draining", "1", "Whether an operator drains this broker."),
+    _gauge("txmsg_draining", "1", "Whether this broker is draining."),
     _gauge("txmsg_database_sessions", "sessions", "Sessions in a pool.", "pool"),
     _gauge("txmsg_database_waiting", "requests", "Requests that wait for a session of a pool.", "pool"),
     _counter("txmsg_database_requests_total", "requests", "Requests for a session of a pool.", "pool"),
-    _counter("txmsg_database_used_seconds_total", "seconds", "Time for which sessions of a pool were used.", "pool"),
+    _counter("txmsg_database_used_seconds_total", "seconds", "Time for which sessions of a pool were in use.", "pool"),
     _counter("txmsg_database_wait_seconds_total", "seconds", "Time that requests waited for a session.", "pool"),
-    _counter("txmsg_database_errors_total", "errors", "Sessions not got in time, not made, or lost.", "pool"),
+    _counter(
+        "txmsg_database_errors_total",
+        "errors",
+        "Sessions that were not available in time, could not be opened, or were lost.",
+        "pool",
+    ),
     _gauge(
         "txmsg_database_figures_age_seconds", "seconds", "Age of the values of scope `database`; -1 before the first."
     ),
-    _gauge("txmsg_database_figures_seconds", "seconds", "How long the database took for them."),
+    _gauge("txmsg_database_figures_seconds", "seconds", "Time that the query for these values took."),
 )
 _LOG: Final = (
     _gauge("txmsg_log_bytes", "bytes", "Size of the files of messages."),
     _gauge("txmsg_log_files", "files", "Files of messages."),
-    _gauge("txmsg_log_unsynced_bytes", "bytes", "Bytes appended that are not known to be on disk."),
-    _histogram("txmsg_log_sync_seconds", "seconds", "Time that the disk took to sync what was appended."),
+    _gauge("txmsg_log_unsynced_bytes", "bytes", "Appended bytes that are not known to be on disk."),
+    _histogram("txmsg_log_sync_seconds", "seconds", "Time to sync appended bytes to disk."),
     _histogram(
-        "txmsg_log_append_seconds", "seconds", "Time to append the calls that waited together, on disk if asked."
+        "txmsg_log_append_seconds",
+        "seconds",
+        "Time to append the calls that waited together, including the sync if requested.",
     ),
     _histogram("txmsg_log_append_calls", "calls", "Calls that were appended together."),
-    _counter("txmsg_log_appended_messages_total", "messages", "Messages appended, groups' own included."),
-    _counter("txmsg_log_appended_bytes_total", "bytes", "Bytes of those, as they are stored."),
-    _counter("txmsg_log_append_errors_total", "calls", "Calls of which nothing was appended."),
-    _gauge("txmsg_log_failed", "1", "Whether the last append failed for the log's own sake, as on a full disk."),
+    _counter(
+        "txmsg_log_appended_messages_total",
+        "messages",
+        "Messages appended, including retries and dead letters of groups.",
+    ),
+    _counter("txmsg_log_appended_bytes_total", "bytes", "Bytes of these messages, as stored."),
+    _counter("txmsg_log_append_errors_total", "calls", "Calls that failed and appended nothing."),
+    _gauge(
+        "txmsg_log_failed", "1", "Whether the last append failed because of the log itself, for example a full disk."
+    ),
     _gauge("txmsg_log_delayed_messages", "messages", "Delayed messages that wait in the log."),
-    _gauge("txmsg_log_delayed_late_seconds", "seconds", "How long ago the first of these was due; 0: it is not yet."),
-    _gauge("txmsg_log_copies", "copies", "Copies of the log on other machines that are in touch."),
-    _gauge("txmsg_log_copies_missing", "copies", "How many fewer copies are in touch than appends wait for."),
-    _gauge("txmsg_log_copy_lag_bytes", "bytes", "What is on disk here, and not on that of the copy furthest behind."),
-    _counter("txmsg_log_copy_timeouts_total", "calls", "Appends that were not on enough copies in time."),
-    _gauge("txmsg_log_follow_lag_bytes", "bytes", "Of a copy: what its leader had on disk, and it had not; else 0."),
+    _gauge(
+        "txmsg_log_delayed_late_seconds", "seconds", "Time since the first of these messages was due; 0 if none is due."
+    ),
+    _gauge("txmsg_log_copies", "copies", "Connected copies of the log on other machines."),
+    _gauge("txmsg_log_copies_missing", "copies", "Number of copies that appends require and that are not connected."),
+    _gauge(
+        "txmsg_log_copy_lag_bytes",
+        "bytes",
+        "Bytes on this disk that the copy furthest behind does not have on its disk.",
+    ),
+    _counter("txmsg_log_copy_timeouts_total", "calls", "Appends that were not confirmed by enough copies in time."),
+    _gauge(
+        "txmsg_log_follow_lag_bytes",
+        "bytes",
+        "Of a copy: bytes on the leader's disk that the copy does not have; else 0.",
+    ),
     _gauge(
         "txmsg_log_follow_silent_seconds",
         "seconds",
-        "Of a copy: how long its leader has not answered, -1 before the first answer; else 0.",
+        "Of a copy: time since the leader's last answer, -1 before the first answer; else 0.",
     ),
     _counter("txmsg_log_deleted_files_total", "files", "Files of messages that retention has deleted."),
     _gauge("txmsg_log_retention_limit_bytes", "bytes", "Size above which the oldest files are deleted; 0: no limit."),
     _gauge("txmsg_log_waiting_fetches", "calls", "Fetches that wait for messages."),
-    _gauge("txmsg_log_members", "members", "Members of groups, of clients of this server."),
+    _gauge("txmsg_log_members", "members", "Members of groups that are clients of this server."),
     _gauge("txmsg_log_groups", "groups", "Groups."),
     _gauge("txmsg_log_topics", "topics", "Topics."),
     _counter("txmsg_log_topic_messages_total", "messages", "Messages ever appended to a topic.", TOPIC),
-    _gauge("txmsg_log_group_lag_messages", "messages", "Messages that a group has not stored as done.", GROUP, TOPIC),
+    _gauge("txmsg_log_group_lag_messages", "messages", "Messages beyond the stored offsets of a group.", GROUP, TOPIC),
     _gauge(
         "txmsg_log_group_lag_seconds",
         "seconds",
-        "How long ago the oldest of these was stored, at most; 0 if there is none.",
+        "Maximum age of the oldest of these messages; 0 if there is none.",
         GROUP,
         TOPIC,
     ),
@@ -321,90 +357,115 @@ _LOG: Final = (
     ),
 )
 _MIRROR: Final = (
-    _gauge("txmsg_mirror_tailing", "1", "Whether this tailer mirrors; 0: it starts, or another one does."),
+    _gauge("txmsg_mirror_tailing", "1", "Whether this tailer mirrors; 0: it is starting, or another one mirrors."),
     _gauge(
         "txmsg_mirror_lag_seconds",
         "seconds",
-        "How long ago the last mirrored transaction was committed, while there are more.",
+        "Time since the commit of the last mirrored transaction, while there are later ones.",
     ),
-    _gauge("txmsg_mirror_lag_bytes", "bytes", "Write-ahead log that is not confirmed as mirrored."),
+    _gauge("txmsg_mirror_lag_bytes", "bytes", "Bytes of write-ahead log that are not confirmed as mirrored."),
     _gauge(
-        "txmsg_mirror_lag_messages", "messages", "Messages in the table that were not in the log when it was looked at."
+        "txmsg_mirror_lag_messages", "messages", "Messages in the table that were not in the log at the last check."
     ),
-    _gauge("txmsg_mirror_kept_bytes", "bytes", "Write-ahead log that the database keeps for the mirror."),
+    _gauge("txmsg_mirror_kept_bytes", "bytes", "Bytes of write-ahead log that the database keeps for the mirror."),
     _gauge(
-        "txmsg_mirror_safe_bytes", "bytes", "What may be written before the slot is lost; no series if it has no limit."
+        "txmsg_mirror_safe_bytes",
+        "bytes",
+        "Bytes that can be written before the slot is lost; no series if the slot has no limit.",
     ),
     _gauge("txmsg_mirror_stopped_queues", "queues", "Queues that are no longer mirrored, until an operator acts."),
     _counter("txmsg_mirror_messages_total", "messages", "Messages appended to the log."),
     _counter("txmsg_mirror_refilled_messages_total", "messages", "Of these, messages read from the table."),
-    _counter("txmsg_mirror_repeated_messages_total", "messages", "Messages that came once more."),
+    _counter("txmsg_mirror_repeated_messages_total", "messages", "Messages that were received again and skipped."),
     _counter("txmsg_mirror_missing_messages_total", "messages", "Messages dropped before they were mirrored."),
     _counter("txmsg_mirror_foreign_changes_total", "changes", "Changes in the publication that are not messages."),
-    _histogram("txmsg_mirror_append_seconds", "seconds", "Time to append what has come, on disk."),
+    _histogram("txmsg_mirror_append_seconds", "seconds", "Time of an append, including the sync."),
 )
 _AGENT: Final = (
-    _counter("txmsg_agent_lines_total", "lines", "Records that are in the log, or in the spool.", "source"),
-    _counter("txmsg_agent_read_bytes_total", "bytes", "Bytes of files of those.", "source"),
-    _gauge("txmsg_agent_files", "files", "Files that are open.", "source"),
-    _gauge("txmsg_agent_unread_bytes", "bytes", "Bytes of those files that are not read.", "source"),
-    _gauge("txmsg_agent_spool_bytes", "bytes", "Bytes in the spool that are not in the log.", "source"),
-    _gauge("txmsg_agent_spool_used_ratio", "1", "How full the spool is; near 1 nothing is read.", "source"),
-    _gauge("txmsg_agent_held", "1", "Whether nothing is read: the spool is full, or the log refuses.", "source"),
-    _gauge("txmsg_agent_paused", "1", "Whether nothing is read, since a setting says so.", "source"),
+    _counter("txmsg_agent_lines_total", "lines", "Records written to the log or the spool.", "source"),
+    _counter("txmsg_agent_read_bytes_total", "bytes", "Bytes of these records in their files.", "source"),
+    _gauge("txmsg_agent_files", "files", "Open files.", "source"),
+    _gauge("txmsg_agent_unread_bytes", "bytes", "Unread bytes of the open files.", "source"),
+    _gauge("txmsg_agent_spool_bytes", "bytes", "Bytes in the spool that are not in the log yet.", "source"),
+    _gauge("txmsg_agent_spool_used_ratio", "1", "Used share of the spool; near 1, reading stops.", "source"),
+    _gauge(
+        "txmsg_agent_held", "1", "Whether reading is blocked: the spool is full, or the log refuses appends.", "source"
+    ),
+    _gauge("txmsg_agent_paused", "1", "Whether reading is paused by a setting.", "source"),
     _counter("txmsg_agent_truncations_total", "files", "Files that were truncated.", "source"),
     _counter(
         "txmsg_agent_lost_bytes_total",
         "bytes",
-        "Bytes of files that were truncated or deleted before they were read, as far as they had been seen.",
+        "Bytes that were truncated or deleted before they were read, as far as the agent had seen them.",
         "source",
     ),
 )
 _ROCKETMQ: Final = (
     _gauge("txmsg_rocketmq_brokers", "brokers", "Brokers that the gateway is attached to."),
-    _gauge("txmsg_rocketmq_clients", "clients", "Clients that have an open Telemetry stream."),
+    _gauge("txmsg_rocketmq_clients", "clients", "Clients with an open Telemetry stream."),
     _gauge("txmsg_rocketmq_waiting_receives", "calls", "Receives that wait for messages."),
-    _gauge("txmsg_rocketmq_held_messages", "messages", "Messages that push consumers hold, and that are renewed."),
+    _gauge(
+        "txmsg_rocketmq_held_messages",
+        "messages",
+        "Messages held by push consumers, whose visibility timeout the gateway extends.",
+    ),
     _histogram(
         "txmsg_rocketmq_call_seconds",
         "seconds",
-        "Time from the beginning of a call to its answer. Not of ReceiveMessage and Telemetry, which wait.",
+        "Time from the start of a call to its answer. Without ReceiveMessage and Telemetry, which wait.",
         METHOD,
     ),
 )
 _PAGE: Final = (
-    _gauge("txmsg_page_browsers", "browsers", "Browsers that look."),
-    _counter("txmsg_page_bulletins_total", "bulletins", "Bulletins made, each for all browsers."),
+    _gauge("txmsg_page_browsers", "browsers", "Connected browsers."),
+    _counter("txmsg_page_bulletins_total", "bulletins", "Bulletins created, each for all browsers."),
     _gauge("txmsg_page_bulletin_bytes", "bytes", "Size of the newest bulletin."),
     _gauge(
         "txmsg_page_figures_age_seconds",
         "seconds",
-        "Since when nothing was read from the database; -1 before the first.",
+        "Time since the last read from the database; -1 before the first.",
     ),
 )
 _CLIENT: Final = (
-    _counter("txmsg_client_calls_total", "calls", "Calls of producers that were carried out or failed.", OPERATION),
+    _counter("txmsg_client_calls_total", "calls", "Calls of producers that succeeded or failed.", OPERATION),
     _counter(
-        "txmsg_client_errors_total", "calls", "Errors that calls met, also where a repeat went well.", OPERATION, ERROR
+        "txmsg_client_errors_total",
+        "calls",
+        "Errors of calls, including those that were repeated successfully.",
+        OPERATION,
+        ERROR,
     ),
     _histogram(
-        "txmsg_client_request_seconds", "seconds", "Time of a request for many calls, with its repeats.", OPERATION
+        "txmsg_client_request_seconds",
+        "seconds",
+        "Time of a request, which serves many calls, including its repeats.",
+        OPERATION,
     ),
-    _gauge("txmsg_client_pending_items", "items", "Messages and outcomes that wait or are under way."),
+    _gauge("txmsg_client_pending_items", "items", "Messages and outcomes that wait or are being sent."),
     _gauge("txmsg_client_outbox_rows", "transactions", "Transactions in the outbox of the producer group."),
-    _gauge("txmsg_client_outbox_refused_rows", "transactions", "Those of them that brokers refused."),
+    _gauge("txmsg_client_outbox_refused_rows", "transactions", "Those of them that brokers have refused."),
     _gauge("txmsg_client_outbox_oldest_seconds", "seconds", "Age of the oldest of them; 0 without one."),
-    _counter("txmsg_client_outbox_written_total", "transactions", "Transactions whose messages this process kept."),
+    _counter(
+        "txmsg_client_outbox_written_total",
+        "transactions",
+        "Transactions whose messages this process wrote to the outbox.",
+    ),
     _counter("txmsg_client_outbox_relayed_total", "transactions", "Transactions whose messages this process relayed."),
     _counter("txmsg_client_received_messages_total", "messages", "Messages received from brokers.", GROUP),
     _counter("txmsg_client_acknowledged_messages_total", "messages", "Acknowledgements that reached a broker.", GROUP),
     _counter("txmsg_client_refused_messages_total", "messages", "Refusals that reached a broker.", GROUP),
-    _counter("txmsg_client_poll_errors_total", "calls", "Calls of consumers that failed, and are repeated.", GROUP),
+    _counter("txmsg_client_poll_errors_total", "calls", "Calls of consumers that failed and are repeated.", GROUP),
     _gauge("txmsg_client_held_messages", "messages", "Messages received and not settled.", GROUP),
 )
 _WORKER: Final = (
-    _gauge("txmsg_worker_processes", "processes", "Processes that run the application, those that end included."),
-    _counter("txmsg_worker_restarts_total", "restarts", "Processes replaced as they had ended, or grown too large."),
+    _gauge(
+        "txmsg_worker_processes", "processes", "Processes that run the application, including those that are ending."
+    ),
+    _counter(
+        "txmsg_worker_restarts_total",
+        "restarts",
+        "Processes replaced because they had ended or exceeded the memory limit.",
+    ),
 )
 
 
@@ -444,26 +505,26 @@ BOUNDS: Final = {
         "writer_half_bytes": "their bytes",
         "writer_other_items": "outcomes and plain messages that wait",
         "writer_other_bytes": "their bytes",
-        "writer_replicated_items": "what waits that a standby must confirm",
-        "writer_replicated_bytes": "its bytes",
+        "writer_replicated_items": "waiting items that a standby must confirm",
+        "writer_replicated_bytes": "their bytes",
         "delivery_memory": "memory of messages held ready; above it only queues with nothing ready are read",
-        "journal": "entries of journals that wait to be written; further ones are lost, and counted",
-        "checks_in_flight": "check-backs under way; further ones stay due",
+        "journal": "journal entries that wait to be written; further ones are lost and counted",
+        "checks_in_flight": "check-backs in progress; further ones stay due",
         "sessions_delivery": "sessions of the pool in use",
         "sessions_administration": "sessions of the pool for administration in use",
         "segments": "segments kept; at the maximum none is closed",
     },
     Process.METAQ: {
         "connections": "clients connected",
-        "appending": "bytes of appends under way",
-        "sending": "bytes of fetches on their way",
-        "arriving": "bytes of requests that have not come whole",
+        "appending": "bytes of appends in progress",
+        "sending": "bytes of fetches in transfer",
+        "arriving": "bytes of incomplete requests",
         "members": "members of groups",
     },
     Process.ROCKETMQ: {
         "connections": "clients connected",
-        "calls": "calls under way, with streams and waiting receives; further ones fail",
-        "requests": "bytes of requests under way; above it, large requests fail",
+        "calls": "calls in progress, including streams and waiting receives; further ones fail",
+        "requests": "bytes of requests in progress; above it, large requests fail",
     },
 }
 """The values of the label `bound`, and what each is."""

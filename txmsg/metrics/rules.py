@@ -142,7 +142,7 @@ ALERTS: Final = (
         PromQL('up{job=~"txmsg.*"} == 0'),
         60,
         "{{ $labels.instance }} of {{ $labels.job }} does not answer",
-        "Look at its log and start it. Other brokers take over its queues; clients use those.",
+        "Check its log and start it. Other brokers take over its queues, and clients use them.",
     ),
     Alert(
         "TxmsgNotReady",
@@ -150,7 +150,7 @@ ALERTS: Final = (
         PromQL("txmsg_ready == 0 unless on (job, instance) txmsg_draining == 1"),
         120,
         "{{ $labels.instance }} of {{ $labels.job }} is not ready",
-        "Ask its /readyz why: the database, the log or the leases.",
+        "Request its /readyz, which gives the reason: the database, the log or the leases.",
     ),
     Alert(
         "TxmsgNobodyDelivers",
@@ -158,16 +158,16 @@ ALERTS: Final = (
         PromQL("max by (job) (txmsg_lease_held) == 0"),
         60,
         "no broker of {{ $labels.job }} may deliver",
-        "Look at the Notify database, which no broker's heartbeats reach.",
+        "Check the Notify database: heartbeats of brokers do not reach it.",
     ),
     Alert(
         "TxmsgBrokerDied",
         _WARNING,
         Level(metric="txmsg_brokers_dead", threshold=0, by=_JOB),
         60,
-        "{{ $value }} brokers of {{ $labels.job }} have died, and none has taken their place",
-        "`txmsg cluster show` names them: look at their logs, and start them again. `txmsg cluster forget` is for "
-        "those that are not coming back; after a day all are forgotten.",
+        "{{ $value }} brokers of {{ $labels.job }} have died and are not replaced",
+        "`txmsg cluster show` names them: check their logs, and restart them. Use `txmsg cluster forget` for brokers "
+        "that will not come back; after a day all are forgotten.",
     ),
     Alert(
         "TxmsgDiskNearlyFull",
@@ -175,7 +175,7 @@ ALERTS: Final = (
         Level(metric="txmsg_disk_free_ratio", threshold=0.1, sign="<"),
         300,
         "the disk of the data of {{ $labels.instance }} has {{ $value | humanizePercentage }} free",
-        "Give it a larger disk, or keep less (retention). On a full disk nothing is stored: sends fail.",
+        "Enlarge the disk, or reduce the retention. On a full disk sends fail.",
     ),
     Alert(
         "TxmsgGroupBehind",
@@ -183,7 +183,8 @@ ALERTS: Final = (
         Level(metric="txmsg_group_lag_seconds", threshold=300, by=_PAIR),
         300,
         f"{_OF_PAIR} is {{{{ $value | humanizeDuration }}}} behind",
-        "Is a consumer of it running (`txmsg group show`)? Then give it more concurrency, or more processes.",
+        "Check that a consumer of the group is running (`txmsg group show`). If so, raise its concurrency, or add "
+        "processes.",
     ),
     Alert(
         "TxmsgGroupPaused",
@@ -199,15 +200,17 @@ ALERTS: Final = (
         Level(metric="txmsg_group_dead_letters", threshold=0, by=_PAIR),
         300,
         f"{_OF_PAIR} has {{{{ $value }}}} dead letters",
-        "`txmsg dead-letter list` says why; redrive or purge them.",
+        "`txmsg dead-letter list` shows the errors; redrive or purge the dead letters.",
     ),
     Alert(
         "TxmsgTransactionsInDoubt",
         _WARNING,
         Level(metric="txmsg_half_oldest_seconds", threshold=600, where={"state": "in_doubt"}, by=_JOB),
         300,
-        "a transaction of {{ $labels.job }} is undecided for {{ $value | humanizeDuration }}, though it was checked",
-        "Is a client of its producer group attached, and does its check listener answer (`txmsg half list`)?",
+        "a transaction of {{ $labels.job }} has been undecided for {{ $value | humanizeDuration }} although it is "
+        "checked",
+        "Check that a client of its producer group is attached, and that its check listener answers (`txmsg half "
+        "list`).",
     ),
     Alert(
         "TxmsgTransactionsParked",
@@ -223,7 +226,7 @@ ALERTS: Final = (
         Level(metric="txmsg_bound_used_ratio", threshold=0.8),
         300,
         "{{ $labels.bound }} of {{ $labels.instance }} is {{ $value | humanizePercentage }} full",
-        "docs/limits.md says what happens at the bound. Add brokers, or find what is slow.",
+        "docs/limits.md describes the behaviour at the bound. Add brokers, or find the bottleneck.",
     ),
     Alert(
         "TxmsgBatchesSlow",
@@ -231,7 +234,7 @@ ALERTS: Final = (
         PromQL("histogram_quantile(0.99, sum by (job, writer, le) (rate(txmsg_writer_batch_seconds_bucket[5m]))) > 1"),
         600,
         "1 percent of the batches of writer {{ $labels.writer }} take over {{ $value | humanizeDuration }}",
-        "Look at the disk of the Notify database, at locks, and for a standby that confirms late.",
+        "Check the disk of the Notify database, locks, and whether a standby confirms late.",
     ),
     Alert(
         "TxmsgServerErrors",
@@ -263,7 +266,7 @@ ALERTS: Final = (
         PromQL("txmsg_database_figures_age_seconds > 600 or txmsg_log_figures_age_seconds > 600"),
         300,
         "figures by topic and group of {{ $labels.instance }} are {{ $value | humanizeDuration }} old",
-        "The database, or the log, does not answer in time: its alerts on groups see old values.",
+        "The database or the log does not answer in time: alerts on groups use old values.",
     ),
     Alert(
         "TxmsgOpenFilesNear",
@@ -271,14 +274,14 @@ ALERTS: Final = (
         Share(metric="txmsg_process_open_files", of="txmsg_process_open_files_limit", threshold=0.8),
         300,
         "{{ $labels.instance }} uses {{ $value | humanizePercentage }} of its file descriptors",
-        "Raise LimitNOFILE, or spread the clients.",
+        "Raise LimitNOFILE, or distribute the clients over more processes.",
     ),
     Alert(
         "TxmsgReleasesDiffer",
         _WARNING,
         PromQL("count by (job) (count by (job, service_version) (txmsg_build_info)) > 1"),
         3600,
-        "processes of {{ $labels.job }} are of {{ $value }} releases",
+        "processes of {{ $labels.job }} have {{ $value }} different releases",
         "Finish the upgrade.",
     ),
     Alert(
@@ -287,7 +290,7 @@ ALERTS: Final = (
         Level(metric="txmsg_mirror_tailing", sign="==", threshold=0, by=_JOB),
         120,
         "no tailer of {{ $labels.job }} mirrors",
-        "The tailers' logs say what they wait for. Meanwhile the database keeps write-ahead log.",
+        "The tailers' logs give the reason. Meanwhile the database keeps write-ahead log.",
     ),
     Alert(
         "TxmsgMirrorBehind",
@@ -295,7 +298,7 @@ ALERTS: Final = (
         Level(metric="txmsg_mirror_lag_seconds", threshold=60, by=_JOB),
         300,
         "the mirror of {{ $labels.job }} is {{ $value | humanizeDuration }} behind",
-        "Look at the disk of the log, and at `txmsg tailer status`.",
+        "Check the disk of the log, and `txmsg tailer status`.",
     ),
     Alert(
         "TxmsgMirrorStopped",
@@ -303,7 +306,7 @@ ALERTS: Final = (
         Level(metric="txmsg_mirror_stopped_queues", threshold=0),
         60,
         "{{ $value }} queues of {{ $labels.job }} are no longer mirrored",
-        "`txmsg tailer status` says why.",
+        "`txmsg tailer status` shows the reason.",
     ),
     Alert(
         "TxmsgMirrorIncomplete",
@@ -311,7 +314,7 @@ ALERTS: Final = (
         Rise(metric="txmsg_mirror_missing_messages_total", window_s=3600),
         0,
         "messages of {{ $labels.job }} were dropped before they were mirrored",
-        "The log has holes there. Keep a tailer running, or raise the retention.",
+        "The log has holes at their offsets. Keep a tailer running, or raise the retention.",
     ),
     Alert(
         "TxmsgSlotInDanger",
@@ -319,15 +322,16 @@ ALERTS: Final = (
         Level(metric="txmsg_mirror_safe_bytes", sign="<", threshold=1024**3),
         60,
         "the slot of the mirror of {{ $labels.job }} is lost after {{ $value | humanize1024 }}B more",
-        "Get the tailer to catch up, or raise max_slot_wal_keep_size. A lost slot is refilled from the table.",
+        "Let the tailer catch up, or raise max_slot_wal_keep_size. If the slot is lost, the mirror is refilled from "
+        "the table.",
     ),
     Alert(
         "TxmsgLogFailed",
         _CRITICAL,
         Level(metric="txmsg_log_failed", sign="==", threshold=1),
         60,
-        "the log at {{ $labels.instance }} takes no appends",
-        "/readyz and its log say why, such as a full disk.",
+        "the log at {{ $labels.instance }} accepts no appends",
+        "/readyz and its log give the reason, such as a full disk.",
     ),
     Alert(
         "TxmsgLogCopiesMissing",
@@ -335,15 +339,15 @@ ALERTS: Final = (
         Level(metric="txmsg_log_copies_missing", threshold=0),
         60,
         "the log at {{ $labels.instance }} has {{ $value }} copies fewer than its appends wait for",
-        "Start the copies that are away; `txmsg metaq status` lists those heard of lately.",
+        "Start the missing copies; `txmsg metaq status` lists the copies that reported recently.",
     ),
     Alert(
         "TxmsgLogCopyBehind",
         _WARNING,
         Level(metric="txmsg_log_follow_silent_seconds", threshold=60),
         60,
-        "the copy {{ $labels.instance }} has heard nothing of its leader for {{ $value | humanizeDuration }}",
-        "Is the leader there? The log of the copy says what it waits for.",
+        "the leader of the copy {{ $labels.instance }} has not answered for {{ $value | humanizeDuration }}",
+        "Check that the leader runs. The log of the copy gives the reason for waiting.",
     ),
     Alert(
         "TxmsgLogSyncSlow",
@@ -351,7 +355,7 @@ ALERTS: Final = (
         PromQL("histogram_quantile(0.99, sum by (job, instance, le) (rate(txmsg_log_sync_seconds_bucket[5m]))) > 0.5"),
         600,
         "1 percent of the syncs of the log at {{ $labels.instance }} take over {{ $value | humanizeDuration }}",
-        "Look at its disk.",
+        "Check its disk.",
     ),
     Alert(
         "TxmsgLogGroupBehind",
@@ -359,7 +363,7 @@ ALERTS: Final = (
         Level(metric="txmsg_log_group_lag_seconds", threshold=300, by=_PAIR),
         300,
         f"{_OF_PAIR} of a log is {{{{ $value | humanizeDuration }}}} behind",
-        "Is a member of it running (`txmsg group list --log`)? Then add members, or queues.",
+        "Check that a member of the group is running (`txmsg group list --log`). If so, add members, or queues.",
     ),
     Alert(
         "TxmsgAgentHeld",
@@ -367,8 +371,8 @@ ALERTS: Final = (
         Level(metric="txmsg_agent_held", threshold=0),
         60,
         "{{ $labels.instance }} reads nothing of its source {{ $labels.source }}",
-        "`txmsg agent status` says why: its spool is full since the log is away, or the log refuses. Files must stay "
-        "where they are until then.",
+        "`txmsg agent status` shows the reason: the spool is full because the log is unavailable, or the log refuses "
+        "appends. Do not remove the files until this is fixed.",
     ),
     Alert(
         "TxmsgAgentSpoolFills",
@@ -376,23 +380,26 @@ ALERTS: Final = (
         Level(metric="txmsg_agent_spool_used_ratio", threshold=0.5),
         60,
         "the spool of {{ $labels.source }} at {{ $labels.instance }} is {{ $value | humanizePercentage }} full",
-        "The log is away, or slower than the lines come: `txmsg agent status` says which. A full one stops reading.",
+        "The log is unavailable, or slower than the files grow: `txmsg agent status` shows the reason. A full spool "
+        "stops reading.",
     ),
     Alert(
         "TxmsgAgentBehind",
         _WARNING,
         PromQL("txmsg_agent_unread_bytes > 268435456 unless txmsg_agent_paused == 1"),
         600,
-        "{{ $labels.instance }} has {{ $value | humanize1024 }}B of {{ $labels.source }} yet to read",
-        "Raise lines_per_s if it is limited, or divide the paths among several sources: each has a thread of its own.",
+        "{{ $labels.instance }} has {{ $value | humanize1024 }}B of {{ $labels.source }} left to read",
+        "Raise lines_per_s if it is limited, or divide the paths among several sources: each has its own thread.",
     ),
     Alert(
         "TxmsgAgentLostLines",
         _CRITICAL,
         Rise(metric="txmsg_agent_lost_bytes_total", window_s=3600),
         0,
-        "{{ $value | humanize1024 }}B of {{ $labels.source }} at {{ $labels.instance }} were gone before being read",
-        "They are lost. Rotate later or keep more files; `create` loses nothing where `copytruncate` does.",
+        "{{ $value | humanize1024 }}B of {{ $labels.source }} at {{ $labels.instance }} were lost before they were "
+        "read",
+        "These lines are lost. Rotate later, or keep more files; use `create` instead of `copytruncate`, which can "
+        "lose lines.",
     ),
     Alert(
         "TxmsgOutboxWaits",
@@ -400,7 +407,8 @@ ALERTS: Final = (
         Level(metric="txmsg_client_outbox_oldest_seconds", threshold=300, by=("job", "instance")),
         60,
         "a transaction waits in the outbox of {{ $labels.instance }} for {{ $value | humanizeDuration }}",
-        "Do brokers answer? The service's log says why its outbox is not relayed, and `txmsg outbox list` what waits.",
+        "Check that brokers answer. The service's log says why its outbox is not relayed; `txmsg outbox list` lists "
+        "its messages.",
     ),
     Alert(
         "TxmsgOutboxRefused",
@@ -408,7 +416,7 @@ ALERTS: Final = (
         Level(metric="txmsg_client_outbox_refused_rows", threshold=0, by=("job", "instance")),
         300,
         "brokers refuse {{ $value }} transactions in the outbox of {{ $labels.instance }}",
-        "`txmsg outbox list` says why, such as a topic that is unknown. They are tried again every minute.",
+        "`txmsg outbox list` shows the reason, such as an unknown topic. They are retried every minute.",
     ),
     Alert(
         "TxmsgCertificateExpires",
@@ -416,7 +424,7 @@ ALERTS: Final = (
         Level(metric="txmsg_tls_certificate_remaining_seconds", threshold=EXPIRES_SOON_S, sign="<"),
         300,
         "the certificate of {{ $labels.instance }} expires in {{ $value | humanizeDuration }}",
-        "Renew it: the process reads the file again by itself. Clients refuse one that has expired.",
+        "Renew it: the process reloads the file by itself. Clients refuse an expired certificate.",
     ),
     Alert(
         "TxmsgPageStale",
@@ -424,7 +432,7 @@ ALERTS: Final = (
         Level(metric="txmsg_page_figures_age_seconds", threshold=60),
         60,
         "the page at {{ $labels.instance }} has had no figures for {{ $value | humanizeDuration }}",
-        "Look at the job that computes them, and at its database.",
+        "Check the job that computes the figures, and its database.",
     ),
 )
 """All of them, in the order of the page."""

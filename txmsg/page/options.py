@@ -17,9 +17,9 @@ def _pem_option(name: str, what: str) -> _Option:
 
 
 _WEB_TLS: tuple[_Option, ...] = (
-    _pem_option("--tls-cert", "Certificate: pages are served by HTTPS (PEM). Read again when it changes."),
-    _pem_option("--tls-key", "Its key, without a password (PEM)."),
-    _pem_option("--tls-client-ca", "Authorities, of one of which each browser must have a certificate (PEM)."),
+    _pem_option("--tls-cert", "Certificate chain (PEM): pages are served with HTTPS. Reloaded when it changes."),
+    _pem_option("--tls-key", "Private key of the certificate, without a password (PEM)."),
+    _pem_option("--tls-client-ca", "CAs (PEM). Each browser must have a certificate of one of them."),
     click.option("--insecure", is_flag=True, help="Listens where other machines reach it, without TLS."),
 )
 

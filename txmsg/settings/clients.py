@@ -24,7 +24,8 @@ class ClientConfig:
     """What brokers tell consumers. None: as the application made them."""
 
     concurrency: int | None = _override(
-        "Handlers at once, of each kind, in each consumer. Those that run go on; what was fetched before is handled.",
+        "Number of handlers of each subscription that run at once, in each consumer. Running handlers continue; "
+        "messages fetched before are handled.",
         Kind.COUNT,
         1,
         CONCURRENCY_MAX,
@@ -36,7 +37,7 @@ class ClientConfig:
         PREFETCH_BYTES_MAX,
     )
     visibility_timeout_s: float | None = _override(
-        "When nothing is heard of a consumer for so long, others get what it holds. Holds from its next call on.",
+        "Time without a sign of life of a consumer after which others get its messages. Applies from its next call on.",
         Kind.DURATION,
         VISIBILITY_TIMEOUT_S_MIN,
         VISIBILITY_TIMEOUT_S_MAX,

@@ -20,7 +20,7 @@ class UserConfig:
 
     connections_max: int = setting(
         0,
-        "Connections of one user to a server. 0: no limit; `txmsg user limit` sets that of one.",
+        "Connections of one user to a server. 0: no limit. `txmsg user limit` sets the limit of a single user.",
         least=0,
         most=COUNT_MAX,
         live=True,
@@ -38,7 +38,7 @@ class UserConfig:
     )
     in_flight_bytes: int = setting(
         0,
-        "Bytes of requests of one user under way at once. 0: no limit.",
+        "Bytes of one user's requests in progress. 0: no limit.",
         kind=Kind.SIZE,
         least=0,
         most=SIZE_BYTES_MAX,
@@ -64,15 +64,17 @@ class TlsConfig:
 
     cert: Path | None = setting(
         None,
-        "Certificate of this server, with those that lead to its authority (PEM). Read again when it changes.",
+        "Certificate chain of this server (PEM). Reloaded when it changes.",
         kind=Kind.FILE,
         option="--tls-cert",
         shown="no TLS",
     )
-    key: Path | None = setting(None, "Its key, without a password (PEM).", kind=Kind.FILE, option="--tls-key")
+    key: Path | None = setting(
+        None, "Private key of the certificate, without a password (PEM).", kind=Kind.FILE, option="--tls-key"
+    )
     client_ca: Path | None = setting(
         None,
-        "Authorities, of one of which each client must have a certificate (PEM).",
+        "CAs (PEM). Each client must have a certificate of one of them.",
         kind=Kind.FILE,
         option="--tls-client-ca",
         shown="clients need none",
@@ -127,7 +129,7 @@ def insecure_setting() -> bool:
     """Of the field `insecure`: see `TlsConfig.check_listen`."""
     return setting(
         False,
-        "Listens where other machines reach it without TLS, tokens or certificates: for networks without strangers.",
+        "Allow other machines to connect without TLS, tokens or certificates: only for trusted networks.",
         option="--insecure",
     )
 
@@ -136,7 +138,7 @@ def http_listen_setting() -> str:
     """Of the field `http_listen`: where figures are served."""
     return setting(
         "",
-        "Address of /metrics, /livez and /readyz, by HTTPS if a certificate is given. Port 0 picks a free port.",
+        "Address of /metrics, /livez and /readyz, with HTTPS if a certificate is given. Port 0 picks a free port.",
         metavar="HOST:PORT",
         option="--http-listen",
         shown="not served",
@@ -147,7 +149,7 @@ def http_token_file_setting() -> Path | None:
     """Of the field `http_token_file`: who may read /metrics. A file, since it must work while the database is away."""
     return setting(
         None,
-        "File with the token that readers of /metrics give (Authorization: Bearer). Read again at each request.",
+        "File with the token that readers of /metrics must send (Authorization: Bearer). Reloaded at each request.",
         kind=Kind.FILE,
         option="--http-token-file",
         shown="none is needed",

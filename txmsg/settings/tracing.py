@@ -18,7 +18,7 @@ def tracing_setting(what: str) -> bool:
     """Of the field `tracing`: whether a server traces `what` it does."""
     return setting(
         False,
-        f"Trace {what} by OpenTelemetry, whose SDK is set up by `opentelemetry-instrument`.",
+        f"Trace {what} with OpenTelemetry; start the process with `opentelemetry-instrument`.",
         option="--tracing",
     )
 

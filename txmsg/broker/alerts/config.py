@@ -22,86 +22,86 @@ class AlertsConfig:
 
     file: str = setting(
         "",
-        "File of receivers and of rules of your own, in TOML; the same for all brokers of a database.",
+        "TOML file with receivers and custom rules; the same for all brokers of a database.",
         metavar="FILE",
         option="--alerts",
         shown="no receivers: alerts are logged and listed",
     )
-    interval_s: float = setting(30.0, "Time between two looks at the rules.", least=1)
+    interval_s: float = setting(30.0, "Time between evaluations of the rules.", least=1)
     keep_firing_s: float = setting(
         60.0,
-        "How long the condition of a firing alert must not hold before it is resolved.",
+        "Time for which the condition of a firing alert must not hold before the alert is resolved.",
         least=0,
         most=DURATION_S_MAX,
         live=True,
     )
     repeat_s: float = setting(
         4 * 3600.0,
-        "Time after which receivers are told again of an alert that still fires.",
+        "Time after which receivers are notified again of an alert that still fires.",
         least=60,
         most=DURATION_S_MAX,
         live=True,
     )
-    off: str = setting("", "Built-in rules that are not evaluated: their names, with spaces in between.", live=True)
+    off: str = setting("", "Built-in rules that are not evaluated: their names, separated by spaces.", live=True)
     group_behind_s: float = setting(
         threshold_of("TxmsgGroupBehind"),
-        "TxmsgGroupBehind: age of the oldest message that a group is not done with.",
+        "TxmsgGroupBehind: age of the oldest message that a group has not processed.",
         least=0,
         most=DURATION_S_MAX,
         live=True,
     )
     dead_letters: int = setting(
         round(threshold_of("TxmsgDeadLetters")),
-        "TxmsgDeadLetters: dead letters that a group may have in a topic.",
+        "TxmsgDeadLetters: number of dead letters of a group in a topic.",
         least=0,
         most=COUNT_MAX,
         live=True,
     )
     in_doubt_s: float = setting(
         threshold_of("TxmsgTransactionsInDoubt"),
-        "TxmsgTransactionsInDoubt: age of the oldest transaction that was checked and is undecided.",
+        "TxmsgTransactionsInDoubt: age of the oldest transaction that was checked and is still undecided.",
         least=0,
         most=DURATION_S_MAX,
         live=True,
     )
     parked: int = setting(
         round(threshold_of("TxmsgTransactionsParked")),
-        "TxmsgTransactionsParked: transactions that may be parked.",
+        "TxmsgTransactionsParked: number of parked transactions.",
         least=0,
         most=COUNT_MAX,
         live=True,
     )
     bound_ratio: float = setting(
         threshold_of("TxmsgBoundNear"),
-        "TxmsgBoundNear: how full something bounded may be.",
+        "TxmsgBoundNear: used share of a bounded resource.",
         least=0,
         most=1000,
         live=True,
     )
     segments_ratio: float = setting(
         threshold_of("TxmsgSegmentsTooLarge"),
-        "TxmsgSegmentsTooLarge: size of all segments, as a part of retention_size_bytes.",
+        "TxmsgSegmentsTooLarge: size of all segments, relative to retention_size_bytes.",
         least=0,
         most=1000,
         live=True,
     )
     mirror_behind_s: float = setting(
         threshold_of("TxmsgMirrorBehind"),
-        "TxmsgMirrorBehind: age of the oldest message that a mirror does not have.",
+        "TxmsgMirrorBehind: age of the oldest message that is not mirrored.",
         least=0,
         most=DURATION_S_MAX,
         live=True,
     )
     disk_free_ratio: float = setting(
         threshold_of("TxmsgDiskNearlyFull"),
-        "TxmsgDiskNearlyFull: the free share that a disk should have.",
+        "TxmsgDiskNearlyFull: free share of a disk.",
         least=0,
         most=1,
         live=True,
     )
     slot_safe_size_bytes: int = setting(
         round(threshold_of("TxmsgSlotInDanger")),
-        "TxmsgSlotInDanger: what may at least be written before the slot of a mirror is lost.",
+        "TxmsgSlotInDanger: bytes that can still be written before the slot of a mirror is lost.",
         least=0,
         most=SIZE_BYTES_MAX,
         live=True,

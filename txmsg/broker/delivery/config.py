@@ -21,7 +21,7 @@ class DeliveryConfig:
 
     window_size_bytes_max: int = setting(
         32 * 1024 * 1024,
-        "Bodies and headers held ready in memory, per group and queue. A message alone may be larger.",
+        "Bodies and headers held ready in memory, per group and queue. A single message may be larger.",
         least=1,
     )
 
@@ -36,7 +36,7 @@ class DeliveryConfig:
 
     read_count_max: int = setting(
         1000,
-        "Messages read from a queue at a time. Reading goes on when half of it is left.",
+        "Messages read from a queue at a time. Reading continues when half of them are left.",
         least=1,
     )
 
@@ -48,7 +48,7 @@ class DeliveryConfig:
 
     reply_size_bytes_max: int = setting(
         8 * 1024 * 1024,
-        "Bodies and headers delivered by one receive. A message alone may be larger.",
+        "Bodies and headers delivered by one receive. A single message may be larger.",
         least=1,
     )
 
@@ -70,9 +70,9 @@ class DeliveryConfig:
 
     pause_failures: int = setting(
         200,
-        "Failures in a row after which delivery to a group (or to one of its members, when others "
-        "succeed) pauses and probes with single messages. Failures before the pause become retries; what "
-        "fails during it returns to the queue.",
+        "Consecutive failures after which delivery to a group (or to one of its members, if others succeed) pauses "
+        "and probes with single messages. Failures before the pause become retries; messages that fail during it "
+        "return to the queue.",
         least=1,
         most=COUNT_MAX,
         live=True,
@@ -80,8 +80,8 @@ class DeliveryConfig:
 
     pause_retries: int = setting(
         1000,
-        "Messages of a group in `retry` from which on it also pauses when most, not all, of its messages "
-        "fail. A group whose messages mostly succeed may have any number.",
+        "Number of a group's messages in retry from which on it also pauses if most, not all, of its messages fail. "
+        "A group whose messages mostly succeed may have any number.",
         least=1,
         most=COUNT_MAX,
         live=True,
@@ -133,7 +133,7 @@ class DeliveryConfig:
 
     hand_over_s: float = setting(
         3.0,
-        "Time for which the handover of a queue waits for its messages in flight, also when the broker stops.",
+        "Time that the hand-over of a queue waits for its messages in flight, also when the broker stops.",
         least=0,
         most=3600,
         is_open=True,
@@ -142,7 +142,7 @@ class DeliveryConfig:
 
     flush_s: float = setting(
         0.25,
-        "Time between writes of the cursors. Acknowledgements not written at a crash are lost: their "
+        "Time between writes of the cursors. Acknowledgements that are not written are lost in a crash, and their "
         "messages are redelivered.",
         least=0,
         is_open=True,
@@ -164,16 +164,16 @@ class DeliveryConfig:
 
     statement_timeout_s: float = setting(
         10.0,
-        "Time that one step in the database may take. Then its connection is cut.",
+        "Time that one step in the database may take. After that its connection is closed.",
         least=0,
         is_open=True,
     )
 
     member_ttl_s: float = setting(
         600.0,
-        "Time for which the tags of a silent member still count as wanted by its group. Matters only when"
-        " members of a group want different tags of a topic: messages that only a silent member wants "
-        "wait this long.",
+        "Time for which the tags of a silent member still belong to its group's subscription. This matters only if "
+        "members of a group subscribe to different tags of a topic: messages for a silent member alone wait this "
+        "long.",
         least=0,
         is_open=True,
     )

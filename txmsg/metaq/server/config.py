@@ -31,23 +31,23 @@ class CopiesConfig:
 
     required: int = setting(
         0,
-        "Copies whose disks must have what a synchronous topic appends before the append returns. 0: appends wait for "
-        "no copy.",
+        "Number of copies that must have an append to a synchronous topic on disk before it returns. 0: appends do "
+        "not wait for copies.",
         least=0,
         most=COPIES_MAX,
         option="--copies-required",
     )
     timeout_s: float = setting(
         5.0,
-        "Time that an append waits for copies. Then it fails with OutcomeUnknown: it is on the disk here, and a repeat "
-        "waits again.",
+        "Time that an append waits for copies. After that it fails with OutcomeUnknown: it is on this server's disk, "
+        "and a repeat waits again.",
         least=0,
         is_open=True,
         live=True,
     )
     missing: str = setting(
         "refuse",
-        "While fewer copies than required are in touch: `refuse` appends, or `go-on` without waiting for them.",
+        "If fewer copies than required are connected: `refuse` appends, or `go-on` without waiting for copies.",
         choices=("refuse", GO_ON),
         option="--copies-missing",
         live=True,
@@ -78,32 +78,32 @@ class MetaQConfig:
     """TLS of `listen` and `http_listen`."""
     access: Path | None = setting(
         None,
-        "File with users and rules (TOML). Then clients need a token or certificate of a user, and may do what rules "
-        "allow.",
+        "TOML file with users and rules. Clients then need a token or certificate of a user, and may do only what "
+        "rules allow.",
         kind=Kind.FILE,
         option="--access",
     )
     access_from: str = setting(
         "",
-        "Brokers whose users and rules hold here, instead of a file: HOST:PORT,HOST:PORT. The server needs a user of "
-        "its own, by TXMSG_TOKEN_FILE, that may `read cluster`.",
+        "Brokers whose users and rules apply here, instead of a file: HOST:PORT,HOST:PORT. The server needs its own "
+        "user, in TXMSG_TOKEN_FILE, that may `read cluster`.",
         metavar="ADDRESSES",
         option="--access-from",
     )
     access_age_s: float = setting(
         300.0,
-        "How long the users and rules of brokers hold while no broker can be asked. Then nobody is let in.",
+        "Time for which the users and rules of brokers apply while no broker answers. After that no user is admitted.",
         least=4,
     )
     follow: str = setting(
         "",
-        "Address of a server whose log this one copies. Then it takes no appends and has no groups of its own. "
-        "`txmsg metaq follow` sets it.",
+        "Address of a server whose log this server copies. It then accepts no appends and has no groups of its own. "
+        "Set by `txmsg metaq follow`.",
         metavar="ADDRESS",
     )
     copy_name: str = setting(
         "",
-        "Name of a copy, as its leader shows it. Default: host and directory.",
+        "Name of a copy, shown by its leader. Default: host and directory.",
         option="--copy-name",
         metavar="NAME",
         shown="host and directory",
@@ -112,8 +112,8 @@ class MetaQConfig:
     """Of copies that follow this log."""
     zone: str = setting(
         "",
-        "Where this server is, such as a data centre. Members of a group that are in the same zone own the queues, if "
-        "there are any.",
+        "Location of this server, such as a data centre. Queues are assigned to the members of a group in the same "
+        "zone, if there are any.",
         option="--zone",
         metavar="NAME",
     )
@@ -126,33 +126,33 @@ class MetaQConfig:
     """How the log is kept."""
     connections_max: int = setting(
         16_000,
-        "Clients that may be connected. More are closed as soon as they come.",
+        "Maximum number of connected clients. Further connections are closed at once.",
         least=1,
     )
     appending_size_bytes_max: int = setting(
         256 * 1024 * 1024,
-        "Bytes of appends under way, together. What comes then is refused with Overloaded.",
+        "Bytes of all appends in progress. Further appends are refused with Overloaded.",
         least=1,
     )
     sending_size_bytes_max: int = setting(
         64 * 1024 * 1024,
-        "Bytes of fetches on their way, together, a piece of 1 MiB each. Others wait; slow ones end.",
+        "Bytes of all fetches in transfer, 1 MiB each at a time. Others wait; slow ones are ended.",
         least=1,
     )
     arriving_size_bytes_max: int = setting(
         256 * 1024 * 1024,
-        "Bytes of requests that have not come whole, together. Above it, the slowest is refused with Overloaded.",
+        "Bytes of all incomplete requests. Above this, the slowest is refused with Overloaded.",
         least=1,
     )
     send_timeout_s: float = setting(
         20.0,
-        "Time for a piece of a fetch, and in all a second more for each MiB.",
+        "Time for a piece of a fetch; the whole fetch has this time and a second for each MiB.",
         least=0,
         is_open=True,
     )
     stop_s: float = setting(
         10.0,
-        "Time that calls under way have to finish when the server is told to stop.",
+        "Time that calls in progress have to finish when the server stops.",
         least=0,
         is_open=True,
         live=True,

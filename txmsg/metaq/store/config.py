@@ -22,27 +22,27 @@ class LogConfig:
     )
     flush_s: float = setting(
         0.5,
-        "Time after which what timed topics appended is on disk.",
+        "Time after which appends of timed topics are on disk.",
         least=0,
         is_open=True,
         live=True,
     )
     checkpoint_s: float = setting(
         10.0,
-        "Time between checkpoints. What was appended since is read again after a crash.",
+        "Time between checkpoints. Frames appended since the last one are read again after a crash.",
         least=0,
         is_open=True,
         live=True,
     )
     open_files_max: int = setting(
         16_384,
-        "Files of cells kept open; fewer if the process may not open so many and 256 more.",
+        "Cell files kept open; fewer if the limit of open files, minus 256, is lower.",
         least=1,
     )
     retention_s: float | None = setting(
         None,
-        "How long to keep messages, by when their file was last written; whole files are deleted. Topics may say "
-        "otherwise.",
+        "Time to keep messages, counted from the last write to their file; whole files are deleted. Topics can "
+        "override it.",
         least=0,
         option="--retention",
         shown="forever",
@@ -50,7 +50,7 @@ class LogConfig:
     )
     retention_size_bytes: int | None = setting(
         None,
-        "Size of all files above which the oldest are deleted, whatever topics say.",
+        "Size of all files above which the oldest are deleted, regardless of the settings of topics.",
         least=0,
         option="--retention-size",
         shown="unlimited",
@@ -58,7 +58,7 @@ class LogConfig:
     )
     delay_max_s: float = setting(
         3 * 86_400.0,
-        "How far ahead delayed messages may be due. While one waits, no file is deleted that came after it.",
+        "Longest delay of a message. While a message waits, no later file is deleted.",
         least=0,
         most=366 * 86_400,
         live=True,
