@@ -36,8 +36,8 @@ def of_database(administration: Callable[[Ask], Any], argument: str) -> Decorato
         @click.option(
             "--storage",
             metavar="URL",
-            help="Do it in this Notify database, without a broker: for the first user, or after the last token was "
-            "lost.",
+            help="Work directly on this Notify database, without a broker: for the first user, or if the last token "
+            "is lost.",
         )
         @broker_option
         @wraps(command)

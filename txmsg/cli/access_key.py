@@ -24,15 +24,15 @@ _key_file: Decorator = click.option(
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="The file that gateways have; it encrypts the secret here.",
+    help="The key file of the gateways, which encrypts the secret.",
 )
 
 
 @click.group("access-key", short_help="Give users access keys, for RocketMQ clients.")
 def access_key() -> None:
-    """Give a user access keys, for clients of RocketMQ at a gateway (`txmsg rocketmq`).
+    """Manage access keys of users, for RocketMQ's clients at a gateway (`txmsg rocketmq`).
 
-    Their secrets are kept, encrypted by a file that gateways have and the Notify database does not.
+    Their secrets are stored encrypted, with a key file that gateways have and the Notify database does not.
     """
 
 
@@ -43,7 +43,7 @@ def access_key() -> None:
 @click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @json_option
 def file(*, path: Path, as_json: bool) -> None:
-    """Make a file with a new key, which only you can read: for gateways, and for `create`."""
+    """Create a key file, which only you can read, for gateways and for `create`."""
     KeyFile.make(path)
     if as_json:
         click.echo(json_text({"file": str(path)}))
@@ -60,9 +60,9 @@ def file(*, path: Path, as_json: bool) -> None:
 @_administered
 @json_option
 def create(*, name: str, path: Path, users: UserAdministration, as_json: bool) -> None:
-    """Make an access key, and print it with its secret: only this once.
+    """Create an access key, and print it with its secret, only this once.
 
-    A user has two at most, so that clients can change over: revoke the old one then.
+    A user has at most two, so that clients can change over. Revoke the old one afterwards.
     """
     _, key = users.create_access_key(name, KeyFile(path))
     told = {"access_key": key.id, "secret": key.secret}
@@ -86,17 +86,17 @@ def create(*, name: str, path: Path, users: UserAdministration, as_json: bool) -
     metavar="FILE",
     type=click.File(encoding="ascii", errors="replace"),
     default="-",
-    help="Where its secret is, without more than a line end after it; by default standard input. A terminal asks for "
-    "it, and does not show it.",
+    help="File with the secret, which may end with a newline. Default: standard input; on a terminal the secret is "
+    "prompted for and not echoed.",
 )
 @_administered
 @json_option
 def import_(
     *, name: str, key_id: str, path: Path, secret_file: TextIO, users: UserAdministration, as_json: bool
 ) -> None:
-    """Give a user an access key that clients have from elsewhere, with its secret: they need not change.
+    """Import an access key that clients already have, with its secret, so that they need not change.
 
-    Nobody else may have the ID. Secrets are never arguments, which other processes of the machine see.
+    No other user may have the ID. The secret is never an argument, because other processes could read it.
     """
     key = known_access_key(key_id, _read_secret(secret_file, key_id))
     user, _ = users.import_access_key(name, key, KeyFile(path))
@@ -135,7 +135,7 @@ def list_(*, name: str, users: UserAdministration, as_json: bool) -> None:
 @_administered
 @json_option
 def revoke(*, name: str, key_id: str, users: UserAdministration, as_json: bool) -> None:
-    """Take away an access key. Gateways refuse it within 2 s, and end calls that wait."""
+    """Revoke an access key. Gateways refuse it within 2 s, and end waiting calls."""
     if not key_id:
         raise click.UsageError("the ID of an access key is not empty: `txmsg user access-key list` shows it")
     found = users.revoke(name, access_key=key_id)

@@ -18,7 +18,7 @@ administered: Decorator = of_database(RuleAdministration, "rules")
 
 @click.group()
 def acl() -> None:
-    """Allow users and roles what they need; nothing else is allowed.
+    """Give users and roles permissions; everything else is refused.
 
     PRINCIPAL is a user, or role:NAME for everyone who has the role. ACTION is send, receive, check, describe, read or
     administer. NAME is topic:NAME, group:NAME or cluster; topic:orders* is every topic with this prefix.
@@ -35,7 +35,7 @@ def acl() -> None:
 @administered
 @json_option
 def allow(*, principal: str, action: str, name: str, rules: RuleAdministration, as_json: bool) -> None:
-    """Add a rule. It holds at all brokers within 2 s."""
+    """Add a rule. It takes effect at all brokers within 2 s."""
     rule = parse_rule(principal, action, name)
     changed = rules.allow(rule)
     if as_json:
@@ -51,7 +51,7 @@ def allow(*, principal: str, action: str, name: str, rules: RuleAdministration, 
 @administered
 @json_option
 def deny(*, principal: str, action: str, name: str, rules: RuleAdministration, as_json: bool) -> None:
-    """Take a rule away, as it was allowed. There are no rules that forbid.
+    """Remove a rule, given as it was allowed. There are no rules that forbid.
 
     If another rule still allows the same, by a prefix or a role, it is printed.
     """
@@ -76,7 +76,7 @@ def deny(*, principal: str, action: str, name: str, rules: RuleAdministration, a
 @json_option
 @table_options
 def list_(*, principal: str, rules: RuleAdministration, as_json: bool) -> None:
-    """List the rules, or those of PRINCIPAL: of a user with those of its roles."""
+    """List all rules, or those of PRINCIPAL; for a user, including those of its roles."""
     found = rules.list(principal)
     if as_json:
         click.echo(json_text({"rules": [_values(each) for each in found]}))
@@ -93,7 +93,7 @@ def list_(*, principal: str, rules: RuleAdministration, as_json: bool) -> None:
 @administered
 @json_option
 def check(*, principal: str, action: str, name: str, rules: RuleAdministration, as_json: bool) -> None:
-    """Say whether PRINCIPAL may do this, and which rule allows it. Exit status 1: it may not."""
+    """Check whether PRINCIPAL may do this, and by which rule. Exit status 1 if not."""
     asked = parse_rule(principal, action, name)
     found = rules.check(asked)
     if as_json:

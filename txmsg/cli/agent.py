@@ -38,9 +38,9 @@ _file_argument = click.argument("file", metavar="FILE", type=click.Path(path_typ
 
 @click.group()
 def agent() -> None:
-    """Follow files of lines, as programs write them, and append their lines to topics of a log.
+    """Follow log files while programs write them, and append their lines to topics of a log.
 
-    Each line is a message; its id is that of the file and of its place in it, so that receivers can drop repeats.
+    Each line is a message. Its id is derived from the file and the position, so that receivers can drop duplicates.
     """
 
 
@@ -54,7 +54,7 @@ def agent() -> None:
 @token_file_option
 @json_option
 def run(*, file: Path, as_json: bool) -> None:
-    """Run an agent, which follows the files that FILE names."""
+    """Run an agent with the settings in FILE."""
     found = read_agent_file(file)
     config = found.agent
     log_to_stderr(config.log_level, config.log_format)
@@ -96,7 +96,7 @@ def _take_again(running: Agent, file: Path) -> None:
 @_file_argument
 @json_option
 def check(*, file: Path, as_json: bool) -> None:
-    """Check the file of an agent as a whole, without starting anything. Exit status 1 with a mistake in it."""
+    """Check the file of an agent without starting it. Exit status 1 if it has an error."""
     found = read_agent_file(file)
     rows = [
         {"source": name, "topic": source.topic, "paths": " ".join(source.paths)}
@@ -122,10 +122,10 @@ def check(*, file: Path, as_json: bool) -> None:
 @token_file_option
 @json_option
 def set_(*, file: Path, values: tuple[str, ...], agents: str, sources: str, as_json: bool) -> None:
-    """Change settings of agents while they run: of all that append to the log of FILE, within seconds.
+    """Change settings of running agents that append to the log of FILE. Takes effect within seconds.
 
-    NAME is one of lines_per_s, batch_size_bytes, linger_s and paused; an empty VALUE is that of each agent's own file.
-    The change is a message of the topic of settings, so it also holds for agents that start later.
+    NAME is one of lines_per_s, batch_size_bytes, linger_s and paused; an empty VALUE restores the one of the
+    agent's file. The change is a message in the log's topic of settings, so it also applies to agents that start later.
     """
     changes = [_change_of(value, agents, sources) for value in values]
     config = read_agent_file(file).agent
@@ -155,9 +155,9 @@ def _change_of(text: str, agents: str, sources: str) -> Change:
 @_file_argument
 @json_option
 def status(*, file: Path, as_json: bool) -> None:
-    """Show how the agent of this FILE does: lines sent, bytes not read yet, what waits in its spool, and why.
+    """Show the state of the agent of FILE: lines sent, unread bytes, bytes in its spool, and what blocks a source.
 
-    Exit status 1 if it does not run, or a source is held up.
+    Exit status 1 if the agent does not run, or a source is blocked.
     """
     told = read_status(read_agent_file(file).agent.state_dir)
     age_s = time.time() - told["at"]

@@ -31,9 +31,9 @@ def _of_broker(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def alert() -> None:
-    """Look at alerts that brokers raise, silence them, and test who is told.
+    """Show and silence alerts that brokers raise, and test their receivers.
 
-    Receivers and rules of your own stand in a file (`txmsg broker --alerts`), thresholds are settings (`txmsg config
+    Receivers and custom rules are in a file (`txmsg broker --alerts`), thresholds are settings (`txmsg config
     explain broker.alerts`).
     """
 
@@ -42,7 +42,7 @@ def alert() -> None:
 @_of_broker
 @json_option
 def list_(*, alerts: AlertAdministration, as_json: bool) -> None:
-    """List firing and pending alerts, silences, and what receivers have not taken."""
+    """List firing and pending alerts, silences, and notifications that receivers have not accepted."""
     found = alerts.alerts()
     if as_json:
         click.echo(json_text(asdict(found)))
@@ -82,7 +82,7 @@ def list_(*, alerts: AlertAdministration, as_json: bool) -> None:
 @json_option
 @table_options
 def history(*, alerts: AlertAdministration, limit: int, as_json: bool) -> None:
-    """List alerts that are over, the last one first. They are kept for 30 days."""
+    """List resolved alerts, the latest first. They are kept for 30 days."""
     found = alerts.history(limit)
     if as_json:
         click.echo(json_text({"alerts": [asdict(each) for each in found]}))
@@ -106,17 +106,17 @@ def history(*, alerts: AlertAdministration, limit: int, as_json: bool) -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert silence rule=TxmsgGroupBehind group=shop* --for 2h --reason 'big import'",
 )
 @click.argument("matchers", metavar="LABEL=PATTERN...", nargs=-1, required=True)
-@click.option("--for", "for_s", type=duration, required=True, metavar="TIME", help="How long, such as 2h.")
-@click.option("--reason", required=True, metavar="TEXT", help="Why, for others.")
+@click.option("--for", "for_s", type=duration, required=True, metavar="TIME", help="Duration, such as 2h.")
+@click.option("--reason", required=True, metavar="TEXT", help="The reason, for other operators.")
 @_of_broker
 @json_option
 def silence(
     *, alerts: AlertAdministration, matchers: tuple[str, ...], for_s: float, reason: str, as_json: bool
 ) -> None:
-    """Have receivers not told of alerts for which all LABEL=PATTERN fit, for a time.
+    """Suppress notifications of alerts that match all LABEL=PATTERN, for a time.
 
     A label is rule, group, topic, instance, or one that `txmsg alert list --json` shows; a pattern may have * and ?.
-    Alerts still fire and are listed. Those that fire when the silence ends are told of then.
+    Alerts still fire and are listed. Receivers are notified of those that still fire when the silence ends.
     """
     made = alerts.silence(matchers, for_s=for_s, reason=reason, created_by=changer())
     if as_json:
@@ -146,7 +146,7 @@ def unsilence(*, alerts: AlertAdministration, silence_id: int, as_json: bool) ->
 @_of_broker
 @json_option
 def test(*, alerts: AlertAdministration, as_json: bool) -> None:
-    """Tell each receiver of an alert that is none, once. The exit status is 1 if one was not told."""
+    """Send a test notification to each receiver. Exit status 1 if one of them fails."""
     outcomes = alerts.test()
     if as_json:
         click.echo(json.dumps({"receivers": outcomes}))

@@ -21,17 +21,22 @@ from txmsg.errors import MisuseError, shown
 
 @click.group()
 def audit() -> None:
-    """List who changed what, from where, and what was there before.
+    """Show the audit log: changes with their user, address, and the values before and after.
 
-    Without authentication everybody is `anyone`, and the address tells more.
+    Without authentication every user is `anyone`; the address then identifies the client.
     """
 
 
 @audit.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg audit list --since 2h --action topic")
 @click.option("--since", type=TIME, help="Since this time: 2026-05-01T10:00:00Z, or 2h for two hours ago.")
-@click.option("--who", default="", metavar="NAME", help="Only what this principal changed.")
-@click.option("--action", default="", metavar="ACTION", help="Only this action, as topic.alter; topic: all of topics.")
-@click.option("--target", default="", metavar="NAME", help="Only what happened to this topic, group, setting, ...")
+@click.option("--who", default="", metavar="NAME", help="Only changes of this principal.")
+@click.option(
+    "--action",
+    default="",
+    metavar="ACTION",
+    help="Only this action, such as topic.alter; topic: all actions on topics.",
+)
+@click.option("--target", default="", metavar="NAME", help="Only changes of this topic, group, setting, ...")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Maximum number.")
 @page_option
 @broker_option

@@ -35,7 +35,7 @@ from txmsg.settings.live import Given
 @settings_options(BrokerConfig, "broker")
 @json_option
 def broker(*, config: Path | None, as_json: bool, **options: object) -> None:
-    """Run a broker, which accepts messages, checks back half messages, and delivers."""
+    """Run a broker, which accepts and delivers messages, and checks back half messages."""
     settings = read_settings(BrokerConfig, "broker", config, options)
     set_log_level("warning", of="alembic")  # it tells each start of its plugins
     set_log_level("error", of="psycopg")  # each attempt, while the broker says what it means

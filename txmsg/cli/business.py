@@ -25,7 +25,7 @@ database_option: Decorator = click.option(
     envvar="TXMSG_FENCE_DATABASE",
     show_envvar=True,
     required=True,
-    help="The business database, as the application names it to SQLAlchemy: postgresql+psycopg://user@host/shop.",
+    help="URL of the business database for SQLAlchemy: postgresql+psycopg://user@host/shop.",
 )
 
 

@@ -26,7 +26,7 @@ from txmsg.wire.capture import Capture
     metavar="HOST:PORT",
     default="127.0.0.1:7777",
     show_default=True,
-    help="Where clients connect (port 0 picks a free port).",
+    help="Address to which clients connect (port 0 picks a free port).",
 )
 @click.option("--server", metavar="ADDRESS", required=True, help="The broker or MetaQ server: HOST:PORT, or unix:PATH.")
 @click.option(
@@ -40,7 +40,7 @@ def capture(*, listen: str, server: str, length: int) -> None:
     """Relay connections to a server, and print each frame in both directions.
 
     Each line has the time (UTC), the number of the connection, the direction (>> from the client), the kind of the
-    frame, the number of the call, the size, and the message as protobuf's text.
+    frame, the number of the call, the size, and the message in protobuf's text format.
     """
     target = server if server.startswith(UNIX) else check_address("--server", server)
     loops.run(_capture(check_address("--listen", listen), target, length))

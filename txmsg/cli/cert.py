@@ -21,7 +21,7 @@ _AUTHORITY = "ca"
 
 @click.group()
 def cert() -> None:
-    """Make certificates for development and tests."""
+    """Create certificates for development and tests."""
 
 
 @cert.command(
@@ -34,7 +34,7 @@ def cert() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default="certificates",
     show_default=True,
-    help="Where they are written; an authority that is there already is used again.",
+    help="Directory for the files; an existing CA there is reused.",
 )
 @click.option(
     "--server",
@@ -43,7 +43,7 @@ def cert() -> None:
     multiple=True,
     default=("localhost", "127.0.0.1", "::1"),
     show_default=True,
-    help="Host name or address of the server. Repeat it for several.",
+    help="Host name or address of the server. Repeatable.",
 )
 @click.option(
     "--client",
@@ -52,13 +52,13 @@ def cert() -> None:
     multiple=True,
     default=("client",),
     show_default=True,
-    help="Name of a client. Repeat it for several: each gets files of its own.",
+    help="Name of a client. Repeatable; each gets separate files.",
 )
 @json_option
 def dev(*, directory: Path, servers: Sequence[str], clients: Sequence[str], as_json: bool) -> None:
-    """Make an authority, a certificate for servers, and one for each client, for development.
+    """Create a CA, a certificate for servers, and one for each client, for development.
 
-    What is there is made anew, but for the authority: so a rotation can be tried while servers run.
+    Existing certificates are recreated, except the CA's, so that you can try a rotation while servers run.
     """
     for name in clients:
         if name in {"", ".", "..", _AUTHORITY, "server"} or "/" in name:

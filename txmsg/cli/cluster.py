@@ -73,9 +73,7 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
     short_help="List the attached producers and consumers.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg cluster clients --contains mailer",
 )
-@click.option(
-    "--contains", default="", metavar="TEXT", help="Only if group or host contains this text, whatever the case."
-)
+@click.option("--contains", default="", metavar="TEXT", help="Only if group or host contains this text, ignoring case.")
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Maximum number of clients."
 )
@@ -83,7 +81,7 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
 @json_option
 @table_options
 def clients(*, contains: str, limit: int, broker: str, as_json: bool) -> None:
-    """List the producers and consumers attached to a broker: group, host, process, release, and since when.
+    """List the producers and consumers attached to a broker: group, host, process, release, and attach time.
 
     Clients attach to every broker.
     """
@@ -108,9 +106,9 @@ def clients(*, contains: str, limit: int, broker: str, as_json: bool) -> None:
 @json_option
 @table_options
 def figures(*, names: tuple[str, ...], broker: str, as_json: bool) -> None:
-    """Show what a broker exports as metrics, without histograms: those named, or all.
+    """Show the metrics of a broker, all or those named, without histograms.
 
-    Works without --http-listen. docs/metrics.md says what each is.
+    Works without --http-listen. docs/metrics.md describes each metric.
     """
     found = _administration(broker).figures(with_database=True)
     rows: list[dict[str, Any]] = [
@@ -136,12 +134,12 @@ def figures(*, names: tuple[str, ...], broker: str, as_json: bool) -> None:
     type=click.FloatRange(min=0, max=86_400),
     default=60.0,
     show_default=True,
-    help="Seconds to wait until it no longer delivers; 0: do not wait.",
+    help="Seconds to wait until the broker no longer delivers; 0: do not wait.",
 )
 @broker_option
 @json_option
 def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
-    """Drain a broker: it hands its queues over and accepts no more messages. Waits until it is done.
+    """Drain a broker: it hands its queues over and accepts no more messages. Waits until this is done.
 
     Clients move to the other brokers by themselves. Exit status 1 on a timeout.
     """
@@ -169,7 +167,7 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
 @broker_option
 @json_option
 def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
-    """Undo a drain: the broker accepts messages, and gets its share of the queues back."""
+    """Undo a drain: the broker accepts messages again, and gets its share of the queues back."""
     _administration(broker).resume(broker_id)
     click.echo(json.dumps({"broker": broker_id}) if as_json else f"broker {broker_id} works again")
 
@@ -184,7 +182,7 @@ def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
 def forget(*, broker_id: str, broker: str, as_json: bool) -> None:
     """Forget a dead broker that is not coming back: its alert ends now rather than after a day.
 
-    Refused while it is alive. A broker that was stopped in good order is forgotten by that.
+    Refused while it is alive. A broker that was stopped gracefully need not be forgotten.
     """
     _administration(broker).forget(broker_id)
     click.echo(json.dumps({"broker": broker_id, "forgotten": True}) if as_json else f"broker {broker_id} is forgotten")

@@ -43,10 +43,10 @@ def config_of(scope: str) -> type[Any]:
 
 @click.group()
 def config() -> None:
-    """Look at settings and change them: what there is, which values processes use, and where they come from.
+    """Show and change settings, their values, and where each value comes from.
 
-    A value set at run time wins over one on the command line, which wins over one of the environment, which wins over
-    one of the file, which wins over the default.
+    A value set at run time overrides the command line, which overrides the environment, which overrides the file, which
+    overrides the default.
     """
 
 
@@ -57,7 +57,7 @@ def config() -> None:
 @click.argument("names", metavar="[NAME|SCOPE]...", nargs=-1)
 @json_option
 def explain(*, names: tuple[str, ...], as_json: bool) -> None:
-    """Explain settings: type, default, bounds, meaning, and how to give them. Without NAME: all of them."""
+    """Explain settings: type, default, bounds, meaning, and how to set them. Without NAME: all of them."""
     found = list(_named(names or tuple(CONFIGS)))
     if as_json:
         click.echo(json.dumps({each.full_name: _facts(each) for each in found}))
@@ -74,11 +74,11 @@ def explain(*, names: tuple[str, ...], as_json: bool) -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg config check broker --config txmsg.toml",
 )
 @click.argument("scope", metavar="SCOPE", type=click.Choice(SCOPES))
-@click.option("--all", "with_defaults", is_flag=True, help="Also those that have their default.")
+@click.option("--all", "with_defaults", is_flag=True, help="Also settings with their default value.")
 @config_option
 @json_option
 def check(*, scope: str, with_defaults: bool, config: Path | None, as_json: bool) -> None:
-    """Check what a process started here takes from file and environment, and show where each value is given."""
+    """Check the settings that a process started here takes from file and environment, and show their sources."""
     dataclass = config_of(scope)
     catalogue = list(settings_of(dataclass, scope))
     values = {} if config is None else from_file(config, catalogue)
@@ -108,11 +108,11 @@ def check(*, scope: str, with_defaults: bool, config: Path | None, as_json: bool
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg config show\n  txmsg config show broker.retention_s app --all",
 )
 @click.argument("names", metavar="[NAME|SCOPE]...", nargs=-1)
-@click.option("--all", "with_defaults", is_flag=True, help="Also those that have their default.")
+@click.option("--all", "with_defaults", is_flag=True, help="Also settings with their default value.")
 @broker_option
 @json_option
 def show(*, names: tuple[str, ...], with_defaults: bool, broker: str, as_json: bool) -> None:
-    """Show the settings that a running broker uses with where each comes from, and all that are set at run time."""
+    """Show the settings that a running broker uses, with their sources, and all that are set at run time."""
     for name in names:
         if name.partition(".")[0] in ELSEWHERE:
             raise unknown(name, ())
@@ -164,9 +164,9 @@ _version_option: Decorator = click.option(
 @broker_option
 @json_option
 def set_(*, name: str, value: str, yes: bool, version: int | None, broker: str, as_json: bool) -> None:
-    """Set a setting at run time. It wins over options, environment and file, and survives restarts.
+    """Set a setting at run time. It overrides options, environment and file, and survives restarts.
 
-    Asks before a change that may delete messages, as of the retention.
+    Asks before a change that may delete messages, such as of the retention.
     """
     if not yes:
         _confirm(f"Set {name} to {value}?", name, broker, err=as_json)
@@ -183,9 +183,9 @@ def set_(*, name: str, value: str, yes: bool, version: int | None, broker: str, 
 @broker_option
 @json_option
 def unset(*, name: str, yes: bool, version: int | None, broker: str, as_json: bool) -> None:
-    """Remove a setting that was set at run time: option, environment, file or default hold again.
+    """Remove a setting that was set at run time: option, environment, file or default apply again.
 
-    Asks before a change that may delete messages, as of the retention.
+    Asks before a change that may delete messages, such as of the retention.
     """
     if not yes:
         _confirm(f"Unset {name}?", name, broker, err=as_json)
@@ -201,7 +201,7 @@ def unset(*, name: str, yes: bool, version: int | None, broker: str, as_json: bo
 @json_option
 @table_options
 def history(*, name: str, broker: str, as_json: bool) -> None:
-    """Show the changes of a setting at run time, the newest first; without NAME those of all. The last 100 are kept."""
+    """Show the changes of a setting at run time, the newest first; without NAME, of all. The last 100 are kept."""
     reply = ask_broker(broker, settings_rpc.Settings.history, pb.SettingHistoryRequest(name=name))
     changes = [_change(each) for each in reply.changes]
     if as_json:
@@ -223,7 +223,7 @@ def history(*, name: str, broker: str, as_json: bool) -> None:
 @broker_option
 @json_option
 def rollback(*, name: str, as_of: int, yes: bool, version: int | None, broker: str, as_json: bool) -> None:
-    """Set a setting to what it was at a version that `txmsg config history` lists. This is a new change."""
+    """Set a setting to its value at a version that `txmsg config history` lists. This is a new change."""
     if not yes:
         _confirm(f"Set {name} to what it was at version {as_of}?", name, broker, err=as_json, always=True)
     _tell(_ask_change(broker, pb.ChangeSettingRequest(name=name, as_of=as_of, version=version)), as_json=as_json)

@@ -47,7 +47,7 @@ token_file_option: Decorator = click.option(
     show_envvar=True,
     expose_value=False,
     callback=_use_token_file,
-    help="File with the token of a user, where brokers or servers require authentication.",
+    help="File with the token of a user, if brokers or servers require authentication.",
 )
 
 

@@ -41,15 +41,15 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
     multiple=True,
     default=("localhost:7700",),
     show_default=True,
-    help="Brokers of a Notify database, which the console shows as NAME. May be repeated for several databases.",
+    help="Brokers of a Notify database, which the console shows as NAME. Repeatable, for several databases.",
 )
 @click.option(
     "--log",
     "logs",
     metavar="[[DATABASE/]NAME=]LOG",
     multiple=True,
-    help="A MetaQ log: its directory, the address of its server, or kafka://HOST:PORT. May be repeated. With several "
-    "databases, each log names the one to whose users it is shown.",
+    help="A MetaQ log: its directory, the address of its server, or kafka://HOST:PORT. Repeatable. With several "
+    "databases, each log names the database to whose users it is shown.",
 )
 @kafka_config_option
 @click.option(
@@ -57,7 +57,7 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
     metavar="HOST:PORT",
     default="127.0.0.1:7790",
     show_default=True,
-    help="Where browsers find it. Port 0 picks a free port.",
+    help="Address to listen on for browsers. Port 0 picks a free port.",
 )
 @web_tls_options
 @log_format_option

@@ -93,7 +93,7 @@ def demo() -> None:
     type=click.IntRange(min=0),
     default=12,
     show_default=True,
-    help="How many times the service is killed (SIGKILL).",
+    help="Number of times that the service is killed (SIGKILL).",
 )
 @click.option(
     "--slow-ms",
@@ -113,7 +113,7 @@ def demo() -> None:
     "--secure",
     is_flag=True,
     callback=_all_installed,
-    help="Mutual TLS, and a user with no more rights than it needs for each part; also a log, its tailer and the "
+    help="Use mutual TLS, and a user with minimal rights for each component; also run a log, its tailer and the "
     "console. Certificates and tokens are rotated meanwhile, and attempts without a right must fail.",
 )
 @_console_option
@@ -221,13 +221,13 @@ def _print_registration(console: Console, result: registration_demo.Result, *, u
     "--log",
     metavar="kafka://HOST:PORT[,...][/PREFIX]",
     callback=_kafka,
-    help="Mirror into this Kafka, and let Spark read it there, instead of a log on this machine. Without a prefix, the "
-    "topics get one of their own.",
+    help="Mirror to this Kafka, and let Spark read it there, instead of a log on this machine. Without a prefix, a "
+    "new one is chosen.",
 )
 @click.option(
     "--kafka-jars",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Jars of Spark's source for Kafka. Default: Spark gets them from Maven's repositories.",
+    help="Directory with the jars of Spark's Kafka source. Default: Spark downloads them from Maven repositories.",
 )
 @_console_option
 @_keep_option
@@ -317,13 +317,13 @@ def _drawn(_: click.Context, __: click.Parameter, path: Path | None) -> Path | N
     short_help="Enter users into a lottery in seconds, while processes are killed.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg demo lottery --users 5000 --seconds 10 --kill --picture lottery.png",
 )
-@click.option("--users", type=int, default=5000, show_default=True, help="Number of users, each of whom gets in.")
+@click.option("--users", type=int, default=5000, show_default=True, help="Number of users who enter.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     default=10.0,
     show_default=True,
-    help="How long users keep coming, most of them at the beginning.",
+    help="Seconds within which users arrive, most of them at the beginning.",
 )
 @click.option("--kill", is_flag=True, help="Kill a process of the page, a printer and the broker once each (SIGKILL).")
 @click.option(
@@ -331,7 +331,7 @@ def _drawn(_: click.Context, __: click.Parameter, path: Path | None) -> Path | N
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_drawn,
-    help="Draw the live page, as it is at the end, into this PNG.",
+    help="Save a picture of the live page at the end as this PNG file.",
 )
 @_console_option
 @_keep_option
@@ -346,10 +346,10 @@ def lottery(
     keep: Path | None,
     as_json: bool,
 ) -> None:
-    """Have users enter a lottery all at once; tickets are printed at the printers' own pace, and then counted.
+    """Let users enter a lottery all at once, while slow printers print their tickets; then count the tickets.
 
-    Printers are added and stopped meanwhile. Exit status 1 unless each user has exactly one ticket, and no other ticket
-    is there.
+    Printers are added and stopped meanwhile. Exit status 1 unless each user has exactly one ticket, and there are no
+    other tickets.
     """
     import txmsg.console.server  # noqa: F401 - what is not installed is told before anything starts
     from txmsg.demo.lottery.supervisor import Plan, run

@@ -24,12 +24,14 @@ from txmsg.demo.data_centres.supervisor import Plan, Result, run
     type=click.FloatRange(0, min_open=True),
     default=10.0,
     show_default=True,
-    help="How long each data centre writes.",
+    help="Seconds for which each data centre writes.",
 )
-@click.option("--cuts", type=int, default=2, show_default=True, help="How many times the line is cut, and healed.")
+@click.option(
+    "--cuts", type=int, default=2, show_default=True, help="Number of times that the link is cut and restored."
+)
 @json_option
 def data_centres(*, orders: int, seconds: float, cuts: int, as_json: bool) -> None:
-    """Write orders into the logs of two data centres that copy each other's, while the line between them is cut.
+    """Write orders to the logs of two data centres that copy each other's, while the link between them is cut.
 
     Exit status 1 unless both add up all orders to the cent at the end, and each copy has the bytes of its log.
     """

@@ -28,21 +28,21 @@ from txmsg.errors import printable
     metavar="URL",
     envvar="TXMSG_STORAGE",
     show_envvar=True,
-    help="The Notify database, whose server, tables, slots and mirrors are checked, too.",
+    help="The Notify database; also checks its server, tables, slots and mirrors.",
 )
 @broker_option
 @click.option(
     "--log",
     metavar="LOG",
-    help="A MetaQ log to check, too: its directory, the address of its server, or kafka://HOST:PORT.",
+    help="A MetaQ log to check: its directory, the address of its server, or kafka://HOST:PORT.",
 )
 @kafka_config_option
 @json_option
 @click.pass_context
 def doctor(context: click.Context, *, storage: str | None, broker: str, log: str | None, as_json: bool) -> None:
-    """Look at a running set from outside, and say what is wrong or risky, and which command mends it.
+    """Check a running installation from outside, and report problems, risks, and the commands that fix them.
 
-    Without --broker, a broker that the database knows is asked.
+    Without --broker, a broker that the database knows is used.
     """
     is_default = context.get_parameter_source("broker") is ParameterSource.DEFAULT
     found = list(_look(storage, None if is_default and storage else broker, log))

@@ -45,7 +45,7 @@ def fence() -> None:
     type=float,
     default=7.0,
     show_default=True,
-    help="Age of the rows to delete. Choose it longer than any of your processes is ever paused.",
+    help="Minimum age of the rows to delete. It must be longer than any of your processes can be paused.",
 )
 @token_file_option
 @json_option

@@ -39,7 +39,7 @@ _DELAYS_MAX = 1000
 _orderly_option: Decorator = click.option(
     "--orderly",
     type=click.Choice(["on", "off"]),
-    help="RocketMQ's push consumers retry on the spot, in the order of ordering keys; told when they start.",
+    help="RocketMQ's push consumers retry in place, in the order of ordering keys. They read this when they start.",
 )
 
 
@@ -89,7 +89,7 @@ def list_(*, limit: int, contains: str, page: str, administration: Administratio
 def show(*, name: str, administration: Administration, as_json: bool) -> None:
     """Show a group: settings, members, offset and lag in each queue, retries, dead letters, pause.
 
-    Members and pause are as the broker asked knows them. In a log, each queue has an owner.
+    Members and pause are those that the answering broker knows. In a log, each queue has an owner.
     """
     checks = administration.show_checks(name)
     try:
@@ -158,7 +158,9 @@ def lag(*, name: str, watch: float | None, administration: Administration, as_js
 @click.option(
     "--again", is_flag=True, help="Run handlers under @idempotent again for redelivered messages. Notify only."
 )
-@click.option("--dry-run", is_flag=True, help="Only show where the group would go on, and how many messages it skips.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only show where the group would continue, and how many messages it would skip."
+)
 @administered
 @yes_option
 @json_option
@@ -210,7 +212,7 @@ def _print_plan(name: str, plan: SeekPlan, *, as_json: bool) -> None:
 def stop(*, name: str, administration: Administration, as_json: bool) -> None:
     """Stop delivery to a group, until `txmsg group start`. Consumers stay connected; messages wait.
 
-    What consumers hold is still processed and acknowledged. Brokers stop within two seconds.
+    Messages that consumers have received are still processed. Brokers stop delivery within two seconds.
     """
     _stop_or_start(name, administration, stopped=True, as_json=as_json)
 
@@ -245,7 +247,7 @@ def _stop_or_start(name: str, administration: Administration, *, stopped: bool, 
 @json_option
 @table_options
 def retries(*, name: str, limit: int, page: str, administration: Administration, as_json: bool) -> None:
-    """List messages that failed and are delivered again, those that are due first. Notify only."""
+    """List messages in retry, in the order in which they are due. Notify only."""
     found = administration.list_retries(name, limit=limit, page=page)
     if as_json:
         click.echo(json_text({"group": name, **asdict(found)}))
@@ -270,9 +272,9 @@ def retries(*, name: str, limit: int, page: str, administration: Administration,
 @administered
 @json_option
 def retry(*, name: str, id_: str, administration: Administration, as_json: bool) -> None:
-    """Deliver retries now rather than after their delay. Notify only.
+    """Deliver retries now instead of after their delay. Notify only.
 
-    Those that wait for an earlier message of their ordering key go on waiting.
+    Retries that wait for an earlier message of their ordering key continue to wait.
     """
     count = sum(administration.retry_now(name, id_))
     click.echo(json_text({"group": name, "retries": count}) if as_json else f"retries delivered now: {count}")
@@ -290,8 +292,8 @@ def retry(*, name: str, id_: str, administration: Administration, as_json: bool)
 def skip(*, name: str, id_: str, administration: Administration, yes: bool, as_json: bool) -> None:
     """Skip a message in retry: it is not delivered to the group again. This is final. Notify only.
 
-    ID is a message id, as printed by `txmsg group retries`, or a transaction id. A handler that has the message at this
-    moment goes on. Later messages of its ordering key are delivered.
+    ID is a message id, as printed by `txmsg group retries`, or a transaction id. A handler that is processing the
+    message continues. Later messages of its ordering key are delivered.
     """
     if not yes:
         click.confirm(printable(f"skip {id_} for group {name}, for good?"), abort=True, err=as_json)
@@ -310,9 +312,9 @@ def skip(*, name: str, id_: str, administration: Administration, yes: bool, as_j
 @administered
 @json_option
 def create(*, name: str, orderly: str | None, administration: Administration, as_json: bool) -> None:
-    """Create a group, for settings that clients are told when they start. Idempotent. Notify only.
+    """Create a group before its clients start, for settings that they read at start. Idempotent. Notify only.
 
-    It begins where groups of its consumers begin, when the first of them asks for messages.
+    Its start position is set when its first consumer requests messages.
     """
     settings = _settings(name, administration.alter_group(name, GroupChange(create=True, orderly=_switched(orderly))))
     if as_json:
@@ -367,7 +369,7 @@ def alter(
 ) -> None:
     """Change settings of a group while it is in use. Brokers apply them within two seconds.
 
-    Check settings are those of the producer group of this name, all others of the consumer group. They do not move the
+    Check settings apply to the producer group of this name, all others to the consumer group. They do not move the
     first check of half messages that are already stored. Groups of a log have no settings.
     """
     delays_s = None

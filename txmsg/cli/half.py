@@ -16,12 +16,12 @@ from txmsg.cli.output import content, json_text, print_facts, print_rows, second
 from txmsg.errors import MisuseError, printable
 
 _transaction: Decorator = click.argument("transaction_id", type=TRANSACTION)
-_reason: Decorator = click.option("--reason", default="", metavar="TEXT", help="Why, for the broker's log.")
+_reason: Decorator = click.option("--reason", default="", metavar="TEXT", help="The reason, for the broker's log.")
 
 
 @click.group()
 def half() -> None:
-    """Show half messages, and decide those that no client could answer.
+    """Show half messages, and decide those that no client can answer.
 
     A half message waits for the outcome of a local transaction. After too many checks without an answer it is parked
     until its client reports the outcome, or an operator resumes or decides it.
@@ -41,7 +41,7 @@ def half() -> None:
 def list_(*, group: str, parked: bool, limit: int, page: str, broker: str, as_json: bool) -> None:
     """List half messages, the oldest first.
 
-    Clients: how many are attached to the broker that can answer the check.
+    Clients: the number of clients attached to the broker that can answer the check.
     """
     found = HalfAdministration(asker(broker)).list(limit, group=group, parked=parked, page=page)
     if as_json:

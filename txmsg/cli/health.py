@@ -21,16 +21,22 @@ _TEXT_SIZE_MAX = 1000
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg health\n  txmsg health 127.0.0.1:9720 --alive",
 )
 @click.argument("address", metavar="[HOST:PORT]", default="127.0.0.1:9700")
-@click.option("--alive", is_flag=True, help="Ask whether it works at all, and need not be restarted.")
+@click.option("--alive", is_flag=True, help="Check only whether the process works (/livez).")
 @click.option(
-    "--timeout", "timeout_s", metavar="TIME", type=SECONDS, default="3s", show_default=True, help="For the answer."
+    "--timeout",
+    "timeout_s",
+    metavar="TIME",
+    type=SECONDS,
+    default="3s",
+    show_default=True,
+    help="Timeout for the answer.",
 )
 @click.option("--tls", "by_tls", is_flag=True, help="The process has --tls-cert.")
 @json_option
 def health(*, address: str, alive: bool, timeout_s: float, by_tls: bool, as_json: bool) -> None:
-    """Ask the process whose --http-listen this is for /readyz. Exit status 1, with the reason, if it is not ready.
+    """Request /readyz from the process with this --http-listen. Exit status 1, with the reason, if it is not ready.
 
-    Only processes of this machine are asked, so a probe runs where the process runs: in its container.
+    The process must be on this machine, so run a probe where the process runs: in its container.
     """
     check_reach(
         "HOST:PORT", address, "this asks processes of this machine", "run it where the process runs", is_guarded=False

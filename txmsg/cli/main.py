@@ -23,11 +23,11 @@ EXAMPLE_FORMAT: Final = "\b\nExample:"
 COMMANDS: Final = {
     "acl": "Allow users and roles what they need, and say which rule decides.",
     "agent": "Follow files of lines, and append their lines to a log.",
-    "alert": "Look at alerts that brokers raise, silence them, and test who is told.",
+    "alert": "Show and silence alerts that brokers raise, and test their receivers.",
     "audit": "List who changed what, from where, and what was there before.",
     "broker": "Run a broker.",
     "capture": "Print what clients and a server say to each other.",
-    "cert": "Make certificates for development and tests.",
+    "cert": "Create certificates for development and tests.",
     "cluster": "Look at the brokers of a database, and take one out for maintenance.",
     "config": "Explain settings, look at their values, and change them while brokers run.",
     "console": "Show brokers, topics, groups, dead letters and settings in a browser.",

@@ -47,7 +47,7 @@ def message() -> None:
 )
 @click.option("--key", default="", metavar="KEY", help="Messages with this key, in any state.")
 @click.option("--id", "id_", default="", metavar="ID", help="This message, or all of this transaction.")
-@click.option("--topic", default="", metavar="NAME", help="With --key: only in this topic. With --from: in this one.")
+@click.option("--topic", default="", metavar="NAME", help="With --key: only in this topic. With --from: the topic.")
 @click.option(
     "--from",
     "start",
@@ -76,11 +76,11 @@ def find(
     broker: str,
     as_json: bool,
 ) -> None:
-    """Find messages by key, id or place: topic, queue and offset, or what they wait for.
+    """Find messages by key, id or place, and show their topic, queue and offset, or what they wait for.
 
-    The state of one that some group is to try again says "retrying", that of a dead letter "dead". Newest first, and
-    those that are not committed last; with --from in the order in which they were stored. Messages of
-    dropped segments are gone, except for retries and dead letters. Of what a rollback drops, nothing is left to find.
+    The state of a message is "retrying" if a group has it in retry, "dead" if it is a dead letter. Newest first, and
+    uncommitted messages last; with --from in the order in which they were stored. Messages of dropped segments are not
+    found, except for retries and dead letters. Messages that were rolled back are not found.
     """
     if (bool(key), bool(id_), start is not None).count(True) != 1:
         raise click.UsageError("look for a --key, for an --id, or --from a position in a --topic")
@@ -135,12 +135,12 @@ def _row(found: pb.FoundMessage) -> dict[str, object]:
 @broker_option
 @json_option
 def trace(*, which: str, topic: str, limit: int, broker: str, as_json: bool) -> None:
-    """Show the life of a message: of one, of each of a transaction, or of those with a key.
+    """Show the life of a message, of each message of a transaction, or of those with a key.
 
     When its half message was stored, when it was checked, who decided it, its queue and offset, and its state in each
     group: waiting or in flight, done, in retry, or dead, with the error of each attempt. Each delivery, acknowledgement
-    and check is known only while its topic has a journal: `txmsg topic alter NAME --journal on`. The last lines say
-    what is not known, and why.
+    and check is recorded only while its topic has a journal: `txmsg topic alter NAME --journal on`. The last lines list
+    unknown facts, with the reason.
     """
     administration = NotifyAdministration(functools.partial(ask_broker, broker))
     lives = administration.message_life(which, topic=topic, limit=limit)
@@ -202,8 +202,8 @@ def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
 def erase(*, ids: tuple[str, ...], topic: str, broker: str, yes: bool, as_json: bool) -> None:
     """Make bodies of an erasable topic unreadable for good: in queues, retries, dead letters and mirrored logs.
 
-    ID is a message id, or a transaction id for all of its messages. What is not delivered yet is skipped. Keys, tags
-    and headers stay. Idempotent. Exit status 1 if something was not encrypted, so that it cannot be erased.
+    ID is a message id, or a transaction id for all of its messages. Undelivered messages are skipped. Keys, tags
+    and headers stay. Idempotent. Exit status 1 if a body was not encrypted, and so cannot be erased.
     """
     if not yes:
         names = ", ".join(ids[:_NAMED_MAX]) + (f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else "")

@@ -143,7 +143,7 @@ class _Retention(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--flush",
     type=click.Choice(["sync", "timed"]),
-    help="sync: on disk before an append returns. timed: within half a second; a power cut may lose that.",
+    help="sync: on disk before an append returns. timed: within half a second; a power cut may lose these messages.",
 )
 @click.option(
     "--compression",
@@ -154,7 +154,7 @@ class _Retention(click.ParamType):  # type: ignore[type-arg]
     "--retention",
     metavar="TIME",
     type=_Retention(),
-    help="Minimum time to keep messages, or `log`: as the log's setting.",
+    help="Minimum time to keep messages, or `log`: the log's setting.",
 )
 @click.option(
     "--write-queues",
@@ -191,7 +191,7 @@ def set_(
     Without options, shows the current ones.
 
     To use fewer queues: lower --write-queues, wait until the others are drained, lower --read-queues. The mirror of a
-    table goes on whatever is set here: use `txmsg topic alter` for its topics.
+    table ignores these options: use `txmsg topic alter` for its topics.
     """
     check_name("topic", topic)
     changes: dict[str, Any] = {}
@@ -250,9 +250,9 @@ def status(*, log: str, as_json: bool) -> None:
 )
 @json_option
 def token(*, as_json: bool) -> None:
-    """Make a token for a user of a server with --access FILE.
+    """Create a token for a user of a server with --access FILE.
 
-    Prints the token, which is stored nowhere, and the entry for `tokens` of the user in the file.
+    Prints the token, which is not stored, and the entry for the user's `tokens` in the file.
     """
     made = new_token()
     if as_json:

@@ -185,7 +185,7 @@ def message_line(message: ReceivedMessage) -> str:
 def dump(
     *, directory: Path, position: int, limit: int, topic: str | None, queue: int | None, bodies: bool, as_json: bool
 ) -> None:
-    """Print the frames of a log in the order of the file: headers, and where one is damaged."""
+    """Print the frames of a log in the order of the file, with their headers, and the positions of damaged ones."""
     shown = 0
     printed: list[dict[str, Any]] = []
     for values in _frames(directory, position, bodies=bodies):
@@ -257,12 +257,12 @@ def _header_values(header: Header) -> dict[str, Any]:
 @click.option(
     "--repair",
     is_flag=True,
-    help="Replace damaged parts, and keep a copy in DIR/damaged. Stop the log's writer first.",
+    help="Repair damage, and keep a copy of damaged bytes in DIR/damaged. Stop the log's writer first.",
 )
 @click.option(
     "--storage",
     metavar="URL",
-    help="With --repair: the Notify database that this log mirrors. Restores what it still has.",
+    help="With --repair: the Notify database that this log mirrors. Restores messages that it still has.",
 )
 @click.option(
     "--name",

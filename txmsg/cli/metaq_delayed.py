@@ -24,14 +24,14 @@ _SHOWN_MAX = 1000
     type=click.IntRange(0, _SHOWN_MAX),
     default=100,
     show_default=True,
-    help="Maximum number of those due first; 0 only counts.",
+    help="Maximum number of messages listed; 0 only counts.",
 )
 @json_option
 def delayed(*, log: str, limit: int, as_json: bool) -> None:
-    """List what waits in a log until it is due: how many messages of each topic, and those that are due first.
+    """List the delayed messages of a log: their number in each topic, and those that are due first.
 
-    All that waits is read. Messages of a topic that were sent together for one queue and time share a number, by which
-    `txmsg metaq recall` takes them back. A log in Kafka has no delayed messages.
+    Reads all waiting messages. Messages of a topic that were sent together for one queue and time share a number, which
+    `txmsg metaq recall` takes. A log in Kafka has no delayed messages.
     """
     with open_log(log) as access:
         found = access.delayed(limit)
@@ -58,9 +58,9 @@ def delayed(*, log: str, limit: int, as_json: bool) -> None:
 @click.argument("number", type=click.IntRange(0))
 @json_option
 def recall(*, log: str, topic: str, number: int, as_json: bool) -> None:
-    """Have delayed messages of TOPIC not be delivered: those that `txmsg metaq delayed` lists under NUMBER.
+    """Recall delayed messages of TOPIC: those that `txmsg metaq delayed` lists under NUMBER are not delivered.
 
-    Repeating it changes nothing. Exit status 1 if they were delivered.
+    Idempotent. Exit status 1 if they were already delivered.
     """
     with open_log(log):  # which makes none
         pass

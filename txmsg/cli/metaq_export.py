@@ -52,7 +52,7 @@ _SUFFIXES = ", ".join(each.value for each in Format)
     "partitions",
     type=click.Choice([each.value for each in Partition]),
     multiple=True,
-    help="Directories within the directory: queue=3, day=2026-11-23 (stored then, in UTC), or both.",
+    help="Subdirectories: queue=3, day=2026-11-23 (day of storing, in UTC), or both.",
 )
 @click.option(
     "--from",
@@ -70,12 +70,12 @@ _SUFFIXES = ", ".join(each.value for each in Format)
     type=START,
     default="latest",
     show_default=True,
-    help="The message before which to end: an offset, a time, or latest: all that there are at the start.",
+    help="The message before which to end: an offset, a time, or latest (all messages at the start).",
 )
 @click.option(
     "--queue", "queues", type=click.IntRange(0, 9999), multiple=True, help="Only these queues.  [default: all]"
 )
-@click.option("--skip-missing", is_flag=True, help="Go on behind messages that are missing, which are told on stderr.")
+@click.option("--skip-missing", is_flag=True, help="Skip missing messages, and report them on stderr.")
 @json_option
 def export(
     *,
@@ -92,8 +92,8 @@ def export(
 ) -> None:
     """Write messages of a topic to files.
 
-    Does not affect groups. Each queue is written in order, one after the other. PATH appears when all is on disk;
-    one that exists is refused. Bodies of erasable topics stay encrypted.
+    Does not affect groups. Each queue is written in order, one after the other. PATH appears when it is completely on
+    disk; an existing one is refused. Bodies of erasable topics stay encrypted.
     """
     format, is_directory = _format(to, format_name, partitions)
     with open_log(log) as access:

@@ -36,7 +36,7 @@ def find(*, log: str, topic: str, message_id: str | None, key: str | None, limit
     """Find messages of a topic that a log keeps.
 
     By key an index is used; in Kafka, which has none, the whole topic is read. By id the topic is
-    read from a minute before the id was made on, until the message is found.
+    read from a minute before the id was created on, until the message is found.
     """
     if (message_id is None) == (key is None):
         raise click.UsageError("give --id or --key")

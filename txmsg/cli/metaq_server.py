@@ -52,8 +52,8 @@ def serve(*, config: Path | None, as_json: bool, **options: object) -> None:
 def follow(*, server: str, config: Path | None, as_json: bool, **options: object) -> None:
     """Keep a byte-for-byte copy of the log of SERVER, and serve it for reading.
 
-    A directory that is empty or missing begins as a copy; one that was stopped goes on. So does a former leader of the
-    log, if all that it has is at SERVER, too.
+    An empty or missing directory starts a new copy; an existing copy continues. A former leader of the log continues as
+    a copy if SERVER has all of its messages.
     """
     _run(config, options, as_json=as_json, follow=server)
 
@@ -66,12 +66,12 @@ def follow(*, server: str, config: Path | None, as_json: bool, **options: object
     "explains what may be lost, and how a former leader follows.",
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.option("--leader-is-lost", is_flag=True, help="Do not ask the leader: what only it has is lost.")
+@click.option("--leader-is-lost", is_flag=True, help="Do not contact the leader: messages that only it has are lost.")
 @json_option
 def promote(*, directory: Path, leader_is_lost: bool, as_json: bool) -> None:
     """Make the copy in DIR the leader of its log, under a later generation.
 
-    Has the leader take no more appends, and copies what is missing: nothing is lost.
+    Makes the leader refuse appends, and copies the missing part: nothing is lost.
     """
     promoted = promote_copy(directory, leader_is_lost=leader_is_lost)
     facts = {

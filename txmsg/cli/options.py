@@ -141,14 +141,14 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 contains_option: Decorator = click.option(
-    "--contains", default="", metavar="TEXT", help="Only if the name contains this text, whatever the case."
+    "--contains", default="", metavar="TEXT", help="Only if the name contains this text, ignoring case."
 )
 page_option: Decorator = click.option(
-    "--page", default="", metavar="NEXT", help="Next page, as named by the page before."
+    "--page", default="", metavar="NEXT", help="Next page, as printed by the previous one."
 )
 yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
 dry_run_option: Decorator = click.option(
-    "--dry-run", is_flag=True, help="Only show what would be deleted, and how much."
+    "--dry-run", is_flag=True, help="Only show what would be deleted, with numbers."
 )
 log_format_option: Decorator = click.option(
     "--log-format",

@@ -29,9 +29,9 @@ _group = click.option("--group", metavar="NAME", help="Only of this producer gro
 
 @click.group()
 def outbox() -> None:
-    """Look at messages that wait in a business database until a broker takes them.
+    """Show, relay or delete messages that wait in a business database for a broker.
 
-    Calls decorated with when_away="outbox" keep them there. Any process with such a call relays them by itself.
+    Calls decorated with when_away="outbox" store them there. Any process with such a call relays them by itself.
     """
 
 
@@ -48,7 +48,7 @@ def outbox() -> None:
 @json_option
 @table_options
 def list_(*, database: str, group: str | None, limit: int, as_json: bool) -> None:
-    """List what waits, oldest first, and how much there is of each producer group."""
+    """List waiting transactions, the oldest first, and their number for each producer group."""
     waiting = [each for each in _on(database, rows.waiting) if group in {None, each.group}]
     listed = [_shown(each) for each in _on(database, lambda c: rows.listed(c, group, limit))]
     if as_json:
@@ -71,20 +71,20 @@ def list_(*, database: str, group: str | None, limit: int, as_json: bool) -> Non
     "--group shop",
 )
 @database_option
-@click.option("--group", metavar="NAME", required=True, help="The producer group whose messages wait.")
+@click.option("--group", metavar="NAME", required=True, help="The producer group whose messages are relayed.")
 @click.option(
     "--broker",
     "brokers",
     metavar="HOST:PORT[;HOST:PORT]",
     required=True,
-    help="Brokers, as the producers of the group have them.",
+    help="Brokers, the same as for the producers of the group.",
 )
 @token_file_option
 @json_option
 def relay(*, database: str, group: str, brokers: str, as_json: bool) -> None:
-    """Relay what waits now, and also what was refused. It may run beside processes that relay: they stand back.
+    """Relay waiting messages now, including refused ones. Other processes may relay at the same time.
 
-    If no broker takes anything, it stops with an error that says why.
+    If no broker accepts messages, it stops with an error that gives the reason.
     """
     engine = engine_of(database)
     with usable(engine):
@@ -116,12 +116,14 @@ async def _relayed(engine: Engine | AsyncEngine, group: str, brokers: str) -> in
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg outbox delete 17 --database postgresql+psycopg://shop@db/shop",
 )
 @click.argument("seqs", metavar="[SEQ...]", type=int, nargs=-1)
-@click.option("--all", "is_all", is_flag=True, help="All rows: in a copy of a database, before its services start.")
+@click.option(
+    "--all", "is_all", is_flag=True, help="All rows. Use it in a copy of a database, before its services start."
+)
 @database_option
 @yes_option
 @json_option
 def delete(*, seqs: tuple[int, ...], is_all: bool, database: str, yes: bool, as_json: bool) -> None:
-    """Delete the messages of transactions that have committed: nobody will get them.
+    """Delete the messages of transactions that have committed: they are never delivered.
 
     SEQ is a number of `txmsg outbox list`.
     """

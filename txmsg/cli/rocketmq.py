@@ -36,7 +36,7 @@ _ALLOCATIONS_PER_COLLECTION = 20_000
 @token_file_option
 @json_option
 def rocketmq(*, config: Path | None, as_json: bool, **options: object) -> None:
-    """Let the official clients of RocketMQ 5 send and receive: Java, Go, Node, Rust, Python."""
+    """Run a gateway for the official clients of RocketMQ 5: Java, Go, Node, Rust, Python."""
     settings = read_settings(GatewayConfig, "rocketmq", config, options)
     given = Given(settings.make(), settings.sources())
     name_process("rocketmq")

@@ -23,7 +23,7 @@ from txmsg.typed.registry import SchemaVersion
 def _administered(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --broker and --storage; the command gets the schemas of what they name as `schemas`."""
 
-    @click.option("--storage", metavar="URL", help="Do it in this Notify database, without a broker.")
+    @click.option("--storage", metavar="URL", help="Work directly on this Notify database, without a broker.")
     @broker_option
     @wraps(command)
     def with_schemas(*, broker: str, storage: str | None, **others: Any) -> Any:
@@ -40,7 +40,7 @@ def _administered(command: Callable[..., Any]) -> Callable[..., Any]:
 def schema() -> None:
     """Register, check, show and delete schemas of topics, and describe topics in AsyncAPI.
 
-    MODULE:NAME is a Topic(...), or a Txmsg(...) whose topics are meant.
+    MODULE:NAME is a Topic(...), or a Txmsg(...) for its topics.
     """
 
 
@@ -72,7 +72,7 @@ def register(*, name: str, schemas: SchemaAdministration, as_json: bool) -> None
 @_administered
 @json_option
 def check(*, name: str, schemas: SchemaAdministration, as_json: bool) -> None:
-    """Say whether the version that a topic declares is registered or could be; change nothing. Exit status 1: no."""
+    """Check whether the version that a topic declares is registered or could be. Exit status 1 if not."""
     found = [(topic, schemas.check(topic)) for topic in load_topics(name)]
     if as_json:
         click.echo(
@@ -139,7 +139,7 @@ def show(*, topic: str, version: int | None, schemas: SchemaAdministration, as_j
 )
 @click.argument("topic")
 @click.argument("version", type=click.IntRange(1))
-@click.option("--latest", is_flag=True, help="Delete it also if it is the latest one.")
+@click.option("--latest", is_flag=True, help="Allow deleting the latest version.")
 @dry_run_option
 @_administered
 @yes_option
@@ -147,7 +147,7 @@ def show(*, topic: str, version: int | None, schemas: SchemaAdministration, as_j
 def delete(
     *, topic: str, version: int, latest: bool, dry_run: bool, schemas: SchemaAdministration, yes: bool, as_json: bool
 ) -> None:
-    """Delete one version of a topic's schema, for good. Messages are left as they are.
+    """Delete one version of a topic's schema, for good. Messages are not affected.
 
     An application that declares the version can register it again only if it is above the latest one. Without --latest,
     the latest version is refused: the next one is compared with it.
@@ -181,9 +181,9 @@ def delete(
 @_administered
 @json_option
 def asyncapi(*, app: str, title: str | None, version: str, schemas: SchemaAdministration, as_json: bool) -> None:
-    """Print an AsyncAPI 3.0 document: of all topics with a registered schema, in all their versions.
+    """Print an AsyncAPI 3.0 document of all topics with a registered schema, in all their versions.
 
-    Or of the application MODULE:APP, which needs no broker: what it sends and receives.
+    With MODULE:APP: of the topics that this application sends to and receives from. This needs no broker.
     """
     document: dict[str, Any]
     if app:

@@ -269,8 +269,8 @@ def drop(*, storage: str, name: str, yes: bool, as_json: bool) -> None:
 def status(*, storage: str, name: str, by_queue: bool, as_json: bool) -> None:
     """Show the lag of a mirror in messages, seconds and bytes, the state of its slot, and stopped queues.
 
-    Exit status 1 if a queue has stopped, or the slot is missing or lost. A tailer recreates the slot, and reads what it
-    missed from the table.
+    Exit status 1 if a queue has stopped, or the slot is missing or lost. A tailer recreates the slot, and reads missing
+    messages from the table.
     """
     check_mirror_name(name)
     with closing(_mirror_session(storage)) as session, translated():
@@ -338,8 +338,8 @@ def fork(*, storage: str, metaq: str, kafka_config: Path | None, name: str, yes:
     that offset on, the log's own messages are no longer served, the tailer mirrors the table's, and groups that were
     further are set back.
 
-    Kafka cannot cut the end of a partition: there, topics with such a queue are deleted, with all that they hold, and
-    the tailer creates them with what the table has. To keep them, mirror to another prefix instead.
+    Kafka cannot truncate a partition: there, topics with such a queue are deleted with all their messages, and the
+    tailer recreates them from the table. To keep them, mirror to another prefix instead.
     """
     check_mirror_name(name)
     where = metaq if is_kafka(metaq) else str(_directory(metaq))
@@ -401,7 +401,7 @@ def _directory(metaq: str) -> Path:
     type=duration,
     default="10s",
     show_default=True,
-    help="How long to wait for a running tailer to catch up with what is committed now.",
+    help="Time to wait until a running tailer has caught up with the messages committed now.",
 )
 @json_option
 def verify(

@@ -29,8 +29,8 @@ _erasable_option: Decorator = click.option(
     "erasable_s",
     type=SECONDS,
     metavar="DURATION",
-    help="Encrypt each body with a key of its own, for `txmsg message erase`; keys are kept for this long, such as "
-    "400d. An erasable topic stays erasable.",
+    help="Encrypt each body with its own key, for `txmsg message erase`, and keep keys for this time, such as 400d. "
+    "An erasable topic stays erasable.",
 )
 
 
@@ -38,8 +38,8 @@ _type_option: Decorator = click.option(
     "--type",
     "message_type",
     type=click.Choice(MESSAGE_TYPES),
-    help="Take only messages with an ordering key (fifo), for later (delay), of transactions, or with none of these "
-    "(normal).",
+    help="Accept only messages with an ordering key (fifo), delayed ones (delay), those of transactions "
+    "(transaction), or others (normal).",
 )
 
 
@@ -161,7 +161,7 @@ def show(*, name: str, broker: str, as_json: bool) -> None:
 @click.option(
     "--journal",
     type=click.Choice(["on", "off"]),
-    help="Keep each delivery, acknowledgement and check for `txmsg message trace`.",
+    help="Record each delivery, acknowledgement and check for `txmsg message trace`.",
 )
 @_type_option
 @_erasable_option

@@ -33,7 +33,7 @@ _out_option = click.option(
     help="Write the token to this file, which only you can read, instead of printing it.",
 )
 _roles_option = click.option(
-    "--role", "roles", metavar="ROLE", multiple=True, help="A role that it has; `admin` may do everything. Repeatable."
+    "--role", "roles", metavar="ROLE", multiple=True, help="A role of the user; `admin` may do everything. Repeatable."
 )
 
 
@@ -57,7 +57,7 @@ def make_first_user(url: str, out: Path) -> None:
 def user() -> None:
     """Create users, and rotate or revoke their tokens.
 
-    Brokers started with --auth let users in only, and let them do only what rules allow (`txmsg acl`).
+    Brokers started with --auth only admit users, who may do only what rules allow (`txmsg acl`).
     """
 
 
@@ -72,7 +72,7 @@ user.add_command(access_key)
 @click.argument("name")
 @_roles_option
 @click.option(
-    "--certificate", default="", metavar="NAME", help="The name in its client certificate, instead of a token."
+    "--certificate", default="", metavar="NAME", help="The name in the user's client certificate, instead of a token."
 )
 @_expires_option
 @_out_option
@@ -88,7 +88,7 @@ def create(
     users: UserAdministration,
     as_json: bool,
 ) -> None:
-    """Create a user, and print its token: only this once, since only a hash of it is stored."""
+    """Create a user, and print its token, only this once, because only a hash is stored."""
     if certificate and (expires is not None or out is not None):
         raise click.UsageError("a user with --certificate gets no token: leave out --expires and --out")
     _check_out(out)
@@ -137,9 +137,9 @@ def show(*, name: str, users: UserAdministration, as_json: bool) -> None:
 
 @user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user alter shop --role sender")
 @click.argument("name")
-@click.option("--role", "add_roles", metavar="ROLE", multiple=True, help="Give it this role. Repeatable.")
-@click.option("--no-role", "remove_roles", metavar="ROLE", multiple=True, help="Take this role away. Repeatable.")
-@click.option("--certificate", metavar="NAME", help='The name in its client certificate; "" for none.')
+@click.option("--role", "add_roles", metavar="ROLE", multiple=True, help="Add this role. Repeatable.")
+@click.option("--no-role", "remove_roles", metavar="ROLE", multiple=True, help="Remove this role. Repeatable.")
+@click.option("--certificate", metavar="NAME", help='The name in the user\'s client certificate; "" for none.')
 @administered
 @json_option
 def alter(
@@ -151,7 +151,7 @@ def alter(
     users: UserAdministration,
     as_json: bool,
 ) -> None:
-    """Change roles and certificate of a user. Its connections go on, with the rights of now."""
+    """Change roles and certificate of a user. Its connections continue, with the new rights."""
     if not add_roles and not remove_roles and certificate is None:
         raise click.UsageError("name what to change, such as --role")
     found = users.alter(name, add_roles=add_roles, remove_roles=remove_roles, certificate=certificate)
@@ -165,9 +165,9 @@ def alter(
 @administered
 @json_option
 def rotate(*, name: str, expires: float | None, out: Path | None, users: UserAdministration, as_json: bool) -> None:
-    """Make another token, and print it: only this once.
+    """Create another token, and print it, only this once.
 
-    The one before stays valid until it is revoked or the next rotation, so that clients can change over.
+    The previous one stays valid until it is revoked or until the next rotation, so that clients can change over.
     """
     _check_out(out, replaces=True)
     found, token = users.rotate(name, expires_at=_expires_at(expires))
@@ -183,9 +183,9 @@ def rotate(*, name: str, expires: float | None, out: Path | None, users: UserAdm
 @administered
 @json_option
 def revoke(*, name: str, token: str, users: UserAdministration, as_json: bool) -> None:
-    """Take away tokens, access keys and certificate of a user, or one token.
+    """Revoke all tokens, access keys and the certificate of a user, or one token.
 
-    All brokers cut its connections within 2 s.
+    All brokers close its connections within 2 s.
     """
     found = users.revoke(name, token=token)
     if as_json:
@@ -199,20 +199,30 @@ def revoke(*, name: str, token: str, users: UserAdministration, as_json: bool) -
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg user limit shop --connections 20 --messages 500",
 )
 @click.argument("name")
-@click.option("--connections", type=click.IntRange(0), help="Connections to a server.")
+@click.option("--connections", type=click.IntRange(0), help="Maximum number of connections to a server.")
 @click.option("--requests", "requests_per_s", type=click.FloatRange(0), help="Requests per second.")
-@click.option("--messages", "messages_per_s", type=click.FloatRange(0), help="Messages per second that it sends.")
-@click.option("--bytes", "in_flight_bytes", type=click.IntRange(0), help="Bytes of its requests under way.")
-@click.option("--topics-max", "topics", type=click.IntRange(0), help="Topics that it may have created.")
-@click.option("--groups-max", "groups", type=click.IntRange(0), help="Consumer groups that it may have created.")
-@click.option("--default", "others_default", is_flag=True, help="What is not named is as of other users.")
+@click.option("--messages", "messages_per_s", type=click.FloatRange(0), help="Messages sent per second.")
+@click.option("--bytes", "in_flight_bytes", type=click.IntRange(0), help="Bytes of requests in progress.")
+@click.option("--topics-max", "topics", type=click.IntRange(0), help="Maximum number of topics created by the user.")
+@click.option(
+    "--groups-max",
+    "groups",
+    type=click.IntRange(0),
+    help="Maximum number of consumer groups created by the user.",
+)
+@click.option(
+    "--default",
+    "others_default",
+    is_flag=True,
+    help="Reset limits that are not given here to the defaults of the settings.",
+)
 @administered
 @json_option
 def limit(*, name: str, others_default: bool, users: UserAdministration, as_json: bool, **limits: float | None) -> None:
-    """Set what a user may take of each server, and create; 0 is no limit.
+    """Set limits of a user at each server, and of topics and groups that it creates. 0: no limit.
 
-    Above it, it waits or is refused; others do not notice. Users without limits of their own have those of the settings
-    `broker.user...` and `metaq.user...`.
+    Above a limit, the user's calls wait or are refused; other users are not affected. Users without their own limits
+    have those of the settings `broker.user...` and `metaq.user...`.
     """
     given = {field: value for field, value in limits.items() if value is not None}
     if not given and not others_default:
@@ -238,7 +248,7 @@ def delete(*, name: str, users: UserAdministration, yes: bool, as_json: bool) ->
 @broker_option
 @json_option
 def whoami(*, broker: str, as_json: bool) -> None:
-    """Show who the broker takes you for."""
+    """Show the user that the broker has authenticated."""
     identity = UserAdministration(asker(broker)).who_am_i()
     may = sorted({f"{rule.action} {rule.resource}" for rule in identity.rules})
     values = {**asdict(identity), "rules": may}

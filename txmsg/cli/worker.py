@@ -36,7 +36,7 @@ _PROCESSES_MAX = 256
     type=click.IntRange(1, _PROCESSES_MAX),
     default=1,
     show_default=True,
-    help="Number of processes. Each has as many handlers at once as its subscriptions say.",
+    help="Number of processes. Each runs as many handlers at once as its subscriptions allow.",
 )
 @click.option(
     "--concurrency",
@@ -44,7 +44,9 @@ _PROCESSES_MAX = 256
     help="Handlers at once of each subscription, in each process.  [default: as the application says]",
 )
 @click.option("--groups", default="", metavar="GROUP,...", help="Run only the handlers of these consumer groups.")
-@click.option("--reload", is_flag=True, help="Restart when a .py file below this directory changes: for development.")
+@click.option(
+    "--reload", is_flag=True, help="Restart when a .py file below the current directory changes, for development."
+)
 @click.option(
     "--http-listen",
     metavar="HOST:PORT",
@@ -94,7 +96,7 @@ def worker(
     log_format: str | None,
     as_json: bool,
 ) -> None:
-    """Run the application that APP is in MODULE, in processes that are supervised."""
+    """Run the application MODULE:APP in supervised processes."""
     if http_listen:
         check_reach(
             "--http-listen",

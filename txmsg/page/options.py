@@ -20,7 +20,9 @@ _WEB_TLS: tuple[_Option, ...] = (
     _pem_option("--tls-cert", "Certificate chain (PEM): pages are served with HTTPS. Reloaded when it changes."),
     _pem_option("--tls-key", "Private key of the certificate, without a password (PEM)."),
     _pem_option("--tls-client-ca", "CAs (PEM). Each browser must have a certificate of one of them."),
-    click.option("--insecure", is_flag=True, help="Listens where other machines reach it, without TLS."),
+    click.option(
+        "--insecure", is_flag=True, help="Allow other machines to connect without TLS: only for trusted networks."
+    ),
 )
 
 
