@@ -38,8 +38,8 @@ def test_alerts_are_silenced_and_told_again_in_the_browser(client: httpx2.Client
     row = seen.locator("tr", has_text=f"summary of {HOSTILE}")
     row.get_by_role("button", name="Silence…").click()
     asked = seen.locator("#dialog")
-    expect(asked).to_contain_text("Receivers are not told of alerts that fit.")
-    expect(asked).to_contain_text("Fits now: 1")  # its signs are no pattern
+    expect(asked).to_contain_text("Receivers are not notified of alerts that match.")
+    expect(asked).to_contain_text("Matches now: 1")  # its signs are no pattern
     asked.get_by_label("For", exact=True).fill("30m")
     asked.get_by_label("Reason").fill("we know")
     asked.get_by_role("button", name="Silence", exact=True).click()
@@ -65,8 +65,8 @@ def test_a_silence_says_what_it_fits_and_what_is_wrong_with_it(client: httpx2.Cl
     text = page(client, "/alerts")
     assert str(escape(f"look at {HOSTILE}")) in text
     assert "brokers&#39; logs only" in text
-    assert "Fits now" not in page(client, "/alerts/silence")
-    assert "Fits now: 2" in page(client, "/alerts/silence", matchers="rule=TestF*")
+    assert "Matches now" not in page(client, "/alerts/silence")
+    assert "Matches now: 2" in page(client, "/alerts/silence", matchers="rule=TestF*")
     wrong = page(client, "/alerts/silence", matchers="<img>", reason="typed")
     assert "does not say which alerts" in wrong
     assert 'value="typed"' in wrong  # what was typed stays

@@ -73,7 +73,7 @@ def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, 
     assert "Queues: 2 → 4" in asked
     assert "Permission: rw → none" in asked
     assert "Journal: off → on" in asked
-    assert "Takes messages: any → fifo" in asked
+    assert "Accepts messages: any → fifo" in asked
     assert "Send rate" not in asked.split('class="fields"')[0]
     assert "Unread" not in asked.split('class="fields"')[0]
     client.post("/topics/page.one/alter", data=settings)
@@ -123,7 +123,7 @@ def test_a_group_is_sought_stopped_and_started(client: httpx2.Client, shown: Sho
     found = json_of(*group)
     assert (found["rate"], found["retries"], found["retry_delays"]) == (5, 2, ["1s", "5s"])
     assert (found["poisoned_key"], found["orderly"]) == ("park", True)
-    assert "on the spot, in order" in page(client, "/groups/page-readers")
+    assert "in place, in order" in page(client, "/groups/page-readers")
     assert "soon is not a duration" in client.post("/groups/page-readers/alter", data={"delays": "soon"}).text
     assert "6 messages waiting, 0 in retry" in dialog(client, "/groups/page-readers/delete")
     assert client.get("/groups/nobody").status_code == 404
@@ -164,7 +164,7 @@ def test_dead_letters_are_filtered_looked_at_and_redriven_in_the_browser(
     text = page(client, "/dead-letters", group="page-mourners")
     assert all(id_ in text for id_ in sent)
     assert "To redrive or purge several dead letters, filter" in page(client, "/dead-letters")
-    assert "Say which dead letters" in page(client, "/dead-letters/redrive")
+    assert "Select dead letters" in page(client, "/dead-letters/redrive")
     found = page(client, "/dead-letters", error="NO ROUTE")
     assert sent[0] in found
     assert sent[2] not in found
