@@ -33,13 +33,13 @@ TIMEOUT_S_MAX = 3600.0
 
 
 class BodyKeys:
-    """Decrypts messages of erasable topics that were read from a log. Fit for `encryption=` of a LogConsumer.
+    """Decrypts messages of erasable topics that were read from a log. For `encryption=` of a LogConsumer.
 
     broker: "host:port" of any broker of the Notify database that the log mirrors. timeout_s: of each call. tls, token:
-    as of a Consumer. With authentication, reading keys needs the right to read the topic.
+    as for a Consumer. With authentication, reading keys needs the right to read the topic.
 
-    Asks the broker for the keys each time: what was erased meanwhile is not decrypted. Its body is empty then, and it
-    has the header `txmsg-erased`.
+    Requests the keys from the broker each time, so messages that were erased meanwhile are not decrypted: their body is
+    empty, and they have the header `txmsg-erased`.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class BodyKeys:
         self._token = client_token(token)
 
     def encrypt(self, message: Message) -> Message:
-        """The message as it is: brokers encrypt."""
+        """The message unchanged: brokers encrypt."""
         return message
 
     def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
-        """The message with its body decrypted; as it is, if its body is not encrypted. Raises BrokerUnavailable."""
+        """The message with its body decrypted, or unchanged if its body is not encrypted. Raises BrokerUnavailable."""
         return self.decrypt_all((message,))[0]
 
     def decrypt_all(self, messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
@@ -77,7 +77,7 @@ class BodyKeys:
         return opened
 
     def decrypt_arrow(self, topic: str, messages: ArrowT) -> ArrowT:
-        """As `decrypt_all`, for messages of a topic that a log gives as Arrow: columns `body` and `headers` differ."""
+        """As `decrypt_all`, for messages of a topic in Arrow; changes the columns `body` and `headers`."""
         import pyarrow as pa
 
         headers = messages["headers"].to_pylist()

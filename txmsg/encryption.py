@@ -25,30 +25,30 @@ _KEY_SIZES_BYTES: Final = (16, 24, 32)
 
 
 class Encryption(Protocol):
-    """What producers and consumers take as `encryption=`. Both methods are called on any thread, and must not block."""
+    """The interface of `encryption=`. Both methods are called on any thread, and must not block."""
 
     def encrypt(self, message: Message) -> Message:
-        """The message to be sent instead. One that is encrypted already is returned as it is."""
+        """The message to send instead. A message that is already encrypted is returned unchanged."""
         ...
 
     def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
-        """The message to be handled instead. One that is not encrypted is returned as it is.
+        """The message to handle instead. A message that is not encrypted is returned unchanged.
 
-        What it raises counts as raised by the handler, or the check listener. It must not contain the body.
+        An exception counts as one of the handler, or of the check listener. It must not contain the body.
         """
         ...
 
 
 class AesGcm:
-    """Bodies under AES-GCM with keys of the application. Topic and key of a message are authenticated with its body.
+    """Encrypts bodies with AES-GCM and keys of the application. Authenticates topic and key with the body.
 
-    keys: 16, 24 or 32 random bytes each, by a key id, which is sent as a header. current: the id of the key to encrypt
-    with; decrypting takes whichever key a message names. topics: those to encrypt; None: all. required: refuses
-    messages of these topics that are not encrypted; without it they are delivered as they are, so that a topic can be
-    switched while it has messages.
+    keys: 16, 24 or 32 random bytes each, by key id, which is sent as a header. current: the id of the key to encrypt
+    with; to decrypt, the key that a message names is used. topics: those to encrypt; None: all. required: refuse
+    messages of these topics that are not encrypted; without it they are delivered unchanged, so that you can switch a
+    topic while it has messages.
 
-    To rotate: give all consumers the new key; then make it current at producers; remove the old one when nothing that
-    it encrypted is kept any more. Encrypt at most 2 ** 32 messages with one key: the nonce is random.
+    To rotate: give the new key to all consumers; then make it current at producers; remove the old one when no message
+    encrypted with it is kept. Encrypt at most 2 ** 32 messages with one key: the nonce is random.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class AesGcm:
         return f"AesGcm(keys={sorted(self._keys)}, current={self._current!r})"
 
     def encrypt(self, message: Message) -> Message:
-        """The message with its body encrypted under the current key; as it is, if it is encrypted or not to be.
+        """The message with its body encrypted under the current key; unchanged if it is encrypted, or its topic is not.
 
-        Raises InvalidMessage for one that says that it is encrypted, and cannot be decrypted.
+        Raises InvalidMessage if its header says that it is encrypted, but it cannot be decrypted.
         """
         if not self._covers(message.topic):
             return message
@@ -92,10 +92,10 @@ class AesGcm:
         return replace(message, body=body, headers={**message.headers, ENCRYPTION_HEADER: self._current})
 
     def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
-        """The message with its body decrypted, and without the header; as it is, if it is not encrypted.
+        """The message with its body decrypted, and without the header; unchanged if it is not encrypted.
 
-        Raises InvalidMessage that names the key id: the key is not there, or the message was changed on its way. Also
-        for one that is not encrypted, where that is required.
+        Raises InvalidMessage, which names the key id, if the key is missing or the message was changed; also for a
+        message that is not encrypted if encryption is required.
         """
         key_id = message.headers.get(ENCRYPTION_HEADER)
         if key_id is None:

@@ -117,7 +117,7 @@ class InvalidMessage(TxmsgError):
 
 
 class InvalidName(InvalidMessage):
-    """A topic, group, tag or key is empty, too long, or holds a character that is not allowed."""
+    """A topic, group, tag or key is empty, too long, or contains a character that is not allowed."""
 
     code = "invalid_name"
 
@@ -129,7 +129,7 @@ class MessageTooLarge(InvalidMessage):
 
 
 class WrongMessageType(InvalidMessage):
-    """The topic takes messages of one type only: normal, fifo, delay or transaction. Nothing was stored."""
+    """The topic accepts messages of one type only: normal, fifo, delay or transaction. Nothing was stored."""
 
     code = "wrong_message_type"
 
@@ -141,13 +141,13 @@ class UnknownTopic(TxmsgError):
 
 
 class UnknownGroup(TxmsgError):
-    """No consumer group has this name; a group is created when its first consumer asks for messages."""
+    """No consumer group has this name; a group is created when its first consumer requests messages."""
 
     code = "unknown_group"
 
 
 class TopicExists(TxmsgError):
-    """A topic of this name exists with other settings, which stay as they are."""
+    """A topic of this name exists with other settings, which are not changed."""
 
     code = "topic_exists"
 
@@ -159,13 +159,13 @@ class TopicClosed(TxmsgError):
 
 
 class DuplicateId(TxmsgError):
-    """The same message id was stored before with another content. The first one stands."""
+    """The same message id was stored before with different content. The first message is kept."""
 
     code = "duplicate_id"
 
 
 class OutcomeConflict(TxmsgError):
-    """Commit after rollback, or rollback after commit. The first outcome stands."""
+    """Commit after rollback, or rollback after commit. The first outcome is final."""
 
     code = "outcome_conflict"
 
@@ -177,7 +177,7 @@ class OutcomeExpired(TxmsgError):
 
 
 class BrokerUnavailable(TxmsgError):
-    """No broker could be reached, or its database is away."""
+    """No broker could be reached, or its database is unavailable."""
 
     code = "broker_unavailable"
 
@@ -191,7 +191,7 @@ class Overloaded(BrokerUnavailable):
 class OutcomeUnknown(TxmsgError):
     """The request may have been carried out or not: no answer came.
 
-    Sending again makes a second message with a new id, so consumers must be idempotent. A transaction is finished by
+    Sending again creates a second message with a new id, so consumers must be idempotent. A transaction is resolved by
     its check-back.
     """
 
@@ -208,7 +208,7 @@ class TransactionRefused(TxmsgError):
 
 
 class Unauthenticated(TxmsgError):
-    """The server requires a credential: there was none, or it is wrong, expired or revoked. Nothing was done."""
+    """The server requires a credential, which is missing, wrong, expired or revoked. Nothing was done."""
 
     code = "unauthenticated"
 
@@ -216,7 +216,7 @@ class Unauthenticated(TxmsgError):
 class PermissionDenied(TxmsgError):
     """The user may not do this: the text names the rule that is missing, and nothing was done.
 
-    Only where a rule was taken away while a call was under way, what came with it may be done; the text says so.
+    If a rule was removed while a call was in progress, parts of the call may have been carried out; the text says so.
     """
 
     code = "permission_denied"
@@ -227,7 +227,7 @@ class PermissionDenied(TxmsgError):
 class MisuseError(TxmsgError):
     """The API was used in a way that cannot work or would lose a guarantee, such as committing in a decorated function.
 
-    Also a setting that is out of range, and a port that is taken.
+    Also raised for a setting that is out of range, and a port that is in use.
     """
 
     code = "misuse"
@@ -252,7 +252,7 @@ class LogBusy(StorageError):
 
 
 class NotLeader(StorageError):
-    """This MetaQ log takes no changes: it is a copy, or a copy of it was promoted. The text says where to go."""
+    """This MetaQ log accepts no changes: it is a copy, or a copy of it was promoted. The text names the leader."""
 
     code = "not_leader"
 
@@ -266,8 +266,8 @@ class CopyDiverged(TxmsgError):
 class MirrorDiverged(TxmsgError):
     """A log and the table it mirrors hold different messages at this offset; mirroring of the queue stops.
 
-    As after a backup of the Notify database was restored, a standby promoted that had not got everything, or a topic
-    deleted and made again. Other queues are mirrored all the same.
+    This happens after a backup of the Notify database was restored, a standby that lagged behind was promoted, or a
+    topic was deleted and recreated. Other queues are still mirrored.
     """
 
     code = "mirror_diverged"
@@ -282,7 +282,7 @@ class MirrorDiverged(TxmsgError):
 class CorruptLog(TxmsgError):
     """A MetaQ log contains damaged bytes. None of them are served.
 
-    next_offset: of a queue that is read: where what is whole begins behind them, or None.
+    next_offset: when reading a queue, the offset of the first intact message after the damage, or None.
     """
 
     code = "corrupt_log"

@@ -115,11 +115,11 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """A JSON object on one line for each record: time, level, logger, event, message, the fields of the event.
 
-    Records of others have no event. time is RFC 3339, in UTC; exception is a traceback. What is logged within a sampled
-    span of OpenTelemetry has its trace_id and span_id. Characters that are not ASCII are written as escapes; numbers
-    that JSON does not have, such as nan, are text.
+    Records of other libraries have no event. time is RFC 3339, in UTC; exception is a traceback. Records within a
+    sampled span of OpenTelemetry have its trace_id and span_id. Characters that are not ASCII are written as escapes;
+    numbers that JSON does not support, such as nan, are strings.
 
-    process: what stands in each line as the name of the process, such as "user-service".
+    process: the name of the process in each line, such as "user-service".
     """
 
     def __init__(self, *, process: str = "") -> None:

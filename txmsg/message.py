@@ -115,7 +115,7 @@ os.register_at_fork(after_in_child=uuid_utils.reseed_rng)  # or children of one 
 
 
 def new_transaction_id() -> TransactionId:
-    """A fresh UUIDv7: unique without coordination, and rising, so that indexes stay dense."""
+    """A new UUIDv7: unique without coordination, and ascending, so that indexes stay dense."""
     return TransactionId(UUID(bytes=new_transaction_id_bytes()))
 
 
@@ -276,23 +276,24 @@ def check_delay(topic: str, deliver_at_us: int, now_us: int) -> None:
 class Message:
     """A message to be sent.
 
-    topic: first-level class; body: the payload, opaque to txmsg; key: a business id to find it by;
-    tag: second-level class, any text, for filtering; headers: text pairs for applications, of which a copy is kept.
+    topic: the name under which it is sent; body: the payload, opaque to txmsg; key: a business id to find it by;
+    tag: any text, by which consumers select messages of a topic; headers: text pairs for applications, which are
+    copied.
 
     ordering_key: messages of one topic and ordering key are delivered one at a time, in the order in which they were
-    stored (of a transaction: its half messages). A transaction that is not decided yet holds back the later messages of
-    its keys.
+    stored (in a transaction: in which its half messages were stored). An undecided transaction holds back the later
+    messages of its keys.
 
-    deliver_at (a datetime with its time zone) or deliver_after: not to be delivered before, at most 366 days ahead.
-    deliver_after counts from sending; in a transaction that is from the half message, so what has become due by the
-    time of the commit is delivered then. Both go by the sender's clock. Not together with an ordering key.
+    deliver_at (a datetime with time zone) or deliver_after: the message is not delivered before, at most 366 days
+    ahead. deliver_after counts from sending; in a transaction that is when the half message is sent, so a message that
+    is due by the time of the commit is delivered then. Both use the sender's clock. Not together with an ordering key.
 
-    first_check_after: for a local transaction that takes long, how long after the half message was stored it is first
-    checked, at most a day; None: as its producer group, or the broker, says. Of several messages of a transaction that
-    of the first one counts; without a transaction none does.
+    first_check_after: for a long local transaction, the time after storing the half message at which it is first
+    checked, at most a day; None: the default of its producer group or the broker. In a transaction with several
+    messages, that of the first one counts; without a transaction it has no effect.
 
-    Raises InvalidMessage, InvalidName or MessageTooLarge when made of anything that cannot be stored. A body may be
-    as large as any broker's limit can be (32 MiB); the broker that is sent to refuses what is over its own (4 MiB).
+    Raises InvalidMessage, InvalidName or MessageTooLarge for values that cannot be stored. A body may be as large as
+    the largest possible limit of a broker (32 MiB); the broker that receives it refuses bodies above its own (4 MiB).
     """
 
     topic: str
@@ -388,12 +389,13 @@ class Message:
 
 
 class ReceivedMessage(NamedTuple, Generic[P_co]):
-    """A message as a consumer gets it, or as a check listener is shown it (then queue and offset are None).
+    """A message as consumers and check listeners get it (for a check listener, queue and offset are None).
 
     attempt counts deliveries to this group from 1. To test a handler,
     `ReceivedMessage("user.registered", b"{}")` will do.
 
-    A tuple, and what few handlers look at is made when it is looked at: a hundred thousand are made in a second.
+    A tuple; attributes that few handlers need are computed on access, because a hundred thousand are created per
+    second.
     """
 
     topic: str

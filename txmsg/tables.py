@@ -184,12 +184,12 @@ def create_tables(bind: AsyncEngine | AsyncConnection | AsyncConnect) -> Corouti
 def create_tables(
     bind: Engine | Connection | Connect | AsyncEngine | AsyncConnection | AsyncConnect,
 ) -> Coroutine[Any, Any, None] | None:
-    """Creates the tables of txmsg in a business database, where they are absent: fence, outbox and inbox.
+    """Creates the missing tables of txmsg in a business database: fence, outbox and inbox.
 
-    bind: an Engine; or a Connection, in whose transaction they are made, as in a migration of Alembic:
-    `create_tables(op.get_bind())`; or the asynchronous kind of either, for which it is awaited; or a function that
-    opens a connection, see `FenceCheckListener`. Idempotent; several processes may call it at once. PostgreSQL, MySQL,
-    MariaDB and SQLite; elsewhere MisuseError.
+    bind: an Engine; or a Connection, in whose transaction they are created, as in an Alembic migration:
+    `create_tables(op.get_bind())`; or the asynchronous kind of either: then await the result; or a function that opens
+    a connection, see `FenceCheckListener`. Idempotent; several processes may call it at once. Raises MisuseError for
+    databases other than PostgreSQL, MySQL, MariaDB and SQLite.
     """
     if is_function(bind):
         connected = connected_by(bind)

@@ -57,18 +57,18 @@ _RUNS_ALREADY: Final = "the application runs already: one start per process"
 
 
 class Txmsg(Router):
-    """An application: handlers that are declared by `subscribe`, here or in routers, and run together.
+    """An application: handlers that are declared with `subscribe`, here or in routers, and run together.
 
-    `app.run()` runs it until SIGINT or SIGTERM, `txmsg worker MODULE:app` does in several processes. `async with app`
-    runs it on the loop of another program, as in the lifespan of FastAPI; `with app` in a program without one.
+    `app.run()` runs it until SIGINT or SIGTERM; `txmsg worker MODULE:app` runs it in several processes. `async with
+    app` runs it on the loop of another program, as in the lifespan of FastAPI; `with app` in a program without a loop.
 
-    brokers: as of `Consumer`; default: the variable TXMSG_BROKERS, or else localhost:7700. group: of subscriptions
-    that name none. sends: topics that it sends to: at each start their schemas are registered, and the start fails for
-    one that is not compatible, and without a broker; its AsyncAPI document names them. visibility_timeout_s, tls,
-    token, tracing, encryption: as of `Consumer`. close_timeout_s: how long handlers may take when it ends.
+    brokers: as for `Consumer`; default: the variable TXMSG_BROKERS, or else localhost:7700. group: of subscriptions
+    that name none. sends: topics that it sends to: their schemas are registered at each start, which fails if one is
+    not compatible or no broker answers; its AsyncAPI document contains them. visibility_timeout_s, tls, token, tracing,
+    encryption: as for `Consumer`. close_timeout_s: how long handlers may take when it ends.
 
-    Each subscription is a member of its group, with as many handlers at once as its concurrency says. After its end an
-    application may be started again. In a forked child it is as it was before its first start.
+    Each subscription is a member of its group, and runs up to `concurrency` handlers at once. An application can be
+    started again after it has ended. In a forked child it behaves as before its first start.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Txmsg(Router):
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """All of them, with those of routers. Raises MisuseError for one without a group, and for two of one kind."""
+        """All subscriptions, with those of routers. Raises MisuseError for one without a group, and for duplicates."""
         found = self._subscriptions()
         seen: dict[tuple[str | None, str], Subscription] = {}
         for each in found:
@@ -148,11 +148,11 @@ class Txmsg(Router):
 
     @property
     def topics(self) -> tuple[Topic[Any], ...]:
-        """Those that know their payloads and that it sends to or subscribes to."""
+        """The typed topics that it sends to or subscribes to."""
         return tuple(dict.fromkeys([*self.sends, *(each.typed for each in self.subscriptions if each.typed)]))
 
     def asyncapi(self, *, title: str, version: str) -> dict[str, Any]:
-        """Its AsyncAPI 3.0 document, for JSON: what it sends and receives, with the schemas of payloads.
+        """Its AsyncAPI 3.0 document, for JSON: the messages that it sends and receives, with the schemas of payloads.
 
         title, version: of the application.
         """
@@ -165,7 +165,7 @@ class Txmsg(Router):
     def producer(
         self, group: str, *, check_listener: CheckMessageListener | None = None, timeout_s: Seconds = 10.0
     ) -> Producer:
-        """A Producer for threads, which starts and closes with the application. Its messages pass `on_send`."""
+        """A Producer for threads, which starts and closes with the application. Its messages pass through `on_send`."""
         made = Producer(
             self.brokers, group=group, check_listener=check_listener, timeout_s=timeout_s, **self._of_producers()
         )
@@ -186,9 +186,10 @@ class Txmsg(Router):
         return {**self._options, "encryption": Outgoing(self._on_send, self._encryption)}
 
     def on_send(self, function: S) -> S:
-        """Decorates a function that each message of its producers passes: it returns what is sent instead.
+        """Decorates a function that gets each message of its producers and returns the message to send instead.
 
-        What it raises, the sender's call raises, and nothing is sent. Called on any thread; it must not block.
+        If it raises, the sender's call raises that exception, and nothing is sent. Called on any thread; it must not
+        block.
         """
         check_takes("the function of @app.on_send", function, "message")
         self._on_send.append(function)
@@ -205,10 +206,10 @@ class Txmsg(Router):
         return function
 
     def lifespan(self, manager: Any) -> Any:
-        """Decorates a function that yields once, def or async def: it is entered at the start, and left at the end.
+        """Decorates a function that yields once, def or async def: it is entered at the start, and exited at the end.
 
-        Or is given a context manager, such as a pool of connections. Hooks are entered in the order in which they are
-        given, and left in the opposite one; `def` ones on a thread of their own.
+        Also takes a context manager, such as a connection pool. Hooks are entered in the order in which they are added,
+        and exited in the opposite order; `def` hooks run on a separate thread.
         """
         self._hooks.append(hook_of(manager))
         return manager
@@ -218,8 +219,8 @@ class Txmsg(Router):
     async def start(self) -> Self:
         """Enters its hooks, starts its producers, and begins to receive, on this loop.
 
-        Does not wait for brokers that cannot be reached. Raises MisuseError for a group without a handler. If it is
-        closed meanwhile, by a hook or a first message's handler, it has ended again when this returns.
+        Does not wait for brokers that cannot be reached. Raises MisuseError for a group without a handler. If a hook or
+        the handler of a first message closes it meanwhile, it has ended again when this returns.
         """
         if self._running is not None or self._starting is not None or self._closing is not None:
             raise MisuseError(_RUNS_ALREADY)
@@ -293,11 +294,11 @@ class Txmsg(Router):
         return consumer
 
     async def close(self) -> None:
-        """Stops receiving, lets handlers finish for up to close_timeout_s, sends what waits, leaves the hooks.
+        """Stops receiving, lets handlers finish for up to close_timeout_s, sends waiting messages, and exits the hooks.
 
-        On the loop that it was started on. Closing twice, or before a start, is fine; while it starts, the start goes
-        on and closes it at its end. Called by a handler, it begins to close and returns at once, and `run` ends; what
-        its hooks raise then is logged, and raised by the next call of another one than a handler.
+        Call it on the loop on which it was started. Closing twice, or before a start, is fine; during the start, the
+        start completes and then closes it. Called by a handler, it begins to close and returns at once, and `run` ends;
+        exceptions of hooks are then logged, and raised by the next call that does not come from a handler.
         """
         self.stop()
         if in_handler.get():
@@ -363,7 +364,7 @@ class Txmsg(Router):
         self._thread.call(self.close(), timeout_s=self.close_timeout_s + _GRACE_S)
 
     def run(self) -> None:
-        """Runs it until `stop` is called, or SIGINT or SIGTERM comes. A second signal acts as it did before."""
+        """Runs it until `stop` is called, or until SIGINT or SIGTERM. A second signal has its previous effect."""
         loops.run(self.run_async())
 
     async def run_async(self, *, started: Callable[[], object] | None = None) -> None:
@@ -388,14 +389,14 @@ class Txmsg(Router):
             await self.close()
 
     def stop(self) -> None:
-        """Ends `run`. Returns at once. May be called anywhere, also by a handler, and by a hook while it starts."""
+        """Ends `run`. Returns at once. May be called anywhere, also by a handler, and by a hook during the start."""
         if (stop := self._stop) is not None:
             stop()
 
     # ---- while it runs
 
     def pause(self, group: str) -> None:
-        """Receives nothing more for a group in this process until `resume`. What is held is still handled.
+        """Stops receiving for a group in this process until `resume`. Received messages are still handled.
 
         Returns at once; may be called anywhere. `stop_group` stops a group in all processes.
         """
@@ -410,13 +411,13 @@ class Txmsg(Router):
     async def stop_group(self, group: str) -> None:
         """Stops delivery to a group in all processes, until `start_group`; as `txmsg group stop` does.
 
-        What is held is still handled. Brokers stop within two seconds. The application's user must be allowed to
-        administer the group. On the loop that it was started on. Errors as of `AsyncConsumer.stop_group`.
+        Received messages are still handled. Brokers stop within two seconds. The application's user must be allowed to
+        administer the group. Call it on the loop on which it was started. Errors as for `AsyncConsumer.stop_group`.
         """
         await self._consumers_of(group)[0].stop_group()
 
     async def start_group(self, group: str) -> None:
-        """The end of `stop_group`, and of `txmsg group stop`."""
+        """Ends `stop_group`, or `txmsg group stop`."""
         await self._consumers_of(group)[0].start_group()
 
     def _consumers_of(self, group: str) -> list[AsyncConsumer]:

@@ -27,12 +27,12 @@ NO_OVERRIDES: Final[Overrides] = {}
 
 @dataclass(frozen=True, slots=True)
 class Depends:
-    """Names in `Annotated[T, Depends(f)]` the function whose result a parameter is.
+    """Names the function that provides the value of a handler's parameter, in `Annotated[T, Depends(f)]`.
 
-    f: returns the value, or yields it once: what follows the `yield` runs when the handler is done, and sees what the
-    handler raised. It is called once per message, however many ask for it. Its own parameters are as those of handlers.
-    An `async def` handler may depend on functions of both kinds, and calls those that are `def` on the loop; a `def`
-    handler depends on `def` functions only.
+    f: returns the value, or yields it once: the code after the `yield` runs when the handler is done, and sees its
+    exception. It is called once per message, even if several parameters depend on it. Its own parameters follow the
+    rules of handlers. An `async def` handler may depend on functions of both kinds, and calls `def` functions on the
+    loop; a `def` handler may depend on `def` functions only.
     """
 
     dependency: Callable[..., Any]

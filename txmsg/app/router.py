@@ -55,9 +55,9 @@ class Subscription:
 
 
 class Router:
-    """Subscriptions of a module. `app.include(router)` has an application run them.
+    """Subscriptions of a module, which an application runs after `app.include(router)`.
 
-    group: of those that name none. A router may include others.
+    group: of subscriptions that name none. A router may include others.
     """
 
     def __init__(self, *, group: str | None = None) -> None:
@@ -79,17 +79,18 @@ class Router:
         runs_in: RunsIn = "threads",
         start: Start | None = None,
     ) -> Callable[[H], H]:
-        """Decorates a handler, def or async def, and leaves it as it is: tests may call it.
+        """Decorates a handler, def or async def, and returns it unchanged, so that tests can call it.
 
-        Its parameters say what they get: the message (ReceivedMessage, or a first parameter without annotation), a
-        logging.Logger, `Annotated[T, Depends(f)]`, and of a `Topic` the payload, by the type of its payloads.
+        The annotations of its parameters decide what they get: the message (ReceivedMessage, or a first parameter
+        without annotation), a logging.Logger, `Annotated[T, Depends(f)]`, or with a `Topic` the payload (the type of
+        its payloads).
 
-        group: whose progress this is; one handler per group and topic. concurrency: handlers at once in each process.
-        tag, retry, start: as of `Consumer`. batch: it gets lists of up to so many messages: `list[ReceivedMessage]`.
-        It acknowledges all by returning, refuses all by raising; or returns a list of as many results, as
-        `asyncio.gather(..., return_exceptions=True)` does: those that are exceptions refuse their messages.
-        rate: messages per second, at most, that each process handles.
-        runs_in: "processes" for a `def` handler that computes: it runs in `concurrency` processes of its own.
+        group: the consumer group; one handler per group and topic. concurrency: handlers at once in each process.
+        tag, retry, start: as for `Consumer`. batch: the handler gets lists of up to so many messages:
+        `list[ReceivedMessage]`. It acknowledges all by returning and refuses all by raising; or it returns a list of as
+        many results, as `asyncio.gather(..., return_exceptions=True)` does: an exception refuses its message.
+        rate: maximum number of messages per second in each process.
+        runs_in: "processes" for a CPU-bound `def` handler: it runs in `concurrency` separate processes.
         """
         if callable(topic):
             raise MisuseError('@subscribe is used without a topic: write @app.subscribe("topic", group="group")')
@@ -129,7 +130,7 @@ class Router:
         return register
 
     def include(self, router: Router) -> None:
-        """Adds the subscriptions of another router, also those that it gets later."""
+        """Adds the subscriptions of another router, including those that are added to it later."""
         if not isinstance(router, Router):
             raise MisuseError(f"include({shown(router)}) is given no Router: write app.include(router)")
         if self in (router, *router._below()):
@@ -137,11 +138,11 @@ class Router:
         self._included.append(router)
 
     def middleware(self, around: M) -> M:
-        """Decorates a function of a message that gives a context manager, entered while the message is handled.
+        """Decorates a function that takes a message and returns a context manager around its handling.
 
-        The first that is added is the outermost one; those of an application are around those of its routers. What it
-        raises, and what it lets out of the handler, decides what becomes of the message; if it swallows an exception,
-        the message is acknowledged. It is entered on the loop for `async def` handlers, and must not block there.
+        The first one added is the outermost; those of an application are outside those of its routers. An exception
+        that leaves it counts as one of the handler; if it suppresses an exception, the message is acknowledged. It is
+        entered on the loop for `async def` handlers, and must not block there.
         """
         check_takes("the middleware", around, "message")
         self._middleware.append(around)

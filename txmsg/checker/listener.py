@@ -10,20 +10,20 @@ from txmsg.message import ReceivedMessage, TransactionState
 
 @runtime_checkable
 class CheckMessageListener(Protocol):
-    """Answers the check-backs of a producer group. Any live client of the group may be asked, at any time.
+    """Answers the check-backs of a producer group. The broker may ask any live client of the group, at any time.
 
     COMMIT: the local transaction has committed. ROLLBACK: it has not, *and it never will*. UNKNOWN: neither is
-    certain yet; the broker asks again later. Raising, hanging or any other value counts as UNKNOWN.
+    certain yet; the broker checks back later. An exception, a timeout or any other value counts as UNKNOWN.
 
-    A transaction without a trace may be one that still runs: answering ROLLBACK for it loses its message when it
-    commits after all. A listener that cannot exclude this answers UNKNOWN; `txmsg.checker.fence.FenceCheckListener`
-    can exclude it.
+    A transaction without a trace may still be running: if the answer is ROLLBACK and it commits after all, its message
+    is lost. A listener that cannot exclude this must answer UNKNOWN; `txmsg.checker.fence.FenceCheckListener` can
+    exclude it.
     """
 
     def check(self, message: ReceivedMessage) -> TransactionState | Awaitable[TransactionState]:
         """The outcome of the transaction of `message`, the first (n = 0) of its half messages.
 
-        May be a plain or an `async def` function; a plain one is called on a thread of its own. Idempotent: the same
-        transaction is asked about again and again, and by several brokers, until one answer is final.
+        May be a plain or an `async def` function; a plain one is called on a separate thread. Must be idempotent:
+        several brokers may ask about the same transaction repeatedly, until one answer is final.
         """
         ...

@@ -64,30 +64,30 @@ class _Shard:
 
 
 class AsyncConsumer(AsyncLifecycle):
-    """A member of a consumer group. Every message of its topics goes to one member, to the next that is free.
+    """A member of a consumer group. Each message of its topics goes to one member that is free.
 
-    brokers: "host:port", several of them in a list or separated by commas; those of several Notify databases separated
-    by semicolons, or as a list of such lists. group: whose progress this is.
-    concurrency: handlers at once, of each kind; `def` handlers run on threads, `async def` ones on the loop. While it
-    runs, `txmsg config set client.concurrency@GROUP NUMBER` changes it; so it is with visibility_timeout_s and
-    prefetch_bytes.
-    visibility_timeout_s: when nothing is heard of this process for so long, others are given what it holds. A handler
-    may take longer than that: its message is left to it while the process lives, up to 12 hours.
-    close_timeout_s: how long `close` waits for handlers. Per broker, twice `concurrency` messages are fetched ahead, or
-    what the handlers do in a fifth of a second.
-    prefetch_bytes: total size of their bodies; one message may exceed it.
+    brokers: "host:port", several of them in a list or separated by commas; brokers of several Notify databases are
+    separated by semicolons, or are a list of such lists. group: the consumer group.
+    concurrency: the number of handlers that run at once, for `def` and for `async def` handlers each; `def` handlers
+    run on threads, `async def` ones on the loop. `txmsg config set client.concurrency@GROUP NUMBER` changes it at run
+    time; the same holds for visibility_timeout_s and prefetch_bytes.
+    visibility_timeout_s: time without contact to this process after which its messages are redelivered to others. A
+    handler may take longer: its message stays with it while the process lives, up to 12 hours.
+    close_timeout_s: how long `close` waits for handlers.
+    prefetch_bytes: total size of bodies that are fetched ahead; one message may exceed it. Per broker, twice
+    `concurrency` messages are fetched ahead, or as many as the handlers process in a fifth of a second.
 
-    start: where a group begins that is new to a topic: `Start.earliest()` (the default), `Start.latest()` or
-    `Start.at(time)`. A group that was there before goes on where it was.
+    start: where a group that is new to a topic begins: `Start.earliest()` (the default), `Start.latest()` or
+    `Start.at(time)`. An existing group continues where it was.
     broadcast: every member gets every message. True for a process that starts fresh each time; the name of an
-    instance ("host-1") for one that continues where it was. It is a group of its own, GROUP%INSTANCE, that begins at
-    the latest message and is forgotten a day after it was last used.
-    tls: True to verify the brokers' certificates by the authorities that the system trusts, the path of a file with
-    authorities (PEM), or an ssl.SSLContext; False for none. By default the environment says it: TXMSG_TLS_CA.
-    token: of a user, where brokers require authentication: a token, the pathlib.Path of a file with one, or a function
-    that returns one; read again at each connection. By default the environment says it: TXMSG_TOKEN_FILE, TXMSG_TOKEN.
+    instance ("host-1") for one that continues where it was. The member is its own group, GROUP%INSTANCE, which begins
+    at the latest message and is deleted a day after its last use.
+    tls: True to verify the brokers' certificates with the CAs that the system trusts, the path of a file with CAs
+    (PEM), or an ssl.SSLContext; False for no TLS. Default: TXMSG_TLS_CA in the environment.
+    token: of a user, if brokers require authentication: a token, the pathlib.Path of a file with one, or a function
+    that returns one; read again at each connection. Default: TXMSG_TOKEN_FILE or TXMSG_TOKEN in the environment.
     hooks: for tests, which can also set them later.
-    tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace the handlers.
+    tracing: with `txmsg.tracing.Tracing()`, OpenTelemetry traces the handlers.
     encryption: decrypts bodies for the handlers, such as `txmsg.encryption.AesGcm`.
 
     A handler that returns acknowledges the message. One that raises refuses it: it is retried after the group's
@@ -236,9 +236,9 @@ class AsyncConsumer(AsyncLifecycle):
         )
 
     def pause(self) -> None:
-        """Receives nothing more until `resume`; received messages are still handled. Returns at once. From any thread.
+        """Stops receiving until `resume`; received messages are still handled. Returns at once. From any thread.
 
-        Other members of the group go on; `stop_group` stops them all.
+        Other members of the group continue; `stop_group` stops them all.
         """
         self._pause_or_resume(True)
 
@@ -249,9 +249,9 @@ class AsyncConsumer(AsyncLifecycle):
     async def stop_group(self) -> None:
         """Stops delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
 
-        Received messages are still handled. Brokers stop within two seconds. Its user must be allowed to administer the
-        group. Raises MisuseError before `start`, and the errors of a call; of several Notify databases all are asked,
-        and the error names those that failed. Idempotent.
+        Received messages are still handled. Brokers stop within two seconds. The user must be allowed to administer the
+        group. Raises MisuseError before `start`, and the errors of a call. With several Notify databases, all are
+        called, and the error names those that failed. Idempotent.
         """
         await self._alter_group(stopped=True)
 

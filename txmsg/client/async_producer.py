@@ -60,26 +60,26 @@ _RELAY_END_S = 5.0
 class AsyncProducer:
     """Sends messages from asyncio code. Belongs to the loop on which it is first used; not to be shared by loops.
 
-    In a forked child it is as it was when it was made: it belongs to the loop on which it is first used there.
+    In a forked child it behaves as newly created: it belongs to the loop on which it is first used there.
 
-    brokers: "host:port", several of them in a list or separated by commas; they share one Notify database, and name the
-    others of it. Each producer sends to one of them, chosen at random, until that fails. Those of several databases are
-    separated by semicolons ("a:7700,b:7700; c:7700"), or are lists in a list: messages without an ordering key are
-    spread over these and go to the others when one is away; those of one ordering key go to one of them only.
-    group: the producer group; any live client of it may be asked what became of a transaction.
-    check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
-    timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
-    tls: True to verify the brokers' certificates by the authorities that the system trusts, the path of a file with
-    authorities (PEM), or an ssl.SSLContext; False for none. By default the environment says it: TXMSG_TLS_CA.
-    token: of a user, where brokers require authentication: a token, the pathlib.Path of a file with one, or a function
-    that returns one; read again at each connection. By default the environment says it: TXMSG_TOKEN_FILE, TXMSG_TOKEN.
+    brokers: "host:port", several of them in a list or separated by commas; they share one Notify database, and name its
+    other brokers. Each producer sends to one of them, chosen at random, until that fails. Brokers of several databases
+    are separated by semicolons ("a:7700,b:7700; c:7700"), or are lists in a list: messages without an ordering key are
+    spread over the databases and go to the others if one is down; those of one ordering key go to one database only.
+    group: the producer group; the broker may check back with any live client of it.
+    check_listener: answers these check-backs; for SQLAlchemy, use FenceCheckListener(engine).
+    timeout_s: how long a call may take, including waiting, retries and failover. Default 10.
+    tls: True to verify the brokers' certificates with the CAs that the system trusts, the path of a file with CAs
+    (PEM), or an ssl.SSLContext; False for no TLS. Default: TXMSG_TLS_CA in the environment.
+    token: of a user, if brokers require authentication: a token, the pathlib.Path of a file with one, or a function
+    that returns one; read again at each connection. Default: TXMSG_TOKEN_FILE or TXMSG_TOKEN in the environment.
     hooks: for tests, which can also set them later.
-    tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace what it does.
+    tracing: with `txmsg.tracing.Tracing()`, OpenTelemetry traces its calls.
     encryption: encrypts the bodies that are sent, such as `txmsg.encryption.AesGcm`, and decrypts them for the check
     listener.
 
-    The first call connects, and attaches for check-backs. A service calls `start` (or uses `async with`) when it
-    begins, so that transactions which an earlier process left undecided are answered at once.
+    The first call connects, and attaches for check-backs. A service should call `start` (or use `async with`) when it
+    starts, so that transactions which an earlier process left undecided are resolved at once.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class AsyncProducer:
     async def start(self) -> Self:
         """Connects, reads the fence id and attaches for check-backs, as the first use does, too. Idempotent.
 
-        Raises Unauthenticated if a broker does not let us in; one that is away is not waited for.
+        Raises Unauthenticated if a broker refuses the credential. Does not wait for brokers that are unreachable.
         """
         if self._sender is None and not self._closed:
             await asyncio.gather(*(knock(Brokers(addresses, **self._access)) for addresses in self._addresses))
@@ -144,7 +144,7 @@ class AsyncProducer:
         return self
 
     async def close(self) -> None:
-        """Sends what is still waiting, then disconnects. Closing twice is fine."""
+        """Sends waiting messages and outcomes, then disconnects. Closing twice is fine."""
         if self._closed:
             return
         self._closed = True
@@ -215,15 +215,15 @@ class AsyncProducer:
     async def send(self, message: Message) -> MessageId:
         """Sends one message. Returns when it is on disk.
 
-        Raises BrokerUnavailable when it certainly was not stored, OutcomeUnknown when it may have been, Overloaded
-        when too much is waiting, UnknownTopic.
+        Raises BrokerUnavailable if it was certainly not stored, OutcomeUnknown if it may have been stored, Overloaded
+        if too many messages wait, UnknownTopic.
         """
         return (await self.send_many((message,)))[0]
 
     async def send_many(self, messages: Sequence[Message]) -> list[MessageId]:
-        """Sends up to 1,000 messages (8 MiB) as one unit of retry, of one transaction id. Returns their ids in order.
+        """Sends up to 1,000 messages (8 MiB) as one unit of retry, with one transaction id. Returns their ids in order.
 
-        Raises what `send` raises.
+        Raises the same errors as `send`.
         """
         messages = messages_of(messages, self.encryption)
         if not messages:
@@ -242,10 +242,10 @@ class AsyncProducer:
         return [message_id(transaction_id, n) for n in range(len(messages))]
 
     async def recall(self, message_id: MessageId) -> bool:
-        """Takes a delayed message back. True: it will not be delivered. False: too late, it has entered its queue.
+        """Cancels a delayed message. True: it will not be delivered. False: too late, it has entered its queue.
 
-        Idempotent. Raises OutcomeExpired when nothing is known of it, MisuseError while its transaction is not decided
-        (which can be rolled back), InvalidMessage for an invalid message id, BrokerUnavailable, OutcomeUnknown.
+        Idempotent. Raises OutcomeExpired if the message is not known, MisuseError while its transaction is undecided
+        (it can be rolled back), InvalidMessage for an invalid message id, BrokerUnavailable, OutcomeUnknown.
         """
         transaction_id, n = parse_message_id(message_id)
         sender = self._sender_here() or await self._started()
@@ -265,16 +265,18 @@ class AsyncProducer:
     def transaction(self, session: AsyncSession) -> AsyncLateTransaction:
         """The late flow: `async with producer.transaction(session) as tx: ...; tx.send(Message(...))`.
 
-        At the exit all half messages leave in one request, the session is committed, and the broker is told.
+        At the end of the block all half messages are sent in one request, the session is committed, and the outcome is
+        reported to the broker.
         """
         return AsyncLateTransaction(self, session)
 
     async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
         """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
 
-        Idempotent under the same transaction id. The caller must report the outcome by `end`. Without a check_listener
-        there are no check-backs, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
-        transaction then; what may have been stored is never delivered.
+        Idempotent under the same transaction id. The caller must report the outcome with `end`. Without a
+        check_listener there are no check-backs, and a half message whose `end` is lost is parked. Raises
+        BrokerUnavailable: do not begin the local transaction then; half messages that may have been stored are never
+        delivered.
         """
         # A call that may be repeated must store the same each time: no context of its own.
         return await self._half(messages, transaction_id, carry_context=transaction_id is None)
@@ -359,7 +361,7 @@ class AsyncProducer:
         return half
 
     def use_outbox(self) -> None:
-        """Relays the group's outbox in the background, from the start on. Idempotent; the decorator calls it.
+        """Relays the group's outbox in the background, from `start` on. Idempotent; the decorator calls it.
 
         Raises MisuseError without a fence.
         """
@@ -373,7 +375,7 @@ class AsyncProducer:
     async def relay_outbox(self) -> int:
         """Relays the group's outbox now, including refused messages. Returns the number of transactions.
 
-        Works whether or not the outbox is in use here. Raises BrokerUnavailable when nothing could be relayed, and
+        Works whether or not this producer uses the outbox. Raises BrokerUnavailable if nothing could be relayed, and
         errors of the business database.
         """
         return await self._new_relay().relay_all(self.timeout_s)
@@ -394,9 +396,9 @@ class AsyncProducer:
     async def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
         """Reports the outcome of the local transaction. Returns when it is on disk.
 
-        UNKNOWN has the broker ask the group. Idempotent. timeout_s shortens the wait, not the attempts, which go on
-        in the background. Raises OutcomeConflict when the other outcome stands, OutcomeExpired, and BrokerUnavailable
-        or OutcomeUnknown: the check-back then resolves it.
+        UNKNOWN makes the broker check back. Idempotent. timeout_s shortens the wait, not the attempts, which continue
+        in the background. Raises OutcomeConflict if the transaction already has the other outcome, OutcomeExpired, and
+        BrokerUnavailable or OutcomeUnknown: the check-back then resolves it.
         """
         self.hooks.before_end(half, state)
         sender = self._sender_here() or await self._started()
@@ -415,7 +417,7 @@ class AsyncProducer:
                 raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but does not wait: for a caller that is being cancelled. To be called on the loop."""
+        """Like `end`, but does not wait: for a caller that is being cancelled. Must be called on the loop."""
         self.hooks.before_end_soon(half, state)
         self._end_soon(half, state)
 

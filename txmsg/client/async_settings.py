@@ -37,10 +37,10 @@ Changed = Callable[[str | None], object]
 class AsyncSettings:
     """The settings of applications in a Notify database, as `txmsg config set app.NAME VALUE` writes them.
 
-    brokers: of one database. prefix: only settings whose names begin so are followed. copy: a file with what was last
-    heard; with it, `start` succeeds while no broker can be reached, and `get` gives the values from before. It is
-    written whenever something changes, and belongs to one process. timeout_s: how long `start` waits for a broker.
-    tls, token: see AsyncProducer.
+    brokers: of one database. prefix: only settings whose names begin with it are followed. copy: a file with the last
+    values; with it, `start` succeeds while no broker can be reached, and `get` returns these values. It is written at
+    each change, and belongs to one process. timeout_s: how long `start` waits for a broker. tls, token: see
+    AsyncProducer.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class AsyncSettings:
         return self._values.get(name, default)
 
     def watch(self, name: str, changed: Changed) -> None:
-        """Calls `changed(value)` each time the setting has another value, with None when it is unset; and now.
+        """Calls `changed(value)` now and at each change of the setting, with None if it is unset.
 
-        Called on the loop, so it must not block. What it raises is logged.
+        Called on the loop, so it must not block. Its exceptions are logged.
         """
         if not name.startswith(self._prefix):
             raise MisuseError(f"setting {shown(name)} does not begin with the prefix {shown(self._prefix)}")

@@ -64,9 +64,9 @@ class Consumer(Lifecycle[AsyncConsumer]):
         self.hooks = self._core.hooks
 
     def pause(self) -> None:
-        """Receives nothing more until `resume`; received messages are still handled. Returns at once. From any thread.
+        """Stops receiving until `resume`; received messages are still handled. Returns at once. From any thread.
 
-        Other members of the group go on; `stop_group` stops them all.
+        Other members of the group continue; `stop_group` stops them all.
         """
         self._core.pause()
 
@@ -77,7 +77,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
     def stop_group(self) -> None:
         """Stops delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
 
-        Received messages are still handled. Brokers stop within two seconds. Its user must be allowed to administer the
+        Received messages are still handled. Brokers stop within two seconds. The user must be allowed to administer the
         group. Raises MisuseError before `start`, and the errors of a call.
         """
         shared_loop().call(self._core.stop_group())

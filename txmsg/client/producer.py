@@ -54,19 +54,19 @@ class Producer:
 
     brokers: "host:port", several of them in a list or separated by commas; they share one Notify database. Those of
     several databases are separated by semicolons, or are lists in a list: see AsyncProducer.
-    group: the producer group; any live client of it may be asked what became of a transaction.
-    check_listener: answers these check-backs; FenceCheckListener(engine) does it for SQLAlchemy users.
-    timeout_s: how long a call may take, waiting, retries and failing over included. Default 10.
+    group: the producer group; the broker may check back with any live client of it.
+    check_listener: answers these check-backs; for SQLAlchemy, use FenceCheckListener(engine).
+    timeout_s: how long a call may take, including waiting, retries and failover. Default 10.
     tls, token: see AsyncProducer.
     hooks: for tests, which can also set them later.
-    tracing: `txmsg.tracing.Tracing()` has OpenTelemetry trace what it does.
+    tracing: with `txmsg.tracing.Tracing()`, OpenTelemetry traces its calls.
 
-    Not for signal handlers: the thread that a signal interrupts may hold a lock that the call waits for. Have the
-    handler set an event, and a thread send.
+    Not for signal handlers: the thread that a signal interrupts may hold a lock that the call waits for. Let the
+    handler set an event, and send from a thread.
 
-    Constructing it does nothing yet. The first call connects, and attaches for check-backs; a service calls `start` (or
-    uses `with`) when it begins, so that transactions which an earlier process left undecided are answered at once. In
-    a forked child it is as it was when it was made: its first call there makes connections of its own.
+    The constructor does not connect. The first call connects, and attaches for check-backs; a service should call
+    `start` (or use `with`) when it starts, so that transactions which an earlier process left undecided are resolved at
+    once. In a forked child it behaves as newly created: its first call there opens new connections.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class Producer:
 
     @property
     def check_listener(self) -> CheckMessageListener | None:
-        """What answers check-backs."""
+        """The object that answers check-backs."""
         return self._core.check_listener
 
     @property
     def tracing(self) -> Tracing | None:
-        """The Tracing that it was given, or None."""
+        """The Tracing of its constructor, or None."""
         return self._core.tracing
 
     @property
@@ -145,7 +145,7 @@ class Producer:
         return self
 
     def close(self) -> None:
-        """Sends what is still waiting, then disconnects. Closing twice is fine."""
+        """Sends waiting messages and outcomes, then disconnects. Closing twice is fine."""
         with self._starting:
             if self._closed:
                 return
@@ -189,7 +189,7 @@ class Producer:
         return self._core._as_sent(messages)
 
     def use_outbox(self) -> None:
-        """Relays the group's outbox in the background, from the start on. Idempotent; the decorator calls it.
+        """Relays the group's outbox in the background, from `start` on. Idempotent; the decorator calls it.
 
         Raises MisuseError without a fence.
         """
@@ -198,7 +198,7 @@ class Producer:
     def relay_outbox(self) -> int:
         """Relays the group's outbox now, including refused messages. Returns the number of transactions.
 
-        Works whether or not the outbox is in use here. Raises BrokerUnavailable when nothing could be relayed, and
+        Works whether or not this producer uses the outbox. Raises BrokerUnavailable if nothing could be relayed, and
         errors of the business database.
         """
         return self._started().call(self._core.relay_outbox(), timeout_s=_RELAY_S_MAX)
@@ -208,15 +208,15 @@ class Producer:
     def send(self, message: Message) -> MessageId:
         """Sends one message. Returns when it is on disk.
 
-        Raises BrokerUnavailable when it certainly was not stored, OutcomeUnknown when it may have been, Overloaded
-        when too much is waiting, UnknownTopic.
+        Raises BrokerUnavailable if it was certainly not stored, OutcomeUnknown if it may have been stored, Overloaded
+        if too many messages wait, UnknownTopic.
         """
         return self.send_many((message,))[0]
 
     def send_many(self, messages: Sequence[Message]) -> list[MessageId]:
-        """Sends up to 1,000 messages (8 MiB) as one unit of retry, of one transaction id. Returns their ids in order.
+        """Sends up to 1,000 messages (8 MiB) as one unit of retry, with one transaction id. Returns their ids in order.
 
-        Raises what `send` raises.
+        Raises the same errors as `send`.
         """
         messages = messages_of(messages, self._core.encryption)
         if not messages:
@@ -233,10 +233,10 @@ class Producer:
         return [message_id(transaction_id, n) for n in range(len(messages))]
 
     def recall(self, message_id: MessageId) -> bool:
-        """Takes a delayed message back. True: it will not be delivered. False: too late, it has entered its queue.
+        """Cancels a delayed message. True: it will not be delivered. False: too late, it has entered its queue.
 
-        Idempotent. Raises OutcomeExpired when nothing is known of it, MisuseError while its transaction is not decided
-        (which can be rolled back), InvalidMessage for an invalid message id, BrokerUnavailable, OutcomeUnknown.
+        Idempotent. Raises OutcomeExpired if the message is not known, MisuseError while its transaction is undecided
+        (it can be rolled back), InvalidMessage for an invalid message id, BrokerUnavailable, OutcomeUnknown.
         """
         thread = self._started()
         try:
@@ -265,16 +265,18 @@ class Producer:
     def transaction(self, session: Session) -> LateTransaction:
         """The late flow: `with producer.transaction(session) as tx: ...; tx.send(Message(...))`.
 
-        At the exit all half messages leave in one request, the session is committed, and the broker is told.
+        At the end of the block all half messages are sent in one request, the session is committed, and the outcome is
+        reported to the broker.
         """
         return LateTransaction(self, session)
 
     def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
         """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
 
-        Idempotent under the same transaction id. The caller must report the outcome by `end`. Without a check_listener
-        there are no check-backs, and a half whose `end` is lost is parked. Raises BrokerUnavailable: begin no local
-        transaction then; what may have been stored is never delivered.
+        Idempotent under the same transaction id. The caller must report the outcome with `end`. Without a
+        check_listener there are no check-backs, and a half message whose `end` is lost is parked. Raises
+        BrokerUnavailable: do not begin the local transaction then; half messages that may have been stored are never
+        delivered.
         """
         # A call that may be repeated must store the same each time: no context of its own.
         return self._half(messages, transaction_id, carry_context=transaction_id is None)
@@ -314,9 +316,9 @@ class Producer:
     def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
         """Reports the outcome of the local transaction. Returns when it is on disk.
 
-        UNKNOWN has the broker ask the group. Idempotent. timeout_s shortens the wait, not the attempts, which go on
-        in the background. Raises OutcomeConflict when the other outcome stands, OutcomeExpired, and BrokerUnavailable
-        or OutcomeUnknown: the check-back then resolves it.
+        UNKNOWN makes the broker check back. Idempotent. timeout_s shortens the wait, not the attempts, which continue
+        in the background. Raises OutcomeConflict if the transaction already has the other outcome, OutcomeExpired, and
+        BrokerUnavailable or OutcomeUnknown: the check-back then resolves it.
         """
         self.hooks.before_end(half, state)
         thread = self._started()

@@ -18,9 +18,9 @@ from txmsg.wire.tls import TlsChoice
 
 
 class Settings:
-    """The settings of applications in a Notify database, for programs without asyncio. As AsyncSettings.
+    """The settings of applications in a Notify database, for programs without asyncio. See AsyncSettings.
 
-    A forked child has to start its own, with a copy of its own.
+    A forked child needs its own, with its own copy.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Settings:
         return self._core.get(name, default)
 
     def watch(self, name: str, changed: Changed) -> None:
-        """Calls `changed(value)` each time the setting has another value, with None when it is unset; and now.
+        """Calls `changed(value)` now and at each change of the setting, with None if it is unset.
 
-        Called on txmsg's loop, so it must not block. What it raises is logged.
+        Called on txmsg's loop, so it must not block. Its exceptions are logged.
         """
         thread = self._thread
         if thread is None:

@@ -155,30 +155,31 @@ def transactional_message(
     message: Build = None,
     when_away: WhenAway = "raise",
 ) -> Any:
-    """Decorates a function that owns its transaction: without session=, call it in no outer one, which may roll back.
+    """Decorates a function whose message is delivered if and only if its transaction commits.
 
-    The half message leaves before the function runs, the outcome after it: when it returns, the message is delivered.
-    Without session= an outer transaction that is seen is refused: Django's `transaction.atomic()`, and a Session or
-    Connection among the arguments whose transaction was begun by the caller. No other can be seen.
+    The half message is sent before the function runs, the outcome after it: when it returns, the message is delivered.
+    Without session= the function manages its transaction itself. Then do not call it inside an outer transaction, which
+    may roll back. Outer transactions that can be detected are refused: Django's `transaction.atomic()`, and a Session
+    or Connection among the arguments whose transaction was begun by the caller.
 
     producer: a Producer for `def`, an AsyncProducer for `async def`; it needs a check_listener.
     topic, tag: of the message. key: the name of the argument that is the message's key, or a function of the
     arguments; ordering_key the same, see `Message`. message: a function of the arguments that returns the body as
-    bytes, or a whole Message, or several; default: the arguments as a JSON object. With a `Topic` as topic the body is
-    the only argument, if that is a payload, or else the payload that is made of the arguments; keys are the Topic's.
-    session: a sessionmaker or async_sessionmaker. Then the function's first parameter is a session, which callers do
-    not give: it is opened here, the fence row is its first statement, it is committed when the function returns and
-    rolled back when it raises; committing inside raises MisuseError, savepoints are free. Returned objects are not
+    bytes, or a Message, or several; default: the arguments as a JSON object. With a `Topic` as topic, the payload is
+    the only argument if that has its type, or else is built from the arguments; keys are the Topic's.
+    session: a sessionmaker or async_sessionmaker. The function's first parameter is then a session, which callers leave
+    out. It is opened for the call, the fence row is its first statement, it is committed when the function returns and
+    rolled back when it raises. Committing inside raises MisuseError; savepoints are allowed. Returned objects are not
     expired. Or a function that opens a connection of psycopg, asyncpg, sqlite3, aiosqlite, PyMySQL or aiomysql, or a
     block with one, as `pool.connection` does: then the first parameter is that connection. Or a FenceStore. Without
-    session= the function owns its transaction and the user's own listener answers checks.
-    when_away: "outbox" (or an `Outbox`) has the call go on when no broker stores the half message in time: its messages
-    are written into the outbox in the function's transaction, and relayed later. It needs session= and a fence.
+    session= the user's own listener answers checks.
+    when_away: with "outbox" (or an `Outbox`) the call continues if no broker stores the half message in time: its
+    messages are written to the outbox in the function's transaction, and relayed later. Needs session= and a fence.
 
-    A call raises, besides what the function raises (unchanged): TypeError and InvalidMessage before anything is done;
-    BrokerUnavailable when the half message could not be stored, the function has then not run; TransactionRefused when
-    the transaction was so late that its check was answered ROLLBACK. A broker that cannot be told the outcome is
-    logged, not raised: the check-back finishes it.
+    Besides the function's own exceptions (unchanged), a call raises TypeError and InvalidMessage before anything is
+    done; BrokerUnavailable if the half message could not be stored: the function has not run then; TransactionRefused
+    if the transaction was so late that its check was answered ROLLBACK. If the outcome cannot be reported to a broker,
+    this is logged, not raised: the check-back resolves the transaction.
     """
 
     if not isinstance(producer, Producer | AsyncProducer):

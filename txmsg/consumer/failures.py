@@ -20,20 +20,20 @@ DELAY_S_MAX: Final = 7 * 24 * 3600.0
 class Reject(Exception):
     """Raised by a handler: the message becomes a dead letter at once, with this text as its reason.
 
-    For failures that no retry can cure, such as an invalid body. It does not count as a failure of the handler: a group
+    For failures that no retry can fix, such as an invalid body. It does not count as a failure of the handler: a group
     whose messages are rejected is not paused.
     """
 
 
 class Skip(Exception):
-    """Raised by a handler: the message needs nothing, and is acknowledged."""
+    """Raised by a handler: the message needs no processing, and is acknowledged."""
 
 
 class RetryAfter(Exception):
-    """Raised by a handler: the message is retried after so many seconds, if it has retries left.
+    """Raised by a handler: the message is retried after this delay, if it has retries left.
 
-    delay_s: up to 7 days. In a log it may take as long as the next longer one of the consumer's delays, and
-    takes at most the longest of these.
+    delay_s: seconds, up to 7 days. In a log the retry may be as late as the next longer delay of the consumer, and the
+    delay is at most the longest of them.
     """
 
     def __init__(self, delay_s: Seconds, reason: str = "") -> None:
@@ -57,11 +57,11 @@ class Failure(NamedTuple):
 class Retry:
     """The retry policy of one subscription: when a message whose handler raised is redelivered, and how often.
 
-    delays_s: before each retry; the last one repeats. Default: the group's back-off. retries_max: then the message
-    becomes a dead letter; if the group's own limit is smaller, that one holds. jitter: the share by which each delay is
-    changed at random, 0.1 for up to 10 percent more or less.
-    by_type: exceptions of these types, or derived from them, are treated differently: by another Retry, `Reject` or
-    `Skip`. The first type that matches counts. `Reject`, `Skip` and `RetryAfter` need no entry.
+    delays_s: before each retry; the last one repeats. Default: the group's back-off. retries_max: number of retries
+    before the message becomes a dead letter; if the group's own limit is smaller, it applies. jitter: the share by
+    which each delay is changed at random, 0.1 for up to 10 percent more or less.
+    by_type: another Retry, `Reject` or `Skip` for exceptions of these types or their subclasses. The first type that
+    matches counts. `Reject`, `Skip` and `RetryAfter` need no entry.
     """
 
     delays_s: Sequence[Seconds] | None = None

@@ -38,7 +38,7 @@ class EmbeddedPostgres:
 
     @property
     def running(self) -> bool:
-        """Whether the server process is there; for tests and status pages, it may end the next moment."""
+        """Whether the server process runs. For tests and status pages: it may end at any moment."""
         return self._place.postmaster() is not None
 
     def __enter__(self) -> Self:
@@ -67,7 +67,7 @@ class EmbeddedPostgres:
             ) from exc
 
     def stop(self) -> None:
-        """Gives up this use. When it was the last one, returns after the server has ended. Twice is fine."""
+        """Ends this use. If it was the last one, returns after the server has ended. Stopping twice is fine."""
         if self._users_fd is None:
             return
         with locked(self._place.start_lock):
@@ -77,7 +77,7 @@ class EmbeddedPostgres:
                 self._await_keeper_end()
 
     def kill(self) -> None:
-        """Ends the server at once as a crash would, without checkpoint: for tests. `start` brings it back."""
+        """Ends the server at once as a crash would, without checkpoint: for tests. `start` starts it again."""
         self._end(signal.SIGQUIT)
 
     def restart(self, *, crash: bool = False) -> None:

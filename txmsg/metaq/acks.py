@@ -22,5 +22,5 @@ class Acks(StrEnum):
 
     @property
     def flush(self) -> Flush:
-        """What the log itself has to do for it."""
+        """The flush mode that the log itself needs for it."""
         return Flush.TIMED if self in {Acks.NONE, Acks.MEMORY} else Flush.SYNC

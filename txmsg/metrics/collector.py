@@ -23,7 +23,7 @@ class Counted(Protocol):
 class ClientCollector:
     """A collector for prometheus_client: `REGISTRY.register(ClientCollector(producer, consumer))`.
 
-    Its metrics are listed in docs/metrics.md. Several producers, or consumers of one group, are added up. Needs
+    docs/metrics.md lists its metrics. Values of several producers, or consumers of one group, are added up. Needs
     `pip install prometheus-client`.
     """
 

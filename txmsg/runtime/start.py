@@ -17,9 +17,9 @@ _AT_US_MAX: Final = 253_402_300_799_000_000  # the year 9999
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: created by `earliest`, `latest`, `at`, `offset`, or `parse`.
+    """A start position: created by `earliest`, `latest`, `at`, `offset`, or `parse`.
 
-    value: of a time microseconds since 1970, of an offset the offset.
+    value: for a time, microseconds since 1970; for an offset, the offset.
     """
 
     kind: Literal["earliest", "latest", "time", "offset"]
@@ -27,7 +27,7 @@ class Start:
 
     @classmethod
     def earliest(cls) -> Start:
-        """At the first message that is kept."""
+        """The first message that is kept."""
         return cls("earliest")
 
     @classmethod
@@ -37,21 +37,21 @@ class Start:
 
     @classmethod
     def at(cls, time: datetime) -> Start:
-        """At the first message stored at this time or later; it has a time zone, as `datetime.now(UTC)`."""
+        """The first message stored at this time or later. The time needs a time zone, as `datetime.now(UTC)` has."""
         if not isinstance(time, datetime) or time.tzinfo is None or us_of_datetime(time) < 0:
             raise _not_valid("time", time)
         return cls("time", us_of_datetime(time))
 
     @classmethod
     def offset(cls, offset: int) -> Start:
-        """At this offset of a queue."""
+        """This offset of a queue."""
         if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= _OFFSET_MAX:
             raise _not_valid("offset", offset)
         return cls("offset", offset)
 
     @classmethod
     def parse(cls, text: str) -> Start:
-        """Of "earliest", "latest", an offset, a time (ISO 8601, in UTC unless it says otherwise), or how long ago."""
+        """From text: "earliest", "latest", an offset, a time (ISO 8601, in UTC by default), or an age such as "2h"."""
         if text.lower() in {"earliest", "latest"}:
             return cls.earliest() if text.lower() == "earliest" else cls.latest()
         if re.fullmatch(r"[0-9]{1,19}", text):

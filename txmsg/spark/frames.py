@@ -27,12 +27,12 @@ def read_log(
 ) -> DataFrame:
     """The messages of a log: in a directory, at "HOST:PORT" or "unix:PATH" of its server, or at "kafka://HOST:PORT".
 
-    columns: those that are wanted, by name. Default: all; `headers` with the option includeHeaders. kafka_config: the
-    file of Kafka's properties; default that of the environment. options: those of the format "metaq", with the same
-    meaning wherever the log is. For Kafka also properties of its Java client: `**{"kafka.NAME": VALUE}`.
+    columns: names of columns. Default: all; `headers` with the option includeHeaders. kafka_config: the file of Kafka's
+    properties; default that of the environment. options: those of the format "metaq", with the same meaning wherever
+    the log is. For Kafka also properties of its Java client: `**{"kafka.NAME": VALUE}`.
 
-    Raises MisuseError, InvalidName; of a log in Kafka also StorageError where Spark has no source for it, and what is
-    wrong with the range, which is planned at once.
+    Raises MisuseError, InvalidName; for a log in Kafka also StorageError if Spark has no source for it, and errors of
+    the range, which is planned at once.
     """
     return _frame(spark, log, columns, kafka_config, options, streaming=False)
 
@@ -45,9 +45,9 @@ def stream_log(
     kafka_config: str | os.PathLike[str] | None = None,
     **options: Option,
 ) -> DataFrame:
-    """The same as a stream: what comes, from `startingOffsets` on (default: "latest").
+    """The same as a stream: messages from `startingOffsets` on (default: "latest").
 
-    Of a log in Kafka, Spark's source reads each batch, so the option `prefetch` changes nothing.
+    For a log in Kafka, Spark's source reads each batch, so the option `prefetch` has no effect.
     """
     return _frame(spark, log, columns, kafka_config, options, streaming=True)
 

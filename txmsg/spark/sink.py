@@ -53,17 +53,18 @@ def write_idempotent(
     collect: Callable[[DataFrame, int], T],
     write: Callable[[psycopg.Connection[Any], T], None],
 ) -> Callable[[DataFrame, int], None]:
-    """For `writeStream.foreachBatch`: each batch is written once, also when Spark runs it again after a crash.
+    """For `writeStream.foreachBatch`: each batch is written exactly once, even if Spark runs it again after a crash.
 
-    collect: brings what is to be written of a batch (and its number) to the driver, before the transaction begins.
-    write: writes it on this connection, in the transaction that also notes the batch in the table txmsg_spark_query,
-    which is made when missing. It must not commit. What it raises ends the query, and nothing is written; only while
-    the database cannot be reached or fails (psycopg.OperationalError) it is called again, for up to a minute.
-    query: names the stream among all that write to this database, and stays the same over restarts.
+    collect: a function of a batch and its number that collects the rows to write at the driver, before the transaction.
+    write: writes them on this connection, in the transaction that also records the batch in the table
+    txmsg_spark_query, which is created if missing. It must not commit. Its exceptions end the query, and nothing is
+    written; only if the database is unreachable or fails (psycopg.OperationalError), it is called again, for up to a
+    minute.
+    query: a name of the stream, unique among those that write to this database, and the same after restarts.
 
-    Raises MisuseError when the query's checkpoint is another than before, and StorageError when the database is older
-    than the checkpoint, or knows nothing of the query: going on would count messages twice, or never. So a query begins
-    to write here with its first batch.
+    Raises MisuseError if the query has another checkpoint than before, and StorageError if the database is older than
+    the checkpoint, or does not know the query: to continue would count messages twice, or never. So a query must use
+    this sink from its first batch on.
     """
     sink = Sink(url, query, write)
 
@@ -118,10 +119,10 @@ def _close(kept: list[psycopg.Connection[Any]]) -> None:
 
 
 def claim_batch(connection: psycopg.Connection[Any], *, query: str, checkpoint_id: UUID, batch_id: int) -> bool:
-    """Notes a batch in the caller's transaction; False if it was written before, and must not be again.
+    """Records a batch in the caller's transaction. False: it was written before, and must not be written again.
 
-    Takes a lock on the query's row until the transaction ends, so that a driver thought dead and its successor follow
-    each other. For sinks that need more than `write_idempotent`; needs READ COMMITTED.
+    Locks the query's row until the transaction ends, so that a driver that was considered dead and its successor cannot
+    write at the same time. For sinks that need more than `write_idempotent`; needs READ COMMITTED.
     """
     _create_table(connection)
     if batch_id == 0 and connection.execute(_ADD, (query, checkpoint_id)).rowcount:

@@ -57,7 +57,7 @@ class MetaqDataSource(DataSource):
         return "metaq"
 
     def schema(self) -> StructType:
-        """All columns; `.schema("offset bigint, value binary")` of a read asks for fewer."""
+        """All columns; use `.schema("offset bigint, value binary")` of a read to select fewer."""
         return schema_of(include_headers=self._is_true("includeHeaders"))
 
     def _is_true(self, option: str) -> bool:
@@ -71,7 +71,7 @@ class MetaqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A streaming read. Its options are checked when it is first called.
 
-        Spark hides an error raised here behind one of its own: it stops a reader that it does not have.
+        Spark replaces an error raised here by another one, because it then stops a reader that does not exist.
         """
         if self._is_true("prefetch"):
             return super().streamReader(schema)  # raises that there is none: Spark asks for the simple one

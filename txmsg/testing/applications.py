@@ -24,9 +24,9 @@ Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
 
 
 class AppRun:
-    """An application at the broker of a test: `with` or `async with` starts it and ends it.
+    """An application that runs with the broker of a test: `with` or `async with` starts and ends it.
 
-    What the test has changed, brokers and dependencies, is afterwards as it was before.
+    Afterwards its brokers and dependencies are restored.
     """
 
     def __init__(self, app: Txmsg, broker: Broker, *, overrides: Overrides | None = None) -> None:
@@ -58,10 +58,10 @@ class AppRun:
             self._restore()
 
     def wait_until_idle(self, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False) -> None:
-        """Returns when its groups have acknowledged all messages of their topics; fails with what is left.
+        """Returns when its groups have acknowledged all messages of their topics; otherwise fails with a list.
 
-        What handlers send to topics of other handlers counts, too. dead: so many messages of all groups are to become
-        dead letters. timeout_s, jump: as in `Broker.delivered`.
+        This includes messages that handlers send to topics of other handlers. dead: the expected number of dead letters
+        of all groups. timeout_s, jump: as in `Broker.delivered`.
         """
         from txmsg.testing.broker import wait
 
@@ -104,12 +104,12 @@ class AppRun:
 def handle(
     app: Txmsg, *messages: Message | ReceivedMessage, group: str | None = None, overrides: Overrides | None = None
 ) -> None:
-    """Has the handler of these messages' topic handle them, one after the other, without a broker.
+    """Passes messages to the handler of their topic, one after the other, without a broker.
 
-    With its middleware, dependencies and payloads, and a handler of lists gets them as lists; rates and hooks of the
-    application are left out. Raises what the handler raises, also Reject, Skip and RetryAfter, and Reject for a body
-    that is not valid. group: where several groups have a handler of the topic. overrides: what stands in for functions
-    of Depends, besides `app.dependency_overrides`. Raises MisuseError if no handler gets such a message.
+    Uses its middleware, dependencies and payloads; a handler with batch= gets lists. Rates and hooks of the application
+    are not used. Raises the handler's exceptions, also Reject, Skip and RetryAfter, and Reject for an invalid body.
+    group: needed if several groups have a handler of the topic. overrides: replacements of functions of Depends, in
+    addition to `app.dependency_overrides`. Raises MisuseError if no handler gets such a message.
     """
     try:
         asyncio.get_running_loop()

@@ -48,7 +48,7 @@ class Broker:
         self._host.start_broker(self.storage, self.address)
 
     def stop(self) -> None:
-        """Stops the broker in an orderly way. Calls of producers then fail after their timeout."""
+        """Stops the broker gracefully. Calls of producers then fail after their timeout."""
         self._host.stop_broker()
 
     def kill(self) -> None:
@@ -107,10 +107,10 @@ class Broker:
     def delivered(
         self, group: str, topic: str, count: int = 1, *, timeout_s: float | None = None, jump: bool = False
     ) -> None:
-        """Returns when the group has acknowledged `count` messages of the topic in total; fails with what is left.
+        """Returns when the group has acknowledged `count` messages of the topic in total; otherwise fails with a list.
 
-        timeout_s: default 10, or what `--txmsg-timeout-s` says. jump: while nothing but a time is waited for (a
-        check-back, a retry, a delay), the clock is moved to it.
+        timeout_s: default 10, or the value of `--txmsg-timeout-s`. jump: whenever only a time is waited for (a
+        check-back, a retry, a delay), the clock is advanced to it.
         """
         __tracebackhide__ = True
         wait(self._until_delivered(group, topic, count, timeout_s, jump))
@@ -123,10 +123,10 @@ class Broker:
         await wait_async(self._until_delivered(group, topic, count, timeout_s, jump))
 
     def wait_until_idle(self, group: str, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False) -> None:
-        """Returns when the group has acknowledged all messages of its topics; fails with what is left.
+        """Returns when the group has acknowledged all messages of its topics; otherwise fails with a list.
 
-        Undecided and delayed messages of these topics count as well: they are still to come. dead: so many of its
-        messages are to become dead letters; one more fails at once. timeout_s, jump: as in `delivered`.
+        Undecided and delayed messages of these topics count as remaining. dead: the expected number of its dead
+        letters; one more fails at once. timeout_s, jump: as in `delivered`.
         """
         __tracebackhide__ = True
         wait(self._until_idle([(group, None)], dead, timeout_s, jump))

@@ -32,9 +32,10 @@ class Clock:
         self._connection = connection
 
     def advance(self, *, seconds: float = 0.0, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
-        """Advances time for everything that waits now: check-backs, retries, delayed messages.
+        """Advances time for all messages that wait now: check-backs, retries, delayed messages.
 
-        What starts to wait later waits in full. Raises MisuseError for a span that is not positive.
+        Messages that begin to wait later wait for the full time. Raises MisuseError for a duration that is not
+        positive.
         """
         span = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)
         if span <= timedelta(0):

@@ -28,7 +28,7 @@ class ProcessDied(Exception):
 def dies_after_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
     """In the block the process dies between local commit and outcome: the check-back has to commit the message.
 
-    The transactional function raises ProcessDied instead of returning, which ends the block. The producer lives on, as
+    The transactional function raises ProcessDied instead of returning, which ends the block. The producer continues, as
     another process of its group would, and answers the check-back.
     """
     __tracebackhide__ = True
@@ -66,7 +66,7 @@ def dies_before_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
 def broker_away(producer: Producer | AsyncProducer) -> Iterator[None]:
     """In the block the producer cannot reach any broker: BrokerUnavailable, at once and not after its timeout_s.
 
-    `txmsg_broker.stop()` is the real thing, for all producers and consumers.
+    `txmsg_broker.stop()` really stops the broker, for all producers and consumers.
     """
     __tracebackhide__ = True
     occasions = _Occasions()

@@ -32,14 +32,14 @@ RACES = 20
 
 
 class FenceStoreContract:
-    """A class of tests. Give it `make_store`, `write`, `names` and, best, `interferences`; call it Test...
+    """A class of tests. Subclass it as Test..., with `make_store`, `write`, `names` and preferably `interferences`.
 
-    `write`, `names` and interferences may be `async def`, and are for an AsyncFenceStore. What needs to be prepared, as
-    an empty database, is done by fixtures of the subclass with autouse=True.
+    `write`, `names` and interferences may be `async def`, and are for an AsyncFenceStore. Prepare the database, for
+    example an empty one, in fixtures of the subclass with autouse=True.
     """
 
     def make_store(self) -> FenceStore[Any] | AsyncFenceStore[Any]:
-        """A new object for the same store, as another process would make it."""
+        """A new object for the same store, as another process would create it."""
         raise NotImplementedError("return your FenceStore")
 
     def write(self, opened: Any, name: str) -> Any:
@@ -51,10 +51,10 @@ class FenceStoreContract:
         raise NotImplementedError("return a collection of what `write` was given")
 
     def interferences(self) -> Mapping[str, Callable[[Any], Any]]:
-        """What code inside a transaction may do to it, by a name: functions of `opened` that do not raise.
+        """Ways in which code inside a transaction can interfere, by name: functions of `opened` that do not raise.
 
-        Such as committing it by SQL, rolling it back and going on, an error that is caught, a statement that commits by
-        itself, a block of the driver's own inside.
+        For example a commit in SQL, a rollback after which the code continues, an error that is caught, a statement
+        that commits implicitly, or a transaction block of the driver.
         """
         return {}
 

@@ -40,17 +40,18 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
 
 
 class Tracing:
-    """Has OpenTelemetry trace what producers and consumers do that are given it: `Producer(..., tracing=Tracing())`.
+    """Traces producers and consumers with OpenTelemetry: `Producer(..., tracing=Tracing())`.
 
-    tracer_provider: whose spans they are; default: the global one, which the application sets up, or
-    `opentelemetry-instrument`. How many are sampled is its business, too.
-    joins_senders: a handler's span is the child of the sender's, so one trace shows all that became of a message.
-    False: it begins a trace of its own, with a link to the sender's span; for what is handled days later, or replayed.
-    sampled: the share, from 0 to 1, of a producer's calls within no trace that may begin one, if the provider's sampler
-    agrees. The rest does not reach the SDK, whose samplers cost more than the call of a busy producer. Calls within a
-    trace follow it.
-    starts_traces: whether a handler's span begins a trace where the message carries none, because its sender has not
-    sampled it, or does not trace. By default such a message is handled untraced.
+    tracer_provider: the provider of spans; default: the global one, which the application or `opentelemetry-instrument`
+    sets up. It also decides about sampling.
+    joins_senders: a handler's span is a child of the sender's span, so one trace shows the whole life of a message.
+    False: it begins a new trace, with a link to the sender's span; for messages that are handled days later, or
+    replayed.
+    sampled: the share, from 0 to 1, of a producer's calls outside of traces that may begin one, if the provider's
+    sampler agrees. The other calls do not reach the SDK, whose samplers cost more than the call of a busy producer.
+    Calls within a trace follow it.
+    starts_traces: whether a handler's span begins a trace if the message carries no context, because its sender did not
+    sample it, or does not trace. By default such a message is handled untraced.
 
     The methods are for producers and consumers.
     """

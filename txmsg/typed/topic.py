@@ -23,15 +23,15 @@ KeyOfPayload = str | Callable[[P], object] | None
 
 
 class Topic(Generic[P]):
-    """A topic whose messages carry payloads of one type. Use it in place of its name to send and to subscribe.
+    """A topic whose messages carry payloads of one type. Use it instead of its name to send and to subscribe.
 
     payload_type: a pydantic model, a dataclass or a msgspec struct (JSON objects in messages), dict (any JSON object),
     str or bytes. Dataclasses and structs need the package msgspec.
     key, ordering_key: of messages: the name of a field, or a function of the payload.
     version: of the payload's schema, from 1 on; raise it when the type changes. It is sent with each message.
-    compatibility: with the latest version, checked when this one is registered: "backward" (it reads what that one
-    sends), "forward" (that one reads what it sends), "full" (both) or "none".
-    cloudevents: sends the headers of CloudEvents 1.0, too; a str is the source of the events, by default "/" and the
+    compatibility: with the latest version, checked when this one is registered: "backward" (this version reads messages
+    of the latest one), "forward" (the latest one reads messages of this version), "full" (both) or "none".
+    cloudevents: also sends the headers of CloudEvents 1.0; a str is the source of the events, by default "/" and the
     topic's name.
 
         orders = Topic("order.placed", OrderPlaced, key="order_id")
@@ -42,8 +42,8 @@ class Topic(Generic[P]):
         def mail(message: ReceivedMessage[OrderPlaced]) -> None:
             print(message.payload.email)
 
-    A message that is not valid becomes a dead letter at once, with the validator's text as its reason. Messages that
-    were sent by the topic's name, as JSON without these headers, are read all the same.
+    An invalid message becomes a dead letter at once, with the validator's text as its reason. Messages that were sent
+    with the topic's name, as JSON without these headers, are accepted, too.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Topic(Generic[P]):
         deliver_after: timedelta | None = None,
         first_check_after: timedelta | None = None,
     ) -> Message:
-        """A message with this payload, to be sent; the rest is as of `Message`. Raises InvalidMessage, too."""
+        """A message with this payload; the other parameters are those of `Message`. Raises InvalidMessage, too."""
         if not isinstance(payload, self.payload_type):
             raise InvalidMessage(
                 f"the payload for topic {self.name!r} is {shown(payload)}, not {named_type(self.payload_type)}: "
@@ -171,7 +171,7 @@ class Topic(Generic[P]):
         return text
 
     def is_made_of(self, names: Collection[str]) -> bool:
-        """Whether arguments of these names can make a payload, as far as that can be told."""
+        """Whether a payload can be built from arguments with these names, as far as this is known."""
         return self._codec.is_made_of(names)
 
     def made_of(self, arguments: Mapping[str, object], *, owner: str) -> P:

@@ -30,9 +30,9 @@ T = TypeVar("T")
 class Fence:
     """The fence of one business database: PostgreSQL, MySQL, MariaDB or SQLite (a file).
 
-    engine: runs the checks, on connections of its own; or a function that opens one, see `FenceCheckListener`. `write`
-    runs in the session that it is given. Raises MisuseError for an engine whose checks would share their connection,
-    and so their transaction, with the business. In a forked child the engine has an empty pool.
+    engine: runs the checks, on separate connections; or a function that opens a connection, see `FenceCheckListener`.
+    `write` runs in the session that is passed to it. Raises MisuseError for an engine whose checks would share their
+    connection, and so their transaction, with the application. In a forked child the engine has an empty pool.
     """
 
     def __init__(self, engine: FenceEngine | Connect) -> None:
@@ -60,8 +60,8 @@ class Fence:
     def renew_fence_id(self) -> UUID:
         """Gives this database a new fence id: for a copy of a database, before its services start.
 
-        Until then the copy answers checks for the transactions of the original. In a database whose services run, the
-        halves that are undecided at this moment lose whom to ask, and are parked: do it in copies only.
+        Until then the copy answers checks for the transactions of the original. Use it in copies only: in a database
+        whose services run, half messages that are undecided at this moment could not be checked, and would be parked.
         """
         self.identity.fence_id = new = self._run(identity.renew_fence_id)
         return new
@@ -88,20 +88,20 @@ class Fence:
     def check(self, transaction_id: TransactionId) -> TransactionState:
         """The outcome of the transaction; ROLLBACK also ensures that it can never commit. Idempotent.
 
-        UNKNOWN while it is running: a check waits about LOCK_WAIT_S for it. Raises what the driver raises when the
-        database is away or read-only; the caller counts that as UNKNOWN.
+        UNKNOWN while it is running: a check waits about LOCK_WAIT_S for it. Raises the driver's error if the database
+        is unavailable or read-only; the caller counts that as UNKNOWN.
         """
         return self._run(check.check, transaction_id, self.identity.fence_id)
 
     # ---- upkeep
 
     def purge(self, older_than_s: Seconds, held: Callable[[list[TransactionId]], Collection[TransactionId]]) -> int:
-        """Deletes the rows that are older than `older_than_s` and not held by a broker; how many they were.
+        """Deletes the rows that are older than `older_than_s` and not held by a broker. Returns their number.
 
-        Age is by the database's clock. `held` is given up to 1,000 ids at a time and returns those of them that a
-        Notify database still holds undecided: for these the row is still needed (`held_by` asks the brokers). Its
-        exceptions end the purge; what was deleted before stays deleted. It is first given no ids, so that brokers
-        that are away are noticed also on a day without old rows. Raises MisuseError below PURGE_AGE_S_MIN.
+        Age is by the database's clock. `held` gets up to 1,000 ids at a time and returns those that a Notify database
+        still holds undecided: their rows are still needed (`held_by` asks the brokers). Its exceptions end the purge;
+        rows deleted before stay deleted. It is first called without ids, so that unavailable brokers are noticed even
+        if there are no old rows. Raises MisuseError below PURGE_AGE_S_MIN.
         """
         age_s = purge.check_age(older_than_s)
         held([])

@@ -23,11 +23,11 @@ HeldAsync = Callable[[list[TransactionId]], Awaitable[set[TransactionId]]]
 
 
 def held_by(*notify_databases: str | Sequence[str], tls: TlsChoice = None, token: TokenChoice = None) -> Held:
-    """The argument `held` of `Fence.purge`: asks all these Notify databases, and raises if one cannot be reached.
+    """The argument `held` of `Fence.purge`: it asks all these Notify databases, and raises if one is unreachable.
 
     Each is named by the addresses of its brokers, as for a Producer. Name every Notify database that the services of
-    this business database send to, also one that is being retired: what is not asked does not protect its rows.
-    tls, token: as of a Producer.
+    this business database send to, including one that is being retired: rows for other databases are not protected.
+    tls, token: as for a Producer.
     """
     ask = held_by_async(*notify_databases, tls=tls, token=token)
 

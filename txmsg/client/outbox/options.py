@@ -18,7 +18,7 @@ ROWS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outbox:
-    """Keeps the messages of a call in the business transaction when no broker stores its half message in time.
+    """Stores the messages of a call in the business transaction if no broker stores its half messages in time.
 
     Raises MisuseError for values out of range.
     """

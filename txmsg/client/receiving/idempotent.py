@@ -31,13 +31,13 @@ def idempotent(
 def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) -> Callable[[Any], Any]:
     """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
 
-    A message that an operator asked to be handled again (`dead-letter redrive`, `group seek --again`) is: it has a
-    higher generation than before. Any other repeat is skipped.
+    If an operator asks to handle a message again (`dead-letter redrive`, `group seek --again`), it has a higher
+    generation and is handled once more. Any other repeat is skipped.
 
     session_factory: a sessionmaker, or an async_sessionmaker for `async def`; or a function that opens a connection, as
-    `transactional_message` takes it. The session is opened, the message is recorded in txmsg_inbox (see
-    `create_tables`), the handler runs, all is committed together; a repeated message is skipped. Committing inside
-    raises MisuseError. group: default that of the consumer.
+    for `transactional_message`. The session is opened, the message is recorded in txmsg_inbox (see `create_tables`),
+    the handler runs, and everything is committed together; a repeated message is skipped. Committing inside raises
+    MisuseError. group: default that of the consumer.
 
         @consumer.subscribe("user.registered")
         @idempotent(SessionLocal)

@@ -121,11 +121,11 @@ def purge_inbox(
     bind: Engine | Connection | Connect | AsyncEngine | AsyncConnection | AsyncConnect,
     older_than_s: Seconds = PURGE_AGE_S,
 ) -> int | Coroutine[Any, Any, int]:
-    """Deletes rows older than this by the database's clock; how many they were.
+    """Deletes rows older than this by the database's clock. Returns their number.
 
     bind: as for `create_tables`: an Engine; or a Connection, in whose transaction they are deleted; or the asynchronous
-    kind of either, for which it is awaited; or a function that opens a connection of a driver. Keep rows for longer
-    than a message can be repeated: its retries (up to about a day) and the consumer's downtime.
+    kind of either: then await the result; or a function that opens a connection of a driver. Keep rows for longer than
+    a message can be repeated: its retries (up to about a day) and the consumer's downtime.
     """
     age_s = in_seconds(older_than_s)
     if is_function(bind):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Half(NamedTuple):
     """A transaction whose half messages are on disk and whose outcome is not reported yet.
 
-    shard is the Notify database that holds them. One is made per transaction on the hot path: hence a NamedTuple, and
-    the id as bytes, of which a UUID is made on demand.
+    shard is the Notify database that holds them. One is created per transaction on the hot path: hence a NamedTuple,
+    and the id as bytes, converted to a UUID on demand.
     """
 
     id_bytes: bytes

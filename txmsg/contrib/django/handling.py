@@ -23,8 +23,8 @@ def idempotent(using: str = DEFAULT_DB_ALIAS, *, group: str | None = None) -> Ca
     """Decorates a handler `(message)`: its effects in the database `using` happen once per message and consumer group.
 
     It runs in `transaction.atomic(using, durable=True)`, in which the message is recorded in txmsg_inbox; a repeated
-    message is skipped. One that an operator asked to be handled again has a higher generation, and is. group: default
-    that of the subscription.
+    message is skipped. If an operator asks to handle a message again, it has a higher generation and is handled. group:
+    default that of the subscription.
     """
     if callable(using):
         raise MisuseError("@idempotent is used without parentheses: write @idempotent()")

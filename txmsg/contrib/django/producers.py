@@ -69,8 +69,9 @@ _producers = _Producers()
 def producer(using: str = DEFAULT_DB_ALIAS) -> Producer:
     """The producer for transactions of this database: created on first use, closed when the process ends.
 
-    Call its `start` when the process begins, as in wsgi.py: transactions that an earlier process left undecided are
-    settled at once then. Raises ImproperlyConfigured for a wrong TXMSG, ConnectionDoesNotExist for a wrong alias.
+    Call its `start` when the process starts, for example in wsgi.py, so that transactions that an earlier process left
+    undecided are resolved at once. Raises ImproperlyConfigured for a wrong TXMSG, ConnectionDoesNotExist for a wrong
+    alias.
     """
     return _producers.of(using)
 

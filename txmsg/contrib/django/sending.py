@@ -46,17 +46,17 @@ def transactional_message(
 ) -> Callable[[F], F]:
     """Decorates a function: it runs in `atomic(using)`, and its message is delivered if and only if that commits.
 
-    Called inside another `atomic()`, as under ATOMIC_REQUESTS, the message waits for the outermost one, and goes with
-    the savepoint that it was sent in. What is rolled back outside the function is settled by a check-back of the
-    broker, some seconds later.
+    Inside another `atomic()`, as with ATOMIC_REQUESTS, the message waits for the outermost one, and is dropped if the
+    savepoint in which it was sent is rolled back. If an outer block is rolled back, a check-back of the broker resolves
+    the transaction some seconds later.
 
-    topic, key, ordering_key, tag, message, when_away: as of `txmsg.transactional_message`. using: the alias of the
+    topic, key, ordering_key, tag, message, when_away: as for `txmsg.transactional_message`. using: the alias of the
     database that the function writes to. producer: default that of the setting TXMSG.
 
-    A call raises, besides what the function raises (unchanged): TypeError and InvalidMessage before anything is done;
-    BrokerUnavailable when the half message could not be stored, the function has then not run; TransactionRefused when
-    the transaction was so late that its check was answered ROLLBACK. `async def` is refused, as transactions of Django
-    do not work there: `await sync_to_async(place)(...)`.
+    Besides the function's own exceptions (unchanged), a call raises TypeError and InvalidMessage before anything is
+    done; BrokerUnavailable if the half message could not be stored: the function has not run then; TransactionRefused
+    if the transaction was so late that its check was answered ROLLBACK. `async def` is refused, because Django's
+    transactions do not work there: use `await sync_to_async(place)(...)`.
     """
 
     def decorate(function: F) -> F:

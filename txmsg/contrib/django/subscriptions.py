@@ -24,10 +24,10 @@ _router = Router()
 def subscribe(topic: str, *, group: str, tag: str = "*", retry: Retry | None = None) -> Callable[[H], H]:
     """Decorates a handler `(message)` of a consumer group, in the module `handlers` of an app.
 
-    `manage.py txmsg_worker` runs it, on a thread with a database connection of its own. It is a plain function. If it
-    raises, its message is retried later. What it has committed by then stays committed, unless it is `idempotent`.
+    `manage.py txmsg_worker` runs it, on a thread with its own database connection. It is a plain function. If it
+    raises, its message is retried later; changes that it has committed by then stay, unless it is `idempotent`.
 
-    tag: "*" for all, or tags such as "signup || import". retry: as of `Consumer.subscribe`.
+    tag: "*" for all, or tags such as "signup || import". retry: as for `Consumer.subscribe`.
     """
     register = _router.subscribe(topic, group=group, tag=tag, retry=retry)
 

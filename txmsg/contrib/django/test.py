@@ -33,9 +33,9 @@ _TIMEOUT_S = 10.0
 class BrokerMixin:
     """Gives each test a broker, `self.broker`, which the setting TXMSG names. See txmsg.testing.Broker.
 
-    For TestCase, whose transaction never commits: there a message is delivered when
-    `self.captureOnCommitCallbacks(execute=True)` ends. PostgreSQL for the broker: that of the environment variable
-    TXMSG_STORAGE, whose role may create databases, or one that txmsg brings.
+    With TestCase, whose transaction never commits, a message is delivered when
+    `self.captureOnCommitCallbacks(execute=True)` ends. The broker uses the PostgreSQL in the environment variable
+    TXMSG_STORAGE, with a role that may create databases, or an embedded one.
     """
 
     broker: Broker
@@ -56,7 +56,7 @@ class BrokerMixin:
             self.addCleanup(stack.pop_all().close)  # type: ignore[attr-defined]
 
     def run_handlers(self, *groups: str, dead: int = 0, jump: bool = False) -> None:
-        """Runs the handlers of these groups (default: of all) until nothing is left for them; fails with what is left.
+        """Runs the handlers of these groups (default: of all) until they have handled all messages; otherwise fails.
 
         dead, jump: as in `Broker.wait_until_idle`.
         """

@@ -13,7 +13,7 @@ Strategy: TypeAlias = Callable[[Sequence[LogQueue], Sequence[Member]], Mapping[s
 
 
 def averaged(queues: Sequence[LogQueue], members: Sequence[Member]) -> dict[str, list[LogQueue]]:
-    """Consecutive queues in equal shares; the first members take one more of the rest."""
+    """Assigns consecutive queues in equal shares; the first members get one more if the division leaves a remainder."""
     share, rest = divmod(len(queues), len(members))
     given: dict[str, list[LogQueue]] = {}
     start = 0

@@ -25,7 +25,7 @@ class Flush(StrEnum):
 
 
 class Permission(StrEnum):
-    """What a topic is open for. Not a user's right: it applies to all users."""
+    """Whether a topic can be written to and read. Not a user's right: it applies to all users."""
 
     READ_WRITE = "rw"
     READ = "r"
