@@ -196,7 +196,7 @@ def check_tag(tag: object) -> str:
     if not why and "&&" in str(tag):
         why = "it holds &&"
     elif not why:
-        why = "it stands for all tags" if tag == "*" else "it begins or ends with a blank"
+        why = "it means all tags" if tag == "*" else "it begins or ends with a blank"
     raise InvalidName(
         f"tag {shown(tag)} is not valid: {why}; use 1 to {NAME_SIZE_MAX} characters without |, &&, control characters, "
         "and blanks at the ends"

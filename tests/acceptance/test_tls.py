@@ -167,6 +167,6 @@ def test_a_server_that_strangers_reach_starts_with_certificates_or_when_it_is_to
     log = tmp_path / "metaq.log"
     with MetaQProcess(tmp_path / "log", *options, log=log, address=address):
         pass
-    assert "strangers" not in log.read_text()
+    assert "every client" not in log.read_text()
     with MetaQProcess(tmp_path / "log", "--insecure", log=log, address=address):
-        until(lambda: "strangers who reach 0.0.0.0" in log.read_text())
+        until(lambda: "every client that reaches 0.0.0.0" in log.read_text())

@@ -226,7 +226,7 @@ def test_a_topic_to_which_nobody_sends_is_found(broker: BrokerProcess, session: 
         [found] = found_by(brokers.unused_topics, cluster)
     finally:
         session.execute("delete from txmsg.consumer_group")
-    assert found.what == "group misspelt reads topic payed, to which nobody has ever sent"
+    assert found.what == "group misspelt reads topic payed, which has never had a message"
 
 
 # ---- the command

@@ -85,7 +85,7 @@ def test_unused_topics_are_found_on_all_pages(monkeypatch: pytest.MonkeyPatch) -
     by_page = {"": _topics(["used"], "2"), "2": _topics(["t1"], None)}
     monkeypatch.setattr(TopicAdministration, "list", lambda _, limit, after="": by_page[after])
     [found] = brokers.unused_topics(cluster)
-    assert found.what == "group g reads topic t1, to which nobody has ever sent"
+    assert found.what == "group g reads topic t1, which has never had a message"
     by_page["2"] = _topics([f"t{number}" for number in range(30)], None)
     *named, cut = brokers.unused_topics(cluster)
     assert len(named) == 20

@@ -56,7 +56,7 @@ def poor_role(postgres: PostgresServer, database_url: str) -> Iterator[str]:
     ("options", "words"),
     [
         (["--listen", "nonsense"], "listen 'nonsense' is not of the form HOST:PORT, such as localhost:7700"),
-        (["--listen", "http://0.0.0.0:7700"], "leave out what stands before ://"),
+        (["--listen", "http://0.0.0.0:7700"], "leave out the part before ://"),
         (["--listen", "0.0.0.0:77000"], "listen '0.0.0.0:77000' has port 77000: ports end at 65535"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

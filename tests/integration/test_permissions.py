@@ -639,7 +639,7 @@ def test_check_names_the_rule_that_decides_and_deny_what_allows_the_same_still(p
     assert acl(place, "check", *name) == "allowed: anna send topic:orders\n"
     assert not is_denied(place, "anna", "orders")
     denied = acl(place, "deny", *name).splitlines()
-    assert denied == ["anna send topic:orders: taken away", "still allowed by: anna send topic:ord*"]
+    assert denied == ["anna send topic:orders: removed", "still allowed by: anna send topic:ord*"]
     assert acl(place, "check", *name) == "allowed: anna send topic:ord*\n"
     acl(place, "deny", "anna", "send", "topic:ord*")
     until(lambda: is_denied(place, "anna", "orders"))

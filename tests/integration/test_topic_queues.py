@@ -175,7 +175,7 @@ def test_a_topic_without_permission_to_write_refuses_its_messages_and_no_others(
         )
         connection.execute("insert into txmsg.queue (topic_id, number) select id, 0 from txmsg.topic")
     with Producer(start_broker().address, group="p") as producer:
-        with pytest.raises(TopicClosed, match="'closed' takes no messages now"):
+        with pytest.raises(TopicClosed, match="'closed' accepts no messages now"):
             producer.send(Message("closed", b"x"))
         producer.send(Message("open", b"x"))
     with psycopg.connect(notify_url) as connection:

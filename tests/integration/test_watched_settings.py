@@ -90,7 +90,7 @@ def test_without_a_broker_and_a_copy_that_can_be_read_the_start_fails(tmp_path: 
     copy = tmp_path / "settings.json"
     if content is not None:
         copy.write_text(content)
-    with pytest.raises(BrokerUnavailable, match=r"told the settings within 0\.2 s, and there is no copy of them"):
+    with pytest.raises(BrokerUnavailable, match=r"sent the settings within 0\.2 s, and there is no copy of them"):
         Settings(f"127.0.0.1:{own_port()}", copy=copy, timeout_s=0.2).start()
 
 

@@ -200,7 +200,7 @@ def test_a_frame_of_a_log_with_the_same_queues_is_not_served(small: Path, tmp_pa
             fill(log, "b", 3, [3])
     assert _log_file(root).stat().st_size == _log_file(small).stat().st_size
     _log_file(root).write_bytes(_log_file(small).read_bytes())
-    with pytest.raises(CorruptLog, match="another frame stands there"):
+    with pytest.raises(CorruptLog, match="there is another frame"):
         readable(root, "a", 0)
-    with pytest.raises(CorruptLog, match="another place or log"):
+    with pytest.raises(CorruptLog, match="another position or log"):
         Log(root)

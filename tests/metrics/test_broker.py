@@ -93,7 +93,7 @@ def test_nothing_is_served_unless_it_is_asked_for(broker: BrokerProcess) -> None
 
 
 def test_a_broker_refuses_to_serve_metrics_to_others(start_broker: StartBroker) -> None:
-    with pytest.raises(ChildFailed, match="whoever reaches it reads all metrics"):
+    with pytest.raises(ChildFailed, match="every client that reaches it can read all metrics"):
         start_broker("--http-listen", "0.0.0.0:0")
 
 

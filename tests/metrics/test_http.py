@@ -210,7 +210,7 @@ def test_an_address_that_others_reach_needs_tls_and_a_proof(listen: str, secret:
     proving = TlsConfig(cert=certificate, key=key, client_ca=authority.file)
     for tls, token_file in ((TlsConfig(), None), (TlsConfig(), secret), (encrypted, None)):
         with pytest.raises(
-            MisuseError, match=r"from other machines, and whoever reaches it reads all metrics: give --tls"
+            MisuseError, match=r"from other machines, and every client that reaches it can read all metrics: give --tls"
         ):
             tls.check_http_listen(listen, token_file, insecure=False)
         tls.check_http_listen(listen, token_file, insecure=True)

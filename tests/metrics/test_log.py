@@ -160,7 +160,7 @@ def test_of_many_topics_a_bounded_number_has_series(served: Served) -> None:
 
 
 def test_metrics_of_a_log_are_not_for_strangers(tmp_path: Path) -> None:
-    with pytest.raises(MisuseError, match="whoever reaches it reads all metrics"):
+    with pytest.raises(MisuseError, match="every client that reaches it can read all metrics"):
         MetaQConfig(data_dir=tmp_path, http_listen="0.0.0.0:0")
 
 

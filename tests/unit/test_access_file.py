@@ -64,7 +64,7 @@ def test_an_empty_file_lets_nobody_in() -> None:
         ("[users.shop]\nlimits = {connections = true}", "connections=True is not a number"),
         ("[users.shop]\nlimits = {calls = 3}", "'calls' is not a limit of users"),
         ("[users.shop]\nroles = ['a b']", "'a b' is not a valid name"),
-        ("[users.a]\ncertificate = 'c'\n[users.b]\ncertificate = 'c'", "stands for two users"),
+        ("[users.a]\ncertificate = 'c'\n[users.b]\ncertificate = 'c'", "is given for two users"),
         (f"[users.a]\ntokens = ['{entry_of(TOKEN)}']\n[users.b]\ntokens = ['{entry_of(TOKEN)}']", "is that of user a"),
         ("[rules]\nshop = ['fly topic:x']", "'fly' is not an action"),
         ("[rules]\nshop = 'send topic:x'", "not a list of texts"),

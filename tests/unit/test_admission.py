@@ -21,7 +21,7 @@ async def test_only_a_topic_that_may_be_written_takes_messages() -> None:
     for permission in (2, 6):
         await admission.admit(topic(permission=permission), 1000)
     for permission in (0, 4):
-        with pytest.raises(TopicClosed, match="takes no messages now"):
+        with pytest.raises(TopicClosed, match="accepts no messages now"):
             await admission.admit(topic(permission=permission), 1)
 
 

@@ -357,8 +357,8 @@ LOCAL, CLOSURE = local()
 @pytest.mark.parametrize(
     ("payload_type", "overrides", "said"),
     [
-        (None, {number: CLOSURE}, "what stands in for a dependency of compute"),
-        (None, {number: Threshold()}, "what stands in for a dependency of compute"),
+        (None, {number: CLOSURE}, "the replacement of a dependency of compute"),
+        (None, {number: Threshold()}, "the replacement of a dependency of compute"),
         (None, {CLOSURE: number}, "a dependency of compute.* that is overridden"),
         (None, {Threshold(): number}, "a dependency of compute.* that is overridden"),
         (LOCAL, {}, "the type of the payloads of compute"),

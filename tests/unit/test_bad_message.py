@@ -66,7 +66,7 @@ CONTENTS: dict[str, tuple[dict[str, Any], type[InvalidMessage], str]] = {
     "tag with a blank at its end": ({"tag": "paid "}, InvalidName, "it begins or ends with a blank"),
     "blank tag": ({"tag": " "}, InvalidName, "it begins or ends with a blank"),
     "tag with two ampersands": ({"tag": "R&&D"}, InvalidName, "tag 'R&&D' is not valid: it holds &&"),
-    "tag that means all": ({"tag": "*"}, InvalidName, "it stands for all tags"),
+    "tag that means all": ({"tag": "*"}, InvalidName, "it means all tags"),
     "long tag": ({"tag": "x" * 128}, InvalidName, "it has 128 characters"),
     "tag of another type": ({"tag": 5}, InvalidName, "it is of type int, not str"),
     "empty tag": ({"tag": ""}, InvalidName, "tag '' is not valid: it is empty"),

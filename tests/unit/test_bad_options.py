@@ -137,7 +137,7 @@ ADDRESSES: Refused = {
         ("localhost:port", "broker address 'localhost:port' is not"),
         ("localhost:²", "broker address 'localhost:²' is not"),
         ("localhost:99999", "has port 99999: ports end at 65535"),
-        ("http://localhost:7700", "leave out what stands before ://"),
+        ("http://localhost:7700", "leave out the part before ://"),
         ("local host:1", "broker address 'local host:1' is not"),
         (f"{SURROGATE}:1", "broker address '\\udce9:1' is not"),
         ("local\0host:1", "broker address 'local\\x00host:1' is not"),

@@ -45,7 +45,7 @@ def test_the_file_has_options_of_one_command_and_of_all(file: Path, monkeypatch:
 def test_a_misspelt_option_in_the_file_is_named(file: Path) -> None:
     file.write_text("[cli.group.list]\nlmit = 5\n")
     assert (
-        f"{file}: [cli.group.list] has 'lmit', which is not an option of `txmsg group list`: choose of limit,"
+        f"{file}: [cli.group.list] has 'lmit', which is not an option of `txmsg group list`: choose from limit,"
         in said("group", "list")
     )
     assert "Usage: main topic list" in said("topic", "list", "--help")

@@ -84,7 +84,7 @@ def test_columns_are_chosen_and_a_wrong_one_is_named() -> None:
     chosen = CliRunner().invoke(command, ["--columns", "last error,id"])
     assert chosen.output.splitlines()[1].split("  ")[::-1] == [ID, ROW["last_error"]]
     refused = CliRunner().invoke(command, ["--columns", "error"])
-    assert "there is no error: choose of id, topic, died_at, last_error" in refused.output
+    assert "there is no error: choose from id, topic, died_at, last_error" in refused.output
     assert refused.exit_code == 2
 
 

@@ -168,7 +168,7 @@ def test_a_variable_gives_a_value_and_an_empty_one_none() -> None:
 def test_a_variable_that_looks_like_a_setting_is_warned_of_unless_a_platform_has_set_it() -> None:
     environment = {"TXMSG_BROKER_QUEUE": "9", "TXMSG_BROKER_SERVICE_HOST": "10.0.0.1", "TXMSG_BROKERS": "a:7700"}
     assert list(strange_variables(environment, CATALOGUE)) == [
-        "the variable TXMSG_BROKER_QUEUE is no setting and is ignored: did you mean TXMSG_BROKER_QUEUES?"
+        "the variable TXMSG_BROKER_QUEUE is not a setting and is ignored: did you mean TXMSG_BROKER_QUEUES?"
     ]
 
 

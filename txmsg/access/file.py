@@ -54,7 +54,7 @@ def read_access(text: str, version: int, file: str = "") -> AccessSnapshot:
         credentials |= its_credentials
     certificates = [user.certificate for user in users.values() if user.certificate]
     if len(certificates) != len(set(certificates)):
-        raise MisuseError("one certificate stands for two users: give each its own")
+        raise MisuseError("one certificate is given for two users: give each its own")
     rules = {subject: _texts(entries, subject) for subject, entries in _table(table.get("rules", {}), "rules").items()}
     return AccessSnapshot(
         version=version, users=users, credentials=credentials, rules=Rules(rules_of(rules)), file=file

@@ -82,7 +82,7 @@ class Processes:
             _check_found(f"the type of the payloads of {self._name}", payload_type)
         for overridden, stand_in in overrides.items():
             _check_found(f"a dependency of {self._name} that is overridden", overridden)
-            _check_found(f"what stands in for a dependency of {self._name}", stand_in)
+            _check_found(f"the replacement of a dependency of {self._name}", stand_in)
         self._reference: _Reference = (handler.__module__, handler.__qualname__, payload_type, (*overrides.items(),))
         self._lock = threading.Lock()  # of the next three
         self._free: list[_Process] = []

@@ -26,8 +26,8 @@ class Admission:
         """Returns when `count` messages may be stored. Raises TopicClosed, and Overloaded."""
         if not topic.is_writable:
             raise TopicClosed(
-                f"topic {topic.name!r} takes no messages now: its permission to write was taken away; give it back "
-                f"with `txmsg topic alter {topic.name} --permission rw`, or send elsewhere"
+                f"topic {topic.name!r} accepts no messages now: it is closed for writing; open it with "
+                f"`txmsg topic alter {topic.name} --permission rw`, or send to another topic"
             )
         if topic.send_rate_max is None:
             self._buckets.pop(topic.name, None)

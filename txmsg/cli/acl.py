@@ -61,7 +61,7 @@ def deny(*, principal: str, action: str, name: str, rules: RuleAdministration, a
         still = None if denied.still is None else _values(denied.still)
         click.echo(json_text({"rule": _values(rule), "changed": denied.changed, "still_allowed_by": still}))
         return
-    say(f"{rule}: taken away" if denied.changed else f"{rule}: there is no such rule")
+    say(f"{rule}: removed" if denied.changed else f"{rule}: there is no such rule")
     if denied.still is not None:
         say(f"still allowed by: {denied.still}", err=True)
 

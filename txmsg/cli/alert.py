@@ -132,7 +132,7 @@ def silence(
 def unsilence(*, alerts: AlertAdministration, silence_id: int, as_json: bool) -> None:
     """End a silence."""
     if not alerts.unsilence(silence_id):
-        raise MisuseError(f"there is no silence {silence_id} that holds: `txmsg alert list` shows those that do")
+        raise MisuseError(f"there is no active silence {silence_id}: `txmsg alert list` shows active ones")
     if as_json:
         click.echo(json.dumps({"silence": silence_id, "ended": True}))
     else:
@@ -153,7 +153,7 @@ def test(*, alerts: AlertAdministration, as_json: bool) -> None:
     elif outcomes:
         print_rows({"receiver": name, "outcome": error or "told"} for name, error in outcomes.items())
     else:
-        say("this broker tells nobody: start it with --alerts FILE")
+        say("this broker has no receivers: start it with --alerts FILE")
     if any(outcomes.values()):
         click.get_current_context().exit(1)
 

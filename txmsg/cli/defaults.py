@@ -43,7 +43,7 @@ def _apply(command: click.Command, path: Sequence[str], tables: Mapping[str, Any
     if not isinstance(command, click.Group) and (strange := sorted(own.keys() - options.keys())):
         raise MisuseError(
             f"{os.environ[CONFIG_VARIABLE]}: [cli.{'.'.join(path)}] has {strange[0]!r}, which is not an option of "
-            f"`txmsg {' '.join(path)}`: choose of {', '.join(options)}"
+            f"`txmsg {' '.join(path)}`: choose from {', '.join(options)}"
         )
     return found
 

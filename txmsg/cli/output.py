@@ -83,7 +83,7 @@ def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
     names = [name for name in (rows[0] if rows else ()) if any(row[name] is not None for row in rows)]
     if (wanted := asked(COLUMNS)) is not None and rows:
         if strange := [name for name in wanted if name not in rows[0]]:
-            raise click.UsageError(f"--columns: there is no {strange[0]}: choose of {', '.join(rows[0])}")
+            raise click.UsageError(f"--columns: there is no {strange[0]}: choose from {', '.join(rows[0])}")
         names = wanted
     titles = {name: _TITLES.get(name, name.replace("_", " ").capitalize()) for name in names}
     cells = [[printable("" if row[name] is None else _cell(row[name]), lines=True) for name in names] for row in rows]

@@ -281,7 +281,7 @@ def _print_token(what: str, found: User, token: str, out: Path | None, *, as_jso
     if as_json:
         click.echo(json_text({**asdict(found), "token": None if out is not None else token or None}))
     elif not token:
-        say(f"{what}; the certificate {found.certificate} stands for it")
+        say(f"{what}; its certificate is {found.certificate}")
     elif out is not None:
         say(f"{what}; its token is in {out}")
     else:

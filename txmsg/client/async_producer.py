@@ -451,7 +451,7 @@ async def _fence_id_of(fence: AsyncFence | None, listener: CheckMessageListener 
 def _check_fence(fence: AsyncFence | None, group: str) -> AsyncFence:
     if fence is None:
         raise MisuseError(
-            f"the outbox of producer group {group} needs a fence, whose database it stands in: give the producer "
+            f"the outbox of producer group {group} needs a fence, in whose database it is: give the producer "
             "check_listener=FenceCheckListener(engine)"
         )
     return fence

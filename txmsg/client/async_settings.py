@@ -107,7 +107,7 @@ class AsyncSettings:
         if self._copied is None:
             told = f": {self._refused}" if self._refused else ""
             raise BrokerUnavailable(
-                f"no broker at {', '.join(self._addresses)} told the settings within {self._timeout_s:g} s, and "
+                f"no broker at {', '.join(self._addresses)} sent the settings within {self._timeout_s:g} s, and "
                 f"there is no copy of them{told}"
             )
         _log.warning(

@@ -41,7 +41,7 @@ class ConsoleConfig:
             self.listen,
             "tokens and pages could be read on their way",
             "give --tls-cert and --tls-key (`txmsg cert dev` makes some to try), or listen on 127.0.0.1 and reach it "
-            "through `ssh -L`, or give --insecure where the network itself keeps strangers away",
+            "through `ssh -L`, or give --insecure if only trusted clients can reach the network",
             is_guarded=self.tls.cert is not None or self.insecure,
         )
 

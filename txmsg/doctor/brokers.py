@@ -110,7 +110,7 @@ def broker_addresses(cluster: Cluster) -> Iterator[Finding]:
         elif answer.figures.broker != answer.broker.id:
             yield problem(
                 f"{answer.figures.broker} answers at {answer.broker.address}, the address of broker {answer.broker.id}",
-                why="clients take one for the other: what the first one delivers reaches nobody",
+                why="clients confuse the two: messages of one of them are not delivered",
                 fix="give each broker an address of its own with --advertise HOST:PORT",
             )
 
@@ -175,7 +175,7 @@ def broker_states(cluster: Cluster) -> Iterator[Finding]:
             yield warning(
                 f"broker {broker.id} is drained",
                 why="it delivers nothing and accepts no messages",
-                fix=f"`txmsg cluster resume {broker.id}`, unless somebody works on it",
+                fix=f"`txmsg cluster resume {broker.id}`, unless it is under maintenance",
             )
         elif broker.state == "dead" and are_missing and broker.address not in alive:
             yield warning(
@@ -219,7 +219,7 @@ def undecided_transactions(cluster: Cluster) -> Iterator[Finding]:
         if count:
             yield warning(
                 f"{count:.0f} transactions are parked",
-                why="nobody could say whether they committed: their messages wait for an operator",
+                why="no client could tell whether they committed: their messages wait for an operator",
                 fix="`txmsg half list --parked`; then `txmsg half resume`, `commit` or `rollback`",
             )
     for _, oldest_s in cluster.values("txmsg_half_oldest_seconds", state="in_doubt"):
@@ -283,7 +283,7 @@ def unused_topics(cluster: Cluster) -> Iterator[Finding]:
                 return
             named += 1
             yield warning(
-                f"group {read[name]} reads topic {name}, to which nobody has ever sent",
+                f"group {read[name]} reads topic {name}, which has never had a message",
                 why="perhaps its name is misspelt, here or in the producer",
                 fix=f"`txmsg topic list`; then `txmsg group delete {read[name]}` and `txmsg topic delete {name}`",
             )

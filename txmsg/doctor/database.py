@@ -209,7 +209,7 @@ def replication_slots(database: Database) -> Iterator[Finding]:
         elif not slot.active and (is_own or slot.kept_bytes > _SLOT_BYTES_MAX):
             yield warning(
                 f"nothing reads slot {slot.name}, which keeps {_mib(slot.kept_bytes)} of write-ahead log",
-                why="the log on disk grows until somebody reads the slot",
+                why="the write-ahead log grows until the slot is read",
                 fix="start `txmsg tailer run`, or `txmsg tailer drop` if the mirror is not wanted any more"
                 if is_own
                 else f"start its reader, or `select pg_drop_replication_slot('{slot.name}')`",
@@ -223,7 +223,7 @@ def replication_slots(database: Database) -> Iterator[Finding]:
         if slot.is_unlimited and is_own:
             yield warning(
                 f"slot {slot.name} may keep write-ahead log without a limit",
-                why="a mirror that stands still fills the disk, and the database stops; a lost slot is refilled",
+                why="a stopped mirror fills the disk, and the database stops; a lost slot can be refilled",
                 fix="`alter system set max_slot_wal_keep_size = '64GB'`, then `select pg_reload_conf()`",
             )
 

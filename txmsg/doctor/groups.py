@@ -65,7 +65,7 @@ def dead(groups: Groups, of_log: str) -> Iterator[Finding]:
     for group in found[:NAMED_MAX]:
         yield warning(
             f"group {group.group} has {group.dead} dead letters",
-            why="its handler failed for them until no attempt was left, and nobody has acted since",
+            why="its handler failed at every attempt, and no operator has acted since",
             fix=f"`txmsg dead-letter list --group {group.group}{of_log}` says why; redrive or purge them",
         )
     if len(found) > NAMED_MAX:

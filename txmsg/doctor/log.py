@@ -58,7 +58,7 @@ def log_opens(where: str) -> Iterator[Finding]:
     except TxmsgError as exc:
         yield problem(
             f"the log {where} cannot be opened: {exc}",
-            why="nobody can read it",
+            why="it cannot be read",
             fix="`txmsg metaq check DIRECTORY` says what is damaged; at a server, look at its log",
         )
 

@@ -318,7 +318,7 @@ def _request_of(head: bytes, *, is_local: bool) -> _Request | Page:
     words = line.split(" ")
     fields = [text.partition(":") for text in lines]
     if len(words) != 3 or words[2] not in {"HTTP/1.1", "HTTP/1.0"} or any(not name.strip() for name, _, _ in fields):
-        return Page(HTTPStatus.BAD_REQUEST, b"this is no request of HTTP/1.1\n")
+        return Page(HTTPStatus.BAD_REQUEST, b"this is not an HTTP/1.1 request\n")
     method, target, _ = words
     if method not in {"GET", "HEAD"}:
         return Page(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD are answered\n")

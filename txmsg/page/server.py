@@ -64,7 +64,7 @@ class PageConfig:
                 "--listen",
                 self.listen,
                 "tokens of --login could be read on their way",
-                "give --tls-cert and --tls-key, or --insecure where the network itself keeps strangers away",
+                "give --tls-cert and --tls-key, or --insecure if only trusted clients can reach the network",
                 is_guarded=self.tls.cert is not None or self.insecure,
             )
 

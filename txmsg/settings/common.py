@@ -90,10 +90,10 @@ class TlsConfig:
         check_reach(
             "--listen",
             listen,
-            "whoever reaches it may read and change everything",
+            "every client that reaches it may read and change everything",
             "give --tls-cert and --tls-key (`txmsg cert dev` makes some to try) with --auth or --tls-client-ca, so "
-            "that only clients with a token or a certificate get in, or --insecure where the network itself keeps "
-            "strangers away",
+            "that only clients with a token or a certificate get in, or --insecure if only trusted clients can "
+            "reach the network",
             is_guarded=insecure or self.client_ca is not None or (self.cert is not None and authentication),
         )
 
@@ -105,9 +105,9 @@ class TlsConfig:
             check_reach(
                 "--http-listen",
                 listen,
-                "whoever reaches it reads all metrics",
+                "every client that reaches it can read all metrics",
                 "give --tls-cert and --tls-key with --http-token-file or --tls-client-ca, so that only scrapers with "
-                "the token or a certificate read them, or --insecure where the network itself keeps strangers away",
+                "the token or a certificate read them, or --insecure if only trusted clients can reach the network",
                 is_guarded=insecure or self.client_ca is not None or (self.cert is not None and token_file is not None),
             )
 

@@ -77,7 +77,7 @@ def strange_variables(environment: Mapping[str, str], settings: Iterable[Setting
     prefixes = tuple({f"TXMSG_{scope.upper()}_" for scope in variables.values()})
     for name in sorted(environment):
         if name.startswith(prefixes) and name not in variables and (near := _near(name, variables, 0.85)):
-            yield f"the variable {name} is no setting and is ignored{near}"
+            yield f"the variable {name} is not a setting and is ignored{near}"
 
 
 def from_options(given: Mapping[str, object], settings: Iterable[Setting]) -> dict[str, Value]:

@@ -54,7 +54,7 @@ def check_address(what: str, text: object) -> str:
     stripped = text.strip() if isinstance(text, str) else ""
     found = _ADDRESS.match(stripped)
     if found is None:
-        hint = "; leave out what stands before ://" if "://" in stripped else ""
+        hint = "; leave out the part before ://" if "://" in stripped else ""
         raise InvalidName(f"{what} {shown(text)} is not of the form HOST:PORT, such as localhost:7700{hint}")
     if int(found[1]) > PORT_MAX:
         raise InvalidName(f"{what} {shown(text)} has port {found[1]}: ports end at {PORT_MAX}")

@@ -196,8 +196,8 @@ class Server:
             self._say_open_at = now + _SAY_OPEN_AGAIN_S
             _log.warning(
                 "server.insecure",
-                "strangers who reach %(address)s may read and change everything: it listens beyond this machine, and "
-                "not both TLS and a certificate or token are needed (--insecure)",
+                "every client that reaches %(address)s may read and change everything: the server listens beyond this "
+                "machine, and does not require both TLS and a certificate or token (--insecure)",
                 address=self._address,
             )
         self._look_at_files(now)

@@ -245,7 +245,7 @@ class _Table:
         """Raises MisuseError for an entry that means nothing."""
         for name in self.content:
             if name not in self._read:
-                raise self.error(f"has {shown(name)}, which is not known: choose of {', '.join(sorted(self._read))}")
+                raise self.error(f"has {shown(name)}, which is not known: choose from {', '.join(sorted(self._read))}")
 
     def _get(self, name: str) -> Any:
         self._read.add(name)

@@ -282,7 +282,7 @@ async def _set_certificate(conn: Connection, name: str, certificate: str | None)
     try:
         await conn.execute("update txmsg.access_user set certificate = %s where name = %s", (certificate, name))
     except psycopg.errors.UniqueViolation as exc:
-        raise MisuseError(f"the certificate {certificate} stands for another user: choose another one") from exc
+        raise MisuseError(f"the certificate {certificate} belongs to another user: choose another one") from exc
 
 
 async def _add_token(conn: Connection, name: str, token: NewToken, expires_at: datetime | None) -> None:

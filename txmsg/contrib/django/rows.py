@@ -37,7 +37,7 @@ def write_fence(using: str, transaction_id: TransactionId, fence_id: UUID) -> No
         ) from exc
     if written != 1:
         raise MisuseError(
-            f"Django's database {using!r} is not that of fence {fence_id} any more: its tables were made anew while "
+            f"Django's database {using!r} is not that of fence {fence_id} any more: its tables were recreated while "
             "this process ran; start it again"
         )
 

@@ -106,7 +106,10 @@ class Fetcher:
             now = self._clock()
             if lane.error is None or now >= lane.told_at + _TELL_S:
                 _log.error(
-                    "member.fetch_failed", "group %(group)s stands still: %(error)s", group=self._group, error=error
+                    "member.fetch_failed",
+                    "group %(group)s cannot fetch messages: %(error)s",
+                    group=self._group,
+                    error=error,
                 )
                 lane.told_at = now
             lane.error, lane.retry_at = error, now + _RETRY_S

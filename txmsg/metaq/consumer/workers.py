@@ -121,7 +121,7 @@ class LaneWorkers:
         except Exception as exc:  # noqa: BLE001 - the root of a task: the lane stands still, and says why
             _log.exception(
                 "member.queue_stopped",
-                "group %(group)s: topic %(topic)s queue %(queue)d stands still",
+                "group %(group)s: reading topic %(topic)s queue %(queue)d has stopped",
                 group=self._group,
                 topic=lane.queue.topic,
                 queue=lane.queue.queue,

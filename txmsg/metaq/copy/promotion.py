@@ -52,7 +52,9 @@ def promote(root: Path, *, leader_is_lost: bool = False) -> Promoted:
     """
     copy = copy_of(root)
     if copy is None and fence_of(root) is None:
-        raise MisuseError(f"the log {root} leads already: it is no copy, and was not superseded; nothing was changed")
+        raise MisuseError(
+            f"the log {root} leads already: it is not a copy, and was not superseded; nothing was changed"
+        )
     if copy is not None and not copy.is_begun:
         raise MisuseError(f"the copy {root} was not begun to the end: it has nothing to go on with")
     with LocalLog(root, append=True, follows=True) as log:

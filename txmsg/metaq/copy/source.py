@@ -60,7 +60,7 @@ def read_piece(root: Path, tail: Tail | None, end: int, size_bytes_max: int) -> 
 def _require_shared(log: CommitLogReader, tail: Tail, begin: int, end: int) -> None:
     """Raises CopyDiverged unless this log has the copy's last frame, and reaches as far."""
     if tail.position > end:
-        raise CopyDiverged(f"the copy goes on to position {tail.position}, and its leader ends at {end}")
+        raise CopyDiverged(f"the copy ends at position {tail.position}, after the end of its leader, {end}")
     if not tail.last_crc or tail.last_position < begin:
         return
     try:

@@ -159,7 +159,7 @@ class QueueCheck:
         if not rising.all():
             first = cells[1:][~rising][0]
             self._note(
-                f"the cell of offset {first['base_offset']} stands twice, or in another's place",
+                f"the cell of offset {first['base_offset']} is there twice, or in the place of another",
                 int(first["position"]),
                 file,
             )

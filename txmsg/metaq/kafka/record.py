@@ -175,8 +175,8 @@ def queue_offset(record: ReadRecord) -> int:
                 return int(value or b"")
             except ValueError as exc:
                 raise CorruptLog(
-                    f"header {OFFSET} of the record at offset {record.offset()} is {shown(value)}, which is no number: "
-                    "look for who else writes into this topic of Kafka"
+                    f"header {OFFSET} of the record at offset {record.offset()} is {shown(value)}, not a number: "
+                    "check which other program writes to this Kafka topic"
                 ) from exc
     return record.offset() or 0
 

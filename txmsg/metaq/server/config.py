@@ -177,6 +177,6 @@ class MetaQConfig:
         if self.follow and not self.follow.startswith(UNIX):
             check_address("the leader of a copy", self.follow)
         if self.follow and self.copies.required:
-            raise MisuseError("a copy takes no appends, which could wait for copies: leave out --copies-required")
+            raise MisuseError("a copy accepts no appends that could wait for copies: leave out --copies-required")
         self.tls.check_listen(self.listen, authentication=self.authentication, insecure=self.insecure)
         self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)

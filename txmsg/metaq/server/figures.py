@@ -132,7 +132,7 @@ def unready(parts: Parts) -> str:
     if parts.stop.is_set():
         return "the server is stopping"
     if (guard := parts.server.guard) is not None and not guard.is_fresh:
-        return "users are not known, so nobody is let in: no broker of --access-from has told of them"
+        return "users are not known, so no client is admitted: no broker of --access-from has sent them"
     return parts.appender.failure
 
 

@@ -178,7 +178,7 @@ class LogApi:
         start = {queue: offset or 0 for queue, offset in offsets_of(request.following).items()}
         checked(list(start))
         if any(queue.topic != request.topic for queue in start):
-            raise ProtocolError(f"a search in topic {shown(request.topic)} goes on in another topic")
+            raise ProtocolError(f"a search in topic {shown(request.topic)} continues in another topic")
         search = await self._read(lambda: search_id(self._log, request.topic, request.id, start))
         found = () if search.found is None else (wire_found(search.found),)
         return pb.FindInLogReply(found=found, following=wire_offsets(search.following))

@@ -262,7 +262,7 @@ def _notes_in(batch: LogBatch) -> Iterator[Note]:
         except (struct.error, ValueError):
             _log.error(
                 "append.note_unreadable",
-                "offset %(offset)s of topic %(topic)s is no note of an append: passed over",
+                "offset %(offset)s of topic %(topic)s is not a note of an append: skipped",
                 offset=message.offset,
                 topic=NOTES,
             )

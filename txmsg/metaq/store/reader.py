@@ -474,7 +474,7 @@ class QueueReader:
         ):
             return header
         raise self._damaged(
-            cell, f"another frame stands there: topic {header.topic} queue {header.queue} offset {header.base_offset}"
+            cell, f"there is another frame: topic {header.topic} queue {header.queue} offset {header.base_offset}"
         )
 
     def _frame(self, cell: Cell, skip: int = 0) -> FrameBatch:

@@ -104,7 +104,7 @@ class _Recovery:
                 except BadFrame as exc:
                     raise self._damaged(f"position {first}: {exc}") from exc
                 if (header.position, header.log_id) != (first, self._log_id):
-                    raise self._damaged(f"position {first}: a frame of another place or log stands there")
+                    raise self._damaged(f"position {first}: there is a frame of another position or log")
             expected += size
         if expected < known.position:
             raise self._damaged(f"it ends at position {expected}, and was on disk up to {known.position}")
