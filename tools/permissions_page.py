@@ -30,11 +30,11 @@ _MEANINGS = {
 _METHODS = """
 ## Calls
 
-*found* marks what the method finds by an id, or lists: it shows or does only what is allowed, and needs the right on at
-least one name. A field in brackets may be empty, and then counts as *found*. An empty field otherwise stands for all
-names, which the pattern `*` allows. *Bodies* marks what a call goes on without: then its reply lacks bodies and
-headers, and says so. *Each* marks a call that producers make for several names at once: what is for a name without the
-right is refused, the rest is done.
+*found*: the method finds the names by an id, or lists them. It shows or changes only what the user may, and needs the
+right on at least one name. A field in brackets may be empty, and then counts as *found*. Any other empty field means
+all names, which the pattern `*` allows. *Bodies*: without this right the call succeeds, but its reply has no bodies and
+headers, and says so. *Each*: producers make the call for several names at once. Items for names without the right are
+refused, the others are carried out.
 
 The retries and dead letters of a group in a log (`%RETRY%GROUP`, `%DLQ%GROUP`) count as the group: `send`, `receive`
 and `read` need `receive` on it.

@@ -70,7 +70,7 @@ def look(ask_at: Callable[[str], Ask], address: str) -> Iterator[Finding]:
     except TxmsgError as exc:
         found = problem(
             on_one_line(exc),
-            why="what only brokers know is not checked, and clients that are given this address do not start",
+            why="state that only brokers know is not checked, and clients with this address do not start",
             fix="start `txmsg broker`, or name another one with --broker",
         )
         yield replace(found, check="broker-reachable")
@@ -124,14 +124,14 @@ def releases(cluster: Cluster) -> Iterator[Finding]:
         told = "; ".join(f"{release}: {', '.join(ids)}" for release, ids in sorted(by_release.items()))
         yield warning(
             f"brokers are of several releases ({told})",
-            why="two releases side by side are for the time of an upgrade",
+            why="different releases should run side by side only during an upgrade",
             fix="finish it: `txmsg cluster drain BROKER`, install, restart, one after the other",
         )
     own = version("txmsg")
     if by_release and own not in by_release:
         yield warning(
             f"this command is of release {own}, the brokers of {', '.join(sorted(by_release))}",
-            why="it may look for what they do not have, and miss what they have",
+            why="it may report problems that do not exist, and miss others",
             fix="run `txmsg doctor` of their release",
         )
 
@@ -152,7 +152,7 @@ def client_releases(cluster: Cluster) -> Iterator[Finding]:
         yield warning(
             f"{len(of_release)} clients are of release {release}, the first {of_group} on {first.host}; the brokers "
             f"are of {', '.join(sorted(brokers))}",
-            why="two releases side by side are for the time of an upgrade",
+            why="different releases should run side by side only during an upgrade",
             fix="upgrade brokers first, then these applications; `txmsg cluster clients` lists them",
         )
     if is_cut:
@@ -180,7 +180,7 @@ def broker_states(cluster: Cluster) -> Iterator[Finding]:
         elif broker.state == "dead" and are_missing and broker.address not in alive:
             yield warning(
                 f"broker {broker.id} at {broker.address} has died, and there is none at its address now",
-                why="the others do its work, and one fewer may fail",
+                why="the others do its work, and one fewer may fail before delivery stops",
                 fix=f"look at its log, and start it again; or `txmsg cluster forget {broker.id}` if it is gone",
             )
 
@@ -208,7 +208,7 @@ def bounds(cluster: Cluster) -> Iterator[Finding]:
             if share > _BOUND_SHARE:
                 yield warning(
                     f"{labels['bound']} of broker {answer.broker.id} is {share:.0%} full",
-                    why="at the bound, more waits or is refused (docs/limits.md)",
+                    why="at the bound, further requests wait or are refused (docs/limits.md)",
                     fix="find what is slow, or add brokers; `txmsg config explain broker` lists the bounds",
                 )
 
@@ -226,7 +226,7 @@ def undecided_transactions(cluster: Cluster) -> Iterator[Finding]:
         if oldest_s > _IN_DOUBT_S_MAX:
             yield warning(
                 f"a transaction has been undecided for {oldest_s:.0f} s, although it is checked",
-                why="its messages wait, and later ones of their ordering keys do",
+                why="its messages wait, and later ones of their ordering keys wait behind them",
                 fix="`txmsg half list`: is a client of its producer group running, and does its check listener answer?",
             )
 
@@ -284,7 +284,7 @@ def unused_topics(cluster: Cluster) -> Iterator[Finding]:
             named += 1
             yield warning(
                 f"group {read[name]} reads topic {name}, which has never had a message",
-                why="perhaps its name is misspelt, here or in the producer",
+                why="its name may be misspelt, in the consumer or in the producer",
                 fix=f"`txmsg topic list`; then `txmsg group delete {read[name]}` and `txmsg topic delete {name}`",
             )
         if page.next is None:

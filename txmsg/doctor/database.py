@@ -108,7 +108,7 @@ def live_broker(database: Database) -> Iterator[Finding]:
     if not database.rows("select from txmsg.broker where state = 'active' and expires_at > now()"):
         yield problem(
             "no broker of this database is alive, or all are drained",
-            why="nothing is accepted, and nothing delivered",
+            why="no message is accepted or delivered",
             fix="start `txmsg broker --storage URL`; `txmsg cluster resume BROKER` ends a drain",
         )
 
@@ -119,7 +119,7 @@ def database_settings(database: Database) -> Iterator[Finding]:
         if not found.ok:
             yield problem(
                 f"{found.name}: {found.value}",
-                why="brokers need it otherwise; `txmsg db check` shows it beside what is right",
+                why="brokers need another value; `txmsg db check` shows it",
                 fix=found.fix,
             )
 
@@ -135,13 +135,13 @@ def durability(database: Database) -> Iterator[Finding]:
     if "full_page_writes" in off:
         yield problem(
             "full_page_writes is off",
-            why="pages that were written in part when the machine stopped are damaged for good",
+            why="pages that were only partly written when the machine stopped are damaged for good",
             fix="`alter system set full_page_writes = on`, then `select pg_reload_conf()`",
         )
     if "data_checksums" in off:
         yield warning(
             "the server has no data checksums",
-            why="a disk that returns wrong pages is not noticed, and its damage gets into the backups",
+            why="wrong pages of a faulty disk are not detected, and get into the backups",
             fix="stop PostgreSQL, and run `pg_checksums --enable -D DIRECTORY`",
         )
 
@@ -195,7 +195,7 @@ def replication_slots(database: Database) -> Iterator[Finding]:
         if slot.wal_status == "lost":
             yield problem(
                 f"slot {slot.name} is lost: the server has thrown away what it needed",
-                why="its mirror or standby gets nothing more",
+                why="its mirror or standby receives nothing more",
                 fix=refill
                 if is_own
                 else f"`select pg_drop_replication_slot('{slot.name}')`, and make its standby again",
@@ -203,8 +203,8 @@ def replication_slots(database: Database) -> Iterator[Finding]:
         elif slot.wal_status == "unreserved":
             yield problem(
                 f"slot {slot.name} is lost at the next checkpoint: it is too far behind",
-                why="its mirror or standby gets nothing more then",
-                fix="get its reader to catch up, and raise max_slot_wal_keep_size",
+                why="its mirror or standby then receives nothing more",
+                fix="let its reader catch up, and raise max_slot_wal_keep_size",
             )
         elif not slot.active and (is_own or slot.kept_bytes > _SLOT_BYTES_MAX):
             yield warning(
@@ -217,8 +217,8 @@ def replication_slots(database: Database) -> Iterator[Finding]:
         elif slot.safe_bytes is not None and slot.safe_bytes < _SLOT_BYTES_MAX:
             yield warning(
                 f"slot {slot.name} is lost after {_mib(slot.safe_bytes)} more of write-ahead log",
-                why="its mirror or standby gets nothing more then",
-                fix="get its reader to catch up, and raise max_slot_wal_keep_size",
+                why="its mirror or standby then receives nothing more",
+                fix="let its reader catch up, and raise max_slot_wal_keep_size",
             )
         if slot.is_unlimited and is_own:
             yield warning(
@@ -240,7 +240,8 @@ def failover_slots(database: Database) -> Iterator[Finding]:
     if row.logical and row.physical and not row.waited_for:
         yield warning(
             f"{row.logical} logical slots fail over, and synchronized_standby_slots names no standby",
-            why="a mirror may have messages that the standby lacks when it is promoted: the log has other ones then",
+            why="a mirror may have messages that the standby does not have when it is promoted: log and table then "
+            "differ",
             fix="`alter system set synchronized_standby_slots = 'SLOT_OF_THE_STANDBY'`, then `select pg_reload_conf()`",
         )
 
@@ -250,7 +251,7 @@ def long_transactions(database: Database) -> Iterator[Finding]:
     for row in database.rows(_OPEN, _OPEN_S_MAX):
         yield warning(
             f"process {row.pid} ({row.who}, {row.state}) has had a transaction open for {row.open_s:.0f} s",
-            why="no dead row goes meanwhile, and segments that it has read cannot be dropped",
+            why="meanwhile no dead row is removed, and segments that it has read cannot be dropped",
             fix=f"`select pg_terminate_backend({row.pid})`; idle_in_transaction_session_timeout prevents idle ones",
         )
     for row in database.rows(
@@ -261,7 +262,7 @@ def long_transactions(database: Database) -> Iterator[Finding]:
         gid = "'" + row.gid.replace("'", "''") + "'"
         yield warning(
             f"transaction {row.gid!r} has been prepared for {row.open_s:.0f} s",
-            why="no dead row goes meanwhile, also after a restart",
+            why="meanwhile no dead row is removed, even after a restart",
             fix=f"`commit prepared {gid}` or `rollback prepared {gid}`",
         )
 
@@ -299,7 +300,7 @@ def transaction_ids(database: Database) -> Iterator[Finding]:
     if row.age > _AGE_MAX:
         yield problem(
             f"the oldest row is {row.age} transactions old, of 2 billion",
-            why="the server takes no more writes then",
+            why="when they are used up, the server accepts no more writes",
             fix="end long transactions and drop unused slots, then `vacuumdb --freeze`",
         )
 
@@ -341,20 +342,20 @@ def mirrors(database: Database) -> Iterator[Finding]:
         if found.slot is None:
             yield problem(
                 f"mirror {row.name} has no replication slot",
-                why="its log gets nothing more, and retention keeps what it lacks",
+                why="its log receives nothing more, and retention keeps the missing messages",
                 fix="start `txmsg tailer run`, or `txmsg tailer drop` if the mirror is not wanted any more",
             )
         for queue in found.stopped:
             yield problem(
                 f"mirror {row.name} has stopped at topic {queue.topic} queue {queue.queue}: {queue.stopped}",
-                why="its log gets nothing more of this queue, and retention keeps what it lacks",
+                why="its log receives nothing more of this queue, and retention keeps the missing messages",
                 fix="`txmsg tailer status` says more; `txmsg tailer fork` if log and table differ",
             )
         if found.behind_s > _MIRROR_BEHIND_S_MAX:
             yield warning(
                 f"mirror {row.name} is {found.behind_s:.0f} s and {found.behind_messages} messages behind",
-                why="readers of the log see old messages, and retention keeps what it lacks",
-                fix="is `txmsg tailer run` running? Then look at the disk of its log, and at `txmsg tailer status`",
+                why="readers of the log see messages late, and retention keeps the missing ones",
+                fix="check that `txmsg tailer run` runs, then the disk of its log and `txmsg tailer status`",
             )
 
 
@@ -365,7 +366,7 @@ def different_clock(whose: str, now: float, begun: float, ended: float) -> Itera
     if abs(ahead_s) - (ended - begun) / 2 > CLOCK_S_MAX:
         yield warning(
             f"the clock of {whose} is {abs(ahead_s):.1f} s {how} that of this machine",
-            why="times of messages, positions by time and delayed messages mean other moments than people think",
+            why="times of messages, positions by time and delayed messages are off by this difference",
             fix="`chronyc tracking` or `timedatectl` on both machines says which of them is not synchronised",
         )
 

@@ -76,7 +76,7 @@ def examine(checks: Sequence[Check[T]], subject: Callable[[], AbstractContextMan
             found = [
                 warning(
                     f"this could not be checked: {told}",
-                    why="what is wrong here stays unseen",
+                    why="problems here stay undetected",
                     fix="mend what hinders the check, and run `txmsg doctor` again",
                 )
             ]

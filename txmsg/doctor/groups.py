@@ -76,6 +76,6 @@ def cut(what: str) -> Finding:
     """That a check has not named, or not looked at, all there is."""
     return warning(
         what,
-        why="this command is bounded: what it did not look at may be wrong, too",
+        why="this command is bounded: there may be more problems in the rest",
         fix="mend what it names, and run it again; the dashboards of docs/metrics.md show all together",
     )
