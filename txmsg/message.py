@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 TransactionId = NewType("TransactionId", UUID)
-"""UUIDv7 made by the client, so that a retried half message is the same half message."""
+"""A UUIDv7 created by the client, so that a retried half message is the same half message."""
 
 QueueId = NewType("QueueId", int)
 """Which queue, in the whole Notify database: the key of its table."""
@@ -67,12 +67,12 @@ Offset = NewType("Offset", int)
 """Which message of its queue: 0, 1, 2, ... in the order of commits."""
 
 MessageId = NewType("MessageId", str)
-"""`<transaction id>.<n>`: a function of the transaction and of the message's place in it."""
+"""`<transaction id>.<n>`: n is the number of the message in its transaction."""
 
 BODY_SIZE_BYTES_MAX = 4 * 1024 * 1024
 """The default limit of a broker."""
 BODY_SIZE_BYTES_CEILING = 32 * 1024 * 1024
-"""The most that a broker can be told to take: a message travels whole in one request of 64 MiB."""
+"""The highest limit that a broker can have: a message is sent in one request, of at most 64 MiB."""
 NAME_SIZE_MAX = 127
 """Characters of a topic, group or tag."""
 HEADERS_SIZE_BYTES_MAX = 64 * 1024
@@ -80,9 +80,9 @@ HEADERS_SIZE_BYTES_MAX = 64 * 1024
 KEY_SIZE_BYTES_MAX = 512
 """A message's key, in UTF-8: an index entry must fit a page of PostgreSQL's btree."""
 DELAY_MAX = timedelta(days=366)
-"""How long a message can be held until it is due."""
+"""The longest delay of a message."""
 FIRST_CHECK_MAX = timedelta(days=1)
-"""How long a half message can ask not to be checked."""
+"""The longest time before the first check of a half message."""
 QUEUES_MAX = 1024
 """Queues of a topic at most; the table `topic` says the same."""
 MESSAGES_PER_TRANSACTION_MAX = 1000
@@ -161,7 +161,7 @@ def is_name(name: str) -> bool:
 
 
 def check_name(what: str, name: object) -> str:
-    """`name` if it can name a topic or group; else InvalidName. `what` names it in the error."""
+    """Returns `name` if it can name a topic or group; raises InvalidName otherwise. `what` names it in the error."""
     if isinstance(name, str) and is_name(name):
         return name
     why = _why_not(name, _ODD_IN_NAME) or f"it begins with {str(name)[0]!r}"
@@ -189,7 +189,7 @@ def is_tag(text: str) -> bool:
 
 
 def check_tag(tag: object) -> str:
-    """`tag` if it can be one; else InvalidName."""
+    """Returns `tag` if it is a valid tag; raises InvalidName otherwise."""
     if isinstance(tag, str) and is_tag(tag):
         return tag
     why = _why_not(tag, _ODD_IN_TAG)
@@ -204,7 +204,7 @@ def check_tag(tag: object) -> str:
 
 
 def check_body_size(body: bytes, topic: str, size_bytes_max: int) -> None:
-    """Raises MessageTooLarge for a body over the limit: the broker's, or the greatest that any broker can have."""
+    """Raises MessageTooLarge for a body above the limit: the broker's, or the highest that any broker can have."""
     if len(body) > size_bytes_max:
         may_rise = size_bytes_max < BODY_SIZE_BYTES_CEILING
         raise MessageTooLarge(

@@ -175,7 +175,7 @@ class Txmsg(Router):
     def async_producer(
         self, group: str, *, check_listener: CheckMessageListener | None = None, timeout_s: Seconds = 10.0
     ) -> AsyncProducer:
-        """The same for coroutines, on the loop that the application is started on."""
+        """The same for coroutines, on the loop on which the application is started."""
         made = AsyncProducer(
             self.brokers, group=group, check_listener=check_listener, timeout_s=timeout_s, **self._of_producers()
         )

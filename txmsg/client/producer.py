@@ -333,7 +333,7 @@ class Producer:
                 raise
 
     def end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but does not wait: for a caller that is being torn down."""
+        """Like `end`, but does not wait: for a caller that is being stopped."""
         self.hooks.before_end_soon(half, state)
         self._started().post(self._core._end_soon, half, state)
 

@@ -139,7 +139,7 @@ class AsyncLifecycle(ABC):
         return self
 
     async def run(self) -> None:
-        """Starts, receives until `stop` is called or SIGINT or SIGTERM comes, and closes. Cancelling it closes, too.
+        """Starts, receives until `stop` is called or until SIGINT or SIGTERM, and closes. Cancelling it closes, too.
 
         Signals are caught only on the main thread, and only if nothing else handles them: a web server's handler stays,
         and what it ends must stop or cancel this. A second signal acts as it did before `run`.
@@ -162,7 +162,7 @@ class AsyncLifecycle(ABC):
             self._loop.call_soon_threadsafe(self._stop_wanted.set)
 
     async def close(self) -> None:
-        """Stops receiving, lets handlers finish for up to close_timeout_s, settles what they did, disconnects.
+        """Stops receiving, lets handlers finish for up to close_timeout_s, settles their messages, disconnects.
 
         Idempotent. Called by a handler, it begins to close and returns at once.
         """
@@ -260,7 +260,7 @@ class Lifecycle(Generic[C]):
         return self
 
     def run(self) -> None:
-        """Starts, receives until `stop` is called or SIGINT or SIGTERM comes, and closes.
+        """Starts, receives until `stop` is called or until SIGINT or SIGTERM, and closes.
 
         Signals are caught only on the main thread, and only if nothing else handles them. A second one acts as it did
         before `run`.
@@ -278,7 +278,7 @@ class Lifecycle(Generic[C]):
         self._stop_wanted.set()
 
     def close(self) -> None:
-        """Stops receiving, lets handlers finish for up to close_timeout_s, settles what they did, disconnects.
+        """Stops receiving, lets handlers finish for up to close_timeout_s, settles their messages, disconnects.
 
         Idempotent. Called by a handler, it begins to close and returns at once.
         """

@@ -86,7 +86,7 @@ class EmbeddedPostgres:
         self.start()
 
     def url(self, dbname: str = "txmsg") -> str:
-        """postgresql://... for psycopg and libpq; SQLAlchemy wants postgresql+psycopg:// in front."""
+        """postgresql://... for psycopg and libpq; for SQLAlchemy, replace the scheme with postgresql+psycopg://."""
         return f"postgresql://{SUPERUSER}@/{quote(dbname)}?host={quote(str(self._place.socket_dir), safe='')}"
 
     def create_database(self, name: str = "txmsg", *, template: str | None = None) -> str:

@@ -213,7 +213,7 @@ class LogAccess(Protocol):
         ...
 
     def settings_of(self, topic: str) -> TopicSettings:
-        """The settings of this topic. Encoders compress batches as they say."""
+        """The settings of this topic, such as the compression that encoders use."""
         ...
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:

@@ -104,7 +104,7 @@ class LogProducer:
         return self.send_many([message], queue=queue)[0]
 
     def send_many(self, messages: Sequence[Message], *, queue: int | None = None) -> list[Place]:
-        """Appends messages, all or none, and returns their positions.
+        """Appends all messages or none, and returns their positions.
 
         On disk as each topic's flush promises; with a spool, on disk there. queue: the queue to append to, regardless
         of ordering keys and the number of queues. A delayed message (`deliver_at`, `deliver_after`) waits in the log,

@@ -74,7 +74,7 @@ class Tracing:
         self._sendings = Sendings(self._tracer, self._nothing, self._roots)
 
     def untraced(self) -> Block:
-        """What is begun in the block belongs to no trace, and begins none."""
+        """Spans of the block belong to no trace, and begin none."""
         return Block(self._nothing, is_current=True, is_own=False)
 
     # ---- producers

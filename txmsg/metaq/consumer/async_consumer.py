@@ -299,7 +299,7 @@ class AsyncLogConsumer(AsyncLifecycle):
 
     @property
     def missed_count(self) -> int:
-        """Messages that were gone before this consumer could fetch them: by retention, or marked missing in the log."""
+        """Messages that this consumer could not fetch: deleted by retention, or marked as missing in the log."""
         return self._fetcher.missed_count if self._access is not None else 0
 
     def _lanes(self, topic: str, queue: int | None) -> list[Lane]:

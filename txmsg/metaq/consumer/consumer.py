@@ -103,7 +103,7 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
 
     @property
     def missed_count(self) -> int:
-        """Messages that were gone before this consumer could fetch them: by retention, or marked missing in the log."""
+        """Messages that this consumer could not fetch: deleted by retention, or marked as missing in the log."""
         return self._core.missed_count
 
     def _running(self) -> LoopThread:

@@ -80,7 +80,7 @@ class LogBatch(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last message: where to read on, also when a filter has left nothing of this batch."""
+        """The offset after the last message, from which to continue, even if a filter has removed all messages."""
         ...
 
     @property

@@ -9,7 +9,7 @@ from txmsg.errors import MisuseError, shown
 from txmsg.metaq.interface import RETRIES, GroupView, LogQueue, Member
 
 Strategy: TypeAlias = Callable[[Sequence[LogQueue], Sequence[Member]], Mapping[str, Collection[LogQueue]]]
-"""Gives each of the queues to one of the members, by its id. Must say the same in every process of the group."""
+"""Assigns each queue to one of the members, by its id. Must give the same result in every process of the group."""
 
 
 def averaged(queues: Sequence[LogQueue], members: Sequence[Member]) -> dict[str, list[LogQueue]]:

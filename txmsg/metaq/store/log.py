@@ -318,7 +318,7 @@ class Log:
             self._end.take_frames(first, frames, headers)
 
     def promote(self) -> int:
-        """Makes a copy a log that leads, from the next time it is opened. Returns its generation."""
+        """Makes a copy the leader, from the next time it is opened. Returns its generation."""
         assert self.follows
         self._write_lock.require()
         with self._end.lock:

@@ -16,7 +16,7 @@ from txmsg.metaq.store.state import read_checked, write_checked
 
 
 class Flush(StrEnum):
-    """When appends of a topic are on disk."""
+    """The time at which appends of a topic are on disk."""
 
     SYNC = "sync"
     """On disk before `append` returns; one fdatasync for all that wait."""
@@ -95,7 +95,7 @@ class TopicSettings:
         return queue if self.read_queues is None else queue % self.read_queues
 
     def values(self) -> dict[str, object]:
-        """As JSON has them."""
+        """The settings as JSON values."""
         return {
             "flush": self.flush.value,
             "compression": self.compression.name.lower(),
