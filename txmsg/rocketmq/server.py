@@ -83,6 +83,7 @@ async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], st
     a file cannot be used; Unauthenticated and PermissionDenied if brokers do not admit it, or do not give it users.
     """
     config = given.config
+    set_log_level("info", of="hpack")  # at debug it logs each header, and so access keys and signatures
     given.use = lambda changed: set_log_level(changed.log_level)
     await knock(Brokers(config.brokers()))
     brokers = Brokers(config.brokers())
@@ -162,7 +163,11 @@ async def _listening(parts: Parts, tls: ServerTls | None) -> str:
     try:
         number = await parts.port.start(listen, None if tls is None else tls.for_web(HTTP2))
     except (OSError, UnicodeError) as exc:
-        raise MisuseError(f"--listen {listen}: it cannot be listened on: {exc}") from None
+        why = getattr(exc, "strerror", None) or exc
+        raise MisuseError(
+            f"cannot listen on {listen} ({why}): look with `ss -ltnp`, or give another --listen HOST:PORT "
+            "(port 0: a free one)"
+        ) from None
     host, _ = host_and_port(listen)
     address = f"{host}:{number}"
     _log.info(
