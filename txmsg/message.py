@@ -97,6 +97,7 @@ _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9._%-]")
 _NOT_IN_TAG = r"|\x00-\x1f\x7f-\x9f\ud800-\udfff"
 _TAG = re.compile(rf"(?!\*\Z|.*&&)[^\s{_NOT_IN_TAG}](?:[^{_NOT_IN_TAG}]{{0,{NAME_SIZE_MAX - 2}}}[^\s{_NOT_IN_TAG}])?\Z")
 _ODD_IN_TAG = re.compile(f"[{_NOT_IN_TAG}]")
+_ROCKETMQ_ID = re.compile(r"01[0-9A-Fa-f]{32}")
 _DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -143,11 +144,14 @@ def parse_message_id(text: str) -> tuple[TransactionId, int]:
 
 
 def parse_id(text: str) -> tuple[TransactionId, int | None]:
-    """A message id, or that of a transaction and None. Raises InvalidMessage for any other text."""
+    """A message id, or that of a transaction and None. Raises InvalidMessage for any other text.
+
+    RocketMQ's clients write the id of a transaction as `01` and its 16 bytes.
+    """
     if "." in text:
         return parse_message_id(text)
     try:
-        transaction_id = TransactionId(UUID(text))
+        transaction_id = TransactionId(UUID(text[2:] if _ROCKETMQ_ID.fullmatch(text) else text))
     except ValueError:
         raise InvalidMessage(
             f"id {shown(text)} is neither that of a message (UUID.NUMBER) nor of a transaction (UUID)"

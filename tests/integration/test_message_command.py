@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from tests.integration.test_dead_letter_command import FAILURES, bury, processed
 from tests.waiting import until
 from txmsg.client import Producer
 from txmsg.message import Message, message_id, new_transaction_id
+from txmsg.rocketmq.ids import usual_id
 
 
 def found(broker: BrokerProcess, *options: str) -> list[dict[str, Any]]:
@@ -47,7 +49,9 @@ def test_messages_are_found_by_key_in_all_segments_and_by_id(broker: BrokerProce
     (message,) = found(broker, "--id", first, "--bodies")
     assert (message["body"], message["headers"], message["tag"]) == ("café", {"h": "1"}, "new")
     assert (message["topic"], message["offset"], message["state"]) == ("t", 0, "stored")
-    (message,) = found(broker, "--id", first.partition(".")[0])
+    transaction_id = first.partition(".")[0]
+    (message,) = found(broker, "--id", transaction_id)
+    assert [message] == found(broker, "--id", usual_id(UUID(transaction_id).bytes))
     assert "body" not in message
     assert message["body_size_bytes"] == 5
     where = ("--broker", broker.address)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from txmsg import errors
 from txmsg.errors import CorruptLog, InvalidMessage, OffsetOutOfRange, ProtocolError, TxmsgError
-from txmsg.message import message_id, new_transaction_id, parse_message_id
+from txmsg.message import message_id, new_transaction_id, parse_id, parse_message_id
+from txmsg.rocketmq.ids import usual_id
 from txmsg.wire.codec import bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids, unpack_headers
 from txmsg.wire.failures import TEXT_LENGTH_MAX, bytes_of_error, error_of_bytes
 from txmsg.wire.v1.wire_pb2 import CallError
@@ -85,3 +86,11 @@ def test_message_ids_name_transaction_and_place() -> None:
     assert parse_message_id(message_id(transaction_id, 7)) == (transaction_id, 7)
     with pytest.raises(InvalidMessage, match="not-an-id"):
         parse_message_id("not-an-id")
+
+
+def test_a_transaction_is_named_by_the_id_that_rocketmq_clients_print_too() -> None:
+    transaction_id = new_transaction_id()
+    assert parse_id(usual_id(transaction_id.bytes)) == parse_id(str(transaction_id)) == (transaction_id, None)
+    for strange in ("02" + transaction_id.hex, "01" + transaction_id.hex[1:], usual_id(transaction_id.bytes) + ".0"):
+        with pytest.raises(InvalidMessage):
+            parse_id(strange)
