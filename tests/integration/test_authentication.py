@@ -172,6 +172,8 @@ def test_two_tokens_are_valid_at_a_time_and_a_third_takes_the_place_of_the_oldes
     assert [is_refused(address, token) for token in (first, second, third)] == [True, False, False]
     ids = [token["id"] for token in secured.user("show", name)["tokens"]]
     assert ids == [third.split("_")[1], second.split("_")[1]]
+    shown = said("user", "show", name, "--broker", address, "--token-file", str(secured.admin))
+    assert ["Token", "Created", "at"] in [line.split() for line in shown.splitlines()]
     secured.user("revoke", name, "--token", ids[1])
     assert [is_refused(address, token) for token in (second, third)] == [True, False]
 

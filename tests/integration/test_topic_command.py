@@ -69,6 +69,8 @@ def test_segments_are_shown_with_how_many_messages_of_the_topic_are_in_each(
         (1, 3, False),
         (2, 1, True),
     ]
+    titles = [line.split() for line in said("topic", "show", "t", "--broker", broker.address).splitlines()]
+    assert ["Segment", "Opened", "at", "Closed", "at", "Messages"] in titles
 
 
 def test_settings_are_shown_listed_and_changed_one_by_one(broker: BrokerProcess) -> None:

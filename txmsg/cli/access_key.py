@@ -124,7 +124,7 @@ def list_(*, name: str, users: UserAdministration, as_json: bool) -> None:
     if as_json:
         click.echo(json_text({"access_keys": found}))
     elif found:
-        print_rows(found)
+        print_rows({"access_key": key["id"], "created_at": key["created_at"]} for key in found)
     else:
         click.echo(f"user {name} has no access keys")
 

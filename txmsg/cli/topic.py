@@ -125,7 +125,7 @@ def show(*, name: str, broker: str, as_json: bool) -> None:
         return
     print_facts(values)
     print_rows(queues)
-    print_rows(segments)
+    print_rows({"segment": each.pop("id"), **each} for each in segments)
     if groups:
         print_rows(groups)
 

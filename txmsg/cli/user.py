@@ -317,4 +317,6 @@ def _print_user(found: User, *, as_json: bool) -> None:
         }
     )
     if found.tokens:
-        print_rows(asdict(each) for each in found.tokens)
+        print_rows(
+            {"token": each.id, "created_at": each.created_at, "expires_at": each.expires_at} for each in found.tokens
+        )

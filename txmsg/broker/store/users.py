@@ -259,7 +259,9 @@ async def _user(conn: Connection, name: str) -> UserRow:
         await cursor.execute("select * from txmsg.access_user where name = %s", (name,))
         row = await cursor.fetchone()
     if row is None:
-        raise MisuseError(f"there is no user {name}: `txmsg user list` shows those that there are")
+        raise MisuseError(
+            f"there is no user {name}: `txmsg user list` shows those that there are, `txmsg user create {name}` makes it"
+        )
     return await _with_tokens(conn, row)
 
 
