@@ -63,6 +63,8 @@ _GUEST_ROWS = {
     "gateway_cut": "  cut off from clients",
     "guest_producer": "producers of RocketMQ killed",
     "guest_consumer": "  consumers",
+    "guest_producer_pause": "producers of RocketMQ paused",
+    "guest_consumer_pause": "  consumers",
 }
 _AWAY_ROWS = {
     "kept": "transactions with an outbox",

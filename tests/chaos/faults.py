@@ -19,7 +19,16 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.history import EXACTLY_ONCE, SOUGHT_GROUPS, SOUGHT_TOPICS, Seek
 from tests.chaos.journal import Journal
 from tests.chaos.moments import pause_in
-from tests.chaos.plan import BROKERS, OF_GATEWAYS, Done, Fault, Kind, Moment
+from tests.chaos.plan import (
+    BROKERS,
+    OF_GATEWAYS,
+    OF_GUEST_CONSUMERS,
+    OF_GUEST_PRODUCERS,
+    Done,
+    Fault,
+    Kind,
+    Moment,
+)
 from tests.chaos.process import Process
 
 _END_S_MAX = 600.0
@@ -108,6 +117,8 @@ class Faults:
                 | Kind.GATEWAY_CUT
                 | Kind.GUEST_PRODUCER
                 | Kind.GUEST_CONSUMER
+                | Kind.GUEST_PRODUCER_PAUSE
+                | Kind.GUEST_CONSUMER_PAUSE
             ):
                 self._disturb_guests(fault)
             case _:
@@ -124,9 +135,7 @@ class Faults:
             case Kind.GATEWAY_STOP:
                 self._stop(gateway.process, fault.for_s)
             case Kind.GATEWAY_PAUSE:
-                gateway.process.pause_until_still()
-                self._ending.wait(fault.for_s)
-                gateway.process.resume()
+                self._halt(gateway.process, fault.for_s)
             case Kind.GATEWAY_CUT:
                 gateway.clients.cut(fault.cut)
                 self._ending.wait(fault.for_s)
@@ -135,6 +144,10 @@ class Faults:
                 self._kill(guests.producers[fault.target], fault.for_s)
             case Kind.GUEST_CONSUMER:
                 self._kill(guests.consumers[fault.target], fault.for_s)
+            case Kind.GUEST_PRODUCER_PAUSE:
+                self._halt(guests.producers[fault.target], fault.for_s)
+            case Kind.GUEST_CONSUMER_PAUSE:
+                self._halt(guests.consumers[fault.target], fault.for_s)
 
     def _disturb_process(self, fault: Fault) -> None:
         cluster = self._cluster
@@ -215,6 +228,11 @@ class Faults:
         self._ending.wait(for_s)
         process.start()
 
+    def _halt(self, process: Process, for_s: float) -> None:
+        process.pause_until_still()
+        self._ending.wait(for_s)
+        process.resume()
+
     def _pause(self, fault: Fault) -> Moment:
         broker = self._cluster.brokers[fault.target]
         moment = pause_in(fault.moment, broker, self._cluster.notify_url, hunt_s=fault.hunt_s)
@@ -262,8 +280,9 @@ def _actor(fault: Fault) -> tuple[object, int]:
     """Whose turn it is: what happens to one broker happens one after the other."""
     if fault.kind in (Kind.KILL, Kind.STOP, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS):
         return "broker", fault.target
-    if fault.kind in OF_GATEWAYS:
-        return "gateway", fault.target
+    for kinds in (OF_GATEWAYS, OF_GUEST_PRODUCERS, OF_GUEST_CONSUMERS):
+        if fault.kind in kinds:
+            return kinds, fault.target
     if fault.kind in (Kind.POSTGRES, Kind.PROMOTE, Kind.RESTORE):
         return "servers", 0
     if fault.kind in (Kind.SEEK, Kind.REDRIVE):

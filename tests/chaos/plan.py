@@ -17,6 +17,8 @@ LATE_S_MAX = 20.0
 """A fault counts for its minute though it had to wait for the one before, which took long on a busy machine."""
 PAUSE_S = (6.0, 8.0)
 """Longer than the lease of a broker lasts: 5 s."""
+GUEST_PAUSE_S = (1.0, 12.0)
+"""At times longer than what a client was given is its own, and than a producer waits for an answer."""
 CLOCK_STEP_S = (2.0, 15.0)
 """Of the database. What was due, or held, by the wrong clock has to be over before patience ends."""
 
@@ -45,7 +47,9 @@ class Kind(enum.Enum):
     GATEWAY_PAUSE = "gateway paused"
     GATEWAY_CUT = "gateway cut off from clients"
     GUEST_PRODUCER = "producer of RocketMQ killed"
+    GUEST_PRODUCER_PAUSE = "producer of RocketMQ paused"
     GUEST_CONSUMER = "consumer of RocketMQ killed"
+    GUEST_CONSUMER_PAUSE = "consumer of RocketMQ paused"
 
 
 class Moment(enum.Enum):
@@ -100,7 +104,9 @@ class Fault:
 
 _OF_BROKERS = (Kind.KILL, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS)
 OF_GATEWAYS = (Kind.GATEWAY, Kind.GATEWAY_STOP, Kind.GATEWAY_PAUSE, Kind.GATEWAY_CUT)
-_OF_GUESTS = (*OF_GATEWAYS, Kind.GUEST_PRODUCER, Kind.GUEST_CONSUMER)
+OF_GUEST_PRODUCERS = (Kind.GUEST_PRODUCER, Kind.GUEST_PRODUCER_PAUSE)
+OF_GUEST_CONSUMERS = (Kind.GUEST_CONSUMER, Kind.GUEST_CONSUMER_PAUSE)
+_OF_GUESTS = (*OF_GATEWAYS, *OF_GUEST_PRODUCERS, *OF_GUEST_CONSUMERS)
 _MUST_BE_SHORT = (Kind.PROMOTE, Kind.SEEK)
 _MUST_BE = (*_MUST_BE_SHORT, Kind.RESTORE, Kind.CLOCK, Kind.REDRIVE)
 _SPANS_S = {
@@ -109,6 +115,8 @@ _SPANS_S = {
     Kind.PROMOTE: (0.4, 1.5),
     Kind.CLOCK: (3.0, 12.0),
     Kind.GATEWAY_PAUSE: (1.0, 3.5),
+    Kind.GUEST_PRODUCER_PAUSE: GUEST_PAUSE_S,
+    Kind.GUEST_CONSUMER_PAUSE: GUEST_PAUSE_S,
 }
 _OF_SERVERS = (Kind.POSTGRES, Kind.PROMOTE, Kind.PROMOTE, Kind.RESTORE)
 

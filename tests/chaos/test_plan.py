@@ -6,7 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.plan import BROKERS, GATEWAYS, LATE_S_MAX, OF_GATEWAYS, Done, Kind, Moment, Standby, faults, missing
+from tests.chaos.plan import (
+    BROKERS,
+    GATEWAYS,
+    LATE_S_MAX,
+    OF_GATEWAYS,
+    OF_GUEST_CONSUMERS,
+    OF_GUEST_PRODUCERS,
+    Done,
+    Kind,
+    Moment,
+    Standby,
+    faults,
+    missing,
+)
 
 
 def _done(seed: int, duration_s: float, *, guests: bool = False) -> list[Done]:
@@ -25,7 +38,7 @@ def test_each_plan_holds_enough_faults(duration_s: float, guests: bool) -> None:
 
 
 def test_each_gateway_and_client_of_rocketmq_is_disturbed_in_each_minute() -> None:
-    kinds = {Kind.GUEST_PRODUCER, Kind.GUEST_CONSUMER, *OF_GATEWAYS}
+    kinds = {*OF_GATEWAYS, *OF_GUEST_PRODUCERS, *OF_GUEST_CONSUMERS}
     found = [(each.kind, each.target, each.at_s // 60) for each in faults(5, 120, guests=True) if each.kind in kinds]
     assert set(found) == {(kind, target, minute) for kind in kinds for target in range(GATEWAYS) for minute in (0, 1)}
     assert faults(5, 120) == [each for each in faults(5, 120, guests=True) if each.kind not in kinds]
