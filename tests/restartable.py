@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests import prestarted
-from txmsg.runtime.child import LISTENING, Child, spawn
+from txmsg.runtime.child import LISTENING, Child, Spawn
+from txmsg.runtime.child import spawn as spawn_module
 
 _START_S_MAX = 120.0
 _END_S_MAX = 90.0
@@ -17,16 +18,20 @@ class Restartable:
     """One process after the other that runs the same module. A subclass says which, and with what arguments.
 
     environment: for a process of another release, which imports other files than this one.
+    spawn: for a program that is no module of Python. Default: what starts modules.
     """
 
     module = "txmsg.cli.main"
     ready = LISTENING
 
-    def __init__(self, name: str, log: Path, *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, log: Path, *, environment: Mapping[str, str] | None = None, spawn: Spawn | None = None
+    ) -> None:
         self.name = name
         self.log = log
         """Where its stderr goes, over all starts."""
         self._environment = environment
+        self._spawn = spawn or (prestarted.spawn if environment is None else spawn_module)
         self._child: Child | None = None
 
     def arguments(self) -> Sequence[str]:
@@ -61,7 +66,7 @@ class Restartable:
             ready=self.ready,
             env=self._environment,
             on_line=self.on_line,
-            start=prestarted.spawn if self._environment is None else spawn,
+            start=self._spawn,
         )
 
     def start(self) -> None:

@@ -12,7 +12,7 @@ import psutil
 
 from tests.chaos.client import READY
 from tests.restartable import Restartable
-from txmsg.runtime.child import ChildFailed
+from txmsg.runtime.child import ChildFailed, Spawn
 
 _END_S_MAX = 60.0
 _STOPPED_S_MAX = 60.0
@@ -31,8 +31,9 @@ class Process(Restartable):
         log: Path,
         *,
         environment: Mapping[str, str] | None = None,
+        spawn: Spawn | None = None,
     ) -> None:
-        super().__init__(name, log, environment=environment)
+        super().__init__(name, log, environment=environment, spawn=spawn)
         self.module = module
         self.lives = 0
         self._argument = argument
