@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 
 from tests import kafka_server, mariadb_server, prometheus
-from tests.chaos import keeper
+from tests.chaos import guest_java, keeper
 from tests.page import chromium
 from tests.rocketmq import programs
 from txmsg.demo.browser import find_browser
@@ -25,7 +25,8 @@ def missing(*, mariadb: str, kafka: str) -> list[str]:
         chromium.HOW_TO_INSTALL: find_browser() is not None,
         prometheus.HOW_TO_INSTALL: prometheus.is_installed(),
         HOW_TO_INSTALL_LOGROTATE: shutil.which("logrotate") is not None,
-        **{language.how_to_install: language.is_installed() for language in (programs.JAVA, programs.NODE)},
+        guest_java.HOW_TO_INSTALL: guest_java.is_installed(),  # it needs all that other tests in Java need
+        programs.NODE.how_to_install: programs.NODE.is_installed(),
         # One that is too old is all that some systems have: its tests are skipped all the same, and say so.
         programs.GO.how_to_install: shutil.which("go") is not None,
         _HOW_TO_INSTALL_CC: keeper.compiler() is not None,

@@ -12,6 +12,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from tests.chaos import guest_java
+from tests.chaos.guests import JAVA, LANGUAGES, PYTHON
 from tests.chaos.plan import Kind
 from tests.chaos.plant import Plant, chosen
 from tests.chaos.run import Result, play
@@ -53,6 +55,7 @@ _GUEST_ROWS = {
     "guest_sends": "plain sends by clients of RocketMQ",
     "guest_halves": "  halves",
     "guest_checks": "  answers to checks",
+    "guest_checked": "  committed by a check alone",
     "guest_pushed": "deliveries to their push consumers",
     "guest_pulled": "  to simple consumers",
     "from_guests": "deliveries of theirs to txmsg's consumers",
@@ -73,6 +76,15 @@ _AWAY_ROWS = {
     "kept_ms_p99": "  p99",
     "kept_ms_max": "  the longest",
 }
+
+
+def _known(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    languages = tuple(filter(None, value.split(",")))
+    if unknown := set(languages) - set(LANGUAGES):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: none of {', '.join(LANGUAGES)}")
+    if JAVA in languages and not guest_java.is_installed():
+        raise click.BadParameter(guest_java.HOW_TO_INSTALL)
+    return languages
 
 
 @click.command(help=__doc__)
@@ -98,7 +110,15 @@ _AWAY_ROWS = {
     help="Seconds for which no broker answers at the end, twice: cut off, and dead. Some calls have an outbox then.",
 )
 @click.option(
-    "--rocketmq", is_flag=True, help="Official clients of RocketMQ, too, through gateways that are disturbed."
+    "--rocketmq",
+    "languages",
+    is_flag=False,
+    flag_value=PYTHON,
+    default="",
+    metavar="[LANGUAGE,...]",
+    callback=_known,
+    help="Official clients of RocketMQ, too, through gateways that are disturbed: for python, java, or both. "
+    "Default: python.",
 )
 @click.option("--plain-settings", is_flag=True, help="Leave the settings of the databases as they are.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, on the last line.")
@@ -110,7 +130,7 @@ def main(
     plant: str | None,
     without: Sequence[str],
     away_s: float,
-    rocketmq: bool,
+    languages: Sequence[str],
     plain_settings: bool,
     as_json: bool,
 ) -> None:
@@ -130,7 +150,7 @@ def main(
             without={Kind[name.upper()] for name in without},
             is_hostile=not plain_settings,
             away_s=away_s,
-            guests=rocketmq,
+            guests=languages,
             on_progress=status.update,
         )
     if planted is None:
@@ -146,7 +166,8 @@ def _print(result: Result, console: Console) -> None:
     table = Table(show_header=False, box=None)
     rows = _ROWS | (_GUEST_ROWS if "guest_sends" in result.counts else {})
     for name, text in (rows | (_AWAY_ROWS if result.counts["kept"] else {})).items():
-        table.add_row(text, f"{result.counts[name]:,}")
+        of_java = f"{result.counts[f'java_{name}']:,} in Java" if f"java_{name}" in result.counts else ""
+        table.add_row(text, f"{result.counts[name]:,}", of_java)
     console.print(table)
     shown = ", ".join(f"{name} {value}" for name, value in result.settings.items())
     console.print(f"settings of the Notify databases: {shown or 'as they are'}", soft_wrap=True)
@@ -167,7 +188,7 @@ def _print(result: Result, console: Console) -> None:
     if result.clean:
         console.print(f"clean: {result.duration_s:.0f} s, seed {result.seed}", style="bold")
     else:
-        options = " CHAOS_ARGS=--rocketmq" if "guest_sends" in result.counts else ""
+        options = f" CHAOS_ARGS=--rocketmq={','.join(result.guests)}" if result.guests else ""
         again = f"make chaos SEED={result.seed} DURATION={result.duration_s:.0f}{options}"
         console.print(f"WRONG; the same plan again: {again}", soft_wrap=True)
         console.print(f"journals and logs: {result.kept}", soft_wrap=True)

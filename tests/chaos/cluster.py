@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,7 @@ class Cluster:
 
     Two Notify databases: the first on servers of its own, which `servers` kills, promotes and restores; the second
     beside the business database. `business_url`: a database on a server that no fault reaches; default: one of its own.
+    `guests`: what the clients of RocketMQ are written in, if there are any.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Cluster:
         plant: Plant | None,
         is_hostile: bool,
         keeps: bool = False,
-        guests: bool = False,
+        guests: Sequence[str] = (),
     ) -> None:
         self.groups = GROUPS_WITH_GUESTS if guests else GROUPS
         self.guests: Guests | None = None
@@ -84,7 +85,7 @@ class Cluster:
         self.network = Network()
         self.servers = Servers(directory, self.network)
         self._seed, self._rate_per_s, self._plant, self._keeps = seed, rate_per_s, plant, keeps
-        self._has_guests = guests
+        self._languages = guests
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -136,10 +137,10 @@ class Cluster:
         self.consumers = [self._client("consumer", number) for number in range(CONSUMERS)]
         for consumer in self.consumers:
             consumer.start()
-        if self._has_guests:
+        if self._languages:
             brokers = [f"127.0.0.1:{broker.clients.port}" for broker in self.brokers[:BROKERS]]
             plant = self._plant.name if self._plant else ""
-            self.guests = Guests(self.directory, self.network, brokers, plant, self._orders_of_guest)
+            self.guests = Guests(self.directory, self.network, brokers, plant, self._orders_of_guest, self._languages)
             self.guests.start()
 
     def _create_notify(self) -> None:
@@ -216,21 +217,20 @@ class Cluster:
                 rate_per_s=self._rate_per_s / PRODUCERS,
                 threads=number == 1 or (number == 2 and self._seed % 2 == 0),
                 keeps=self._keeps,
-                answers=self._has_guests and number == 0,
-                guests=self._has_guests,
+                answers=bool(self._languages) and number == 0,
+                guests=bool(self._languages),
                 plant=self._plant.name if self._plant else "",
             )
             return told.as_argument()
 
         return self._process(f"{role}-{number}", role, argument)
 
-    def _orders_of_guest(self, role: str, number: int, life: int, gateway: str) -> str:
-        name = f"{role}-{number}.{life}"
+    def _orders_of_guest(self, name: str, life: int, gateway: str) -> str:
         told = Orders(
-            name=name,
+            name=f"{name}.{life}",
             brokers=[],
             business_url=_through(self.business, self.business_url),
-            journal=str(self.journals / f"{name}.jsonl"),
+            journal=str(self.journals / f"{name}.{life}.jsonl"),
             seed=self._seed,
             rate_per_s=self._rate_per_s * GUESTS_SHARE / GATEWAYS,
             gateway=gateway,

@@ -1,6 +1,7 @@
 """Clients of RocketMQ, and the gateways through which they reach the first Notify database.
 
-Both are processes. Each gateway has a producer and a consumer, which reach it through a link.
+Both are processes. Each gateway has a producer and a consumer, which reach it through a link. Of two languages, each
+gateway has a producer in one and a consumer in the other.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos import guest_java
 from tests.chaos.gateway import GatewayOrders
 from tests.chaos.network import Link, Network
 from tests.chaos.plan import GATEWAYS
@@ -17,6 +19,7 @@ from tests.ports import own_port
 
 GUEST_PRODUCER, GUEST_CONSUMER = "guest_producer", "guest_consumer"
 """How the names of their processes begin; and their programs."""
+PYTHON, JAVA = LANGUAGES = ("python", "java")
 
 
 @dataclass(slots=True, eq=False)
@@ -27,16 +30,23 @@ class Gateway:
     clients: Link
     """Between clients and it."""
 
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"127.0.0.1:{self.clients.port}"
+
 
 @dataclass(slots=True, eq=False)
 class Guests:
-    """Made by a cluster, which says what a client is told: given its role and number, its life, and the address."""
+    """Made by a cluster, which says what a client is told: given its name, its life, and the address of its gateway."""
 
     directory: Path
     network: Network
     brokers: Sequence[str]
     plant: str
-    orders: Callable[[str, int, int, str], str]
+    orders: Callable[[str, int, str], str]
+    languages: Sequence[str]
+    """That clients are written in."""
     gateways: list[Gateway] = field(default_factory=list)
     producers: list[Process] = field(default_factory=list)
     consumers: list[Process] = field(default_factory=list)
@@ -47,9 +57,14 @@ class Guests:
             gateway = self._gateway(number)
             self.gateways.append(gateway)
             gateway.process.start()
+        make = {PYTHON: self._python}
+        if JAVA in self.languages:
+            class_path = guest_java.compiled(self.directory / "java")
+            make[JAVA] = lambda role, number, gateway: self._java(class_path, role, number, gateway)
         for number, gateway in enumerate(self.gateways):
-            self.consumers.append(self._client(GUEST_CONSUMER, number, gateway))
-            self.producers.append(self._client(GUEST_PRODUCER, number, gateway))
+            of_consumer, of_producer = (self.languages[(number + n) % len(self.languages)] for n in (1, 0))
+            self.consumers.append(make[of_consumer](GUEST_CONSUMER, number, gateway))
+            self.producers.append(make[of_producer](GUEST_PRODUCER, number, gateway))
         clients = (*self.consumers, *self.producers)
         for client in clients:
             client.launch()
@@ -66,13 +81,22 @@ class Guests:
         process = Process(name, "tests.chaos.gateway", lambda _: told.as_argument(), self.directory / f"{name}.log")
         return Gateway(process, self.network.link(("127.0.0.1", port)))
 
-    def _client(self, role: str, number: int, gateway: Gateway) -> Process:
+    def _python(self, role: str, number: int, gateway: Gateway) -> Process:
         name = f"{role}-{number}"
-        address = f"127.0.0.1:{gateway.clients.port}"
         return Process(
             name,
             f"tests.chaos.{role}",
-            lambda life: self.orders(role, number, life, address),
+            lambda life: self.orders(name, life, gateway.address),
             self.directory / f"{name}.log",
             environment={"HOME": str(self.directory / name)},  # its client logs there
+        )
+
+    def _java(self, class_path: str, role: str, number: int, gateway: Gateway) -> Process:
+        name = f"{role}-{JAVA}-{number}"
+        return Process(
+            name,
+            guest_java.PROGRAMS[role],
+            lambda life: guest_java.orders_with_world(self.orders(name, life, gateway.address)),
+            self.directory / f"{name}.log",
+            spawn=guest_java.spawned(class_path, self.directory / name),
         )

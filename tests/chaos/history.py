@@ -299,8 +299,8 @@ class Recorder:
         """Moments at which a sender was told that something is stored."""
         self.delivered: list[float] = []
         self.redelivered = 0
-        self.checked = 0
-        """Answers of RocketMQ's clients about transactions."""
+        self.checked: Counter[str] = Counter()
+        """Answers of RocketMQ's clients about transactions, by process."""
         self.quiet: set[str] = set()
         """Processes that begin nothing new."""
         self._running: dict[tuple[str, int], Handling] = {}
@@ -343,7 +343,7 @@ class Recorder:
                 handling = self._running.pop((process, values[0]))
                 handling.ended, handling.done = at, word == "done"
             case "checked":
-                self.checked += 1
+                self.checked[process] += 1
             case "quiet":
                 self.quiet.add(process)
 

@@ -16,11 +16,11 @@ from tests.chaos import keeper, tables
 from tests.chaos.client import QUIET
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults
-from tests.chaos.guests import GUEST_CONSUMER, GUEST_PRODUCER, Guests
+from tests.chaos.guests import GUEST_CONSUMER, GUEST_PRODUCER, JAVA, PYTHON, Guests
 from tests.chaos.history import PULLED, PUSHED, Record, Recorder, Way
 from tests.chaos.journal import Journal, Journals
 from tests.chaos.judge import Violation, judge
-from tests.chaos.plan import Cut, Done, Kind, Moment, faults, missing
+from tests.chaos.plan import OF_GUEST_CONSUMERS, OF_GUEST_PRODUCERS, Cut, Done, Kind, Moment, faults, missing
 from tests.chaos.plant import Plant
 
 PATIENCE_S, PATIENCE_WITH_PLANT_S = 45.0, 6.0
@@ -48,6 +48,8 @@ class Result:
     """Faults of which there were too few."""
     without: Collection[Kind] = ()
     """Faults that were left out."""
+    guests: Sequence[str] = ()
+    """Languages of the clients of RocketMQ."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of the Notify databases."""
     kept: str = ""
@@ -68,19 +70,20 @@ def play(
     without: Collection[Kind] = (),
     is_hostile: bool = True,
     away_s: float = 0.0,
-    guests: bool = False,
+    guests: Sequence[str] = (),
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Runs it all in a directory of its own, which stays only if something is wrong and no defect was planted.
 
     away_s: at the end of the load no broker answers for so long, twice: cut off, and dead. Some calls have an outbox.
-    guests: clients of RocketMQ send and receive, too, through gateways.
+    guests: clients of RocketMQ in these languages send and receive, too, through gateways.
     """
     if plant is not None and plant.needs_away:
         away_s = away_s or _AWAY_OF_PLANT_S
-    guests = guests or (plant is not None and plant.needs_guests)
+    if plant is not None and plant.needs_guests:
+        guests = guests or (PYTHON,)
     without = {*without, *(() if keeper.compiler() else (Kind.CLOCK,))}
-    result = Result(seed, duration_s, without=without)
+    result = Result(seed, duration_s, without=without, guests=guests)
     directory = Path(tempfile.mkdtemp(prefix="txmsg-chaos-"))
     is_over = False
     try:
@@ -160,6 +163,8 @@ def _play(
     result.counts = _counts(look.recorder, done, left=left)
     if has_guests:
         result.counts.update(_counts_of_guests(look.recorder))
+    if cluster.guests is not None and JAVA in cluster.guests.languages:
+        result.counts.update(_counts_of_java(cluster.guests, look.recorder, done))
     if away_s:
         result.counts += _kept_counts(record, aways)
         if not result.counts["kept_while_away"]:
@@ -187,7 +192,7 @@ def _parts_of_guests(guests: Guests, recorder: Recorder) -> Iterator[tuple[str, 
         handled = [each for each in recorder.record.handlings if each.process.startswith(f"{consumer.name}.")]
         for group in (PUSHED, PULLED):
             yield f"no message of {group} at {consumer.name}", any(each.group == group for each in handled)
-    yield "no answer to a check", recorder.checked > 0
+    yield "no answer to a check", recorder.checked.total() > 0
 
 
 def _disturb(cluster: Cluster, result: Result, look: _Look) -> Faults:
@@ -304,23 +309,36 @@ def _counts(recorder: Recorder, done: Sequence[Done], *, left: int) -> Counter[s
     return counts
 
 
-def _counts_of_guests(recorder: Recorder) -> Counter[str]:
-    """What clients of RocketMQ did, and what came from one world to the other."""
-    of_guests = [each for each in recorder.record.sendings.values() if each.serial.startswith(GUEST_PRODUCER)]
+def _counts_of_guests(recorder: Recorder, language: str = "") -> Counter[str]:
+    """What clients of RocketMQ did, and what came from one world to the other. language: of Java's alone."""
+    producer, consumer = (f"{role}{language and f'-{language}'}" for role in (GUEST_PRODUCER, GUEST_CONSUMER))
+    of_guests = [each for each in recorder.record.sendings.values() if each.serial.startswith(producer)]
+    in_log = {row.serial for row in recorder.record.rows}
     counts = Counter(
         guest_sends=sum(each.stored_at is not None for each in of_guests),
         guest_halves=sum(each.half_at is not None for each in of_guests),
-        guest_checks=recorder.checked,
+        guest_checks=sum(count for name, count in recorder.checked.items() if name.startswith(producer)),
+        guest_checked=sum(each.way is Way.CLASSIC and not each.told and each.serial in in_log for each in of_guests),
         from_guests=0,
         to_guests=0,
     )
     for each in recorder.record.handlings:
-        is_from, is_to = each.body.startswith(GUEST_PRODUCER), each.process.startswith(GUEST_CONSUMER)
+        is_from, is_to = each.body.startswith(producer), each.process.startswith(consumer)
         counts["guest_pushed"] += each.done and is_to and each.group == PUSHED
         counts["guest_pulled"] += each.done and is_to and each.group == PULLED
-        counts["from_guests"] += each.done and is_from and not is_to
-        counts["to_guests"] += each.done and is_to and not is_from
+        counts["from_guests"] += each.done and is_from and not each.process.startswith(GUEST_CONSUMER)
+        counts["to_guests"] += each.done and is_to and not each.body.startswith(GUEST_PRODUCER)
     return counts
+
+
+def _counts_of_java(guests: Guests, recorder: Recorder, done: Sequence[Done]) -> Counter[str]:
+    """The same of clients in Java alone, and how often these were disturbed. Each name begins with `java_`."""
+    counts = _counts_of_guests(recorder, JAVA)
+    for kinds, processes in ((OF_GUEST_PRODUCERS, guests.producers), (OF_GUEST_CONSUMERS, guests.consumers)):
+        of_java = {number for number, each in enumerate(processes) if f"-{JAVA}-" in each.name}
+        for kind in kinds:
+            counts[kind.name.lower()] = sum(each.fault.kind is kind and each.fault.target in of_java for each in done)
+    return Counter({f"java_{name}": count for name, count in counts.items()})
 
 
 def _kept_counts(record: Record, aways: Sequence[tuple[float, float]]) -> Counter[str]:

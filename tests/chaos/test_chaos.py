@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from tests.chaos import guest_java
+from tests.chaos.guests import JAVA, LANGUAGES, PYTHON
 from tests.chaos.plan import Kind
 from tests.chaos.plant import chosen
 from tests.chaos.run import play
@@ -35,12 +39,26 @@ def test_calls_with_an_outbox_go_on_while_all_brokers_are_away(database_url: str
 
 @pytest.mark.long
 @pytest.mark.timeout(900)  # it takes about a minute; see the first one
-def test_clients_of_rocketmq_are_promised_the_same(database_url: str) -> None:
+@pytest.mark.parametrize(
+    "languages",
+    [
+        pytest.param([PYTHON], id="python"),
+        pytest.param(
+            LANGUAGES,
+            id="python-and-java",
+            marks=pytest.mark.skipif(not guest_java.is_installed(), reason=guest_java.HOW_TO_INSTALL),
+        ),
+    ],
+)
+def test_clients_of_rocketmq_are_promised_the_same(languages: Sequence[str], database_url: str) -> None:
     """Each has sent, been asked and received before faults begin: on that the run waits."""
-    result = play(seed=SEED, duration_s=DURATION_S, rate_per_s=50, business_url=database_url, guests=True)
+    result = play(seed=SEED, duration_s=DURATION_S, rate_per_s=50, business_url=database_url, guests=languages)
     assert list(result.violations[:5]) == [], f"{len(result.violations)} in all; journals and logs: {result.kept}"
     assert result.missing == []
     assert result.counts["left"] == 0
+    if JAVA in languages:
+        kinds = ("sends", "halves", "checks", "pushed", "pulled", "producer", "consumer")
+        assert [kind for kind in kinds if not result.counts[f"java_guest_{kind}"]] == []
 
 
 @pytest.mark.long  # what the judge says of each defect, test_judge.py shows on histories written by hand

@@ -1,0 +1,83 @@
+"""RocketMQ's official client for Java: the programs of `tests/chaos/java`, which do what those for Python do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from tests.chaos.business import GIVE_UP_S
+from tests.chaos.history import (
+    DURABILITY,
+    GROUPS_WITH_GUESTS,
+    HALF_TOPICS,
+    HELD_BY_GUESTS_S,
+    PULLED,
+    PUSHED,
+    STORY_TOPIC,
+)
+from tests.maven import are_at_hand, jars
+from tests.rocketmq import programs
+from txmsg.runtime.child import Process, Spawn, spawn_program
+
+PROGRAMS: Mapping[str, str] = {"guest_producer": "GuestProducer", "guest_consumer": "GuestConsumer"}
+"""By the one for Python."""
+HOW_TO_INSTALL = programs.JAVA.how_to_install
+_HERE = Path(__file__).parent / "java"
+_DRIVER = "postgresql-jdbc-42.7.14"
+_COMPILED_S_MAX = 300.0
+_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Several run beside a whole cluster."""
+_WORLD: Mapping[str, object] = {
+    "topics": list(DURABILITY),
+    "half_topics": HALF_TOPICS,
+    "story_topic": STORY_TOPIC,
+    "pushed": PUSHED,
+    "pulled": PULLED,
+    "pulled_topics": list(GROUPS_WITH_GUESTS[PULLED]),
+    "held_s": HELD_BY_GUESTS_S,
+    "give_up_s": GIVE_UP_S,
+}
+"""What programs in Python read in other modules."""
+
+
+def is_installed() -> bool:
+    """Whether there is a JDK, and the jars or a Maven to bring them."""
+    return programs.JAVA.is_installed() and are_at_hand(_DRIVER)
+
+
+def orders_with_world(orders: str) -> str:
+    """The only argument of a program in Java, made of the one for Python."""
+    return json.dumps(json.loads(orders) | _WORLD)
+
+
+def compiled(directory: Path) -> str:
+    """The class path of the programs, compiled once into this directory, which need not be there."""
+    libraries = f"{programs.java_jars()}/*{os.pathsep}{jars(_DRIVER, 'org.postgresql:postgresql:42.7.14')}/*"
+    command = [
+        "javac",
+        *(f"-J{option}" for option in _OPTIONS),
+        "-cp",
+        libraries,
+        "-d",
+        str(directory),
+        *map(str, _HERE.glob("*.java")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILED_S_MAX, check=False)
+    assert done.returncode == 0, done.stderr
+    return f"{directory}{os.pathsep}{libraries}"
+
+
+def spawned(class_path: str, home: Path) -> Spawn:
+    """Starts a program in Java, whose client logs below `home`."""
+
+    def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
+        java = shutil.which("java")
+        assert java is not None
+        return spawn_program([java, *_OPTIONS, f"-Duser.home={home}", "-cp", class_path, *command], environment, stderr)
+
+    return spawn

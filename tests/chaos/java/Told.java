@@ -1,0 +1,101 @@
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Scanner;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CountDownLatch;
+import java.util.stream.Collectors;
+import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientException;
+import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.shaded.com.google.gson.FieldNamingPolicy;
+import org.apache.rocketmq.shaded.com.google.gson.GsonBuilder;
+
+/** What a program is told as its only argument: the fields of client.py's Orders that it needs, and those of java.py. */
+final class Told {
+    static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    private static final Duration TIMEOUT = Duration.ofSeconds(3);
+    private static final long RESTART_MS = 500;
+
+    String name;
+    String businessUrl;
+    String journal;
+    String gateway;
+    long seed;
+    double ratePerS;
+    List<String> topics;
+    List<String> halfTopics;
+    String storyTopic;
+    String pushed;
+    String pulled;
+    List<String> pulledTopics;
+    double heldS;
+    double giveUpS;
+
+    /** From now on this process ends with its parent. Counted down: when that says that nothing new is to be begun. */
+    final transient CountDownLatch quiet = new CountDownLatch(1);
+
+    static Told of(String[] words) {
+        Told told = new GsonBuilder().setFieldNamingPolicy(FieldNamingPolicy.LOWER_CASE_WITH_UNDERSCORES).create()
+            .fromJson(words[0], Told.class);
+        Thread parent = new Thread(told::obeyParent, "parent");
+        parent.setDaemon(true);
+        parent.start();
+        System.out.println("ready");
+        return told;
+    }
+
+    private void obeyParent() {
+        for (Scanner lines = new Scanner(System.in); lines.hasNextLine();) {
+            if (lines.nextLine().strip().equals("quiet")) {
+                quiet.countDown();
+            }
+        }
+        Runtime.getRuntime().halt(3);
+    }
+
+    /** Of a client of the gateway. */
+    ClientConfiguration configuration() {
+        return ClientConfiguration.newBuilder().setEndpoints(gateway).enableSsl(false).setRequestTimeout(TIMEOUT).build();
+    }
+
+    static Map<String, FilterExpression> allOf(List<String> topics) {
+        return topics.stream().collect(Collectors.toMap(topic -> topic, topic -> new FilterExpression()));
+    }
+
+    /** A client that runs. Tries again, as a supervisor does: its gateway may be away just now. */
+    static <T> T started(Callable<T> make) throws Exception {
+        while (true) {
+            try {
+                return make.call();
+            } catch (ClientException | RuntimeException away) {
+                Thread.sleep(RESTART_MS);
+            }
+        }
+    }
+
+    /** What can be done in a thread. */
+    interface Act {
+        void run(int number) throws Exception;
+    }
+
+    /** Acts in so many threads, given the number of each. What one throws ends the process: its parent notices. */
+    static List<Thread> inThreads(int count, Act act) {
+        List<Thread> threads = new ArrayList<>();
+        for (int each = 0; each < count; each++) {
+            int number = each;
+            threads.add(new Thread(() -> {
+                try {
+                    act.run(number);
+                } catch (Throwable failure) {
+                    failure.printStackTrace();
+                    Runtime.getRuntime().halt(1);
+                }
+            }));
+        }
+        threads.forEach(Thread::start);
+        return threads;
+    }
+}
