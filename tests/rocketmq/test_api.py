@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
 import grpc
+import psycopg
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
@@ -170,6 +171,19 @@ async def test_a_consumer_whose_group_cannot_be_looked_at_is_told_what_holds_for
     await brokers.close()
     assert not agreed.subscription.fifo
     assert agreed.backoff_policy.max_attempts == 17
+
+
+def test_what_clients_ask_when_they_start_counts_no_messages(
+    broker: BrokerProcess, notify_url: str, calls: Calls
+) -> None:
+    """Of a topic with millions of them that would take longer than a client waits."""
+    _send(broker)
+    said("group", "create", "ledger", "--orderly", "on", "--broker", broker.address)
+    with psycopg.connect(notify_url) as connection:
+        counted = "txmsg.half_message, txmsg.scheduled, txmsg.retry, txmsg.dead_letter"
+        connection.execute(f"lock table {counted} in access exclusive mode".encode())
+        assert calls("QueryRoute", pb.QueryRouteRequest(topic=TOPIC), pb.QueryRouteResponse).status.code == pb.OK
+        assert calls.agree(pb.PUSH_CONSUMER, "ledger").settings.subscription.fifo
 
 
 def test_what_is_sent_again_is_one_message_and_an_acknowledgement_counts_once(calls: Calls) -> None:

@@ -77,7 +77,8 @@ class Agreements:
             return GroupSettings()
         name = group_of(subscription.group)
         try:
-            reply = await self._brokers.call(Groups.show, ShowGroupRequest(group=name), timeout_s=_TIMEOUT_S)
+            request = ShowGroupRequest(group=name, settings_only=True)
+            reply = await self._brokers.call(Groups.show, request, timeout_s=_TIMEOUT_S)
         except UnknownGroup:
             return GroupSettings()
         except TxmsgError as exc:  # a client that is told nothing does not start; keys keep their order in any case

@@ -64,7 +64,8 @@ class Routes:
         if known is not None and known.until > now:
             return known.message_type
         try:
-            reply = await self._brokers.call(Topics.show, ShowTopicRequest(name=topic), timeout_s=_TIMEOUT_S)
+            request = ShowTopicRequest(name=topic, settings_only=True)
+            reply = await self._brokers.call(Topics.show, request, timeout_s=_TIMEOUT_S)
         except UnknownTopic:
             self._known.pop(topic, None)
             raise

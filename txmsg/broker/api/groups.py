@@ -106,6 +106,8 @@ class GroupsApi:
 
     async def show(self, request: pb.ShowGroupRequest) -> pb.ShowGroupReply:
         name = check_name("group", request.group)
+        if request.settings_only:
+            return pb.ShowGroupReply(settings=_settings(await self._groups.settings(name)))
         group, created_at, queues = await self._groups.show(name)
         paused_s, last_error = self._presence.pause_of(name) or (None, "")
         return pb.ShowGroupReply(

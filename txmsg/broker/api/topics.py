@@ -43,7 +43,10 @@ class TopicsApi:
         return pb.ListTopicSettingsReply(topics=found, next=rows[limit - 1].settings.name if len(rows) > limit else "")
 
     async def show(self, request: pb.ShowTopicRequest) -> pb.ShowTopicReply:
-        found = await self._topics.show(check_name("topic", request.name))
+        name = check_name("topic", request.name)
+        if request.settings_only:
+            return pb.ShowTopicReply(topic=_topic(await self._topics.settings(name)))
+        found = await self._topics.show(name)
         return pb.ShowTopicReply(
             topic=_topic(found.settings),
             queues=[pb.TopicQueue(number=queue.number, begin=queue.begin, end=queue.end) for queue in found.queues],

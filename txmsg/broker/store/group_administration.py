@@ -72,6 +72,11 @@ class GroupAdministration:
         async with session(self._pool) as conn:
             return await group_lag(conn, await open_segment(conn))
 
+    async def settings(self, name: str) -> GroupRow:
+        """The group alone, which takes the same time whatever it has to do. Raises UnknownGroup."""
+        async with session(self._pool) as conn:
+            return await _group(conn, name)
+
     async def show(self, name: str) -> tuple[GroupRow, datetime, Sequence[GroupQueueRow]]:
         """A group, when it was made, and its positions. Raises UnknownGroup."""
         async with session(self._pool) as conn, conn.transaction():

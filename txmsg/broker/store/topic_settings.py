@@ -146,6 +146,11 @@ class TopicSettings:
             kept[topic_id] += ends[queue_id] - begin
         return [TopicSummaryRow(topic, kept[topic.id], entered[topic.id]) for topic in topics]
 
+    async def settings(self, name: str) -> TopicSettingsRow:
+        """The topic alone, which takes the same time whatever is in it. Raises UnknownTopic."""
+        async with session(self._pool) as conn:
+            return await _topic(conn, name)
+
     async def show(self, name: str) -> TopicDetailsRow:
         """The topic, and what is in it. Raises UnknownTopic."""
         async with session(self._pool) as conn, conn.transaction():

@@ -158,10 +158,12 @@ class GroupMember(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., silent_s: _Optional[float] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., release: _Optional[str] = ..., since_us: _Optional[int] = ...) -> None: ...
 
 class ShowGroupRequest(_message.Message):
-    __slots__ = ("group",)
+    __slots__ = ("group", "settings_only")
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_ONLY_FIELD_NUMBER: _ClassVar[int]
     group: str
-    def __init__(self, group: _Optional[str] = ...) -> None: ...
+    settings_only: bool
+    def __init__(self, group: _Optional[str] = ..., settings_only: bool = ...) -> None: ...
 
 class ShowGroupReply(_message.Message):
     __slots__ = ("settings", "created_at_us", "queues", "members", "paused", "paused_s", "last_error")

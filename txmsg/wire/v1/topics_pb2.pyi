@@ -101,10 +101,12 @@ class TopicGroup(_message.Message):
     def __init__(self, group: _Optional[str] = ..., waiting: _Optional[int] = ..., retrying: _Optional[int] = ..., dead: _Optional[int] = ...) -> None: ...
 
 class ShowTopicRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "settings_only")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_ONLY_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    settings_only: bool
+    def __init__(self, name: _Optional[str] = ..., settings_only: bool = ...) -> None: ...
 
 class ShowTopicReply(_message.Message):
     __slots__ = ("topic", "queues", "groups", "halves", "scheduled", "segments", "retention_s")
