@@ -173,6 +173,22 @@ async def test_a_consumer_whose_group_cannot_be_looked_at_is_told_what_holds_for
     assert agreed.backoff_policy.max_attempts == 17
 
 
+async def test_clients_start_while_the_broker_that_is_asked_first_is_away(broker: BrokerProcess) -> None:
+    _send(broker)
+    said("group", "create", "ledger", "--orderly", "on", "--broker", broker.address)
+    brokers = Brokers([broker.address, "unix:/nowhere"])
+    settings = pb.Settings(client_type=pb.PUSH_CONSUMER)
+    settings.subscription.group.name = "ledger"
+    for look in range(2):
+        while brokers.current.address == broker.address:
+            brokers.avoid(brokers.current)
+        if look:
+            assert (await Agreements(brokers).agreed(settings)).subscription.fifo
+        else:
+            assert await Routes(brokers).queues("orders", pb.Endpoints())
+    await brokers.close()
+
+
 def test_what_clients_ask_when_they_start_counts_no_messages(
     broker: BrokerProcess, notify_url: str, calls: Calls
 ) -> None:

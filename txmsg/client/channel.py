@@ -203,9 +203,27 @@ class Brokers:
         broker.failed_at = -math.inf
         return reply
 
+    async def ask(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
+        """As `call`, but asks one broker after the other until one answers: for what changes nothing.
+
+        Raises the error of the last one asked.
+        """
+        left = self._shares
+        while True:
+            left -= 1
+            try:
+                return await self.call(method, request, timeout_s=timeout_s)
+            except RETRYABLE:
+                if left <= 0:
+                    raise
+
     def share_s(self, timeout_s: float) -> float:
         """How much of this time one attempt may take: a broker that hangs leaves time for another."""
-        return timeout_s / min(len(self._brokers), 3)
+        return timeout_s / self._shares
+
+    @property
+    def _shares(self) -> int:
+        return min(len(self._brokers), 3)
 
     def avoid(self, broker: Broker) -> None:
         """The broker has failed: the next attempt goes to another one."""

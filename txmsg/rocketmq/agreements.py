@@ -78,7 +78,7 @@ class Agreements:
         name = group_of(subscription.group)
         try:
             request = ShowGroupRequest(group=name, settings_only=True)
-            reply = await self._brokers.call(Groups.show, request, timeout_s=_TIMEOUT_S)
+            reply = await self._brokers.ask(Groups.show, request, timeout_s=_TIMEOUT_S)
         except UnknownGroup:
             return GroupSettings()
         except TxmsgError as exc:  # a client that is told nothing does not start; keys keep their order in any case

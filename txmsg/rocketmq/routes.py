@@ -65,7 +65,7 @@ class Routes:
             return known.message_type
         try:
             request = ShowTopicRequest(name=topic, settings_only=True)
-            reply = await self._brokers.call(Topics.show, request, timeout_s=_TIMEOUT_S)
+            reply = await self._brokers.ask(Topics.show, request, timeout_s=_TIMEOUT_S)
         except UnknownTopic:
             self._known.pop(topic, None)
             raise
