@@ -260,7 +260,7 @@ async def _user(conn: Connection, name: str) -> UserRow:
         row = await cursor.fetchone()
     if row is None:
         raise MisuseError(
-            f"there is no user {name}: `txmsg user list` shows those that there are, `txmsg user create {name}` makes it"
+            f"there is no user {name}: `txmsg user list` shows all, `txmsg user create {name}` creates it"
         )
     return await _with_tokens(conn, row)
 
