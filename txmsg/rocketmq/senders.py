@@ -35,7 +35,10 @@ class Senders:
         entry = SendEntry(transaction_id, (message,), waiter)
         entry.born_at_us = born_at_us
         (sender.halves if half else sender.plain).offer(entry)
-        await waiter
+        try:
+            await waiter
+        finally:  # its error knows this frame, and would keep the message until it is collected
+            del waiter, entry
 
     async def end(self, topic: str, transaction_id: bytes, state: TransactionState) -> None:
         """Returns when the outcome is on disk. Raises what `AsyncProducer.end` does."""

@@ -190,6 +190,7 @@ class _ClientConnection(Connection):
             timer.cancel()
             if self._waiting.pop(call, None) is not None:  # the caller was cancelled
                 self._cancel(call)
+            del answer  # its error knows this frame, and would keep the request until it is collected
 
     def begin(self, stream: Stream[Any, Any], method: Method[Any, Any], first: bytes) -> int:
         """Begins a call in which messages are many."""

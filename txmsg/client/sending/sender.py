@@ -67,7 +67,7 @@ class _Course(Generic[E]):
     deadline: float
     is_ambiguous: bool = False
     """Whether an attempt that failed may have been carried out."""
-    told: TxmsgError | None = None
+    told: str = ""
     """The last failure that a broker answered with."""
 
 
@@ -172,16 +172,18 @@ class Lane(Generic[E]):
     async def _run(self, course: _Course[E], failed: TxmsgError | None) -> None:
         try:
             await self._attempt(course, failed)  # the usual case, without the cost of the machinery below
+            return
         except RETRYABLE:
             pause_s = random.uniform(0.0, FIRST_PAUSE_S_MAX)
             if self._loop.time() + pause_s >= course.deadline:
                 raise
-            await asyncio.sleep(pause_s)
-            await retrying(course.deadline - self._loop.time())(self._attempt, course)
+        await asyncio.sleep(pause_s)
+        await retrying(course.deadline - self._loop.time())(self._attempt, course)
 
     async def _attempt(self, course: _Course[E], failed: TxmsgError | None = None) -> None:
         """One attempt; with `failed`, it was made already. Raises why entries are left."""
         errand = self._errand
+        refusal: TxmsgError | None = None
         try:
             if failed is not None:
                 raise failed
@@ -192,21 +194,23 @@ class Lane(Generic[E]):
                 raise refusal
         except RETRYABLE as exc:
             course.is_ambiguous = course.is_ambiguous or isinstance(exc, OutcomeUnknown)
-            course.told = exc if was_told(exc) else course.told
+            course.told = str(exc) if was_told(exc) else course.told
             if self.elsewhere is not None:
                 course.left = self.elsewhere(course.left, course.is_ambiguous)
             if course.left:
                 raise
+        finally:
+            del failed, refusal  # who is raised knows this frame: both would stay until they are collected
 
     def _fail(self, course: _Course[E], exc: TxmsgError) -> None:
         with self._counting:
             self._errand.counts.errors[exc.code] += 1
         error = self._errand.final(exc, course.is_ambiguous)
-        if course.told is not None and not was_told(exc):
+        if course.told and not was_told(exc):
             error = _with_reason(error, course.told)
         for entry in course.left:
             own = type(error)(str(error))
-            own.__cause__ = exc
+            own.__cause__ = exc.with_traceback(None)  # whose frames know the entry: it would stay until it is collected
             entry.fail(own)
 
 
@@ -349,7 +353,7 @@ def _as_unavailable(error: TxmsgError, ambiguous: bool) -> TxmsgError:
     return error
 
 
-def _with_reason(error: TxmsgError, told: TxmsgError) -> TxmsgError:
+def _with_reason(error: TxmsgError, told: str) -> TxmsgError:
     """The last attempt met silence; an answer before it says more."""
     if isinstance(error, Overloaded):
         return Overloaded(f"{error}; an earlier attempt failed with: {told}")

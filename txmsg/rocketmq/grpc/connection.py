@@ -259,7 +259,9 @@ class Connection(asyncio.Protocol):
 
     def _call_done(self, stream_id: int) -> None:
         del self.tasks[stream_id]
-        self._streams.pop(stream_id).call.release()
+        stream = self._streams.pop(stream_id)
+        stream.call.release()
+        del stream.call  # which knows its stream: it would keep what has come of its request until it is collected
         self.owner.done()
 
     def keep(self, size_bytes: int) -> bool:

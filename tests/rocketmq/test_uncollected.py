@@ -1,0 +1,105 @@
+"""What calls leave behind: nothing that only a collection of garbage frees, as it may be megabytes of each.
+
+A gateway collects seldom, and its calls are few objects with large bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from h2.errors import ErrorCodes
+from hyperframe.frame import RstStreamFrame
+
+from tests.rocketmq.http2 import data, served
+from tests.unit import test_client_sender as broker
+from tests.unit.test_client_sender import Step, fail_item, lose_reply, refuse
+from tests.waiting import until_async
+from txmsg.client.channel import Brokers
+from txmsg.client.sending.batch import SendEntry
+from txmsg.errors import TxmsgError
+from txmsg.message import Message
+from txmsg.rocketmq.grpc.call import Call
+from txmsg.rocketmq.senders import Senders
+from txmsg.wire.v1.txmsg_pb2 import SendReply
+
+
+@contextmanager
+def uncollected() -> Iterator[Callable[[], list[object]]]:
+    """Nothing is collected within. What it gives tells which calls are there still, or have failed and are kept."""
+
+    def kept() -> list[object]:
+        return [each for each in gc.get_objects() if isinstance(each, (SendEntry, Call)) or _has_failed(each)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        yield kept
+    finally:
+        gc.enable()
+
+
+def _has_failed(each: object) -> bool:
+    if not isinstance(each, asyncio.Future) or not each.done() or each.cancelled():
+        return False
+    return isinstance(each.exception(), TxmsgError)
+
+
+async def _turns() -> None:
+    """Of the loop, in which what has ended is let go."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [refuse("permission_denied")],
+        [fail_item(0, "unknown_topic", SendReply)],
+        [refuse("broker_unavailable"), lose_reply],
+        [refuse("overloaded"), fail_item(0, "broker_unavailable", SendReply), refuse("unknown_topic")],
+    ],
+)
+async def test_a_send_that_fails_is_not_kept(steps: list[Step]) -> None:
+    script = broker.Script()
+    async with broker.served(script) as address:
+        brokers = Brokers([address])
+        senders = Senders(brokers, timeout_s=20)
+        with uncollected() as kept:
+            for half in (False, True):
+                script.steps.extend(steps)
+                with suppress(TxmsgError):
+                    await senders.send(bytes(16), Message("orders", b"x"), born_at_us=1, half=half)
+            await senders.drain()
+            await _turns()
+            assert kept() == []
+        await brokers.close()
+
+
+async def test_a_send_to_a_broker_that_is_away_is_not_kept() -> None:
+    brokers = Brokers(["unix:/nowhere"])
+    senders = Senders(brokers, timeout_s=0.5)
+    with uncollected() as kept:
+        for half in (False, True):
+            with suppress(TxmsgError):
+                await senders.send(bytes(16), Message("orders", b"x"), born_at_us=1, half=half)
+        await senders.drain()
+        await _turns()
+        assert kept() == []
+    await brokers.close()
+
+
+async def test_a_call_that_its_client_ends_is_not_kept_with_what_has_come_of_its_request() -> None:
+    async with served() as place:
+        peer = await place.connect()
+        with uncollected() as kept:
+            peer.send(peer.headers(1), data(1, b"\0\0\0\xff\xff" + bytes(10_000), ends=False))
+            await until_async(lambda: place.port.requests_size_bytes > 10_000)
+            peer.send(RstStreamFrame(1, error_code=ErrorCodes.CANCEL))
+            await until_async(lambda: not place.port.calls)
+            await _turns()
+            assert kept() == []
+            assert place.port.requests_size_bytes == 0
