@@ -52,7 +52,7 @@ def test_alerts_are_silenced_and_told_again_in_the_browser(client: httpx2.Client
     assert [each["labels"]["where"] for each in listed["alerts"] if each["silences"]] == [HOSTILE]
 
     seen.get_by_role("button", name="End…").click()
-    expect(asked).to_contain_text("what it alone holds back: 1 firing alerts")
+    expect(asked).to_contain_text("that only this silence suppresses: 1")
     asked.get_by_role("button", name="End", exact=True).click()
     expect(row.locator(".badge")).to_have_text("firing")
     assert json_of("alert", "list", "--broker", shown.broker.address)["silences"] == []

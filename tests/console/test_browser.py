@@ -49,7 +49,7 @@ def test_a_setting_is_set_at_the_version_that_was_seen_and_rolled_back(look: Loo
         page.locator("#dialog button.primary").click()
         expect(page.locator(".facts dd").first).to_have_text(value)
     page.get_by_role("button", name="Set…", exact=True).click()
-    expect(page.locator("#dialog")).to_contain_text("All brokers take the new value")
+    expect(page.locator("#dialog")).to_contain_text("All brokers use the new value")
     second = look("/notify/settings/broker.retention_s")
     second.get_by_role("button", name="Roll back…").click()
     expect(second.locator("#dialog")).to_contain_text("It becomes 8d again")

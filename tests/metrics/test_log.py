@@ -170,7 +170,7 @@ def test_a_server_that_knows_no_users_yet_is_not_ready(tmp_path: Path) -> None:
     with MetaQProcess(tmp_path / "log", *options, log=tmp_path / "metaq.log"):
         status, text = got(metrics, "/readyz")
     assert status == 503
-    assert "no broker of --access-from has told of them" in text
+    assert "no broker of --access-from has sent them" in text
 
 
 def test_a_server_without_prometheus_client_says_what_to_install(tmp_path: Path) -> None:
