@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from tests.waiting import until_async
-from tests.wire.services import Echo, ask, serving
+from tests.wire.services import DEFAULT_LIMITS, Echo, ask, serving
 from txmsg.errors import Overloaded
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
@@ -100,6 +100,18 @@ async def test_a_silent_peer_that_answers_pings_stays_and_one_that_does_not_is_c
             await until_async(lambda: left.heard_at > heard_at + 3 * QUICK.silence_s)
             assert not left.is_lost
         writer.close()
+
+
+async def test_a_pong_in_the_same_tick_of_the_clock_as_its_ping_counts() -> None:
+    silence_s = DEFAULT_LIMITS.silence_s
+    async with serving() as (address, _, server), Channel(address) as alive:
+        await alive.call(Echo.back, ask(), timeout_s=WAIT_S)
+        [left] = server.connections
+        pinged_at = left.heard_at + silence_s + 1.0
+        left.look(pinged_at)
+        left.heard_at = pinged_at
+        left.look(pinged_at + silence_s + 1.0)
+        assert not left.is_lost
 
 
 async def test_a_blocking_peer_is_not_pinged() -> None:

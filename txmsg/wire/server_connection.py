@@ -239,7 +239,7 @@ class ServerConnection(Connection):
         elif self.is_overdue(now):
             self.abort("a request came too slowly")
         elif now - self.heard_at > limits.silence_s and self.reads_now:
-            if self._pinged_at < self.heard_at:
+            if self._pinged_at <= self.heard_at:
                 self._pinged_at = now
                 self.send(Kind.PING, 0, 0)
             elif now - self._pinged_at > limits.silence_s:
