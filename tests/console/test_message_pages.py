@@ -59,7 +59,7 @@ def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, 
     assert "page.two" not in found
     text = page(client, "/topics/page.one")
     assert "No group reads it yet." in text
-    assert "takes messages" in text.split('id="segment-1"')[1]
+    assert "accepts messages" in text.split('id="segment-1"')[1]
     assert "Schemas" not in text
     SchemaAdministration(asker(shown.broker.address)).register(Topic("page.one", str, version=3))
     text = page(client, "/topics/page.one")
