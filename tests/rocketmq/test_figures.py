@@ -16,11 +16,12 @@ import pytest
 from tests.broker_process import BrokerProcess
 from tests.metrics.scraping import got, require_catalogued, rises, scrape
 from tests.ports import own_port
-from tests.rocketmq.calls import TOPIC, Calls
+from tests.rocketmq.calls import CALL_S_MAX, TOPIC, Calls
 from tests.rocketmq.gateway import GatewayProcess, running_gateway
 from tests.waiting import until
 from txmsg.client.channel import Brokers
 from txmsg.metrics.catalogue import Process
+from txmsg.rocketmq.api import SERVICE
 from txmsg.rocketmq.door import Door
 from txmsg.rocketmq.figures import unready
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -132,5 +133,18 @@ def test_a_gateway_without_a_broker_is_alive_and_not_ready(watched: Watched, bro
     assert told == (503, f"no broker can be reached: {broker.address}\n")
     assert got(watched.metrics, "/livez") == (200, "ok\n")
     assert scrape(watched.metrics).value("txmsg_ready") == 0
+    log = watched.gateway.log
+    until(lambda: f"clients cannot be served: no broker can be reached: {broker.address}" in log.read_text())
     broker.start()
     until(lambda: got(watched.metrics, "/readyz") == (200, "ok\n"))
+    until(lambda: "clients can be served again" in log.read_text())
+
+
+def test_a_client_that_uses_tls_where_there_is_none_is_logged(watched: Watched) -> None:
+    credentials = grpc.ssl_channel_credentials()
+    with grpc.secure_channel(watched.gateway.address, credentials) as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/Heartbeat")
+        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+            call(b"", timeout=CALL_S_MAX)
+    log = watched.gateway.log
+    until(lambda: "connects by TLS, and this gateway has none: switch TLS off in the client" in log.read_text())

@@ -46,6 +46,8 @@ _RETURN_S_MAX = 1.0
 """How long may then be spent on giving messages back that did not reach their clients."""
 _LOOK_S = 1.0
 """How often files of TLS are looked at."""
+_READINESS_S = 5.0
+"""How often it is looked at whether clients can be served."""
 _USERS_AGE_S_MAX = 300.0
 """How long users and rules hold while no broker can be asked. Then nobody is let in."""
 _CONNECTIONS_MAX = 16_000
@@ -104,6 +106,7 @@ async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], st
         tls = config.tls.of_server()
         if tls is not None:
             standing.start(_renewed(tls), name="rocketmq-tls")
+        standing.start(_tell_readiness(parts), name="rocketmq-readiness")
         async with serving(config.http_listen, _probes(parts), tls, config.http_token_file):
             on_ready(await _listening(parts, tls))
             await stop.wait()
@@ -111,6 +114,19 @@ async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], st
             api.stop()
             await parts.port.stop(_CLOSE_S_MAX)
             await senders.drain()
+
+
+async def _tell_readiness(parts: Parts) -> None:
+    """Logs why clients cannot be served, when that begins, and when it is over."""
+    told = ""
+    while True:
+        await asyncio.sleep(_READINESS_S)
+        reason = unready(parts)
+        if reason and not told:
+            _log.warning("rocketmq.not_ready", "clients cannot be served: %(reason)s", reason=reason)
+        elif told and not reason:
+            _log.info("rocketmq.ready", "clients can be served again")
+        told = reason
 
 
 def _probes(parts: Parts) -> Probes:

@@ -27,7 +27,7 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 
-from txmsg.logs import EventLog
+from txmsg.logs import EventLog, HourlyLog
 from txmsg.rocketmq.grpc.call import Call, Method
 from txmsg.rocketmq.grpc.framing import ClientGone, Code, quoted
 from txmsg.rocketmq.grpc.http2 import Http2
@@ -54,6 +54,8 @@ _PING_S_MAX: Final = 20.0
 _FINISH_S_MAX: Final = 5.0
 """Until a client has read what is written to it at the end."""
 
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+"""What a connection with TLS begins with."""
 _HEADERS: Final = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _NO_CALL: Final = [(b":status", b"415")]
 
@@ -62,6 +64,7 @@ class Owner(Protocol):
     """Owns all connections."""
 
     traffic: Traffic
+    told_hourly: HourlyLog
 
     def made(self, connection: Connection) -> bool:
         """Whether there is room for a new connection."""
@@ -158,6 +161,13 @@ class Connection(asyncio.Protocol):
         try:
             events = self._h2.receive_data(data)
         except ProtocolError as exc:
+            if not self._has_begun and data.startswith(_TLS_HANDSHAKE):
+                self.owner.told_hourly.error(
+                    "rocketmq.client_uses_tls",
+                    "%(peer)s connects by TLS, and this gateway has none: switch TLS off in the client, or give "
+                    "--tls-cert and --tls-key",
+                    peer=self.peer,
+                )
             _log.debug(
                 "rocketmq.protocol_error",
                 "%(peer)s breaks HTTP/2: %(error)r",

@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from txmsg.logs import EventLog, HourlyLog
 from txmsg.rocketmq.grpc.call import Method
 from txmsg.rocketmq.grpc.connection import Connection
 from txmsg.rocketmq.grpc.framing import Code
 from txmsg.wire.address import host_and_port
 from txmsg.wire.connection import Traffic
 from txmsg.wire.listening import bound_sockets, stop_listening
+
+_log = EventLog(__name__)
 
 HTTP2: Final = ("h2",)
 """What clients ask for in the handshake of TLS."""
@@ -44,6 +47,7 @@ class Port:
         requests_size_bytes_max: int,
     ) -> None:
         self.traffic = Traffic()
+        self.told_hourly = HourlyLog(_log)
         self.calls_begun = 0
         self.failures: Counter[Code] = Counter()
         """Calls answered with a gRPC code that is not OK."""
