@@ -119,4 +119,4 @@ def test_a_silence_holds_receivers_off_until_it_is_ended(brokers: Set, webhook: 
     brokers.alert("unsilence", str(silence["id"]))
     until(lambda: webhook.told() == [("firing", "TxmsgTransactionsParked")])
     told = said("alert", "unsilence", str(silence["id"]), "--broker", brokers.here.address, status=1)
-    assert f"there is no silence {silence['id']} that holds" in told
+    assert f"there is no active silence {silence['id']}" in told
