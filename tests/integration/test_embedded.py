@@ -188,8 +188,10 @@ def test_commits_survive_when_all_processes_are_killed_at_once(data_dir: Path, s
     user = start_user()
     insert(user.await_ready(), 1)
     server = server_of(data_dir)
-    for process in (keeper_of(data_dir), server):
+    killed = [keeper_of(data_dir), server]
+    for process in killed:
         process.kill()
+    psutil.wait_procs(killed, timeout=30)  # until it is gone, a killed server may still accept a connection
     user.end(signal.SIGKILL)
     assert (data_dir / "cluster" / "postmaster.pid").exists()
     with EmbeddedPostgres(data_dir) as postgres:
