@@ -1,0 +1,167 @@
+"""The page docs/tested-on.md, and the JSON beside it that it is made from. Each run replaces its own rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+_COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?|xfailed|xpassed|warnings?|deselected)")
+_SKIP = re.compile(r"SKIPPED \[(\d+)\] \S+?(?::\d+)?: (.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A row: one command on one system. summary: its last line. skips: how often each reason was given."""
+
+    system: str
+    python: str
+    command: str
+    commit: str
+    date: str
+    is_passed: bool
+    seconds: float
+    summary: str
+    skips: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.system, minor(self.python), self.command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """A row: the demo in one circumstance. results: for each user, how many seconds it took, or None if it failed."""
+
+    system: str
+    python: str
+    name: str
+    meaning: str
+    commit: str
+    date: str
+    users: int
+    results: Mapping[str, float | None]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.system, minor(self.python), self.name
+
+
+_Row = TypeVar("_Row", Run, Met)
+
+
+def minor(version: str) -> str:
+    """3.13 of 3.13.5."""
+    return ".".join(version.split(".")[:2])
+
+
+def counts_of(lines: Sequence[str]) -> dict[str, int]:
+    """What pytest's last line counts, such as {"passed": 12, "skipped": 1}; empty if pytest did not end with one."""
+    for line in reversed(lines):
+        if re.search(r" in [\d.]+s\b", line) and (found := _COUNT.findall(line)):
+            return {name.removesuffix("s") if name.startswith("error") else name: int(n) for n, name in found}
+    return {}
+
+
+def skips_of(lines: Iterable[str]) -> dict[str, int]:
+    """How many tests were skipped for each reason, the most frequent first: `pytest -ra` prints them."""
+    skips = Counter[str]()
+    for line in lines:
+        if match := _SKIP.match(line):
+            skips[match[2]] += int(match[1])
+    return dict(skips.most_common())
+
+
+def summary_of(lines: Sequence[str]) -> str:
+    """pytest's counts, or the last line that is not empty."""
+    if counts := counts_of(lines):
+        return ", ".join(f"{number:,} {name}" for name, number in counts.items() if name != "deselected")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+
+
+def replaced(rows: Sequence[_Row], new: Sequence[_Row]) -> list[_Row]:
+    """The rows with the new ones: each replaces the one with its key, in its place."""
+    by_key = {row.key: row for row in rows} | {row.key: row for row in new}
+    return list(by_key.values())
+
+
+def save(page: Path, runs: Sequence[Run], met: Sequence[Met]) -> None:
+    """Replace rows in the JSON beside the page, and write the page."""
+    path = page.with_suffix(".json")
+    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    all_runs = replaced([Run(**row) for row in kept.get("runs", ())], runs)
+    all_met = replaced([Met(**row) for row in kept.get("circumstances", ())], met)
+    all_runs.sort(key=lambda row: row.key[:2])  # stable: the commands of a system stay in their order
+    rows = {"runs": [asdict(row) for row in all_runs], "circumstances": [asdict(row) for row in all_met]}
+    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    page.write_text(page_of(all_runs, all_met), encoding="utf-8")
+
+
+def page_of(runs: Sequence[Run], met: Sequence[Met]) -> str:
+    """The page as Markdown."""
+    lines = [
+        "# Tested on",
+        "",
+        "`python3 -m tools.fresh_system` writes this page. It makes a minimal Debian with debootstrap, installs",
+        "`python3-venv`, `make` and `git`, clones the repository, and runs the commands in it.",
+        "",
+        "## Systems",
+        "",
+        *table(
+            ("System", "Python", "Command", "Result", "Time", "Last line", "Commit", "Date"),
+            (
+                (
+                    run.system,
+                    run.python,
+                    f"`{run.command}`",
+                    "passed" if run.is_passed else "**failed**",
+                    duration(run.seconds),
+                    run.summary,
+                    f"`{run.commit}`",
+                    run.date,
+                )
+                for run in runs
+            ),
+        ),
+    ]
+    for run in runs:
+        if run.skips:
+            lines += ["", f"Skipped on {run.system} with Python {run.python}:", ""]
+            lines += table(("Tests", "Reason"), ((f"{n:,}", reason) for reason, n in run.skips.items()))
+    for system, python in dict.fromkeys(row.key[:2] for row in met):
+        here = [row for row in met if row.key[:2] == (system, python)]
+        users = list(dict.fromkeys(user for row in here for user in row.results))
+        lines += ["", f"## Circumstances: {system}, Python {here[0].python}", ""]
+        lines += ["`make demo` with few users, when only this differs from a login on a fresh machine:", ""]
+        lines += table(
+            ("Circumstance", *users, "Users of the demo", "Commit", "Date"),
+            (
+                (row.meaning, *(result(row, user) for user in users), str(row.users), f"`{row.commit}`", row.date)
+                for row in here
+            ),
+        )
+    return "\n".join([*lines, ""])
+
+
+def result(row: Met, user: str) -> str:
+    """A cell: the time that the demo took, or that it failed, or nothing for a user who did not run it."""
+    if user not in row.results:
+        return ""
+    seconds = row.results[user]
+    return "**failed**" if seconds is None else duration(seconds)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return ["| " + " | ".join(row) + " |" for row in (list(head), ["---"] * len(head), *cells)]
+
+
+def duration(seconds: float) -> str:
+    """48 s, or 7 min 42 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
