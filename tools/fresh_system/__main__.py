@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import itertools
 import os
 import shlex
 import shutil
@@ -29,6 +30,7 @@ from tools.fresh_system.record import Met, Run, save, skips_of, summary_of
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = {"demo": 900, "test": 3600, "lint": 1800}
 """Targets of the Makefile, and how many seconds each may take."""
+CLONING = "git -c advice.detachedHead=false clone --quiet"
 INSTALL_S = 900
 DEMO_S = 300
 LINES_PRINTED = 25
@@ -127,15 +129,17 @@ def one_system(name: str, options: argparse.Namespace) -> bool:
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
             users=options.users,
         )
-        cloned = job.place.run(f"git clone --quiet {BUNDLE} {CLONE}", timeout_s=INSTALL_S)
+        cloned = job.place.run(f"{CLONING} {BUNDLE} {CLONE}", timeout_s=INSTALL_S)
         if cloned.code:
             raise NoSystem("\n".join(["the clone failed:", *cloned.lines]))
         # Before tests and lint, whose packages would be copied for each circumstance.
-        met = list(circumstances(job, options.circumstance)) if options.circumstance else []
-        runs = [step(job, name) for name in options.run]
-    if options.page:
-        save(options.page, runs, met)
-    return all(row.is_passed for row in runs) and all(None not in row.results.values() for row in met)
+        met = circumstances(job, options.circumstance) if options.circumstance else ()
+        passed = []
+        for row in itertools.chain(met, (step(job, name) for name in options.run)):
+            if options.page:
+                save(options.page, row)
+            passed.append(row.is_passed)
+    return all(passed)
 
 
 def step(job: Job, name: str) -> Run:
@@ -185,11 +189,12 @@ def demo(job: Job, circumstance: Circumstance, user: str) -> Outcome:
     changes = job.place.layers[0].with_name("circumstance")
     place = replace(job.place, layers=(changes, *job.place.layers), limits=circumstance.limits)
     clone, owner = shlex.quote(circumstance.clone), USERS[user]
+    arguments = f"--users {job.users} --crash {min(12, job.users // 5)}"  # more crashes take more users
     is_own = circumstance.clone != CLONE
-    cloning = f"git clone --quiet {BUNDLE} {clone} && " if is_own else ""
+    cloning = f"{CLONING} {BUNDLE} {clone} && " if is_own else ""
     try:
         return place.run(
-            f"{circumstance.before or ':'}; {cloning}cd {clone} && {job.make} demo DEMO_ARGS='--users {job.users}'",
+            f"{circumstance.before or ':'}; {cloning}cd {clone} && {job.make} demo DEMO_ARGS={shlex.quote(arguments)}",
             timeout_s=DEMO_S + INSTALL_S * is_own,
             user=user,
             environment=circumstance.environment,

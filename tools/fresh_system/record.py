@@ -50,6 +50,11 @@ class Met:
     def key(self) -> tuple[str, ...]:
         return self.system, minor(self.python), self.name
 
+    @property
+    def is_passed(self) -> bool:
+        """Whether it passed for each user."""
+        return None not in self.results.values()
+
 
 _Row = TypeVar("_Row", Run, Met)
 
@@ -83,22 +88,25 @@ def summary_of(lines: Sequence[str]) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
 
 
-def replaced(rows: Sequence[_Row], new: Sequence[_Row]) -> list[_Row]:
-    """The rows with the new ones: each replaces the one with its key, in its place."""
-    by_key = {row.key: row for row in rows} | {row.key: row for row in new}
-    return list(by_key.values())
+def replaced(rows: Sequence[_Row], new: _Row) -> list[_Row]:
+    """The rows with a new one: it replaces the one with its key, in its place."""
+    return list(({row.key: row for row in rows} | {new.key: new}).values())
 
 
-def save(page: Path, runs: Sequence[Run], met: Sequence[Met]) -> None:
-    """Replace rows in the JSON beside the page, and write the page."""
+def save(page: Path, new: Run | Met) -> None:
+    """Replace a row in the JSON beside the page, and write the page."""
     path = page.with_suffix(".json")
     kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    all_runs = replaced([Run(**row) for row in kept.get("runs", ())], runs)
-    all_met = replaced([Met(**row) for row in kept.get("circumstances", ())], met)
-    all_runs.sort(key=lambda row: row.key[:2])  # stable: the commands of a system stay in their order
-    rows = {"runs": [asdict(row) for row in all_runs], "circumstances": [asdict(row) for row in all_met]}
+    runs = [Run(**row) for row in kept.get("runs", ())]
+    met = [Met(**row) for row in kept.get("circumstances", ())]
+    if isinstance(new, Run):
+        # Stable: the commands of a system stay in their order.
+        runs = sorted(replaced(runs, new), key=lambda row: row.key[:2])
+    else:
+        met = replaced(met, new)
+    rows = {"runs": [asdict(row) for row in runs], "circumstances": [asdict(row) for row in met]}
     path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    page.write_text(page_of(all_runs, all_met), encoding="utf-8")
+    page.write_text(page_of(runs, met), encoding="utf-8")
 
 
 def page_of(runs: Sequence[Run], met: Sequence[Met]) -> str:
