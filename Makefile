@@ -23,7 +23,7 @@ CHAOS_ARGS ?=
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo trades test test-all races fuzz model chaos mirror lint generate bench docs release clean
+.PHONY: help setup demo trades test test-all races fuzz model chaos mirror lint generate bench docs systems release clean
 
 help: ## Show this list
 	@echo "make TARGET; each sets up what it needs:"
@@ -106,6 +106,9 @@ docs: $(STAMP) ## Build the documentation as a site in build/docs; a broken link
 	$(BIN)/sphinx-build --quiet --fresh-env --write-all --fail-on-warning --keep-going --nitpicky --conf-dir docs . build/docs
 	@echo "open build/docs/index.html"
 
+systems: ## Run demo, tests and lint on Debian 12, 13 and unstable, each with its own Python (needs root and debootstrap)
+	$(or $(PYTHON),python3) -m tools.fresh_system debian-12 debian-13 debian-unstable --page docs/tested-on.md
+
 # Its tools are pinned by hash: update tools/release.txt with the command that its head names. The environment of the wheel
 # has no pip of its own, and in the end all extras: so the SBOM lists what txmsg needs, and nothing else.
 release: INTO_RELEASE = build/release-tools/bin/python -m pip --python build/release/bin/python install --quiet --disable-pip-version-check
@@ -122,6 +125,8 @@ release: $(STAMP) ## Build wheel, sdist and SBOM into dist, check them, and run 
 	$(INTO_RELEASE) "$$(ls $(CURDIR)/dist/*.whl)[all]"
 	build/release-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
 		--output-file "dist/$$(basename dist/*.whl -py3-none-any.whl).cdx.json" build/release/bin/python
+	@if [ "$$(id -u)" = 0 ] && command -v debootstrap >/dev/null; then $(MAKE) systems; \
+	else echo "skipped, because it needs root and debootstrap: make systems"; fi
 
 clean: ## Remove .venv and all build output; your databases are kept
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

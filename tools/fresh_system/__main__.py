@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import itertools
 import os
 import shlex
 import shutil
@@ -32,7 +31,7 @@ STEPS = {"demo": 900, "test": 3600, "lint": 1800}
 """Targets of the Makefile, and how many seconds each may take."""
 CLONING = "git -c advice.detachedHead=false clone --quiet"
 INSTALL_S = 900
-DEMO_S = 300
+DEMO_S = 600
 LINES_PRINTED = 25
 
 
@@ -132,14 +131,20 @@ def one_system(name: str, options: argparse.Namespace) -> bool:
         cloned = job.place.run(f"{CLONING} {BUNDLE} {CLONE}", timeout_s=INSTALL_S)
         if cloned.code:
             raise NoSystem("\n".join(["the clone failed:", *cloned.lines]))
-        # Before tests and lint, whose packages would be copied for each circumstance.
-        met = circumstances(job, options.circumstance) if options.circumstance else ()
         passed = []
-        for row in itertools.chain(met, (step(job, name) for name in options.run)):
+        for row in rows(job, options):
             if options.page:
                 save(options.page, row)
             passed.append(row.is_passed)
     return all(passed)
+
+
+def rows(job: Job, options: argparse.Namespace) -> Iterator[Run | Met]:
+    """The results, as they come."""
+    if options.circumstance:  # before the tests and lint, whose packages each copy would have to give to its user
+        yield from circumstances(job, options.circumstance)
+    for name in options.run:
+        yield step(job, name)
 
 
 def step(job: Job, name: str) -> Run:

@@ -55,12 +55,14 @@ def run(command: Sequence[str], *, timeout_s: float, environment: Mapping[str, s
     except subprocess.TimeoutExpired:
         end(process)
         code = TIMED_OUT
-        reader.join()
-        lines.append(f"killed after {timeout_s:.0f} s")
     except BaseException:
         end(process)
         raise
-    reader.join()
+    finally:
+        reader.join()
+        output.close()
+    if code == TIMED_OUT:
+        lines.append(f"killed after {timeout_s:.0f} s")
     return Outcome(code=code, lines=tuple(lines), seconds=time.monotonic() - begin)
 
 

@@ -93,19 +93,23 @@ def replaced(rows: Sequence[_Row], new: _Row) -> list[_Row]:
     return list(({row.key: row for row in rows} | {new.key: new}).values())
 
 
-def save(page: Path, new: Run | Met) -> None:
-    """Replace a row in the JSON beside the page, and write the page."""
+def load(page: Path) -> tuple[list[Run], list[Met]]:
+    """The rows in the JSON beside the page; none if there is no such file."""
     path = page.with_suffix(".json")
     kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    runs = [Run(**row) for row in kept.get("runs", ())]
-    met = [Met(**row) for row in kept.get("circumstances", ())]
+    return [Run(**row) for row in kept.get("runs", ())], [Met(**row) for row in kept.get("circumstances", ())]
+
+
+def save(page: Path, new: Run | Met) -> None:
+    """Replace a row in the JSON beside the page, and write the page."""
+    runs, met = load(page)
     if isinstance(new, Run):
         # Stable: the commands of a system stay in their order.
         runs = sorted(replaced(runs, new), key=lambda row: row.key[:2])
     else:
         met = replaced(met, new)
     rows = {"runs": [asdict(row) for row in runs], "circumstances": [asdict(row) for row in met]}
-    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    page.with_suffix(".json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     page.write_text(page_of(runs, met), encoding="utf-8")
 
 
