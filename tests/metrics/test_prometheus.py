@@ -19,6 +19,9 @@ from txmsg.message import Message
 
 pytestmark = pytest.mark.skipif(not prometheus.is_installed(), reason=prometheus.HOW_TO_INSTALL)
 
+OF_THE_MACHINE = {"TxmsgBatchesSlow", "TxmsgDiskNearlyFull", "TxmsgLogSyncSlow", "TxmsgOpenFilesNear"}
+"""Alerts that depend on the disk and the limits of the machine that runs the tests, not on what the test does."""
+
 
 @pytest.fixture
 def metaq(tmp_path: Path) -> Iterator[tuple[MetaQProcess, str]]:
@@ -45,7 +48,7 @@ def test_a_set_is_scraped_and_alerts_fire_for_what_is_wrong(
         until(lambda: scraper.values("sum(txmsg_mirror_messages_total)") == [5])
         until(lambda: scraper.values('txmsg_topic_messages_total{messaging_destination_name="t"}') == [5])
         assert scraper.values("count(txmsg_ready == 1)") == [3]
-        assert scraper.alerts() == {}
+        assert scraper.alerts().keys() <= OF_THE_MACHINE
         tailer.kill()
         server.kill()
         until(lambda: scraper.alerts().get("TxmsgProcessDown") in {"pending", "firing"})
