@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.integration.delivery_harness import (
     AT_ONCE,
@@ -14,6 +15,7 @@ from tests.integration.delivery_harness import (
     Notify,
     T,
     delivering,
+    each_of,
     eventually,
     notify_at,
     offsets,
@@ -26,6 +28,7 @@ from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
+from txmsg.errors import BrokerUnavailable
 from txmsg.runtime.backoff import Backoff
 from txmsg.runtime.start import Start
 
@@ -131,6 +134,52 @@ async def test_an_acknowledgement_wakes_the_member_that_waits_for_the_next_of_th
         await until_async(lambda: delivery._state.groups["g"].has_waiting)
         await settle(delivery, first)
         assert offsets(await asyncio.wait_for(waiting, 60)) == [1]
+
+
+async def test_one_reply_brings_a_retry_and_a_new_message_of_an_ordered_queue(notify_url: str) -> None:
+    async with (
+        notify_at(notify_url) as notify,
+        delivering(notify, background=False, monotonic=(clock := Clock())) as delivery,
+    ):
+        await add_keyed(notify, "a")
+        await receive(delivery, 1, wait_s=0)
+        (feed,) = delivery._state.groups["g"].feeds.values()
+        await delivery.reader.read_once(feed)
+        (first,) = await receive(delivery, 1, wait_s=0)
+        assert await delivery.settle("g", "c", [], [Refusal(first.receipt, "boom", 0.0)]) == []
+        delivery.wake(await add_keyed(notify, "b"))
+        await delivery.reader.read_once(feed)
+        await delivery.maintenance.retries_once()
+        clock.now += 60  # by now the first note says too little
+        got = each_of(await delivery.receive("g", "c", T, 10, 0, 60))
+        assert [(message.offset, message.attempt) for message in got] == [(0, 2), (1, 1)]
+
+
+async def test_a_queue_that_the_database_refuses_is_read_again_and_holds_up_no_other(
+    notify_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with notify_at(notify_url, queues=2) as notify, delivering(notify, background=False) as delivery:
+        await notify.add(1)
+        notify.query("update txmsg.message set ordering_key = queue::text")
+        await receive(delivery, 1, wait_s=0)
+        refused, other = delivery._state.groups["g"].feeds.values()
+        for feed in (refused, other):
+            await delivery.reader.read_once(feed)
+        notify.query("update txmsg.cursor set epoch = epoch + 1 where queue_id = %s", refused.queue_id)
+        with pytest.raises(BrokerUnavailable, match="leases"):
+            await delivery.receive("g", "c", T, 9, 0, 60)
+        assert f"queue {refused.number} is no longer" in caplog.text
+        await delivery.reader.read_once(other)
+        (message,) = await receive(delivery, 9, wait_s=0)
+        assert (message.queue, message.attempt) == (other.number, 1)
+        notify.query("update txmsg.cursor set epoch = %s where queue_id = %s", refused.epoch, refused.queue_id)
+        await delivery.maintenance.queues_once()
+        again = delivery._state.groups["g"].feeds[refused.queue_id]
+        assert again is not refused
+        again.opens_at = None  # nobody has anything of it
+        await delivery.reader.read_once(again)
+        (message,) = await receive(delivery, 9, wait_s=0)
+        assert (message.queue, message.attempt) == (refused.number, 1)
 
 
 async def test_a_failing_message_holds_back_its_own_key_in_order_and_no_other(notify_url: str) -> None:

@@ -74,16 +74,23 @@ class ProgressWriter:
                     feed for feed in dirty[start : start + _CURSORS_PER_STATEMENT] if self._state.is_delivered(feed)
                 ]
                 stale = await _write_progress(conn, self._state.leases, chunk)
-            for feed in filter(self._state.is_delivered, stale):
-                _log.warning(
-                    "delivery.cursor_refused",
-                    "group %(group)s: topic %(topic)s queue %(queue)d is no longer this broker's",
-                    group=feed.group.name,
-                    topic=feed.topic,
-                    queue=feed.number,
-                )
-                self._state.remove(feed.group, [feed.queue_id])
-                self._membership.reread_leases()
+            self._drop_stale(stale)
+
+    def _drop_stale(self, feeds: Iterable[Feed]) -> None:
+        """The database has refused what was written for these feeds. They are loaded again if the broker has them.
+
+        What is only put back would be delivered, and refused, in the same way again.
+        """
+        for feed in filter(self._state.is_delivered, feeds):
+            _log.warning(
+                "delivery.cursor_refused",
+                "group %(group)s: topic %(topic)s queue %(queue)d is no longer this broker's",
+                group=feed.group.name,
+                topic=feed.topic,
+                queue=feed.number,
+            )
+            self._state.remove(feed.group, [feed.queue_id])
+            self._membership.reread_leases()
 
     async def write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
         """Writes failures and outcomes of retries, then counts them as done. One transaction, which locks the leases.
@@ -108,9 +115,10 @@ class ProgressWriter:
             keys |= {(queue_id, key) for (queue_id, _), (*_, key) in outcomes.items() if key}
             try:
                 async with self._state.session() as conn, conn.transaction():
-                    is_held = await leases_store.hold(conn, incarnation, self._state.leases.broker_id, leases)
+                    held = await leases_store.hold(conn, incarnation, self._state.leases.broker_id, leases)
+                    lost = leases.keys() - held
                     dead = 0
-                    if is_held:
+                    if not lost:
                         for feed, failures in failing:
                             dead += await _write_first_failures(conn, feed, failures, group.settings)
                         dead += await _write_retry_outcomes(conn, group, outcomes)
@@ -120,8 +128,14 @@ class ProgressWriter:
                             group.members.retries = await retries_store.count_retries(conn, group.id, at_most)
             except ForeignKeyViolation as exc:
                 raise BrokerUnavailable(f"group {group.name} was deleted: retry") from exc
-            if not is_held:  # raised here: within the session it would drop all other queues, too
-                self._membership.reread_leases()
+            if lost:  # raised here: within the session it would drop all other queues, too
+                self._drop_stale(
+                    [
+                        feed
+                        for queue_id, feed in group.feeds.items()
+                        if leases.get(queue_id) == feed.epoch and queue_id in lost
+                    ]
+                )
                 raise BrokerUnavailable(_LEASE_OVER)
             failed = sum(failure is not BEHIND for _, failures in failing for failure in failures.values())
             failed += sum(outcome.failure is not None for outcome in outcomes.values())
@@ -156,8 +170,11 @@ class ProgressWriter:
             )
 
     async def note_in_flight(self, feeds: Sequence[Feed], visibility_timeout_s: float | None) -> None:
-        """Notes in cursors for how long ordered messages may be in flight from now on; None: none are."""
-        feeds = [feed for feed in feeds if self._state.is_delivered(feed)]
+        """Notes in cursors for how long ordered messages may be in flight from now on; None: none are.
+
+        A feed may be named several times. Raises BrokerUnavailable if leases are over, and drops their feeds.
+        """
+        feeds = list(dict.fromkeys(filter(self._state.is_delivered, feeds)))
         if not feeds:
             return
         now = self._state.monotonic()
@@ -166,15 +183,16 @@ class ProgressWriter:
         leases, incarnation = self._state.leases, self._state.leases.incarnation
         async with self._state.session() as conn:
             noted = await store.note_held(conn, incarnation, leases.broker_id, cursors, noted_s)
-        if noted < len(feeds):
-            self._membership.reread_leases()
-            raise BrokerUnavailable(_LEASE_OVER)
+        refused = [feed for feed in feeds if (feed.group.id, feed.queue_id) not in noted]
+        self._drop_stale(refused)
         for feed in feeds:
             feed.noted_until = 0.0 if noted_s is None else now + noted_s
             feed.noted_s = 0.0 if visibility_timeout_s is None else max(feed.noted_s, visibility_timeout_s)
             feed.idle_since = None
             if self._state.is_delivered(feed):
                 feed.group.mark_busy(feed)
+        if refused:
+            raise BrokerUnavailable(_LEASE_OVER)
 
 
 async def _write_progress(conn: Connection, leases: Leases, feeds: Sequence[Feed]) -> list[Feed]:

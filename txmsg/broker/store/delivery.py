@@ -207,11 +207,11 @@ async def note_held(
     broker_id: str,
     cursors: Sequence[tuple[int, QueueId, int]],
     held_s: float | None,
-) -> int:
+) -> set[tuple[int, QueueId]]:
     """Notes for (group id, queue id, epoch) for how long from now consumers may hold ordered messages; None: no more.
 
-    Returns how many were noted: fewer than given means that leases are over. incarnation: of the database;
-    OTHER_INCARNATION if it is not current.
+    Returns (group id, queue id) of those that were noted: the leases of the others are over. incarnation: of the
+    database; OTHER_INCARNATION if it is not current.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -221,6 +221,7 @@ async def note_held(
            and exists (select from txmsg.queue_lease l
                         where l.queue_id = f.queue_id and l.epoch = f.epoch and l.broker_id = %(broker_id)s)
            and txmsg.require_incarnation(%(incarnation)s)
+        returning c.group_id, c.queue_id
         """,
         {
             "incarnation": incarnation,
@@ -231,7 +232,7 @@ async def note_held(
             "held_s": held_s,
         },
     )
-    return cursor.rowcount
+    return {(group, queue_id) for group, queue_id in await cursor.fetchall()}
 
 
 # ---- reading queues

@@ -90,13 +90,15 @@ async def queue_counts(conn: Connection) -> dict[str, int]:
     return {broker_id: count for broker_id, count in await cursor.fetchall()}
 
 
-async def hold(conn: Connection, incarnation: UUID | None, broker_id: str, leases: Mapping[QueueId, int]) -> bool:
-    """Whether a broker has the leases of these queues (id: epoch), and keeps them so until the transaction ends.
+async def hold(
+    conn: Connection, incarnation: UUID | None, broker_id: str, leases: Mapping[QueueId, int]
+) -> set[QueueId]:
+    """Which of these queues (id: epoch) a broker has leased. It keeps them until the transaction ends.
 
     incarnation: of the database; OTHER_INCARNATION if it is not current.
     Locks their rows FOR SHARE in queue order: a takeover passes them over meanwhile.
     """
-    cursor = await plain_cursor(conn).execute(
+    cursor = await scalar_cursor(conn).execute(
         """
         select l.queue_id from txmsg.queue_lease l
           join unnest(%(queue_ids)s::int[], %(epochs)s::bigint[]) h(queue_id, epoch)
@@ -106,7 +108,7 @@ async def hold(conn: Connection, incarnation: UUID | None, broker_id: str, lease
         """,
         {"incarnation": incarnation, "id": broker_id, "queue_ids": list(leases), "epochs": list(leases.values())},
     )
-    return len(await cursor.fetchall()) == len(leases)
+    return set(await cursor.fetchall())
 
 
 async def assign(
