@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -21,7 +22,10 @@ from tests.integration.delivery_harness import (
 )
 from tests.waiting import until_async
 from txmsg.broker.delivery.values import Refusal
+from txmsg.broker.store.connect import open_pool
+from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
+from txmsg.broker.store.retry_administration import RetryAdministration
 from txmsg.broker.store.rows import GroupLag
 from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.message import QueueId
@@ -129,6 +133,52 @@ async def test_refused_message_comes_once_after_a_crash_before_the_cursor_is_wri
         async with delivering(notify, retry_poll_s=0.02) as delivery:
             again = await receive_only(delivery, 2)
             assert sorted((m.offset, m.attempt) for m in again) == [(0, 2), (1, 1)]
+
+
+async def test_retry_done_after_a_crash_before_the_cursor_is_written_does_not_come_again(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await notify.add(2)
+        async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
+            first, second = await receive(delivery, 2)
+            await delivery.settle("g", "c", [], [Refusal(second.receipt, "boom", 0.0)])
+            await delivery.settle("g", "c", [], [Refusal(first.receipt, "boom", 0.0)])
+        assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
+        notify.bury("b1")
+        async with delivering(notify, retry_poll_s=0.02) as delivery:
+            await delivery.settle("g", "c", receipts(await receive(delivery, 2)), [])
+            assert await notify.lag(delivery) == [GroupLag(group="g", topic="t", waiting=0, retrying=0, dead=0)]
+        async with delivering(notify) as delivery:
+            assert await receive(delivery, 1, wait_s=0.2) == []
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_dead_letter_purged_after_a_crash_before_the_cursor_is_written_does_not_come_again(
+    notify_url: str, is_loaded: bool
+) -> None:
+    async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
+        await notify.add(3)
+        async with delivering(notify, graceful=False, flush_s=NEVER_S, backoff=Backoff(retries_max=0)) as delivery:
+            first, second, _ = await receive(delivery, 3)
+            await delivery.settle("g", "c", [], [Refusal(each.receipt, "boom") for each in (first, second)])
+        notify.bury("b1")
+        if is_loaded:
+            async with delivering(notify) as delivery:
+                assert [message.offset for message in await receive_only(delivery, 1)] == [2]
+        assert await DeadLetters(pool).purge(DeadLetterFilter(), 9) == 2
+        async with delivering(notify) as delivery:
+            assert [message.offset for message in await receive_only(delivery, 1)] == [2]
+
+
+async def test_retry_skipped_after_a_crash_before_the_cursor_is_written_does_not_come_again(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
+        await notify.add(2)
+        async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
+            _, second = await receive(delivery, 2)
+            await delivery.settle("g", "c", [], [Refusal(second.receipt, "boom", NEVER_S)])
+        notify.bury("b1")
+        assert await RetryAdministration(pool).skip("g", UUID(bytes=second.transaction_id), None) == 1
+        async with delivering(notify) as delivery:
+            assert [message.offset for message in await receive_only(delivery, 1)] == [0]
 
 
 async def test_retry_in_flight_at_a_crash_comes_again(notify_url: str) -> None:

@@ -131,6 +131,15 @@ def test_restart_with_ranges_at_the_cursor_moves_it() -> None:
     assert Window(3, [(3, 5), (5, 6), (8, 9)]).progress()[:2] == (6, ((8, 9),))
 
 
+def test_what_is_settled_and_not_in_the_cursor_is_still_to_be_written() -> None:
+    assert not Window(3, [(5, 6)], settled=[2, 5]).is_dirty, "the cursor says so already"
+    window = Window(3, [(5, 6)], settled=[3, 7])
+    assert window.is_dirty
+    assert window.progress()[:2] == (4, ((5, 6), (7, 8)))
+    window.written(window.progress())
+    assert not window.is_dirty
+
+
 def test_put_takes_only_what_comes_next() -> None:
     window = Window(0)
     with pytest.raises(AssertionError, match="dense"):

@@ -219,17 +219,18 @@ async def _load_feeds(  # noqa: PLR0917
 ) -> list[Feed]:
     """Feeds for these queues (by id), from the cursors, claimed for the epochs of their leases.
 
-    An offset that has a retry or a dead letter counts as acked whatever the cursor says: the row was made before
-    the cursor was written. A queue whose cursor was claimed under a younger epoch is left out.
+    An offset that has a retry or a dead letter is settled whatever the cursor says: the row was made before the cursor
+    was written. The window writes it there, since nothing else says so when the row is gone. A queue whose cursor was
+    claimed under a younger epoch is left out.
     """
     cursors = await store.claim_cursors(
         conn, incarnation, group.id, [(queue_id, leased[queue_id].epoch) for queue_id in sorted(leased)]
     )
-    acked: defaultdict[QueueId, list[tuple[int, int]]] = defaultdict(list)
+    settled: defaultdict[QueueId, list[int]] = defaultdict(list)
     since = [cursor.next_offset for cursor in cursors]
     queue_ids = [cursor.queue_id for cursor in cursors]
     for queue_id, offset in await store.failed_offsets(conn, group.id, queue_ids, since):
-        acked[queue_id].append((offset, offset + 1))
+        settled[queue_id].append(offset)
     blocked: defaultdict[QueueId, list[str]] = defaultdict(list)
     for queue_id, key in await retries_store.held_keys(conn, group.id, queue_ids):
         blocked[queue_id].append(key)
@@ -241,9 +242,10 @@ async def _load_feeds(  # noqa: PLR0917
             *(cursor.queue_id, leased[cursor.queue_id].epoch),
             Window(
                 cursor.next_offset,
-                [*cursor.acked, *acked[cursor.queue_id]],
+                cursor.acked,
                 count_max=config.window_count_max,
                 size_bytes_max=config.window_size_bytes_max,
+                settled=settled[cursor.queue_id],
                 blocked_keys=blocked[cursor.queue_id],
                 memory=memory,
             ),

@@ -103,11 +103,16 @@ class Window:
         *,
         count_max: int = 10_000,
         size_bytes_max: int = 32 * 1024 * 1024,
+        settled: Iterable[int] = (),
         blocked_keys: Iterable[str] = (),
         memory: Memory | None = None,
     ) -> None:
+        """`next_offset` and `acked` are as written; offsets `settled` are done as well, and are still to be written."""
         self._cursor = next_offset
         self._acked = OffsetRanges(acked)
+        unwritten = [offset for offset in settled if offset >= next_offset and offset not in self._acked]
+        for start, end in runs(unwritten):
+            self._acked.add(start, end)
         self._position = next_offset
         self._read_until = next_offset
         self._ready: deque[Row] = deque()
@@ -120,7 +125,7 @@ class Window:
         self._weight = 0
         self._count_max = count_max
         self._size_bytes_max = size_bytes_max
-        self._version = 0
+        self._version = int(bool(unwritten))
         self._written = 0
         self.on_busy: Callable[[], object] = _ignore
         """Called whenever `is_busy` may have become true."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.body_keys import opened
-from txmsg.broker.store.connect import Pool, session
+from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.message import Offset, QueueId, QueueNumber
 
 
@@ -169,7 +169,8 @@ class DeadLetters:
         async with session(self._pool) as connection, connection.transaction():
             cursor = await connection.execute(_PURGE, which.parameters() | {"limit": limit})
             gone = await cursor.fetchall()
-            blocked = sorted({(group, queue_id, key) for group, queue_id, key, blocks_key in gone if blocks_key})
+            blocked = sorted({(group, queue_id, key) for group, queue_id, _, key, blocks_key in gone if blocks_key})
+            await count_as_done(connection, [(group, queue_id, offset) for group, queue_id, offset, *_ in gone])
             # A statement of its own: it must see that the dead letters are gone.
             if blocked:
                 groups, queue_ids, keys = (list(column) for column in zip(*blocked, strict=True))
@@ -179,6 +180,32 @@ class DeadLetters:
                 await audit.record(connection, "dead_letter.purge", which.group or "", before=purged)
         return len(gone)
 
+
+async def count_as_done(connection: Connection, gone: Collection[tuple[int, QueueId, Offset]]) -> None:
+    """Cursors say that these messages, (group id, queue id, offset), are done: their retries or dead letters are gone.
+
+    A broker that died after it had made these rows has not written so, and without them the next one would not know.
+    """
+    if gone:
+        groups, queue_ids, offsets = (list(column) for column in zip(*gone, strict=True))
+        await connection.execute(_DONE, {"groups": groups, "queue_ids": queue_ids, "offsets": offsets})
+
+
+_DONE = """
+with gone as (
+    select g.group_id, g.queue_id, range_agg(int8range(g.queue_offset, g.queue_offset + 1)) as offsets
+      from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(offsets)s::bigint[]) g(group_id, queue_id, queue_offset)
+     group by g.group_id, g.queue_id
+), held as materialized (  -- in the order in which brokers write cursors
+    select c.group_id, c.queue_id, g.offsets
+      from txmsg.cursor c join gone g on (g.group_id, g.queue_id) = (c.group_id, c.queue_id)
+     where c.next_offset < upper(g.offsets) and not c.acked @> g.offsets
+     order by c.group_id, c.queue_id for update of c
+)
+update txmsg.cursor c set acked = c.acked + h.offsets * int8multirange(int8range(c.next_offset, null))
+  from held h
+ where (c.group_id, c.queue_id) = (h.group_id, h.queue_id)
+"""
 
 _WHICH = """
        (%(group)s::text is null
@@ -318,7 +345,7 @@ _PURGE = f"""
 {_CHOSEN}, gone as ({_CHOSEN_ARE_GONE}
     returning d.*
 ), {_JOURNALED.format(event="'purged'")}
-select g.group_id, g.queue_id, g.ordering_key, g.blocks_key from gone g
+select g.group_id, g.queue_id, g.queue_offset, g.ordering_key, g.blocks_key from gone g
 """
 
 RELEASE = """

@@ -14,7 +14,7 @@ from psycopg.rows import class_row
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.consumer_groups import group_row
-from txmsg.broker.store.dead_letters import RELEASE
+from txmsg.broker.store.dead_letters import RELEASE, count_as_done
 from txmsg.errors import UnknownGroup
 from txmsg.message import Offset, QueueId, QueueNumber
 
@@ -108,7 +108,8 @@ class RetryAdministration:
             group_id = await _group_id(conn, group)
             cursor = await conn.execute(_SKIP, {"group": group_id, "id": transaction_id, "n": n})
             gone = await cursor.fetchall()
-            keys = sorted({(queue_id, key) for queue_id, key in gone if key is not None})
+            keys = sorted({(queue_id, key) for queue_id, _, key in gone if key is not None})
+            await count_as_done(conn, [(group_id, queue_id, offset) for queue_id, offset, _ in gone])
             # A statement of its own: it must see that the retries are gone.
             if keys:
                 queue_ids, names = (list(column) for column in zip(*keys, strict=True))
@@ -163,5 +164,5 @@ returning r.queue_id, r.queue_offset
 _SKIP = """
 delete from txmsg.retry r
  where r.group_id = %(group)s and r.transaction_id = %(id)s and (%(n)s::int is null or r.n = %(n)s::int)
-returning r.queue_id, r.ordering_key
+returning r.queue_id, r.queue_offset, r.ordering_key
 """
