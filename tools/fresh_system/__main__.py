@@ -174,9 +174,10 @@ def circumstances(job: Job, names: Sequence[str]) -> Iterator[Met]:
     python = python_of(job)
     for name in names:
         circumstance = CIRCUMSTANCES[name]
-        outcomes = {user: demo(job, circumstance, user) for user in circumstance.users}
-        for user, outcome in outcomes.items():
-            report(f"{job.title}: {name} as {user}", outcome)
+        outcomes = {}
+        for user in circumstance.users:
+            outcomes[user] = demo(job, circumstance, user)
+            report(f"{job.title}: {name} as {user}", outcomes[user])
         yield Met(
             system=job.title,
             python=python,

@@ -63,7 +63,7 @@ def run(command: Sequence[str], *, timeout_s: float, environment: Mapping[str, s
         output.close()
     if code == TIMED_OUT:
         lines.append(f"killed after {timeout_s:.0f} s")
-    return Outcome(code=code, lines=tuple(lines), seconds=time.monotonic() - begin)
+    return Outcome(code=code, lines=tuple(lines), seconds=round(time.monotonic() - begin, 1))
 
 
 def end(process: subprocess.Popen[str]) -> None:
