@@ -12,6 +12,11 @@ CLONE: Final = "/srv/place/txmsg"
 LONG: Final = "/tmp/" + "long" * 30
 _ALONE: Final = "ip link set lo up"
 _NO_NAMES: Final = "umount etc/resolv.conf; echo nameserver 127.0.0.1 >etc/resolv.conf"
+_SILENT: Final = (
+    f"{_NO_NAMES}; python3 -c 'import socket, time; s = socket.socket(type=socket.SOCK_DGRAM); "
+    's.bind(("127.0.0.1", 53)); time.sleep(1e6)\' & '
+    "until grep -q :0035 /proc/net/udp; do sleep 0.1; done"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +83,12 @@ CIRCUMSTANCES: Final = {
     ),
     "silent-resolver": Circumstance(
         meaning="the host name does not resolve, and the name server does not answer",
-        prepare=f"{_ALONE}; {_NO_NAMES}; printf '127.0.0.1 localhost\\n::1 localhost\\n' >etc/hosts\n"
-        "python3 -c 'import socket, time\ns = socket.socket(type=socket.SOCK_DGRAM)\n"
-        's.bind(("127.0.0.1", 53))\ntime.sleep(1e6)\' &',
+        prepare=f"{_ALONE}; {_SILENT}; printf '127.0.0.1 localhost\\n::1 localhost\\n' >etc/hosts",
+        own_network=True,
+    ),
+    "no-hosts": Circumstance(
+        meaning="there is no /etc/hosts, and the name server does not answer",
+        prepare=f"{_ALONE}; {_SILENT}; rm etc/hosts",
         own_network=True,
     ),
     "no-ipv6": Circumstance(
