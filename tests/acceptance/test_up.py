@@ -20,6 +20,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from tests import namespaces
 from tests.metrics.scraping import got
 from tests.ports import own_port
 from tests.waiting import until
@@ -162,3 +163,18 @@ def test_an_address_at_which_not_all_parts_can_be_asked_is_refused_at_once(addre
     result = CliRunner().invoke(main, ["up", "--data-dir", str(tmp_path / "data"), "--http-listen", address])
     assert (result.exit_code, f"--http-listen {address}" in result.output) == (1, True), result.output
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.takes_long
+@pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
+def test_a_machine_that_has_only_ipv6_runs_all_parts_at_its_loopback(tmp_path: Path) -> None:
+    command = ("-m", "txmsg.cli.main", "up", "--console", "--data-dir", str(tmp_path), "--json")
+    with subprocess.Popen(namespaces.only_ipv6(sys.executable, *command), stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+    assert ready["broker"] == "[::1]:7700"
+    assert ready["metaq"] == "[::1]:7720"
+    assert ready["console"] == "http://[::1]:7790"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import socket
 from pathlib import Path
 
+import pytest
+
 from txmsg.demo.lottery.stage import LotteryStage
+from txmsg.demo.registration import web
 from txmsg.demo.registration.secure_stage import SecureStage
+from txmsg.runtime import ports
 from txmsg.runtime.ports import free_ports, not_given, own_port
+from txmsg.wire.listening import loopback
 
 
 def test_servers_of_a_demo_have_ports_that_no_connection_is_given_while_they_are_down(tmp_path: Path) -> None:
@@ -31,3 +37,30 @@ def test_a_port_that_somebody_has_is_passed_over() -> None:
         around = range(taken - 20, taken + 20)
         assert taken not in itertools.islice(free_ports(around), 100)
     assert own_port() != own_port()
+
+
+def test_a_machine_without_ipv4_uses_the_loopback_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    bind = socket.socket.bind
+
+    def without_ipv4(self: socket.socket, address: tuple[str, int]) -> None:
+        if self.family == socket.AF_INET:
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        bind(self, address)
+
+    assert loopback() in {"127.0.0.1", "[::1]"}
+    monkeypatch.setattr(socket.socket, "bind", without_ipv4)
+    assert loopback.__wrapped__() == "[::1]"
+    monkeypatch.setattr(ports, "loopback", loopback.__wrapped__)
+    assert own_port() in not_given()
+    monkeypatch.setattr(web, "loopback", loopback.__wrapped__)
+    server = web.Server(lambda request: (200, request))
+    with server:
+        assert server.address == f"[::1]:{server.server_address[1]}"
+
+
+def test_a_server_of_a_demo_asks_no_resolver_for_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_: str) -> str:
+        raise AssertionError("a resolver is asked, which may be silent")
+
+    monkeypatch.setattr(socket, "getfqdn", silent)
+    web.Server(lambda request: (200, request)).server_close()

@@ -31,6 +31,7 @@ from txmsg.settings.common import (
 )
 from txmsg.settings.tracing import tracing_setting
 from txmsg.wire.address import check_address
+from txmsg.wire.listening import loopback
 
 _DROPS = "Messages that every group has read and that are {} go for good within a minute, a segment at a time."
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -69,7 +70,7 @@ class BrokerConfig:
         shown="the embedded PostgreSQL, which the broker upgrades itself",
     )
     listen: str = setting(
-        "127.0.0.1:7700",
+        f"{loopback()}:7700",
         "Address to listen on. Port 0 picks a free port.",
         metavar="HOST:PORT",
         option="--listen",

@@ -12,6 +12,7 @@ from txmsg.runtime import loops
 from txmsg.runtime.signals import stop_on_signals
 from txmsg.wire.address import UNIX, check_address, host_and_port
 from txmsg.wire.capture import Capture
+from txmsg.wire.listening import loopback
 
 
 @click.command(
@@ -24,7 +25,7 @@ from txmsg.wire.capture import Capture
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    default="127.0.0.1:7777",
+    default=f"{loopback()}:7777",
     show_default=True,
     help="Address to which clients connect (port 0 picks a free port).",
 )

@@ -20,6 +20,7 @@ from txmsg.runtime import loops
 from txmsg.runtime.signals import stop_on_signals
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_address
+from txmsg.wire.listening import loopback
 
 _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preferences", "uplot"}
 
@@ -55,7 +56,7 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    default="127.0.0.1:7790",
+    default=f"{loopback()}:7790",
     show_default=True,
     help="Address to listen on for browsers. Port 0 picks a free port.",
 )

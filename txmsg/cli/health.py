@@ -12,6 +12,7 @@ from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import SECONDS, json_option
 from txmsg.errors import BrokerUnavailable, printable
 from txmsg.wire.address import check_reach, host_and_port
+from txmsg.wire.listening import loopback
 
 _TEXT_SIZE_MAX = 1000
 
@@ -20,7 +21,7 @@ _TEXT_SIZE_MAX = 1000
     short_help="Ask whether a broker, a MetaQ server or a tailer of this machine is ready.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg health\n  txmsg health 127.0.0.1:9720 --alive",
 )
-@click.argument("address", metavar="[HOST:PORT]", default="127.0.0.1:9700")
+@click.argument("address", metavar="[HOST:PORT]", default=f"{loopback()}:9700")
 @click.option("--alive", is_flag=True, help="Check only whether the process works (/livez).")
 @click.option(
     "--timeout",

@@ -21,6 +21,7 @@ from txmsg.errors import MisuseError
 from txmsg.runtime.child import Child, ChildFailed, with_name
 from txmsg.runtime.signals import stopped_by_signals
 from txmsg.wire.address import check_reach, host_and_port
+from txmsg.wire.listening import loopback
 
 WATCH_INTERVAL_S: Final = 0.1
 START_S_MAX: Final = 60.0
@@ -39,14 +40,14 @@ _PORT_MAX: Final = 65_535
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    default="127.0.0.1:7700",
+    default=f"{loopback()}:7700",
     show_default=True,
     help="Address of the broker. Port 0 picks a free port.",
 )
 @click.option(
     "--metaq-listen",
     metavar="HOST:PORT",
-    default="127.0.0.1:7720",
+    default=f"{loopback()}:7720",
     show_default=True,
     help="Address of MetaQ. Port 0 picks a free port.",
 )
@@ -69,7 +70,7 @@ _PORT_MAX: Final = 65_535
 @click.option(
     "--console-listen",
     metavar="HOST:PORT",
-    default="127.0.0.1:7790",
+    default=f"{loopback()}:7790",
     show_default=True,
     help="Address of the console. Port 0 picks a free port.",
 )

@@ -19,6 +19,7 @@ from txmsg.page.login import sweep
 from txmsg.page.sessions import Sessions
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach, is_local
+from txmsg.wire.listening import loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class ConsoleConfig:
     """Addresses of brokers by the name of their Notify database."""
     logs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of each database its MetaQ logs by name: directories or addresses of servers."""
-    listen: str = "127.0.0.1:7790"
+    listen: str = f"{loopback()}:7790"
     """HOST:PORT; port 0 takes a free one."""
     tls: TlsConfig = field(default_factory=TlsConfig)
     insecure: bool = False

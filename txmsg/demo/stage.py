@@ -22,6 +22,7 @@ from txmsg.runtime.child import LISTENING, Child, ChildFailed
 from txmsg.runtime.ports import own_port
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.credential import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from txmsg.wire.listening import loopback
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 from txmsg.wire.v1.txmsg_pb2 import StatsReply, StatsRequest
 from txmsg.wire.v1.txmsg_rpc import Admin
@@ -127,7 +128,7 @@ class Stage(Processes):
         super().__init__(directory)
         self._databases = ("notify", *databases)
         self._postgres = EmbeddedPostgres(directory / "postgres")
-        self.brokers = {name: f"127.0.0.1:{own_port()}" for name in self.broker_names}
+        self.brokers = {name: f"{loopback()}:{own_port()}" for name in self.broker_names}
         """Their addresses."""
 
     def __enter__(self) -> Self:
@@ -167,7 +168,7 @@ class Stage(Processes):
 
     def start_console(self, *options: str) -> str:
         """Starts the console, which shows the Notify database; its address."""
-        where = ("--broker", self.broker_addresses, "--listen", "127.0.0.1:0")
+        where = ("--broker", self.broker_addresses, "--listen", f"{loopback()}:0")
         child = self.start_program("console", "txmsg.cli.main", "console", *where, *options)
         child.wait_ready()
         return f"{self.page_scheme}://{child.address}"

@@ -25,6 +25,7 @@ from txmsg.page.visitors import Visitor, Visitors, asking
 from txmsg.page.watch import Read, Watch
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach
+from txmsg.wire.listening import loopback
 
 _BULLETIN_EVERY_S_MAX: Final = 1.0
 """Also when nothing is new: a browser that hears nothing for some seconds knows that the connection is lost."""
@@ -40,7 +41,7 @@ class PageConfig:
     """The PostgreSQL with the figures, as libpq takes it: postgresql://..."""
     channel: str
     """The channel of its notifications of new figures."""
-    listen: str = "127.0.0.1:7780"
+    listen: str = f"{loopback()}:7780"
     """HOST:PORT; port 0 takes a free one."""
     health: Path | None = None
     """The file with the health of the parts. Default: none, and no health is shown."""

@@ -17,6 +17,7 @@ from txmsg.settings.common import (
     log_level_setting,
 )
 from txmsg.wire.address import check_address, check_reach
+from txmsg.wire.listening import loopback
 
 WINDOW_S: Final = 15 * 3600.0
 """How far the date of a signature may be from now: as far as two time zones are apart, and some more.
@@ -37,7 +38,7 @@ class GatewayConfig:
         variable="TXMSG_BROKER",
     )
     listen: str = setting(
-        "127.0.0.1:8081",
+        f"{loopback()}:8081",
         "Address to listen on. Port 0 picks a free port.",
         metavar="HOST:PORT",
         option="--listen",

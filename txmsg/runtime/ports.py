@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from txmsg.wire.listening import loopback
+
 _GIVEN_BY_THE_KERNEL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST: Final = 10_000
 _END: Final = 32_768
@@ -21,7 +23,7 @@ _COUNT_MIN: Final = 5_000
 
 
 def own_port() -> int:
-    """A port of 127.0.0.1 that nobody has, and that is not given away while its server restarts.
+    """A port of loopback that nobody has, and that is not given away while its server restarts.
 
     A process never gets one twice, before it has had all; two processes seldom get the same.
     """
@@ -48,7 +50,8 @@ def free_ports(ports: range) -> Iterator[int]:
 
 def _is_free(port: int) -> bool:
     try:
-        with socket.create_server(("127.0.0.1", port)):
+        host = loopback().strip("[]")
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             return True
     except OSError:
         return False

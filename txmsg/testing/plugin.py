@@ -103,8 +103,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def txmsg_address() -> str:
     """HOST:PORT at which every test finds its broker; for applications that read it when they are imported."""
     from txmsg.runtime.ports import own_port
+    from txmsg.wire.listening import loopback
 
-    return f"127.0.0.1:{own_port()}"
+    return f"{loopback()}:{own_port()}"
 
 
 @pytest.fixture

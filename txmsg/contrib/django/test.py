@@ -26,6 +26,7 @@ from txmsg.runtime.ports import own_port
 from txmsg.testing.broker import Broker
 from txmsg.testing.database import NotifyDatabase
 from txmsg.testing.host import BrokerHost
+from txmsg.wire.listening import loopback
 
 _TIMEOUT_S = 10.0
 
@@ -79,7 +80,7 @@ def _of_process(_pid: int) -> tuple[BrokerHost, NotifyDatabase, str]:
     host = BrokerHost(directory / "broker.log")
     stack.callback(host.close)
     atexit.register(stack.close)
-    return host, database, f"127.0.0.1:{own_port()}"
+    return host, database, f"{loopback()}:{own_port()}"
 
 
 __all__ = ["BrokerMixin", "BrokerTestCase"]

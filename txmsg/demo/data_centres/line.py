@@ -8,7 +8,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from txmsg.wire.listening import stop_listening
+from txmsg.wire.address import host_and_port
+from txmsg.wire.listening import loopback, stop_listening
 
 _PIECE_BYTES: Final = 65_536
 
@@ -53,14 +54,14 @@ class Line:
                 writer.transport.abort()
 
     async def _listen(self, address: str) -> str:
-        host, _, port = address.rpartition(":")
+        host, port = host_and_port(address)
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._pass_on(reader, writer, host, int(port))
+            await self._pass_on(reader, writer, host, port)
 
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        server = await asyncio.start_server(connected, loopback().strip("[]"), 0)
         self._servers.append(server)
-        return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return f"{loopback()}:{server.sockets[0].getsockname()[1]}"
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
         self._writers.add(writer)

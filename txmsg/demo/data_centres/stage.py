@@ -12,6 +12,7 @@ from typing import Final
 from txmsg.demo.data_centres.line import Line
 from txmsg.demo.stage import Processes
 from txmsg.runtime.child import Child
+from txmsg.wire.listening import loopback
 
 SITES: Final = ("hz", "sh")
 _EXAMPLE: Final = "txmsg.demo.examples.data_centres"
@@ -48,7 +49,7 @@ class DataCentres(Processes):
             self.children[f"{site}-totals"].wait_ready()
 
     def _start_server(self, name: str, *command: str) -> None:
-        where = ("--data-dir", str(self.log(name)), "--listen", "127.0.0.1:0")
+        where = ("--data-dir", str(self.log(name)), "--listen", f"{loopback()}:0")
         self.start_program(name, "txmsg.cli.main", "metaq", *command, *where)
 
     def start_orders(self, site: str, count: int, per_s: float) -> Child:

@@ -14,6 +14,7 @@ from txmsg.demo.stage import Stage
 from txmsg.postgres import FORM, connect
 from txmsg.runtime.child import Child
 from txmsg.runtime.ports import own_port
+from txmsg.wire.listening import loopback
 
 ACTIVITIES: Final = ("activity_1", "activity_2")
 PRINTERS: Final = ("printer_1", "printer_2", "printer_3", "printer_4")
@@ -28,7 +29,7 @@ class LotteryStage(Stage):
         self.health = directory / "health.json"
         self._print_ms = str(print_ms)
         self._printers = printers
-        self.activities = {name: f"127.0.0.1:{own_port()}" for name in ACTIVITIES}
+        self.activities = {name: f"{loopback()}:{own_port()}" for name in ACTIVITIES}
         """Addresses, which are the same after a crash."""
 
     def _set_up(self) -> None:
@@ -40,7 +41,7 @@ class LotteryStage(Stage):
             self.start_activity(name)
         for name in PRINTERS[: self._printers]:
             self.start_printer(name).wait_ready()  # the first one makes the tables
-        where = ("--figures", self.url("figures"), "--listen", "127.0.0.1:0", "--health", str(self.health))
+        where = ("--figures", self.url("figures"), "--listen", f"{loopback()}:0", "--health", str(self.health))
         self.start_program("page", f"{_EXAMPLE}.page", *where)
         for child in self.children.values():
             child.wait_ready()

@@ -27,6 +27,7 @@ from txmsg.runtime.ports import own_port
 from txmsg.wire.address import host_and_port
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.credential import TOKEN_FILE_VARIABLE
+from txmsg.wire.listening import loopback
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 TOPIC: Final = "user.registered"
@@ -55,7 +56,7 @@ class SecureStage(RegistrationStage):
 
     def __init__(self, directory: Path, *, slow_ms: int) -> None:
         super().__init__(directory, slow_ms=slow_ms)
-        self.log_address = f"127.0.0.1:{own_port()}"
+        self.log_address = f"{loopback()}:{own_port()}"
         self.console_url = ""
         self.revoked_token = ""
         """One that was valid once."""

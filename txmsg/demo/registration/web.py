@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 from txmsg.logs import EventLog
+from txmsg.wire.listening import loopback
 
 _log = EventLog(__name__)
 
@@ -44,17 +47,22 @@ class _Request(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Answers POST requests with `handler`, a thread per connection, on a free port of 127.0.0.1."""
+    """Answers POST requests with `handler`, a thread per connection, on a free port of loopback."""
 
     daemon_threads = True
 
     def __init__(self, handler: Handler) -> None:
-        super().__init__(("127.0.0.1", 0), _Request)
+        host = loopback().strip("[]")
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), _Request)
         self.handler = handler
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's also asks resolvers for the name of the address, which may be slow
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.server_port}"
+        return f"{loopback()}:{self.server_address[1]}"
 
 
 class Caller:

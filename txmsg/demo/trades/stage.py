@@ -17,6 +17,7 @@ from txmsg.errors import BrokerUnavailable
 from txmsg.logs import EventLog
 from txmsg.metaq import LogAccess, LogQueue, open_log
 from txmsg.runtime.child import Child
+from txmsg.wire.listening import loopback
 
 DATABASES: Final = ("notify", "trades", "stock", "dashboard")
 TOPIC: Final = "trade.order"
@@ -107,7 +108,7 @@ class TradeStage(Stage):
         return self.start_program("spark", f"{_EXAMPLE}.job", *where, *checkpoint, ready="counting ")
 
     def _start_page(self) -> Child:
-        options = ("--results", self.url("dashboard"), "--listen", "127.0.0.1:0", "--health", str(self.health))
+        options = ("--results", self.url("dashboard"), "--listen", f"{loopback()}:0", "--health", str(self.health))
         return self.start_program("page", f"{_EXAMPLE}.page", *options)
 
     # ---- looking

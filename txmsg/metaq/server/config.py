@@ -21,6 +21,7 @@ from txmsg.settings.common import (
     log_level_setting,
 )
 from txmsg.wire.address import UNIX, check_address
+from txmsg.wire.listening import loopback
 
 GO_ON: Final = "go-on"
 
@@ -67,7 +68,7 @@ class MetaQConfig:
         option="--data-dir",
     )
     listen: str = setting(
-        "127.0.0.1:7720",
+        f"{loopback()}:7720",
         "Address to listen on: HOST:PORT (port 0 picks a free port), or unix:PATH.",
         metavar="ADDRESS",
         option="--listen",

@@ -1,0 +1,45 @@
+"""Programs in namespaces of their own, by `unshare`: a machine whose network is another one. Needs root."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+
+_SIOCSIFADDR, _SIOCSIFFLAGS = 0x8916, 0x8914
+_IFF_UP = 1
+_UNSHARE = ("unshare", "--net")
+
+
+@cache
+def why_not() -> str:
+    """Why no program can be run in a namespace here; "" if it can."""
+    if shutil.which("unshare") is None:
+        return "unshare is not installed (Debian: util-linux)"
+    done = subprocess.run([*_UNSHARE, *only_ipv6("true")[2:]], capture_output=True, text=True, check=False, timeout=60)
+    return f"namespaces need root: {done.stderr.strip()[-200:]}" if done.returncode else ""
+
+
+def only_ipv6(*command: str) -> Sequence[str]:
+    """The command, with a network whose only address is ::1."""
+    return [*_UNSHARE, sys.executable, __file__, *command]
+
+
+def _leave_only_ipv6() -> None:
+    name = struct.pack("16s", b"lo")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+        fcntl.ioctl(sock, _SIOCSIFADDR, name + struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton("0.0.0.0")))
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
+        sock.bind(("::1", 0))  # else this machine has no IPv6
+
+
+if __name__ == "__main__":
+    _leave_only_ipv6()
+    os.execvp(sys.argv[1], sys.argv[1:])
