@@ -180,7 +180,7 @@ def test_a_server_without_prometheus_client_says_what_to_install(tmp_path: Path)
         f"main({[*words, '--http-listen', '127.0.0.1:0']})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
-    told = "Error: this needs more than is installed (prometheus_client): run `pip install 'txmsg[broker]'`\n"
+    told = "prometheus_client, which is not installed: run `pip install 'txmsg[metaq]'`\n"
     assert (done.returncode, done.stderr.endswith(told)) == (1, True), done.stderr
 
 

@@ -92,11 +92,14 @@ def test_every_example_gives_only_options_that_there_are() -> None:
                 assert asked <= options_of(command).keys(), f"{path}: {line}"
 
 
-@pytest.mark.parametrize("command", [["metaq", "topics", "--log", "log"], ["group", "list", "--log", "log"]])
-def test_a_command_names_the_extra_that_it_lacks(command: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [(["metaq", "topics", "--log", "log"], "metaq"), (["group", "list", "--log", "log"], "group")],
+)
+def test_a_command_names_the_extra_that_it_lacks(command: list[str], what: str) -> None:
     program = f"import sys; sys.modules['google_crc32c'] = None; from txmsg.cli.main import main; main({command})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    told = "this needs more than is installed (google_crc32c): run `pip install 'txmsg[metaq]'`"
+    told = f"txmsg {what} needs google_crc32c, which is not installed: run `pip install 'txmsg[metaq]'`"
     assert (done.returncode, done.stderr) == (1, f"Error: {told}\n")
 
 

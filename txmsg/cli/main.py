@@ -9,10 +9,12 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import IO, Any, Final
 
+from txmsg.runtime.extras import lacking
+
 try:
     import click
-except ModuleNotFoundError:  # the command is installed with the client alone
-    sys.exit("the txmsg command needs more than the client: run `pip install 'txmsg[broker]'`")
+except ModuleNotFoundError as exc:  # the command is installed with the client alone
+    sys.exit(lacking(" ".join(["txmsg", *sys.argv[1:2]]), exc, sys.argv[1:2]))
 
 from txmsg.cli.defaults import apply
 from txmsg.errors import TxmsgError, printable
@@ -53,16 +55,7 @@ COMMANDS: Final = {
 """Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""
 
 _AS_JSON: Final = "txmsg.as_json"
-_EXTRAS: Final = {
-    "google_crc32c": "metaq",
-    "h2": "rocketmq",
-    "jinja2": "console",
-    "numpy": "metaq",
-    "prometheus_client": "broker",
-    "psutil": "worker",
-    "pyarrow": "metaq",
-}
-"""What brings a package that the command can do without."""
+_COMMAND: Final = "txmsg.command"
 
 
 class LazyGroup(click.Group):
@@ -81,6 +74,7 @@ class LazyGroup(click.Group):
         return sorted({*self.commands, *self._modules})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        ctx.meta[_COMMAND] = " ".join([*self._path, cmd_name])
         if cmd_name not in self._modules:
             return super().get_command(ctx, cmd_name)
         command = getattr(import_module(f"txmsg.cli.{self._modules[cmd_name]}"), cmd_name.replace("-", "_"))
@@ -153,11 +147,11 @@ class _Commands(LazyGroup):
                 raise click.NoSuchOption(exc.option_name, told, ctx=exc.ctx) from exc
             raise
         except ModuleNotFoundError as exc:
-            if exc.name not in _EXTRAS:
+            command = ctx.meta.get(_COMMAND, "")
+            lack = lacking(f"txmsg {command}".strip(), exc, command.split())
+            if lack is None:
                 raise
-            raise click.ClickException(
-                f"this needs more than is installed ({exc.name}): run `pip install 'txmsg[{_EXTRAS[exc.name]}]'`"
-            ) from exc
+            raise click.ClickException(lack) from exc
 
 
 @click.command(

@@ -25,8 +25,22 @@ is told its working directory in place of a path. What must be reached by a path
 a copy of the programs in /var/cache/txmsg where those of the wheel are out of reach.
 """
 
-from txmsg.embedded.place import default_data_dir
-from txmsg.embedded.postgres import EmbeddedPostgres
-from txmsg.embedded.programs import binaries_dir
+from typing import TYPE_CHECKING
+
+from txmsg.runtime.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from txmsg.embedded.place import default_data_dir
+    from txmsg.embedded.postgres import EmbeddedPostgres
+    from txmsg.embedded.programs import binaries_dir
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "EmbeddedPostgres": "txmsg.embedded.postgres",
+            "binaries_dir": "txmsg.embedded.programs",
+            "default_data_dir": "txmsg.embedded.place",
+        },
+    )
 
 __all__ = ["EmbeddedPostgres", "binaries_dir", "default_data_dir"]

@@ -8,6 +8,7 @@ reason         what is kept of an exception of such a function
 signals        SIGINT and SIGTERM end what runs
 ports          ports that a server keeps while it is down
 child          a child process: started, awaited, stopped
+extras         which extra brings a package that is not installed
 lazy           names of a package that load their modules
 start          where to begin in the queues of a topic              (pure)
 durations      durations and times, as options and people give them (pure)

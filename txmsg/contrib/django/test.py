@@ -17,8 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
-from django.conf import settings
-from django.test import TransactionTestCase, override_settings
+from txmsg.runtime.extras import lacking
+
+try:
+    from django.conf import settings
+    from django.test import TransactionTestCase, override_settings
+except ModuleNotFoundError as exc:
+    raise ModuleNotFoundError(lacking(__name__, exc, ["django"]), name=exc.name) from exc
 
 from txmsg.contrib.django.subscriptions import application
 from txmsg.postgres import connect
