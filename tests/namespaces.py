@@ -1,4 +1,4 @@
-"""Programs in namespaces of their own, by `unshare`: a machine whose network is another one. Needs root."""
+"""Programs in namespaces of their own, by `unshare`: a machine whose network or /tmp is another one. Needs root."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functools import cache
 
 _SIOCSIFADDR, _SIOCSIFFLAGS = 0x8916, 0x8914
 _IFF_UP = 1
-_UNSHARE = ("unshare", "--net")
+_UNSHARE = ("unshare", "--net", "--mount")
 
 
 @cache
@@ -22,13 +22,28 @@ def why_not() -> str:
     """Why no program can be run in a namespace here; "" if it can."""
     if shutil.which("unshare") is None:
         return "unshare is not installed (Debian: util-linux)"
-    done = subprocess.run([*_UNSHARE, *only_ipv6("true")[2:]], capture_output=True, text=True, check=False, timeout=60)
-    return f"namespaces need root: {done.stderr.strip()[-200:]}" if done.returncode else ""
+    for command in (only_ipv6("true"), with_read_only_tmp("true")):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        if done.returncode:
+            return f"namespaces need root: {done.stderr.strip()[-200:]}"
+    return ""
 
 
 def only_ipv6(*command: str) -> Sequence[str]:
     """The command, with a network whose only address is ::1."""
     return [*_UNSHARE, sys.executable, __file__, *command]
+
+
+def with_read_only_tmp(*command: str) -> Sequence[str]:
+    """The command, with a /tmp that nobody can write."""
+    return [
+        *_UNSHARE,
+        "sh",
+        "-c",
+        'mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp && exec "$@"',
+        "sh",
+        *command,
+    ]
 
 
 def _leave_only_ipv6() -> None:

@@ -16,9 +16,10 @@ import psutil
 import psycopg
 import pytest
 
+from tests import namespaces
 from tests.waiting import until
-from txmsg.embedded import EmbeddedPostgres
-from txmsg.embedded.place import is_locked
+from txmsg.embedded import EmbeddedPostgres, cluster, default_data_dir, keeper, place
+from txmsg.embedded.place import Place, is_locked
 from txmsg.errors import MisuseError, StorageError
 
 USER = """
@@ -252,6 +253,44 @@ def test_directory_that_cannot_be_used_is_named_in_the_error(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/pg cannot be used: .* --data-dir"):
         EmbeddedPostgres(tmp_path / "file" / "pg").start()
+
+
+@pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
+def test_a_server_starts_where_no_file_can_be_in_tmp(memory_dir: Path) -> None:
+    directory = memory_dir / ("long" * 30)  # for root, the socket would be in /tmp anyway
+    program = (
+        "import sys; from pathlib import Path; from txmsg.embedded import EmbeddedPostgres\n"
+        f"with EmbeddedPostgres(Path({str(directory)!r})) as postgres: print(postgres.create_database())"
+    )
+    command = namespaces.with_read_only_tmp(sys.executable, "-c", program)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "%2Fdev%2Fshm%2Ftxmsg-" in done.stdout
+
+
+def test_the_socket_of_a_long_directory_goes_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "_SOCKET_PARENTS", (tmp_path / "absent", tmp_path))
+    long = Place(tmp_path / ("long" * 30))
+    assert long.socket_dir.parent == tmp_path
+    monkeypatch.setattr(place, "_SOCKET_PARENTS", (tmp_path / "absent",))
+    long.root.mkdir()
+    with pytest.raises(StorageError, match=r"absent writable, or choose a shorter --data-dir"):
+        keeper._prepare(long)
+
+
+def test_a_user_without_a_name_is_told_that_postgresql_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(StorageError, match=r"needs a user with a name.*add a line to /etc/passwd"):
+        cluster.start_server(Place(tmp_path))
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    with pytest.raises(MisuseError, match=r"has no home directory: set HOME, or name a directory with --data-dir"):
+        default_data_dir()
 
 
 def test_error_shows_what_the_server_logged(data_dir: Path) -> None:

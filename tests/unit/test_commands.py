@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import select
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -217,3 +219,16 @@ def test_under_json_an_error_is_json_too(words: tuple[str, ...], status: int, co
     error = json.loads(result.stderr)["error"]
     assert error["code"] == code
     assert said in error["text"]
+
+
+def test_a_demo_that_finds_no_directory_for_temporary_files_says_how_to_name_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none(**_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", none)
+    result = CliRunner().invoke(main, ["demo", "registration"])
+    assert result.exit_code == 2
+    assert "No usable temporary directory found" in result.output
+    assert "set TMPDIR to one that can be written, or name a directory with --keep" in result.output

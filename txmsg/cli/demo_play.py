@@ -120,7 +120,14 @@ def _directory(keep: Path | None) -> Iterator[Path]:
             raise click.UsageError(f"{keep} is not empty: name another directory, or empty it")
         yield keep.resolve()
         return
-    with tempfile.TemporaryDirectory(prefix="txmsg-demo-", ignore_cleanup_errors=True) as directory:
+    try:
+        made = tempfile.TemporaryDirectory(prefix="txmsg-demo-", ignore_cleanup_errors=True)
+    except OSError as exc:
+        raise click.UsageError(
+            f"there is no directory for temporary files ({exc.strerror or exc}): set TMPDIR to one that can be "
+            "written, or name a directory with --keep"
+        ) from exc
+    with made as directory:
         yield Path(directory)
 
 

@@ -12,7 +12,8 @@ SIGKILL included, so there are no counters to repair, no signal handlers and no 
     DIR/users.lock    shared by each user; exclusive by a keeper that is stopping
     DIR/keeper.lock   exclusive by the keeper, from before PostgreSQL starts until after it ended
     DIR/cluster/      the PostgreSQL data directory
-    DIR/socket/       the unix socket; in /tmp/txmsg-<hash of DIR> when DIR is too long for the name of a socket, or
+    DIR/socket/       the unix socket; in /tmp/txmsg-<hash of DIR> (where /tmp cannot be written,
+                      in /dev/shm or /var/tmp) when DIR is too long for the name of a socket, or
                       when `nobody` runs the server
     DIR/postgres.log  the server's log, renamed to postgres.log.1 at a start that finds it over 8 MiB
 

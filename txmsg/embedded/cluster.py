@@ -124,6 +124,15 @@ def _as_seen_by(user: OtherUser | None, directory: Path) -> Path:
 
 def _create_cluster(place: Place, programs: Path, user: OtherUser | None) -> None:
     """By way of another name: a cluster that initdb did not finish is never taken for one."""
+    uid = os.geteuid() if user is None else user.uid
+    try:
+        pwd.getpwuid(uid)
+    except KeyError as exc:
+        raise StorageError(
+            f"PostgreSQL's initdb needs a user with a name, and user id {uid} has none here: add a line to /etc/passwd "
+            f"(`txmsg:x:{uid}:{uid}::/tmp:/bin/sh`), run txmsg as a user with a name, or name a database of your own "
+            "with --storage postgresql://user@host:5432/database"
+        ) from exc
     new = place.cluster_new
     new.mkdir(mode=0o700)
     if user is not None:

@@ -81,7 +81,14 @@ def _prepare(place: Place) -> None:
     place.root.chmod(0o700)
     if place.cluster_new.exists():
         shutil.rmtree(place.cluster_new)
-    place.socket_dir.mkdir(exist_ok=True)
+    try:
+        place.socket_dir.mkdir(exist_ok=True)
+    except OSError as exc:
+        raise StorageError(
+            f"the socket of PostgreSQL cannot be in {place.socket_dir} ({exc.strerror}): make "
+            f"{place.socket_dir.parent} writable, or choose a shorter --data-dir; for root, whose server runs as nobody, "
+            "only the first helps"
+        ) from exc
     if place.socket_dir.is_symlink() or place.socket_dir.stat().st_uid not in (os.geteuid(), place.server_uid):
         raise StorageError(f"{place.socket_dir} belongs to another user: remove it, or choose another --data-dir")
     place.socket_dir.chmod(0o700)

@@ -15,20 +15,27 @@ from typing import Final
 
 import psutil
 
-from txmsg.errors import StorageError
+from txmsg.errors import MisuseError, StorageError
 
 START_S_MAX: Final = 120.0
 """Recovery of 4 GB of WAL on a slow disk."""
 STOP_S_MAX: Final = 60.0
 STEP_S: Final = 0.05
+_SOCKET_PARENTS: Final = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
+"""Where the socket of a server is whose directory is too long for it. The first that can be written."""
 _SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel's limit is 107 on Linux, 103 on macOS
 
 
 def default_data_dir() -> Path:
-    """The user's data directory for txmsg, such as ~/.local/share/txmsg. Not created here."""
+    """The user's data directory for txmsg, such as ~/.local/share/txmsg. Not created here. Raises MisuseError."""
     from platformdirs import user_data_path
 
-    return user_data_path("txmsg", appauthor=False)
+    try:
+        return user_data_path("txmsg", appauthor=False).expanduser()
+    except RuntimeError as exc:  # by platformdirs, whose older releases leave it to expanduser
+        raise MisuseError(
+            f"the user with id {os.geteuid()} has no home directory: set HOME, or name a directory with --data-dir"
+        ) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,9 @@ class Place:
         if self.server_uid != _nobody_uid() and len(os.fsencode(inside / ".s.PGSQL.5432")) <= _SOCKET_PATH_BYTES_MAX:
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return Path("/tmp") / f"txmsg-{digest}"  # not TMPDIR: all users must find the same
+        # Not TMPDIR: all users must find the same.
+        parent = next((each for each in _SOCKET_PARENTS if os.access(each, os.W_OK | os.X_OK)), _SOCKET_PARENTS[0])
+        return parent / f"txmsg-{digest}"
 
     @property
     def log(self) -> Path:

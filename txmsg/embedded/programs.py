@@ -14,7 +14,6 @@ import os
 import shutil
 import stat
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,30 +79,31 @@ def run(
     cwd: Path | None = None,
     log: IO[bytes] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end. What it prints is appended to the log, or is the result's `stdout`."""
-    with tempfile.TemporaryFile() as output:  # not a pipe: the server that pg_ctl leaves would keep it open
-        try:
-            done = subprocess.run(
-                [str(program), *map(str, args)],
-                stdin=subprocess.DEVNULL,
-                stdout=log or output,
-                stderr=subprocess.STDOUT,
-                check=False,
-                env=_ENVIRONMENT,
-                cwd=cwd,  # entered before root is given up
-                user=None if user is None else user.uid,
-                group=None if user is None else user.gid,
-                extra_groups=None if user is None else [],
-            )
-        except PermissionError as exc:
-            if user is None or exc.errno != errno.EPERM:
-                raise
-            raise StorageError(
-                f"PostgreSQL refuses to run as root, and root cannot become user {user.uid} ({exc.strerror}; the "
-                f"container may lack CAP_SETUID or CAP_SETGID): {_WAY_OUT}"
-            ) from exc
-        output.seek(0)
-        return subprocess.CompletedProcess(done.args, done.returncode, output.read().decode(errors="replace"), "")
+    """Runs a program to its end. What it prints is appended to the log, or is the result's `stdout`.
+
+    A program that leaves a server (pg_ctl) needs a log: the server would keep a pipe open.
+    """
+    try:
+        done = subprocess.run(
+            [str(program), *map(str, args)],
+            stdin=subprocess.DEVNULL,
+            stdout=log or subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env=_ENVIRONMENT,
+            cwd=cwd,  # entered before root is given up
+            user=None if user is None else user.uid,
+            group=None if user is None else user.gid,
+            extra_groups=None if user is None else [],
+        )
+    except PermissionError as exc:
+        if user is None or exc.errno != errno.EPERM:
+            raise
+        raise StorageError(
+            f"PostgreSQL refuses to run as root, and root cannot become user {user.uid} ({exc.strerror}; the "
+            f"container may lack CAP_SETUID or CAP_SETGID): {_WAY_OUT}"
+        ) from exc
+    return subprocess.CompletedProcess(done.args, done.returncode, (done.stdout or b"").decode(errors="replace"), "")
 
 
 def _can_run(binaries: Path, user: OtherUser) -> bool:
