@@ -510,6 +510,30 @@ def test_a_coroutine_that_a_def_handler_returns_is_not_taken_for_its_work() -> N
         Injected(later).on_thread(MESSAGE)
 
 
+async def work(done: str) -> str:
+    return done
+
+
+async def test_a_coroutine_that_a_dependency_returns_is_awaited_or_refused() -> None:
+    def handle(of: Annotated[str, Depends(lambda: work("done"))]) -> None:
+        seen.append(of)
+
+    async def handle_async(of: Annotated[str, Depends(lambda: work("done"))]) -> None:
+        seen.append(of)
+
+    with pytest.raises(MisuseError, match="make it async def"):
+        Injected(handle).on_thread(MESSAGE)
+    await Injected(handle_async).on_loop(MESSAGE)
+    assert seen == ["done"]
+
+
+async def test_a_hook_that_leaves_its_work_for_later_is_refused() -> None:
+    app = Txmsg()
+    app.on_startup(lambda: work("done"))
+    with pytest.raises(MisuseError, match="make it async def"):
+        await app.start()
+
+
 def test_middleware_hands_on_what_is_to_be_awaited() -> None:
     app = Txmsg(group="g")
     app.middleware(contextmanager(_note("app")))

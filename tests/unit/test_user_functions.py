@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
 
+from txmsg.client import idempotent
 from txmsg.errors import MisuseError
+from txmsg.message import ReceivedMessage
 from txmsg.runtime import reason
 from txmsg.runtime.reason import text_of
 from txmsg.runtime.user_function import UserFunction, check_takes
+from txmsg.tables import create_tables, inbox_table
 
 
 def deep(argument: object) -> None:
@@ -102,3 +109,64 @@ def raised(call: Callable[[], object]) -> Exception:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - it is the test's own
         call()
     return caught.value.with_traceback(caught.tb.tb_next)
+
+
+async def later(message: ReceivedMessage) -> None:
+    raise AssertionError("nobody awaits this")
+
+
+def one_by_one(message: ReceivedMessage) -> Iterator[int]:
+    yield 1
+
+
+LAZY: dict[str, Callable[[Session, ReceivedMessage], Any]] = {
+    "coroutine": lambda session, message: later(message),
+    "generator": lambda session, message: one_by_one(message),
+    "map": lambda session, message: map(print, [message]),
+    "filter": lambda session, message: filter(print, [message]),
+    "starmap": lambda session, message: itertools.starmap(print, [(message,)]),
+}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(f"sqlite:///{tmp_path / 'business.db'}")
+    create_tables(engine)
+    yield engine
+    engine.dispose()
+
+
+def handled_count(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(inbox_table)).scalar_one()
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_a_message_whose_handler_left_its_work_for_later_is_not_handled(kind: str, engine: Engine) -> None:
+    handler = idempotent(sessionmaker(engine), group="g")(LAZY[kind])
+    with pytest.raises(MisuseError, match=f"returned a {kind}"):
+        handler(ReceivedMessage("t", b""))
+    assert handled_count(engine) == 0
+
+
+class EffectsLater:
+    """An object that is called as a coroutine function, and returns another coroutine."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+
+    async def __call__(self, session: AsyncSession, message: ReceivedMessage) -> Any:
+        async def work() -> None:
+            assert session.in_transaction()
+            self.is_done = True
+
+        return work()
+
+
+async def test_what_a_coroutine_returns_to_be_awaited_is_part_of_its_transaction(engine: Engine) -> None:
+    async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
+    effects = EffectsLater()
+    await idempotent(async_sessionmaker(async_engine), group="g")(effects)(ReceivedMessage("t", b""))
+    await async_engine.dispose()
+    assert effects.is_done
+    assert handled_count(engine) == 1

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 from txmsg.errors import MisuseError, shown
 from txmsg.logs import logger_of_application
 from txmsg.message import ReceivedMessage
-from txmsg.runtime.user_function import name_of
+from txmsg.runtime.user_function import finished, finished_async, name_of
 
 Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
 """What stands in for a dependency, by the dependency: for tests."""
@@ -178,7 +178,7 @@ class Injected:
         failed: BaseException | None = None
         with ExitStack() as entered:
             try:
-                return _not_awaitable(self._call, _called(self._call, message, {}, entered))
+                return finished(name_of(self._call.of), _called(self._call, message, {}, entered))
             except BaseException as exc:
                 failed = exc
                 raise
@@ -189,7 +189,8 @@ class Injected:
         failed: BaseException | None = None
         async with AsyncExitStack() as entered:
             try:
-                return await _called_async(self._call, message, {}, entered)
+                result = await _called_async(self._call, message, {}, entered)
+                return await finished_async(name_of(self._call.of), result)
             except BaseException as exc:
                 failed = exc
                 raise
@@ -204,15 +205,6 @@ def _swallowed(failed: BaseException | None) -> BaseException:
     return failed or RuntimeError("a dependency failed when the handler had returned, and another one caught that")
 
 
-def _not_awaitable(call: _Call, result: Any) -> Any:
-    """The result. Raises MisuseError for one to be awaited, whose dependencies would have ended before."""
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise MisuseError(f"the handler {name_of(call.of)} is def and returned a coroutine: make it async def")
-    return result
-
-
 def _called(call: _Call, message: Any, known: dict[Callable[..., Any], Any], entered: ExitStack) -> Any:
     if call.of in known:
         return known[call.of]
@@ -223,6 +215,8 @@ def _called(call: _Call, message: Any, known: dict[Callable[..., Any], Any], ent
     result = call.call(**values)
     if call.kind == "yield":
         result = entered.enter_context(result)
+    elif inspect.iscoroutine(result):
+        finished(name_of(call.of), result)
     known[call.of] = result
     return result
 
@@ -246,6 +240,8 @@ async def _called_async(
             result = entered.enter_context(result)
         case "async yield":
             result = await entered.enter_async_context(result)
+        case "def" if inspect.iscoroutine(result):
+            result = await result
     known[call.of] = result
     return result
 

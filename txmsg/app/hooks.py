@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any, Final, Literal
 
 from txmsg.errors import MisuseError, shown
-from txmsg.runtime.user_function import is_coroutine, name_of
+from txmsg.runtime.user_function import finished, finished_async, is_coroutine, name_of
 
 Hook = Callable[[], Any]
 """Gives a context manager of either kind."""
@@ -49,22 +49,22 @@ def hook_of_call(given: Any, at: Literal["startup", "shutdown"]) -> Hook:
     @asynccontextmanager
     async def around_async() -> AsyncIterator[None]:
         if at == "startup":
-            await given()
+            await finished_async(name_of(given), await given())
         try:
             yield
         finally:  # also when another one has failed
             if at == "shutdown":
-                await given()
+                await finished_async(name_of(given), await given())
 
     @contextmanager
     def around() -> Iterator[None]:
         if at == "startup":
-            given()
+            finished(name_of(given), given())
         try:
             yield
         finally:
             if at == "shutdown":
-                given()
+                finished(name_of(given), given())
 
     return around_async if is_coroutine(given) else around
 

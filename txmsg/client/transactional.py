@@ -28,7 +28,7 @@ from txmsg.client.producer import Producer
 from txmsg.connections.opening import package_of
 from txmsg.errors import MisuseError, shown
 from txmsg.message import Message
-from txmsg.runtime.user_function import check_takes, name_of
+from txmsg.runtime.user_function import check_takes, finished, finished_async, name_of
 from txmsg.typed.topic import Topic
 
 P = ParamSpec("P")
@@ -229,33 +229,39 @@ def _wrapper(
 
     if isinstance(producer, AsyncProducer):
 
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            return await finished_async(plan.owner, await function(*args, **kwargs))
+
         @functools.wraps(function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
             messages = plan.messages(args, kwargs)
             if session is None:
                 refuse_outer_transaction(plan.owner, args, kwargs)
-                return await flow_async.run(producer, messages, lambda: function(*args, **kwargs))
+                return await flow_async.run(producer, messages, lambda: run_async(*args, **kwargs))
             return await in_session_async(
                 producer,
                 messages,
                 session,
-                lambda opened: function(*args[:at], opened, *args[at:], **kwargs),
+                lambda opened: run_async(*args[:at], opened, *args[at:], **kwargs),
                 owner=plan.owner,
             )
 
         return call_async
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return finished(plan.owner, function(*args, **kwargs))
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         messages = plan.messages(args, kwargs)
         if session is None:
             refuse_outer_transaction(plan.owner, args, kwargs)
-            return flow.run(producer, messages, lambda: function(*args, **kwargs))
+            return flow.run(producer, messages, lambda: run(*args, **kwargs))
         return in_session(
             producer,
             messages,
             session,
-            lambda opened: function(*args[:at], opened, *args[at:], **kwargs),
+            lambda opened: run(*args[:at], opened, *args[at:], **kwargs),
             owner=plan.owner,
         )
 

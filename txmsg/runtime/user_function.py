@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from typing import Any
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any, Final, TypeVar
 
 from txmsg.errors import MisuseError, shown
 
 in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
 """Whether a handler is being run: one that calls `stop` must not wait for itself."""
+_LAZY: Final = (GeneratorType, AsyncGeneratorType, map, filter, itertools.starmap)
+"""What runs when somebody reads it, long after the transaction in which it was made."""
+
+R = TypeVar("R")
 
 
 class UserFunction:
@@ -79,7 +85,7 @@ class UserFunction:
         result = self._call(argument)
         if inspect.isawaitable(result):
             return asyncio.run_coroutine_threadsafe(self._awaited(result), loop).result()
-        return self._checked(result)
+        return finished(self._name, result)
 
     async def _awaited(self, work: Awaitable[Any]) -> Any:
         try:
@@ -97,12 +103,7 @@ class UserFunction:
             raise
         except BaseException as exc:  # SystemExit ends the loop; others, as a panic of Rust, end the task that calls
             raise self._left(exc) from exc
-        return self._checked(result)
-
-    def _checked(self, result: object) -> object:
-        if inspect.isgenerator(result) or inspect.isasyncgen(result):
-            raise MisuseError(f"{self._name} returned a generator, whose body has not run: use a plain function")
-        return result
+        return finished(self._name, result)
 
     def _call(self, argument: object) -> Any:
         try:
@@ -121,6 +122,30 @@ class UserFunction:
 
     def _left(self, exc: BaseException) -> RuntimeError:
         return RuntimeError(f"{self._name} raised {type(exc).__name__}({exc}): taken as any other exception")
+
+
+def finished(name: str, result: R) -> R:
+    """What a function has returned. Raises MisuseError for work that is yet to run: nobody would wait for it.
+
+    name: of the function, in the error.
+    """
+    if result is None:  # as nearly always
+        return result
+    if isinstance(result, _LAZY):
+        kind = "generator" if isinstance(result, GeneratorType | AsyncGeneratorType) else type(result).__name__
+        raise MisuseError(f"{name} returned a {kind}, whose body has not run: use a plain function")
+    if inspect.isawaitable(result):
+        if isinstance(result, Coroutine):
+            result.close()
+        raise MisuseError(f"{name} is def and returned a {type(result).__name__}, which has not run: make it async def")
+    return result
+
+
+async def finished_async(name: str, result: Any) -> Any:
+    """The same of a function that runs on a loop, where what it returned is awaited."""
+    if result is not None and inspect.isawaitable(result):
+        result = await result
+    return finished(name, result)
 
 
 def is_coroutine(function: object) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import queue
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -314,3 +316,26 @@ def test_a_listener_of_the_users_is_asked_after_an_exception_even_with_a_session
                 register()
             got.get(timeout=WAIT_S)
     assert (users(engine), half_count(notify_url), message_count(notify_url)) == (1, 0, 1)
+
+
+async def save_later(session: Session, email: str) -> None:
+    raise AssertionError("nobody awaits this")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda session, email: save_later(session, email.lower()),
+        lambda session, email: (session.add(User(id=uuid4(), email=each)) for each in [email]),
+        lambda session, email: map(session.add, [User(id=uuid4(), email=email)]),
+        lambda session, email: filter(session.add, [User(id=uuid4(), email=email)]),
+    ],
+    ids=["coroutine", "generator", "map", "filter"],
+)
+def test_work_that_would_run_after_the_return_is_refused(
+    work: Callable[[Session, str], Any], producer: Producer, sessions: sessionmaker[Session], notify_url: str
+) -> None:
+    register = transactional_message(producer, topic="user", session=sessions)(work)
+    with pytest.raises(MisuseError, match="not run"):
+        register("e")
+    assert (half_count(notify_url), message_count(notify_url)) == (0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, TypeVar, overload
@@ -15,7 +14,7 @@ from txmsg.client.receiving.inbox_handler_async import AsyncIdempotentHandler
 from txmsg.connections.opening import package_of
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
-from txmsg.runtime.user_function import check_takes, name_of
+from txmsg.runtime.user_function import check_takes, is_coroutine, name_of
 
 S = TypeVar("S")
 
@@ -51,7 +50,7 @@ def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) 
 
     def decorate(handler: Callable[..., Any]) -> IdempotentHandler | AsyncIdempotentHandler:
         check_takes("the handler under @idempotent", handler, "session", "message")
-        is_async = inspect.iscoroutinefunction(handler)
+        is_async = is_coroutine(handler)
         other = sessionmaker | scoped_session if is_async else async_sessionmaker
         if isinstance(session_factory, other):
             raise MisuseError(

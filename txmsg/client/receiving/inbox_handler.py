@@ -16,8 +16,9 @@ from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
 from txmsg.connections.opening import Driver
 from txmsg.message import ReceivedMessage
+from txmsg.runtime.user_function import finished
 
-_Handler = Callable[[Any, ReceivedMessage], None]
+_Handler = Callable[[Any, ReceivedMessage], object]
 
 
 class IdempotentHandler(InboxHandler[_Handler]):
@@ -35,7 +36,7 @@ class IdempotentHandler(InboxHandler[_Handler]):
                 if not in_session(session, record, guard, row):
                     self.skip(message)
                     return
-                self.handler(session, message)
+                finished(self.owner, self.handler(session, message))
                 in_session(session, lambda _: guard.end_work())
                 session.commit()
                 guard.check_committed()
@@ -47,6 +48,6 @@ class IdempotentHandler(InboxHandler[_Handler]):
 
         try:
             with ConnectionTransaction(opened, write_row, owner=self.owner) as connection:
-                self.handler(connection, message)
+                finished(self.owner, self.handler(connection, message))
         except HandledBefore:
             self.skip(message)

@@ -14,8 +14,9 @@ from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
 from txmsg.connections.opening import AsyncDriver
 from txmsg.message import ReceivedMessage
+from txmsg.runtime.user_function import finished_async
 
-_Handler = Callable[[Any, ReceivedMessage], Awaitable[None]]
+_Handler = Callable[[Any, ReceivedMessage], Awaitable[object]]
 
 
 class AsyncIdempotentHandler(InboxHandler[_Handler]):
@@ -33,7 +34,7 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
                 if not await in_session_async(session, record, guard, row):
                     self.skip(message)
                     return
-                await self.handler(session, message)
+                await finished_async(self.owner, await self.handler(session, message))
                 await in_session_async(session, lambda _: guard.end_work())
                 await session.commit()
                 guard.check_committed()
@@ -45,6 +46,6 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
 
         try:
             async with AsyncConnectionTransaction(opened, write_row, owner=self.owner) as connection:
-                await self.handler(connection, message)
+                await finished_async(self.owner, await self.handler(connection, message))
         except HandledBefore:
             self.skip(message)

@@ -12,7 +12,7 @@ from txmsg.contrib.django import rows
 from txmsg.errors import MisuseError, StorageError
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
-from txmsg.runtime.user_function import check_takes, name_of
+from txmsg.runtime.user_function import check_takes, finished, name_of
 
 _log = EventLog(__name__)
 
@@ -65,7 +65,7 @@ class IdempotentHandler(GroupHandler):
                     group=group,
                 )
                 return
-            self.handler(message)
+            finished(name_of(self.handler), self.handler(message))
         # As Django says. PostgreSQL answers COMMIT of a transaction that has failed with a ROLLBACK.
         if not rows.is_message_recorded(self.using, group, message):
             raise StorageError(

@@ -25,7 +25,7 @@ from txmsg.contrib.django.producers import use_outbox
 from txmsg.errors import MisuseError
 from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionState, new_transaction_id
-from txmsg.runtime.user_function import name_of
+from txmsg.runtime.user_function import finished, name_of
 from txmsg.typed.topic import Topic
 
 _log = EventLog(__name__)
@@ -85,7 +85,10 @@ def transactional_message(
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             messages = plan.messages(args, kwargs)
-            work = functools.partial(function, *args, **kwargs)
+
+            def work() -> Any:
+                return finished(plan.owner, function(*args, **kwargs))
+
             chosen = producer or producer_of(using)
             if outbox is None:
                 return _go_on(chosen, chosen.half(messages), using, work)
