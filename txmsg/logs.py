@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final
@@ -33,7 +34,8 @@ class EventLog:
     """The logger of a module. Each call names the event, and its text refers to fields: `group %(group)s pauses`.
 
     Fields that the text does not name are in the record all the same. Text and fields meet only when a handler writes
-    the record, inside `logging`, which raises nothing: logging must not break the work that it reports.
+    the record, inside `logging`. A filter that raises is reported on stderr, as `logging` reports a handler that does:
+    logging must not break the work that it reports.
     """
 
     def __init__(self, name: str) -> None:
@@ -77,7 +79,12 @@ class EventLog:
         # `logging` would raise here. The third frame is that of the caller.
         extra = {"txmsg": {"event": event, **fields}}
         args = (fields,) if fields else ()
-        self._logger.log(level, text, *args, exc_info=exc_info, extra=extra, stacklevel=3)
+        try:
+            self._logger.log(level, text, *args, exc_info=exc_info, extra=extra, stacklevel=3)
+        except Exception:  # noqa: BLE001 - the application's: a filter, a handler without a guard, a factory of records
+            if logging.raiseExceptions:  # as `logging` does, which asks for it, too
+                with suppress(Exception):
+                    traceback.print_exc()
 
 
 class HourlyLog:

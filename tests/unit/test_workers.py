@@ -16,10 +16,10 @@ import pytest
 from txmsg.client.receiving.delivery import Delivery
 from txmsg.client.receiving.held import Hand
 from txmsg.client.receiving.link import Link
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import Failure, Reject, RetryAfter, Skip
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
-from txmsg.errors import StorageError
+from txmsg.errors import StorageError, TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import UserFunction, in_handler
 
@@ -562,3 +562,87 @@ async def test_threads_never_exceed_the_limit_however_often_it_changes_while_the
         workers.put(deliveries(told, 3, handler, start=23))
         workers.resize(4)
         await told.until(26)
+
+
+class Unspeakable:
+    """Of an exception whose words are not to be had."""
+
+    def __init__(self, message: ReceivedMessage) -> None:
+        self.message = message
+
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+class MutedReject(Unspeakable, Reject): ...
+
+
+class MutedRetry(Unspeakable, RetryAfter): ...
+
+
+class MutedSkip(Unspeakable, Skip): ...
+
+
+class MutedError(Unspeakable, TxmsgError): ...
+
+
+@KINDS
+@pytest.mark.parametrize("error", [MutedReject, MutedRetry, MutedSkip, MutedError])
+async def test_an_exception_of_the_users_whose_own_code_fails_costs_no_worker(
+    kind: str, error: type[Exception]
+) -> None:
+    def call(message: ReceivedMessage) -> None:
+        if message.offset != 2:
+            raise error(message)
+
+    async with working(1) as (workers, told):
+        workers.put(deliveries(told, 3, as_kind(kind, call)))
+        await told.until(3)
+    failed = [0, 1]
+    assert told.acked == ([*failed, 2] if error is MutedSkip else [2])
+    assert [*told.refused] == ([] if error is MutedSkip else failed)
+    assert all(text.startswith(f"{error.__name__}: ") for text in told.refused.values())
+    assert told.dropped == 0
+
+
+@KINDS
+async def test_a_filter_of_the_log_that_raises_costs_no_worker_and_no_message(
+    kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: logging.LogRecord) -> bool:
+        raise ZeroDivisionError("the filter")
+
+    def call(message: ReceivedMessage) -> None:
+        if message.offset != 2:
+            raise ValueError(message.offset)
+
+    logger = logging.getLogger("txmsg.consumer.subscriptions")
+    logger.addFilter(broken)
+    try:
+        async with working(1) as (workers, told):
+            workers.put(deliveries(told, 3, as_kind(kind, call)))
+            await told.until(3)
+    finally:
+        logger.removeFilter(broken)
+    assert told.acked == [2]
+    assert [*told.refused] == [0, 1]
+    assert "ZeroDivisionError: the filter" in capfd.readouterr().err
+
+
+@KINDS
+async def test_a_worker_goes_on_when_what_is_around_a_handler_fails(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Series):
+        def note(self, failure: Failure | None) -> None:
+            raise ZeroDivisionError
+
+    def call(message: ReceivedMessage) -> None: ...
+
+    async with working_on_series(1) as workers:
+        bad, good = Failing(as_kind(kind, call), 1), Series(as_kind(kind, call), 1)
+        workers.put([bad, good])
+        await bad.until_ended()
+        await good.until_ended()
+    assert good.noted == [None]
+    assert "what txmsg does around its handler failed" in caplog.text

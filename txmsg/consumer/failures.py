@@ -92,7 +92,10 @@ class Retry:
     def failure_of(self, exc: Exception, attempt: int, error: str) -> Failure | None:
         """The failure to report; None: the message is acknowledged. attempt: the delivery that failed, from 1."""
         if isinstance(exc, RetryAfter):
-            return Failure(error, exc.delay_s, is_final=self._is_last(attempt))
+            delay_s = _delay_of(exc)
+            if delay_s is None:
+                delay_s = self.delay_s(attempt, random.uniform(-1, 1))
+            return Failure(error, delay_s, is_final=self._is_last(attempt))
         entries = [*_SAID, *self.by_type.items()]
         chosen = next((chosen for kind, chosen in entries if isinstance(exc, kind)), None)
         if isinstance(chosen, Retry):  # which may tell types derived from this one apart
@@ -110,6 +113,14 @@ class Retry:
 
     def _is_last(self, attempt: int) -> bool:
         return self.retries_max is not None and attempt > self.retries_max
+
+
+def _delay_of(exc: RetryAfter) -> float | None:
+    """The delay that it names. None: it is of a class of the user's, and names none that can be kept."""
+    try:
+        return check_seconds("RetryAfter", exc.delay_s, least_s=0, most_s=DELAY_S_MAX)
+    except Exception:  # noqa: BLE001 - the user's code: an `__init__` that sets none, a property that raises
+        return None
 
 
 def check_retry(topic: str, retry: object) -> Retry | None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txmsg.consumer.failures import AS_THE_GROUP, Failure, Reject, Retry, RetryAfter, check_retry
-from txmsg.errors import InvalidMessage, MisuseError, TxmsgError
+from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, said_by
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.reason import text_of
@@ -46,10 +46,17 @@ class Handler:
         self.retry = retry
 
     def failure_of(self, message: ReceivedMessage, exc: Exception) -> Failure | None:
-        """What becomes of a message whose handler raised; None: it is done with. Logs it.
+        """What becomes of a message whose handler raised; None: it is done with. Logs it. Raises nothing.
 
         Its text is for a person who looks at retries, in characters that can be kept.
         """
+        try:
+            return self._judged(message, exc)
+        except Exception as wrong:  # noqa: BLE001 - the user's: what is asked of an exception may be code of its class
+            kind, cause = type(exc).__name__, type(wrong).__name__
+            return Failure(f"{kind}: its class raised {cause} when it was asked what becomes of the message")
+
+    def _judged(self, message: ReceivedMessage, exc: Exception) -> Failure | None:
         failure = self.retry.failure_of(exc, message.attempt, text_of(exc))
         if failure is None:
             _log.info(
@@ -58,7 +65,7 @@ class Handler:
                 group=self.group,
                 topic=self.topic,
                 message_id=message.id,
-                error=exc,
+                error=said_by(exc),
             )
             return None
         # Their text says all: no traceback with each delivery.
@@ -74,7 +81,7 @@ class Handler:
             offset=message.offset,
             attempt=message.attempt,
             next=_told(failure),
-            cause=f": {type(exc).__name__}: {exc}" if own else "",
+            cause=f": {type(exc).__name__}: {said_by(exc)}" if own else "",
             error=exc,
             exc_info=None if own else exc,
         )

@@ -185,6 +185,8 @@ class _LoopWorkers(Generic[R]):
             self._wake_one()
             try:
                 await _in_context(self._context.copy(), self._handle(run))
+            except Exception:  # noqa: BLE001 - a worker that ends handles nothing more
+                _log_failed(run)
             finally:
                 self.running[place] = None
                 run.end()
@@ -300,6 +302,8 @@ class _ThreadWorkers(Generic[R]):
                 self.running[place] = run
                 try:
                     self._context.copy().run(self._handle, run)
+                except BaseException:  # noqa: BLE001 - a worker that ends handles nothing more
+                    _log_failed(run)
                 finally:
                     self.running[place] = None
                     self._end_soon(run)
@@ -340,6 +344,15 @@ class _ThreadWorkers(Generic[R]):
         self._telling = False  # before looking: what is appended after this look is told by another one
         while self._ended:
             self._ended.popleft().end()
+
+
+def _log_failed(run: Run) -> None:
+    _log.exception(
+        "consumer.worker_failed",
+        "group %(group)s: a message of topic %(topic)r is redelivered: what txmsg does around its handler failed",
+        group=run.handler.group,
+        topic=run.handler.topic,
+    )
 
 
 @coroutine

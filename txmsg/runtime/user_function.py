@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, TypeVar
 
-from txmsg.errors import MisuseError, shown
+from txmsg.errors import MisuseError, said_by, shown
 
 in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
 """Whether a handler is being run: one that calls `stop` must not wait for itself."""
@@ -121,7 +121,7 @@ class UserFunction:
         return RuntimeError(f"{self._name} ended in a CancelledError, though it was not cancelled")
 
     def _left(self, exc: BaseException) -> RuntimeError:
-        return RuntimeError(f"{self._name} raised {type(exc).__name__}({exc}): taken as any other exception")
+        return RuntimeError(f"{self._name} raised {type(exc).__name__}({said_by(exc)}): taken as any other exception")
 
 
 def finished(name: str, result: R) -> R:
