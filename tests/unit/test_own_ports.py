@@ -64,3 +64,12 @@ def test_a_server_of_a_demo_asks_no_resolver_for_its_name(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(socket, "getfqdn", silent)
     web.Server(lambda request: (200, request)).server_close()
+
+
+def test_a_machine_without_loopback_is_an_error_and_no_endless_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+
+    monkeypatch.setattr(socket.socket, "bind", absent)
+    with pytest.raises(OSError, match="Cannot assign requested address"):
+        next(free_ports(not_given()))

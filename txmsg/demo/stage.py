@@ -12,7 +12,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -29,6 +29,7 @@ from txmsg.wire.v1.txmsg_rpc import Admin
 
 FIRST_CHECK_S = 1.0
 CHECK_INTERVAL_S = 2.0
+_RUN_S_MAX = 240.0
 
 
 class Audience(Protocol):
@@ -51,6 +52,8 @@ class Processes:
         self.directory = directory
         self.children: dict[str, Child] = {}
         """Those that `start` started, by name, as they were started last."""
+        self.on_wait: Callable[[str], object] = lambda name: None
+        """Is called with the name of what is waited for next."""
         self._logs = directory / "logs"
         self._exits = contextlib.ExitStack()
 
@@ -91,12 +94,22 @@ class Processes:
         """Variables with what a process has to show to servers: here nothing, whatever this shell has."""
         return dict.fromkeys((CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE), "")
 
+    def await_ready(self, *names: str) -> None:
+        """Returns when these are ready, or all that were started. Raises ChildFailed."""
+        for name in names or self.children:
+            if not self.children[name].is_ready:
+                self.on_wait(name)
+            self.children[name].wait_ready()
+
     def run(self, name: str, *arguments: str, **env: str) -> None:
-        """Runs a program to its end. Raises ChildFailed when it fails."""
+        """Runs a program to its end. Raises ChildFailed when it fails, or takes too long."""
+        self.on_wait(name)
         child = self.child(name, *arguments, **env)
         try:
-            if child.wait(timeout_s=120) != 0:
+            if child.wait(timeout_s=_RUN_S_MAX) != 0:
                 raise ChildFailed(f"{name} failed:\n{child.log_tail()}")
+        except subprocess.TimeoutExpired as exc:
+            raise ChildFailed(f"{name} did not end within {_RUN_S_MAX:g} s:\n{child.log_tail()}") from exc
         finally:
             child.stop()
 
@@ -134,6 +147,7 @@ class Stage(Processes):
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
             undo.callback(self._exits.close)
+            self.on_wait("PostgreSQL")
             self._exits.enter_context(self._postgres)
             for database in self._databases:
                 self._postgres.create_database(database)

@@ -86,8 +86,8 @@ def _prepare(place: Place) -> None:
     except OSError as exc:
         raise StorageError(
             f"the socket of PostgreSQL cannot be in {place.socket_dir} ({exc.strerror}): make "
-            f"{place.socket_dir.parent} writable, or choose a shorter --data-dir; for root, whose server runs as nobody, "
-            "only the first helps"
+            f"{place.socket_dir.parent} writable, or choose a shorter --data-dir; for root, whose server runs as "
+            "nobody, only the first helps"
         ) from exc
     if place.socket_dir.is_symlink() or place.socket_dir.stat().st_uid not in (os.geteuid(), place.server_uid):
         raise StorageError(f"{place.socket_dir} belongs to another user: remove it, or choose another --data-dir")

@@ -5,6 +5,7 @@ Port 0 would give one that any connection may be given in the meantime, even one
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
@@ -53,5 +54,7 @@ def _is_free(port: int) -> bool:
         host = loopback().strip("[]")
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             return True
-    except OSError:
+    except OSError as exc:
+        if exc.errno != errno.EADDRINUSE:
+            raise  # no port will be free: there is no loopback, or no file can be opened
         return False

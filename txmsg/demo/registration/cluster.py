@@ -11,7 +11,7 @@ from typing import Self
 
 from txmsg.runtime.child import Child, ChildFailed
 
-_UP_S_MAX = 120.0
+_UP_S_MAX = 300.0  # longer than a process may take: one that is not ready says so itself
 
 
 @dataclass(slots=True, eq=False)

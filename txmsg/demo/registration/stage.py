@@ -25,15 +25,15 @@ class RegistrationStage(Stage):
 
     def _set_up(self) -> None:
         self._prepare()
-        for child in [self.start_broker(name) for name in self.brokers]:
-            child.wait_ready()
+        for name in self.brokers:
+            self.start_broker(name)
+        self.await_ready(*self.brokers)
         self._admit()
         for group in GROUPS:
             self.start_subscriber(group)
         service = "txmsg.demo.examples.user_registration.service"
         self.run("users-tables", service, USERS_DATABASE_URL=self.sqlalchemy_url("users"))
-        for child in self.children.values():
-            child.wait_ready()
+        self.await_ready()
 
     def _prepare(self) -> None:
         """What brokers need."""

@@ -145,11 +145,14 @@ def run(plan: Plan, directory: Path, audience: Audience) -> Result:
     process fails that was not killed on purpose."""
     started = time.monotonic()
     audience.phase("starting all processes", 1)
-    with _stage_of(plan, directory) as stage:
+    prepared = _stage_of(plan, directory)
+    prepared.on_wait = lambda name: audience.progress(0, f"waiting for {name}")
+    with prepared as stage:
         with (
             contextlib.closing(AttemptLog(stage.url("attempts"))) as log,
             ServiceCluster(stage.start_service, size=SERVICES) as cluster,
         ):
+            audience.progress(0, "waiting for the service")
             cluster.wait_all_up()
             if plan.with_console:
                 audience.say(f"the console is at {_console_of(stage)}")
