@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 
 from tests.unit.test_client_sender import Script, lose_reply, refuse, served
 from tests.waiting import until_async
@@ -131,9 +131,15 @@ async def test_a_plain_send_that_may_be_stored_is_tried_again_in_its_shard_only(
         assert len(set(a.ids())) == 1
 
 
-async def test_a_fenced_half_that_may_be_stored_goes_to_the_other_shard_under_another_id(tmp_path: Path) -> None:
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = create_engine(f"sqlite:///{tmp_path / 'fence.db'}")
     create_tables(engine)
+    yield engine
+    engine.dispose()
+
+
+async def test_a_fenced_half_that_may_be_stored_goes_to_the_other_shard_under_another_id(engine: Engine) -> None:
     listener = FenceCheckListener(engine)
 
     async with two_shards(check_listener=listener) as (a, b, producer):
@@ -147,10 +153,8 @@ async def test_a_fenced_half_that_may_be_stored_goes_to_the_other_shard_under_an
 
 @pytest.mark.parametrize("known_by", ["its listener", "its caller"])
 async def test_a_half_that_may_be_stored_stays_where_its_listener_or_its_caller_knows_it_by_its_id(
-    known_by: str, tmp_path: Path
+    known_by: str, engine: Engine
 ) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path / 'fence.db'}")
-    create_tables(engine)
     listener = FenceCheckListener(engine)
     of_caller = known_by == "its caller"
     options = {"check_listener": listener} if of_caller else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -547,10 +547,11 @@ def test_what_a_server_of_mysql_would_not_take_is_refused_before_it_is_written()
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> sessionmaker[Session]:
+def shop(tmp_path: Path) -> Iterator[sessionmaker[Session]]:
     engine = create_engine(f"sqlite:///{tmp_path / 'business.db'}")
     create_tables(engine)
-    return sessionmaker(engine)
+    yield sessionmaker(engine)
+    engine.dispose()
 
 
 def test_when_no_broker_answers_the_work_is_done_and_the_messages_are_kept(shop: sessionmaker[Session]) -> None:
