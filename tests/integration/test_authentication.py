@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import psycopg
 import pytest
 from click.testing import CliRunner
@@ -383,7 +384,7 @@ def test_secrets_are_nowhere_to_be_found(secured: Secured, tmp_path: Path, caplo
             note(f"table {table}", connection.execute(f"select t::text from txmsg.{table} t").fetchall())
     note(
         "the command lines of processes",
-        subprocess.run(["ps", "axww"], check=True, capture_output=True, text=True).stdout,
+        "\n".join(" ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])),
     )
     note("the log in text", secured.first.log.read_text())
     note("the log in JSON", secured.second.log.read_text())
