@@ -287,7 +287,7 @@ async def test_a_mail_says_what_is_wrong_and_what_to_do() -> None:
     assert "Subject: [firing] TxmsgDeadLetters: group shop has 1 dead letters" in mail
     assert "X-Txmsg-Notification: 7" in mail
     assert "Look at them." in mail
-    assert sum(line.startswith("rcpt TO:") for line in server.lines) == 2
+    assert sum(line.upper().startswith("RCPT TO:") for line in server.lines) == 2  # Python 3.13 writes it in capitals
 
 
 async def test_a_mail_that_is_refused_is_told() -> None:
