@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
+from txmsg.wire.channel import Channel
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, ClientFrame, RouteChanged
 
 DEADLINE_S = 60.0
@@ -44,23 +45,24 @@ class StreamOfRoutes:
         return
 
 
-class OneBroker:
-    addresses = ("a:7700",)
-
-    def watch(self, changed: object) -> None:
-        return
-
-    def learn(self, address: str, route: RouteChanged) -> None:
-        return
+class OneStream(Channel):
+    """Its calls begin this stream."""
 
     def __init__(self, stream: object) -> None:
+        super().__init__("a:7700")
         self._stream = stream
 
-    def channel(self, address: str) -> OneBroker:
-        return self
-
-    async def stream(self, method: object, first: object, *, timeout_s: float) -> object:
+    async def stream(self, method: object, first: object, *, timeout_s: float) -> Any:
         return self._stream
+
+
+class OneBroker(Brokers):
+    def __init__(self, stream: object) -> None:
+        super().__init__(["a:7700"])
+        self._one = OneStream(stream)
+
+    def channel(self, address: str) -> Channel:
+        return self._one
 
 
 @asynccontextmanager
@@ -96,7 +98,7 @@ async def test_a_presence_ends_while_it_connects_and_though_that_fails_at_the_sa
 
 async def test_a_presence_ends_though_a_frame_comes_at_the_same_moment() -> None:
     began, comes = asyncio.Event(), asyncio.Event()
-    brokers = cast(Brokers, OneBroker(StreamOfRoutes(began, comes)))
+    brokers = OneBroker(StreamOfRoutes(began, comes))
     running = asyncio.create_task(Presence(brokers, group="g", client_id="c").run())
     await asyncio.wait_for(began.wait(), DEADLINE_S)
     comes.set()
@@ -124,11 +126,10 @@ class StreamThatFails:
         return
 
 
-class Refusing(OneBroker):
-    """It takes a first stream, which says something and is then refused, and no other one."""
+class StreamThatIsRefused:
+    """It says something, and is then refused; begun again it is refused at once."""
 
     def __init__(self, refused: asyncio.Event) -> None:
-        super().__init__(self)
         self._refused = refused
         self._frames = iter([BrokerFrame(route_changed=RouteChanged())])
 
@@ -148,7 +149,7 @@ class Refusing(OneBroker):
 async def test_a_presence_is_not_attached_to_a_broker_that_refuses_it_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "REFUSED_PAUSE_S", 3600)
     refused = asyncio.Event()
-    presence = Presence(cast(Brokers, Refusing(refused)), client_id="c", group="g")
+    presence = Presence(OneBroker(StreamThatIsRefused(refused)), client_id="c", group="g")
     running = asyncio.create_task(presence.run())
     await asyncio.wait_for(refused.wait(), DEADLINE_S)
     await until_async(lambda: not presence.attached_to)
@@ -160,7 +161,7 @@ async def test_a_presence_is_not_attached_to_a_broker_that_refuses_it_now(monkey
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_presence_ends_though_its_stream_fails_at_the_same_moment(turns: int) -> None:
     began, fails = asyncio.Event(), asyncio.Event()
-    brokers = cast(Brokers, OneBroker(StreamThatFails(began, fails)))
+    brokers = OneBroker(StreamThatFails(began, fails))
     running = asyncio.create_task(Presence(brokers, client_id="c", group="g").run())
     await began.wait()
     fails.set()
