@@ -55,9 +55,10 @@ class UserProject:
 
     def pytest(self, *args: str) -> Outcome:
         """Runs pytest in it, as its user would; warnings are errors."""
+        plugins = ("-p", "tests.unclosed_sqlite", "-p", "no:cacheprovider")
         path = os.pathsep.join([str(self.directory / "installed"), str(ROOT)])
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "--rootdir=.", *args],
+            [sys.executable, "-m", "pytest", "-W", "error", *plugins, "--rootdir=.", *args],
             cwd=self.directory,
             # Its temporary directories are its own: pytest cleans up what other runs have left, while they do so, too.
             env={**os.environ, "PYTHONPATH": path, "PY_COLORS": "0", "PYTEST_DEBUG_TEMPROOT": str(self.directory)},
