@@ -23,6 +23,7 @@ BENCHMARKS = (
     "idle_consumers",
     "backend_down",
     "ordered",
+    "hot_key",
     "delayed",
     "failover",
     "two_brokers",

@@ -26,8 +26,10 @@ from tests.integration.delivery_harness import (
 from tests.waiting import until_async
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
+from txmsg.broker.store.connect import open_pool, session
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
+from txmsg.broker.store.retries import due_retries
 from txmsg.errors import BrokerUnavailable
 from txmsg.runtime.backoff import Backoff
 from txmsg.runtime.start import Start
@@ -210,7 +212,95 @@ async def test_later_messages_of_a_failing_key_are_due_only_when_those_before_ar
         assert retry_rows(notify)[1:] == [(1, 0, True), (2, 0, True)]
         (again,) = await receive_only(delivery, 1)
         await settle(delivery, again)
+        await delivery.flush()
         assert [row[2] for row in retry_rows(notify)] == [False, True]
+
+
+async def test_what_waits_behind_a_failure_comes_without_a_poll_for_each_message(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, background=False) as delivery:
+        await add_keyed(notify, *"aaaaa")
+        await receive(delivery, 1, wait_s=0)
+        (feed,) = delivery._state.groups["g"].feeds.values()
+        await delivery.reader.read_once(feed)
+        (head,) = await receive(delivery, 1, wait_s=0)
+        assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", 0.0)]) == []
+        await delivery.maintenance.retries_once()
+        got: list[tuple[int, int]] = []
+        for _ in range(5):
+            (message,) = await receive(delivery, 9, wait_s=0)
+            await settle(delivery, message)
+            got.append((message.offset, message.attempt))
+        assert got == [(0, 2), (1, 1), (2, 1), (3, 1), (4, 1)]
+        assert retry_rows(notify) == []
+        assert feed.window.blocked_keys() == [], "the key has left the table"
+
+
+async def test_acknowledged_retries_that_a_crash_takes_back_come_again_in_order(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await add_keyed(notify, *"aaaa")
+        async with delivering(notify, retry_poll_s=0.02, expire_s=NEVER_S, graceful=False) as delivery:
+            (head,) = await receive(delivery, 1)
+            assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", 0.0)]) == []
+            for _ in range(2):
+                await settle(delivery, *await receive(delivery, 1))
+            assert [row[0] for row in retry_rows(notify)] == [0, 1, 2, 3], "they are written with those that follow"
+            assert offsets(await receive(delivery, 1)) == [2]
+        notify.bury("b1")
+        notify.query("update txmsg.cursor set held_until = now()")  # as when that time has passed
+        async with delivering(notify, **QUICK) as delivery:
+            got: list[int] = []
+            while len(got) < 4:
+                (message,) = await receive(delivery, 1)
+                got.append(message.offset)
+                await settle(delivery, message)
+            assert got == [0, 1, 2, 3]
+            assert retry_rows(notify) == [], "the last one is written at once"
+
+
+async def test_retries_that_become_due_are_read_at_once(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, background=False, retry_count_max=1) as delivery:
+        await add_keyed(notify, "a", "a")
+        await receive(delivery, 1, wait_s=0)
+        (feed,) = delivery._state.groups["g"].feeds.values()
+        await delivery.reader.read_once(feed)
+        (head,) = await receive(delivery, 1, wait_s=0)
+        assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", 0.0)]) == []
+        await delivery.maintenance.retries_once()
+        (again,) = await receive(delivery, 1, wait_s=0)
+        assert not delivery._state.retries_due.is_set()
+        await settle(delivery, again)
+        assert delivery._state.retries_due.is_set()
+
+
+async def test_nothing_waits_in_memory_behind_what_has_a_time_of_its_own_or_is_blocked(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify:
+        await add_keyed(notify, *"aaaabbbb")
+        async with delivering(notify, **QUICK, graceful=False) as delivery:
+            first, second = await receive(delivery, 2)
+            for head in (first, second):
+                assert await delivery.settle("g", "c", [], [Refusal(head.receipt, "boom", NEVER_S)]) == []
+        notify.query("update txmsg.retry set due_at = now() where attempt = 1")
+        notify.query("update txmsg.retry set due_at = now() + interval '1 h' where queue_offset = 2")
+        notify.query(
+            """
+            with dead as (delete from txmsg.retry where queue_offset = 6 returning *)
+            insert into txmsg.dead_letter
+                (group_id, queue_id, queue_offset, transaction_id, n, body, born_at, stored_at, ordering_key, attempts,
+                 blocks_key)
+            select group_id, queue_id, queue_offset, transaction_id, n, body, born_at, stored_at, ordering_key, 1, true
+              from dead
+            """
+        )
+        ((group, queue_id),) = notify.query("select distinct group_id, queue_id from txmsg.retry")
+        async with open_pool(notify_url) as pool, session(pool) as conn:
+            rows = await due_retries(
+                conn, group, [queue_id], [], count=9, size_bytes=99, behind_count=9, behind_size_bytes=99
+            )
+            assert [row.message.offset for row in rows] == [0, 4, 1]
+            rows = await due_retries(
+                conn, group, [queue_id], [], count=9, size_bytes=99, behind_count=9, behind_size_bytes=0
+            )
+            assert [row.message.offset for row in rows] == [0, 4]
 
 
 async def test_a_key_that_failed_stays_in_order_over_a_crash(notify_url: str) -> None:

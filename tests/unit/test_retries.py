@@ -58,6 +58,66 @@ def test_retries_are_bounded_by_count_and_bytes() -> None:
     assert box.room_bytes() == 4
 
 
+def chain(*offsets: int, key: str = "k") -> list[RetryRow]:
+    """Retries of an ordering key, as read together: the first has failed, the others wait behind it."""
+    return [
+        RetryRow(QueueId(7), int(offset == offsets[0]), 0, row(offset)._replace(ordering_key=key)) for offset in offsets
+    ]
+
+
+def taken(box: Retries, token: int = 4) -> list[int]:
+    return [each.message.offset for each in box.take(9, LARGE, token=token, deadline=10, wants=wants_all)]
+
+
+def test_retries_of_a_key_follow_each_other_in_memory_and_are_written_together() -> None:
+    box = Retries()
+    box.put([*chain(3, 5, 8), *chain(4, 6, key="other")])
+    assert taken(box) == [3, 4]
+    assert settle(box, 3, None) == []
+    assert taken(box) == [5]
+    assert settle(box, 5, None) == []
+    assert box.outcomes() == {(7, 3): Outcome(2, None, "k"), (7, 5): Outcome(1, None, "k")}
+    assert (box.goes_on(QueueId(7), "k"), taken(box)) == (True, [8])
+    assert settle(box, 8, None) == []
+    assert (box.goes_on(QueueId(7), "k"), box.is_busy(QueueId(7), "k")) == (False, True)
+    box.written(box.outcomes())
+    assert not box.is_busy(QueueId(7), "k")
+    assert box.known() == [(7, 4), (7, 6)]
+
+
+def test_what_waits_behind_a_retry_that_fails_or_stays_is_read_again() -> None:
+    box = Retries()
+    box.put([*chain(3, 5, 8), *chain(4, 6, key="other")])
+    taken(box)
+    assert settle(box, 3, None) == []
+    assert taken(box) == [5]
+    assert settle(box, 5, Failure("again")) == []
+    box.leave(box.take_back(QueueId(7), 4, [4])[0])
+    assert taken(box) == []
+    assert box.known() == [(7, 3), (7, 5)]
+    box.put(chain(8, 9))
+    assert box.known() == [(7, 3), (7, 5)], "the key is known until its outcomes are written"
+    box.written(box.outcomes())
+    assert (box.is_empty, box.room_behind()) == (True, Retries().room_behind())
+
+
+def test_a_queue_that_is_lost_takes_what_waits_behind_its_retries_along() -> None:
+    box = Retries()
+    box.put(chain(3, 5, 8))
+    taken(box)
+    settle(box, 3, None)
+    box.forget([QueueId(7)])
+    assert (box.is_empty, box.ready_count, box.outcomes()) == (True, 0, {})
+    assert box.room_behind() == Retries().room_behind()
+
+
+def test_what_waits_behind_retries_takes_half_of_the_room() -> None:
+    box = Retries(count_max=6, size_bytes_max=20)
+    assert box.room_behind() == (3, 10)
+    box.put(chain(0, 1, 2))
+    assert (box.room_behind(), box.room_count(), box.room_bytes()) == ((1, 2), 3, 8)
+
+
 def test_retry_that_this_member_does_not_want_waits_for_another() -> None:
     box = Retries()
     box.put([RetryRow(QueueId(7), 1, 0, row(0, tag="a")), RetryRow(QueueId(7), 1, 0, row(1, tag="b"))])

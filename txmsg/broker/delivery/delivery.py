@@ -247,15 +247,17 @@ class Delivery:
         """Takes acknowledgements and refusals. Returns the receipts that came too late, in any order.
 
         On return acknowledgements are in memory (the cursor is written within flush_s); those of retries, and all
-        refusals, are on disk, but for those of a run of which earlier messages are out: they wait for these. After a
-        cancellation the next `expire_once` writes them.
+        refusals, are on disk. But refusals in a run of which earlier messages are out wait for these, and the next
+        `expire_once` writes acknowledgements of retries behind which others wait in memory, and all after a
+        cancellation.
         """
         self._state.leases.require()
         loaded = self._state.groups.get(group)
         if loaded is None:
             return [*acks, *(refusal.receipt for refusal in refusals)]
         expired, touched = loaded.settle(client_id, acks, refusals, self._state.monotonic())
-        await self.writer.write_outcomes(loaded, touched)
+        if loaded.must_write(touched):
+            await self.writer.write_outcomes(loaded, touched)
         self._state.settlements.settled()
         for feed in touched:
             self._state.read_soon(feed)
@@ -296,6 +298,8 @@ class Delivery:
 
     async def flush(self) -> None:
         """Writes the acknowledgements taken so far."""
+        for group in list(self._state.busy):
+            await self.writer.write_outcomes(group, list(group.busy))
         await self.writer.flush_once()
 
     # ---- running
@@ -326,6 +330,7 @@ class Delivery:
         self._state.closed.set()
         self.maintenance.gained.set()
         self.maintenance.changed.set()
+        self._state.retries_due.set()
         if self._state.leases.is_member:
             await self.finish(list(self._state.leases.epochs()))
         await self._membership.leave()

@@ -15,11 +15,14 @@ from txmsg.broker.delivery.config import GroupSettings
 from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import DeliveryCounts, MessageBatch, Receipt, Refusal
-from txmsg.broker.delivery.window import NOT_IN_TIME, TIME_IS_OVER, Failure, Window
+from txmsg.broker.delivery.window import BEHIND, NOT_IN_TIME, TIME_IS_OVER, Failure, Window
 from txmsg.broker.journal import Event, Journal
 from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryKey, RetryRow, Row, size_bytes_of
 from txmsg.message import QueueId, QueueNumber
 from txmsg.wire.tags import TagExpression
+
+_BEHIND_COUNT_MAX = 500
+"""How many messages may have to be written behind retries of their keys before that is done at once."""
 
 
 def _ignore() -> None:
@@ -305,6 +308,20 @@ class Group:
                     expired.append(receipt._replace(offsets=late))
         return expired, list(touched.values())
 
+    def must_write(self, feeds: Iterable[Feed]) -> bool:
+        """Whether outcomes of these feeds, or of retries, must be written now.
+
+        Otherwise it is enough to write them soon: acknowledged retries whose next ones are in memory, as with cursors,
+        and what follows them into their table. So a key that comes back from a failure waits for no disk.
+        """
+        for feed in feeds:
+            failing = feed.window.failing()
+            if len(failing) > _BEHIND_COUNT_MAX or any(failure is not BEHIND for failure in failing.values()):
+                return True
+            if any(not self.retries.goes_on(feed.queue_id, key) for key in feed.window.keys_of(failing)):
+                return True
+        return self.retries.must_write
+
     def renew(self, held: Sequence[Receipt], deadline: float, *, is_exact: bool = False) -> list[Receipt]:
         """A member still holds these: they stay in flight until the deadline. Returns what it does not hold.
 
@@ -357,17 +374,18 @@ class Group:
         return feed
 
     def _ack(self, client_id: str, feed: Feed, receipt: Receipt, now: float, expired: list[Receipt]) -> None:
-        ready_count = feed.window.ready_count
+        ready_count = feed.window.ready_count + self.retries.ready_count
         late = feed.window.ack(receipt.token, receipt.offsets)
         if feed.queue_id in self.journal.queues:
             done_first = set(receipt.offsets).difference(late)
             self.journal.note(Event.ACKNOWLEDGED, feed.queue_id, done_first, self.name, by=client_id, attempt=1)
-        if feed.window.ready_count > ready_count:  # the next messages of their keys
-            self.wake((feed.topic,), feed.window.ready_count - ready_count)
         if late:
             retried, late = self.retries.take_back(feed.queue_id, receipt.token, late)
             self._journal_retried(Event.ACKNOWLEDGED, retried, by=client_id)
             self.retries.settled(retried, None)
+        next_count = feed.window.ready_count + self.retries.ready_count - ready_count
+        if next_count > 0:  # the next messages of their keys
+            self.wake((feed.topic,), next_count)
         if late:
             expired.append(receipt._replace(offsets=late))
         done = len(receipt.offsets) - len(late)

@@ -51,7 +51,7 @@ class Maintenance:
         return (
             (self._writer.flush_once, config.flush_s, None),
             (self.expire_once, config.expire_s, None),
-            (self.retries_once, config.retry_poll_s, None),
+            (self.retries_once, config.retry_poll_s, self._state.retries_due),
             (self.poll_once, config.poll_s, None),
             (self.notes_once, config.poll_s, None),
             (self.queues_once, config.poll_s, self.gained),
@@ -91,6 +91,8 @@ class Maintenance:
         count = retries.room_count()
         if not feeds or not count or (is_paused and retries.ready_count):
             return
+        # Behind a message that becomes a dead letter, and then blocks its key, nothing may be ready.
+        behind_count, behind_size_bytes = (0, 0) if group.settings.parks_keys else retries.room_behind()
         rows = await retries_store.due_retries(
             conn,
             group.id,
@@ -98,6 +100,8 @@ class Maintenance:
             retries.known(),
             count=1 if is_paused else count,
             size_bytes=retries.room_bytes(),
+            behind_count=0 if is_paused else behind_count,
+            behind_size_bytes=behind_size_bytes,
         )
         rows = [row for row in rows if group.feeds.get(row.queue_id) is feeds[row.queue_id]]  # not those lost meanwhile
         # A redriven dead letter waits for the message of its key that is in flight.
@@ -105,9 +109,10 @@ class Maintenance:
             row for row in rows if (key := row.message.ordering_key) is None or feeds[row.queue_id].window.block(key)
         ]
         if rows:
+            ready_count = retries.ready_count
             retries.put(rows)
             self._state.busy.add(group)
-            group.wake({feeds[queue_id].topic for queue_id, *_ in rows}, len(rows))
+            group.wake({feeds[queue_id].topic for queue_id, *_ in rows}, retries.ready_count - ready_count)
 
     async def poll_once(self) -> None:
         """Looks for messages that other brokers wrote to queues of topics for which members wait."""
@@ -205,4 +210,4 @@ class Maintenance:
             for start in range(0, len(blocked), _KEYS_PER_STATEMENT):
                 async with group.writing, self._state.session() as conn:
                     chunk = blocked[start : start + _KEYS_PER_STATEMENT]
-                    group.unblock(await retries_store.free_keys(conn, group.id, chunk))
+                    self._state.freed(group, await retries_store.free_keys(conn, group.id, chunk))

@@ -22,9 +22,14 @@ class Outcome(NamedTuple):
 
 
 class Retries:
-    """Due retries: ready, in flight, or with an outcome that is not yet written; at most one of each ordering key.
+    """Due retries: ready, in flight, or with an outcome that is not yet written.
 
-    Bounded by count_max in all and size_bytes_max of ready messages; when full, due retries stay in their table.
+    Of an ordering key one at most is ready or in flight. Those that follow it in their table wait behind it in memory:
+    each is ready as soon as the one before is acknowledged, and the outcomes are written together. When it fails or
+    stays in the table, those behind are dropped, and read again with it.
+
+    Bounded by count_max in all and size_bytes_max of messages not yet delivered, of which those behind take at most
+    half; when full, due retries stay in their table.
     """
 
     def __init__(self, *, count_max: int = 1000, size_bytes_max: int = 8 * 1024 * 1024) -> None:
@@ -34,7 +39,10 @@ class Retries:
         self._ready_size_bytes = 0
         self._attempts: dict[RetryKey, int] = {}
         self._ordered: dict[RetryKey, str] = {}
-        self._busy: set[tuple[int, str]] = set()
+        self._busy: dict[tuple[int, str], int] = {}  # by ordering key, how many are in memory
+        self._current: dict[tuple[int, str], RetryKey] = {}  # the one that is ready or in flight
+        self._behind: dict[tuple[int, str], deque[RetryRow]] = {}
+        self._behind_count = self._behind_size_bytes = 0
         self._in_flight: InFlight[RetryKey] = InFlight()
         self._outcomes: dict[RetryKey, Outcome] = {}
 
@@ -73,27 +81,53 @@ class Retries:
 
     def room_bytes(self) -> int:
         """How many bytes may be read now."""
-        return max(0, self._size_bytes_max - self._ready_size_bytes)
+        return max(0, self._size_bytes_max - self._ready_size_bytes - self._behind_size_bytes)
+
+    def room_behind(self) -> tuple[int, int]:
+        """How many, and how many bytes, may be read now to wait behind others."""
+        return (
+            max(0, self._count_max // 2 - self._behind_count),
+            max(0, self._size_bytes_max // 2 - self._behind_size_bytes),
+        )
 
     def put(self, rows: Sequence[RetryRow]) -> None:
-        """Adds due retries as read. Leaves out those that are known by now, also by their ordering key."""
+        """Adds retries as read: due ones, and with the first of an ordering key those behind it, in order.
+
+        Leaves out those that are known by now, also by their ordering key: what waits behind is read again after them.
+        """
+        added: set[tuple[int, str]] = set()
         for row in rows:
             queue_id, ordering_key = row.queue_id, row.message.ordering_key
             key = _key_of(row)
-            if key not in self._attempts and (queue_id, ordering_key) not in self._busy:
+            if key in self._attempts:
+                continue
+            if ordering_key is not None:
+                pair = (queue_id, ordering_key)
+                if pair in self._busy and pair not in added:  # a dead letter was redriven: it is the next of its key
+                    self._drop_behind(pair)
+                    continue
+                self._ordered[key] = ordering_key
+                self._busy[pair] = self._busy.get(pair, 0) + 1
                 self._attempts[key] = row.attempts + 1
-                if ordering_key is not None:
-                    self._ordered[key] = ordering_key
-                    self._busy.add((queue_id, ordering_key))
-                self._ready.append(row)
-                self._ready_size_bytes += size_bytes_of(row.message)
+                if pair in added:
+                    self._behind.setdefault(pair, deque()).append(row)
+                    self._behind_count += 1
+                    self._behind_size_bytes += size_bytes_of(row.message)
+                    continue
+                added.add(pair)
+                self._current[pair] = key
+            self._attempts[key] = row.attempts + 1
+            self._make_ready(row)
 
     def forget(self, queue_ids: Collection[QueueId]) -> None:
         """Drops the retries of these queues: another broker delivers them now."""
         gone = [key for key in self._attempts if key.queue_id in queue_ids]
+        for pair in [pair for pair in self._current if pair[0] in queue_ids]:
+            self._end(pair)
         for key in gone:
             self._outcomes.pop(key, None)
-        self.leave(gone)
+            if key in self._attempts:
+                self._drop(key)
         self._in_flight.forget(gone)
         self._keep_ready(lambda queue_id: queue_id not in queue_ids)
 
@@ -108,9 +142,17 @@ class Retries:
         self._ready = deque(row for row in self._ready if of_queue(row.queue_id))
         self._ready_size_bytes = sum(size_bytes_of(row.message) for row in self._ready)
 
+    def _make_ready(self, row: RetryRow) -> None:
+        self._ready.append(row)
+        self._ready_size_bytes += size_bytes_of(row.message)
+
     def is_busy(self, queue_id: QueueId, ordering_key: str) -> bool:
         """Whether a retry of this key is in memory."""
         return (queue_id, ordering_key) in self._busy
+
+    def goes_on(self, queue_id: QueueId, ordering_key: str) -> bool:
+        """Whether a retry of this key is ready or in flight."""
+        return (queue_id, ordering_key) in self._current
 
     def take(
         self,
@@ -160,16 +202,64 @@ class Retries:
         return self._in_flight.expire(now)
 
     def settled(self, keys: Iterable[RetryKey], failure: Failure | None) -> None:
-        """Records the outcome of removed retries; it counts when it is `written`."""
+        """Records the outcome of removed retries; it counts when it is `written`.
+
+        Behind those that are done the next ones of their ordering keys are ready now.
+        """
         for key in keys:
-            self._outcomes[key] = Outcome(self._attempts[key], failure, self._ordered.get(key))
+            ordering_key = self._ordered.get(key)
+            self._outcomes[key] = Outcome(self._attempts[key], failure, ordering_key)
+            if ordering_key is None:
+                continue
+            pair = (key.queue_id, ordering_key)
+            if failure is None and pair in self._behind:
+                row = self._next_behind(pair)
+                self._current[pair] = _key_of(row)
+                self._make_ready(row)
+            else:
+                self._end(pair)
 
     def leave(self, keys: Iterable[RetryKey]) -> None:
         """Removed retries stay in their table unchanged, and are read again."""
         for key in keys:
-            del self._attempts[key]
-            if (ordering_key := self._ordered.pop(key, None)) is not None:
-                self._busy.discard((key.queue_id, ordering_key))
+            pair = (key.queue_id, self._ordered.get(key, ""))
+            if self._current.get(pair) == key:
+                self._end(pair)
+            self._drop(key)
+
+    def _next_behind(self, pair: tuple[int, str]) -> RetryRow:
+        behind = self._behind[pair]
+        row = behind.popleft()
+        if not behind:
+            del self._behind[pair]
+        self._behind_count -= 1
+        self._behind_size_bytes -= size_bytes_of(row.message)
+        return row
+
+    def _end(self, pair: tuple[int, str]) -> None:
+        """No retry of this ordering key is ready or in flight any more: what waits behind is dropped."""
+        del self._current[pair]
+        self._drop_behind(pair)
+
+    def _drop_behind(self, pair: tuple[int, str]) -> None:
+        while pair in self._behind:
+            self._drop(_key_of(self._next_behind(pair)))
+
+    def _drop(self, key: RetryKey) -> None:
+        del self._attempts[key]
+        if (ordering_key := self._ordered.pop(key, None)) is not None:
+            pair = (key.queue_id, ordering_key)
+            self._busy[pair] -= 1
+            if not self._busy[pair]:
+                del self._busy[pair]
+
+    @property
+    def must_write(self) -> bool:
+        """Whether an outcome is more than an acknowledgement with the next retry of its ordering key in memory."""
+        return any(
+            failure is not None or ordering_key is None or not self.goes_on(key.queue_id, ordering_key)
+            for key, (_, failure, ordering_key) in self._outcomes.items()
+        )
 
     def outcomes(self) -> dict[RetryKey, Outcome]:
         """What must be written, by (queue id, offset). Stays until `written`."""
@@ -177,7 +267,9 @@ class Retries:
 
     def written(self, keys: Iterable[RetryKey]) -> None:
         """These outcomes are on disk: the retries are dropped here. Idempotent."""
-        self.leave([key for key in keys if self._outcomes.pop(key, None) is not None])
+        for key in keys:
+            if self._outcomes.pop(key, None) is not None:
+                self._drop(key)
 
 
 def _key_of(row: RetryRow) -> RetryKey:

@@ -23,6 +23,7 @@ from txmsg.broker.delivery.window import Memory
 from txmsg.broker.journal import Journal
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.incarnation import current_incarnation
+from txmsg.broker.store.retries import FreedKeys
 from txmsg.errors import BrokerUnavailable
 from txmsg.logs import EventLog
 from txmsg.message import QueueId
@@ -98,6 +99,8 @@ class State:
         self.draining = False
         """Receives no longer wait."""
         self.closed = asyncio.Event()
+        self.retries_due = asyncio.Event()
+        """Set when retries have become due that are not in memory: they are read at once."""
         self.groups: dict[str, Group] = {}
         self.loaded_count = 0
         """How many groups were loaded so far."""
@@ -189,6 +192,12 @@ class State:
             self.reads.release()
         else:
             self.behind.add(feed)
+
+    def freed(self, group: Group, keys: FreedKeys) -> None:
+        """The table `retry` has no message of some ordering keys of a group, and of others the first is due now."""
+        group.unblock(keys.empty)
+        if not all(group.retries.goes_on(queue_id, key) for queue_id, key in keys.due):
+            self.retries_due.set()
 
     def was_read(self, feed: Feed) -> None:
         """A reader has finished with it. If nothing was read, the next poll looks at the feed again."""

@@ -21,7 +21,7 @@ from txmsg.broker.store import delivery as store
 from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store import retries as retries_store
 from txmsg.broker.store.connect import Connection
-from txmsg.broker.store.retries import FirstFailure, LastFailure, RetryFailure
+from txmsg.broker.store.retries import FirstFailure, FreedKeys, LastFailure, RetryFailure
 from txmsg.broker.store.rows import RetryKey
 from txmsg.errors import BrokerUnavailable
 from txmsg.logs import EventLog
@@ -30,6 +30,7 @@ from txmsg.message import QueueId
 _log = EventLog(__name__)
 _CURSORS_PER_STATEMENT = 1000
 _ROWS_PER_STATEMENT = 1000  # it looks up values in arrays, which is quadratic
+_NONE_FREED = FreedKeys([], [])
 _ERROR_LENGTH_MAX = 2000
 _LEASE_OVER = "leases of these queues have expired: retry, another broker may deliver them"
 
@@ -122,7 +123,7 @@ class ProgressWriter:
                         for feed, failures in failing:
                             dead += await _write_first_failures(conn, feed, failures, group.settings)
                         dead += await _write_retry_outcomes(conn, group, outcomes)
-                        free = await retries_store.free_keys(conn, group.id, sorted(keys)) if keys else []
+                        free = await retries_store.free_keys(conn, group.id, sorted(keys)) if keys else _NONE_FREED
                         if group.members.pause.is_failing():
                             at_most = self._state.config.pause_retries
                             group.members.retries = await retries_store.count_retries(conn, group.id, at_most)
@@ -155,7 +156,7 @@ class ProgressWriter:
                 feed.window.stored(failures)
                 self._state.read_soon(feed)
             group.retries.written(outcomes)
-            group.unblock(free)
+            self._state.freed(group, free)
 
     async def try_to_write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
         """As `write_outcomes`; what cannot be written now is written later, and does not delay other groups."""

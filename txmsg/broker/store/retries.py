@@ -218,11 +218,18 @@ async def held_keys(conn: Connection, group: int, queue_ids: Sequence[QueueId]) 
     return await cursor.fetchall()
 
 
-async def free_keys(conn: Connection, group: int, keys: Collection[tuple[QueueId, str]]) -> list[tuple[QueueId, str]]:
-    """Makes due at once what waits at the head of these ordering keys, (queue id, key). Returns those without retries.
+class FreedKeys(NamedTuple):
+    """Ordering keys, (queue id, key), of which the table has no message, and those whose first one is due now."""
 
-    A key that a dead letter blocks is neither. Repeating it changes nothing. To be called by one session of a group at
-    a time, and after its retries were written: of two that do not see each other's rows, neither would free a head.
+    empty: list[tuple[QueueId, str]]
+    due: list[tuple[QueueId, str]]
+
+
+async def free_keys(conn: Connection, group: int, keys: Collection[tuple[QueueId, str]]) -> FreedKeys:
+    """Makes due at once what waits at the head of these ordering keys, (queue id, key).
+
+    A key that a dead letter blocks is not freed. Repeating it changes nothing. To be called by one session of a group
+    at a time, and after its retries were written: of two that do not see each other's rows, neither would free a head.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -241,13 +248,19 @@ async def free_keys(conn: Connection, group: int, keys: Collection[tuple[QueueId
               from keys k
              where r.group_id = %(group)s and r.queue_id = k.queue_id and r.queue_offset = k.head
                and r.due_at = 'infinity' and not k.is_blocked
+            returning r.queue_id, r.ordering_key
         )
-        select k.queue_id, k.ordering_key from keys k where k.head is null and not k.is_blocked
+        select k.queue_id, k.ordering_key, false from keys k where k.head is null and not k.is_blocked
+        union all
+        select f.queue_id, f.ordering_key, true from freed f
         """,
         {"group": group, "queue_ids": [queue_id for queue_id, _ in keys], "keys": [key for _, key in keys]},
         prepare=False,
     )
-    return await cursor.fetchall()
+    freed = FreedKeys([], [])
+    for queue_id, key, is_due in await cursor.fetchall():
+        (freed.due if is_due else freed.empty).append((queue_id, key))
+    return freed
 
 
 GROUPS_WITH_DUE_RETRIES: LiteralString = """
@@ -288,35 +301,19 @@ async def due_retries(
     *,
     count: int,
     size_bytes: int,
+    behind_count: int = 0,
+    behind_size_bytes: int = 0,
 ) -> list[RetryRow]:
     """Up to `count` due retries of these queues, without those `known` already, longest due first.
 
-    Of an ordering key only the first one.
+    Of an ordering key the first one; and after all of these, in order, what waits behind them: up to behind_count in
+    all, as far as it waits for nothing else, which is a time of its own or a dead letter that blocks the key.
 
-    As many as begin within size_bytes of bodies and headers; always the first.
+    As many as begin within size_bytes of bodies and headers; always the first. Those behind also within theirs.
     Takes no lock: one broker delivers at a time.
     """
     cursor = await raw_cursor(conn, _retry_row).execute(
-        sql.SQL(
-            """
-            select queue_id, attempt, generation, {columns} from (
-                select d.*, sum(octet_length(d.body) + coalesce(octet_length(d.headers), 0))
-                            over (order by d.due_at, d.queue_id, d.queue_offset
-                                  rows between unbounded preceding and 1 preceding) as before
-                  from (select r.* from txmsg.retry r
-                         where r.group_id = %(group)s and r.due_at <= now() and r.queue_id = any(%(queue_ids)s::int[])
-                           and (r.queue_id, r.queue_offset) not in (
-                                select k.queue_id, k.queue_offset
-                                  from unnest(%(known_queues)s::int[], %(known_offsets)s::bigint[])
-                                       k(queue_id, queue_offset))
-                           and (r.ordering_key is null or not exists (
-                                select from txmsg.retry e
-                                 where e.group_id = r.group_id and e.queue_id = r.queue_id
-                                   and e.ordering_key = r.ordering_key and e.queue_offset < r.queue_offset))
-                         order by r.due_at limit %(count)s) d) d
-             where d.before is null or d.before < %(size_bytes)s order by d.due_at, d.queue_id, d.queue_offset
-            """
-        ).format(columns=MESSAGE_COLUMNS),
+        _DUE_RETRIES,
         {
             "group": group,
             "queue_ids": list(queue_ids),
@@ -324,9 +321,55 @@ async def due_retries(
             "known_offsets": [offset for _, offset in known],
             "count": count,
             "size_bytes": size_bytes,
+            "behind_count": behind_count,
+            "behind_size_bytes": behind_size_bytes,
         },
     )
     return await cursor.fetchall()
+
+
+_DUE_RETRIES = sql.SQL(
+    """
+    with heads as materialized (
+        select r.*, r.due_at as first_due_at, 0::bigint as place from txmsg.retry r
+         where r.group_id = %(group)s and r.due_at <= now() and r.queue_id = any(%(queue_ids)s::int[])
+           and (r.queue_id, r.queue_offset) not in (
+                select k.queue_id, k.queue_offset
+                  from unnest(%(known_queues)s::int[], %(known_offsets)s::bigint[]) k(queue_id, queue_offset))
+           and (r.ordering_key is null or not exists (
+                select from txmsg.retry e
+                 where e.group_id = r.group_id and e.queue_id = r.queue_id
+                   and e.ordering_key = r.ordering_key and e.queue_offset < r.queue_offset))
+         order by r.due_at limit %(count)s
+    ), keys as materialized (
+        select h.queue_id, h.ordering_key, h.queue_offset, h.due_at from heads h
+         where h.ordering_key is not null and %(behind_count)s > 0 and not exists (
+               select from txmsg.dead_letter d
+                where d.group_id = %(group)s and d.queue_id = h.queue_id and d.ordering_key = h.ordering_key
+                  and d.blocks_key)
+    ), behind as (
+        select f.* from keys k cross join lateral (
+               select r.*, k.due_at as first_due_at, row_number() over w as place,
+                      bool_and(r.due_at <= now() or r.due_at = 'infinity') over w as is_next
+                 from (select r.* from txmsg.retry r
+                        where r.group_id = %(group)s and r.queue_id = k.queue_id and r.ordering_key = k.ordering_key
+                          and r.queue_offset > k.queue_offset
+                        order by r.queue_offset limit (select %(behind_count)s / count(*) from keys)) r
+               window w as (order by r.queue_offset)) f
+    ), sized as (
+        select d.*, sum(octet_length(d.body) + coalesce(octet_length(d.headers), 0)) over w as before,
+               sum(case when d.place > 0 then octet_length(d.body) + coalesce(octet_length(d.headers), 0) end)
+                   over w as before_behind
+          from (select h.*, true as is_next from heads h union all select b.* from behind b where b.is_next) d
+        window w as (order by d.place, d.first_due_at, d.queue_id, d.queue_offset
+                     rows between unbounded preceding and 1 preceding)
+    )
+    select queue_id, attempt, generation, {columns} from sized
+     where coalesce(before, 0) < %(size_bytes)s
+       and (place = 0 or coalesce(before_behind, 0) < %(behind_size_bytes)s)
+     order by place, first_due_at, queue_id, queue_offset limit %(count)s
+    """
+).format(columns=MESSAGE_COLUMNS)
 
 
 @lru_cache(maxsize=256)
