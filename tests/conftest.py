@@ -1,10 +1,12 @@
 """What tests stand on: a real PostgreSQL, a fresh database per test, real broker processes. Nothing is mocked.
 
 By default the embedded PostgreSQL is used, one for the whole run. `pytest --postgres=postgresql://user@host/db` uses a
-server of yours (whose user may create databases), `--postgres=testcontainers` one in a container. Tests on MariaDB run
-on the one that is installed, or on `--mariadb=URL`; without either they are skipped. Tests on Kafka run on one that
-Maven brings, or on `--kafka=HOST:PORT`; without either they are skipped. Tests of pages look at them in the
-Chromium that is installed; without one they are skipped. With `--require-tools` nothing runs where a tool is missing.
+server of yours (whose user may create databases), `--postgres=testcontainers` one in a container, and `--postgres=15`
+(16, 17, 18) a private one of that version, which Maven brings. Tests on MariaDB run on the one that is installed, on
+`--mariadb=11.4` or `--mariadb=mysql`, which Maven brings, or on `--mariadb=URL`; without any they are skipped. Tests on
+Kafka run on one that Maven brings, or on `--kafka=HOST:PORT`; without either they are skipped. Tests of pages look at
+them in the Chromium that is installed; without one they are skipped. With `--require-tools` nothing runs where a tool
+is missing.
 """
 
 from __future__ import annotations
@@ -27,8 +29,6 @@ import hypothesis
 import psutil
 import psycopg
 import pytest
-from psycopg import sql
-from sqlalchemy.engine import make_url
 from xdist.remote import Producer
 from xdist.scheduler import Scheduling, WorkStealingScheduling
 
@@ -37,6 +37,7 @@ from tests.broker_process import BrokerProcess
 from tests.kafka_server import ExternalKafka, Kafka, PrivateKafka
 from tests.mariadb_server import MariaDBServer, PrivateMariaDB
 from tests.memory_postgres import MemoryPostgres
+from tests.postgres_versions import VERSIONS, ExternalPostgres, PrivatePostgres
 from txmsg.broker import migrate
 
 # A busy machine is no defect of what is tested, nor of how its examples are made.
@@ -74,41 +75,20 @@ class PostgresServer(Protocol):
     def drop_database(self, name: str) -> None: ...
 
 
-class ExternalPostgres:
-    """A server that somebody else runs."""
-
-    def __init__(self, url: str) -> None:
-        self._url = make_url(url).set(drivername="postgresql")
-
-    def url(self, dbname: str = "txmsg") -> str:
-        return self._url.set(database=dbname).render_as_string(hide_password=False)
-
-    def create_database(self, name: str = "txmsg", *, template: str | None = None) -> str:
-        statement = sql.SQL("create database {} template {}")
-        self._execute(statement.format(sql.Identifier(name), sql.Identifier(template or "template0")))
-        return self.url(name)
-
-    def drop_database(self, name: str) -> None:
-        self._execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
-
-    def _execute(self, statement: sql.Composed) -> None:
-        url = self._url.render_as_string(hide_password=False)
-        with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
-            connection.execute(statement)
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--postgres",
         default="embedded",
         metavar="URL",
-        help="the PostgreSQL to test on: 'embedded' (default), 'testcontainers', or postgresql://user@host:port/db",
+        help="the PostgreSQL to test on: 'embedded' (default), 15, 16, 17 or 18 (a private one, of programs "
+        "that Maven brings), 'testcontainers', or postgresql://user@host:port/db",
     )
     parser.addoption(
         "--mariadb",
         default="installed",
         metavar="URL",
-        help="the MariaDB or MySQL to test on: 'installed' (default), or mariadb+pymysql://user@host:port/db",
+        help="the MariaDB or MySQL to test on: 'installed' (default), 11.4 (MariaDB) or mysql (8.0; private ones, "
+        "of programs that Maven brings), or mariadb+pymysql://user@host:port/db",
     )
     parser.addoption(
         "--kafka",
@@ -284,6 +264,9 @@ def postgres(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Postg
         with MemoryPostgres(memory_dir / "postgres") as server:
             _set(server, fsync="off", **_SMALL_LOG)
             yield server
+    elif chosen in VERSIONS:
+        with PrivatePostgres(chosen, memory_dir / "pg", {"fsync": "off", **_SMALL_LOG}) as private:
+            yield private
     elif chosen == "testcontainers":
         from testcontainers.community.postgres import PostgresContainer
 
@@ -324,9 +307,12 @@ def _set(server: MemoryPostgres, **settings: str) -> None:
 
 @pytest.fixture(scope="session")
 def mariadb(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[MariaDBServer]:
-    """A running MariaDB; without one the test is skipped."""
+    """A running MariaDB or MySQL; without one the test is skipped."""
     chosen: str = request.config.getoption("--mariadb")
-    if chosen != "installed":
+    if chosen in mariadb_server.VERSIONS:
+        with PrivateMariaDB(memory_dir / "mariadb", chosen) as private:
+            yield private
+    elif chosen != "installed":
         yield MariaDBServer(chosen)
     elif mariadb_server.is_installed():
         with PrivateMariaDB(memory_dir / "mariadb") as server:

