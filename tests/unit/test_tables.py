@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, inspect
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, MetaData, create_engine, inspect
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from tests.business import business_database
 from txmsg.errors import MisuseError
 from txmsg.tables import create_tables, metadata
 
@@ -59,3 +62,10 @@ async def test_the_asynchronous_kinds_are_awaited(url: str, by_connection: bool)
 def test_anything_else_is_refused() -> None:
     with pytest.raises(MisuseError, match="give the Engine or AsyncEngine"):
         create_tables("sqlite:///shop.db")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_alembic_finds_nothing_to_change(database: str, url: str, request: pytest.FixtureRequest) -> None:
+    address = f"sqlite:///{url}" if database == "sqlite" else request.getfixturevalue("database_url")
+    with business_database(address, MetaData()) as engine, engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []

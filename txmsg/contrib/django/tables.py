@@ -8,10 +8,10 @@ from uuid import uuid4
 from django.db.migrations.operations.base import Operation
 from sqlalchemy import Dialect
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from txmsg.errors import MisuseError
-from txmsg.tables import fence_identity_table, metadata
+from txmsg.tables import comments_of, fence_identity_table, metadata
 
 
 class CreateTables(Operation):
@@ -29,6 +29,8 @@ class CreateTables(Operation):
         for table in metadata.sorted_tables:
             if schema_editor.collect_sql or table.name not in connection.introspection.table_names():
                 schema_editor.execute(_text(CreateTable(table), dialect), params=None)
+                for comment in comments_of(table, dialect):
+                    schema_editor.execute(_text(comment, dialect), params=None)
                 for index in table.indexes:
                     schema_editor.execute(_text(CreateIndex(index), dialect), params=None)
         self._give_identity(schema_editor)
@@ -55,7 +57,7 @@ class CreateTables(Operation):
         return "txmsg_tables"
 
 
-def _text(element: CreateTable | CreateIndex, dialect: Dialect) -> str:
+def _text(element: ExecutableDDLElement, dialect: Dialect) -> str:
     return str(element.compile(dialect=dialect)).strip()
 
 
