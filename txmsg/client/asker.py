@@ -10,6 +10,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.running import is_running
 from txmsg.errors import shown
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, TransactionId, TransactionState
@@ -54,6 +55,13 @@ class Asker:
     async def ask(self, message: ReceivedMessage) -> TransactionState:
         """The listener's answer, or UNKNOWN."""
         transaction_id = message.transaction_id
+        if is_running(message.id_bytes):
+            _log.debug(
+                "listener.running",
+                "check of transaction %(transaction_id)s: this process is running it: UNKNOWN",
+                transaction_id=transaction_id,
+            )
+            return TransactionState.UNKNOWN
         if transaction_id in self._running:
             _log.error(
                 "listener.hangs",

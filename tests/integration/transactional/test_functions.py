@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from tests.integration.client_harness import WAIT_S, collecting, half_count, mes
 from tests.integration.transactional.users import Refused, User, users
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import Producer, transactional_message
+from txmsg.client.asker import Asker
 from txmsg.client.flows import flow
 from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import ReceivedMessage, TransactionState
@@ -339,3 +341,30 @@ def test_work_that_would_run_after_the_return_is_refused(
     with pytest.raises(MisuseError, match="not run"):
         register("e")
     assert (half_count(notify_url), message_count(notify_url)) == (0, 0)
+
+
+def test_a_check_while_a_call_waits_for_its_connection_is_answered_unknown(
+    broker: BrokerProcess, producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
+) -> None:
+    """The fence has no row yet; only this process knows that the call is on its way."""
+    halves: list[bytes] = []
+    answers: list[TransactionState] = []
+    producer.hooks.after_half = lambda half: halves.append(half.id_bytes)
+
+    def ask() -> None:
+        asker = Asker(FenceCheckListener(engine), threads=1)
+        answers.append(asyncio.run(asker.ask(ReceivedMessage("user", b"", id_bytes=halves[-1]))))
+        asker.close()
+
+    def slowly() -> Session:
+        ask()
+        return sessions()
+
+    @transactional_message(producer, topic="user", session=slowly)
+    def register(session: Session, email: str) -> None:
+        session.add(User(id=uuid4(), email=email))
+
+    register("e")
+    ask()
+    assert answers == [TransactionState.UNKNOWN, TransactionState.COMMIT]
+    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (1, 0, 1)

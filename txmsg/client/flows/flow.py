@@ -22,6 +22,7 @@ from txmsg.client.connections.rows import write_fence
 from txmsg.client.connections.transaction import ConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard, keep_loaded
 from txmsg.client.flows.halves import Halves
+from txmsg.client.running import running
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.outcome_log import OUTCOME_WAIT_S, log_untold
 from txmsg.client.sending.traced import local_transaction
@@ -39,7 +40,7 @@ def run(producer: Halves, messages: Sequence[Message], work: Callable[[], R]) ->
     """Half messages, then `work`, which owns its transaction, then the outcome."""
     half = producer.half(messages)
     try:
-        with local_transaction(half):
+        with local_transaction(half), running(half.id_bytes):
             result = work()
     except BaseException as exc:
         tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
@@ -71,7 +72,7 @@ def go_on_in_session(
     """What comes after the half messages."""
     local = LocalTransaction(producer.fence, half.transaction_id, owner)
     try:
-        with local_transaction(half):
+        with local_transaction(half), running(half.id_bytes):
             result = local.run(factory, work)
     except BaseException as exc:
         state = TransactionState.UNKNOWN

@@ -20,6 +20,7 @@ from txmsg.client.connections.rows_async import write_fence
 from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard, keep_loaded
 from txmsg.client.flows.halves_async import AsyncHalves
+from txmsg.client.running import running
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.outcome_log import OUTCOME_WAIT_S, log_untold
 from txmsg.client.sending.traced import local_transaction
@@ -37,7 +38,7 @@ async def run(producer: AsyncHalves, messages: Sequence[Message], work: Callable
     """Half messages, then `work`, which owns its transaction, then the outcome."""
     half = await producer.half(messages)
     try:
-        with local_transaction(half):
+        with local_transaction(half), running(half.id_bytes):
             result = await work()
     except BaseException as exc:
         await tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
@@ -69,7 +70,7 @@ async def go_on_in_session(
     """What comes after the half messages."""
     local = AsyncLocalTransaction(producer.fence, half.transaction_id, owner)
     try:
-        with local_transaction(half):
+        with local_transaction(half), running(half.id_bytes):
             result = await local.run(factory, work)
     except BaseException as exc:
         state = TransactionState.UNKNOWN

@@ -22,6 +22,7 @@ from txmsg.client.flows.flow import tell
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves import Halves
 from txmsg.client.flows.sent import Sent
+from txmsg.client.running import running
 from txmsg.client.sending.traced import NOT_TRACED, transaction
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.logs import EventLog
@@ -139,8 +140,9 @@ class LateTransaction:
             self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
         half = self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         try:
-            self._session.commit()
-            self._guard.check_committed()
+            with running(half.id_bytes):
+                self._session.commit()
+                self._guard.check_committed()
         except BaseException as exc:
             tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
             raise

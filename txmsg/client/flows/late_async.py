@@ -20,6 +20,7 @@ from txmsg.client.flows.flow_async import tell
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves_async import AsyncHalves
 from txmsg.client.flows.sent import Sent
+from txmsg.client.running import running
 from txmsg.client.sending.traced import NOT_TRACED, transaction
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.logs import EventLog
@@ -137,8 +138,9 @@ class AsyncLateTransaction:
             self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
         half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         try:
-            await self._session.commit()
-            self._guard.check_committed()
+            with running(half.id_bytes):
+                await self._session.commit()
+                self._guard.check_committed()
         except BaseException as exc:
             await tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
             raise

@@ -16,6 +16,7 @@ from txmsg.client.outbox.flow import half_unless_away
 from txmsg.client.outbox.options import Outbox, WhenAway, ordering_key_of, outbox_of
 from txmsg.client.outbox.packed import packed
 from txmsg.client.producer import Producer
+from txmsg.client.running import running
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.traced import local_transaction
 from txmsg.client.transactional import check_function, signature_of_calls
@@ -126,7 +127,7 @@ def _go_on(producer: Producer, half: Half, using: str, work: Callable[[], Any]) 
     """
     fence = _fence_of(producer)
     try:
-        with local_transaction(half), transaction.atomic(using=using):
+        with local_transaction(half), running(half.id_bytes), transaction.atomic(using=using):
             rows.write_fence(using, half.transaction_id, fence.fence_id())
             # Before the function's own, which may raise: then Django runs none of those behind it.
             transaction.on_commit(functools.partial(_tell_committed, producer, half, using), using=using)
