@@ -103,6 +103,8 @@ class Channel:
             reason = "the channel was closed"
         except (OSError, UnicodeError) as exc:
             reason = getattr(exc, "strerror", None) or str(exc)
+            # The attempt keeps its error, whose traceback would keep the frames of all who waited, with their messages.
+            exc.__traceback__ = None
         raise unreachable(self.who, reason)
 
     def _connect_done(self, connecting: asyncio.Task[_ClientConnection]) -> None:
