@@ -27,7 +27,7 @@ def test_what_is_produced_is_consumed(kafka: Kafka, kafka_prefix: str) -> None:
     create_topic(kafka, name, 2)
     clients = Clients(parse_address(kafka.address), {}, timeout_s=30)
     producer = clients.producer()
-    for record in records_of(Columns([b"a", b"b"], [5000], bytes(32)), 10):
+    for record in records_of(Columns([b"a", b"b"], [5000], bytes(32)), name, 1, 10):
         producer.produce(name, record.value, record.key, 1, timestamp=record.timestamp_ms, headers=record.headers)
     assert producer.flush(30) == 0
     consumer = clients.consumer("unused")

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
+from tests.kafka.copies import append_with_copies as append
 from tests.kafka_server import Kafka, admin
 from tests.metaq.consumers import WAIT_S, Seen, stored
-from tests.metaq.logs import append
 from tests.waiting import until, until_async
 from txmsg.errors import MisuseError, UnknownGroup
 from txmsg.metaq import AsyncLogConsumer, LogAccess, LogConsumer, open_log

@@ -54,9 +54,10 @@ class Twins:
         producer = self._producer
         producer.begin_transaction()
         for queue, columns in made.items():
-            for record in records_of(columns, self._ends.get(queue, 0)):
+            name = kafka_name(queue.topic, self._prefix)
+            for record in records_of(columns, name, queue.queue, self._ends.get(queue, 0)):
                 producer.produce(
-                    kafka_name(queue.topic, self._prefix),
+                    name,
                     record.value,
                     record.key,
                     queue.queue,

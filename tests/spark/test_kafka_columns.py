@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from txmsg.message import datetime_of_us
 from txmsg.metaq.format.frame import Columns
 from txmsg.metaq.kafka.record import received, records_of
 from txmsg.spark.columns import schema_of
-from txmsg.spark.kafka.columns import expressions
+from txmsg.spark.kafka.columns import OWN, expressions
 from txmsg.wire.headers import pack_headers
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # a JVM starts
@@ -27,8 +28,8 @@ _STORED_AT_US = 1_777_629_600_123_456
 Headers = list[tuple[str, str | bytes | None]] | None
 
 
-def _ours() -> list[tuple[bytes | None, bytes | None, int, Headers]]:
-    """Key, value, timestamp in ms and headers of records that the mirror writes."""
+def _written(topic: str, number: int) -> list[tuple[bytes | None, bytes | None, int, Headers]]:
+    """Key, value, timestamp in ms and headers of records that a mirror and a producer write to this partition."""
     columns = Columns(
         bodies=[b"plain", b"ordered", b"", b"both", b"exactly"],
         stored_at_us=[_STORED_AT_US] * 4 + [_STORED_AT_US // 1000 * 1000],
@@ -41,12 +42,12 @@ def _ours() -> list[tuple[bytes | None, bytes | None, int, Headers]]:
         headers=[
             b"",
             pack_headers({"trace": "1", "a": "2"}),
-            pack_headers({"txmsg-offset": "mine", "txmsg-tried": "3"}),
+            pack_headers({"txmsg-place": "mine", "txmsg-tried": "3"}),
             pack_headers({"empty": ""}),
             b"",
         ],
     )
-    made = records_of(columns, 17)
+    made = chain(records_of(columns, topic, number, 17), records_of(columns, topic, number))
     return [
         (record.key, record.value, record.timestamp_ms, [(name, _bytes(value)) for name, value in record.headers])
         for record in made
@@ -57,10 +58,16 @@ def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
+_COPIED = [*_written("pre.trade.order", 30), *_written("pre.trade.order", 0), *_written("pre.trade", 3)]
+"""From another partition or topic, with all their headers."""
 _OTHERS: list[tuple[bytes | None, bytes | None, int, Headers]] = [
     (None, None, 0, None),
     (b"", b"v", 5, []),
     (b"key", b"v", 5, [("twice", b"1"), ("other", None), ("twice", b"2")]),
+    (b"key", b"v", 5, [("txmsg-id", b"x"), ("txmsg-times", b"1 noon"), ("txmsg-key", b"k"), ("txmsg-header.a", b"b")]),
+    (b"key", b"v", 5, [("txmsg-place", b"x"), ("txmsg-tag", b"x"), ("txmsg-place", b"pre.trade.order/3/5")]),
+    (b"key", b"v", 5, [("txmsg-place", None)]),
+    (b"key", b"v", 5, [("txmsg-place", b"5")]),
 ]
 
 
@@ -71,7 +78,11 @@ def _frame(spark: SparkSession, records: list[tuple[bytes | None, bytes | None, 
     ]
     made = expressions("pre.")
     names = schema_of(include_headers=True).names
-    return spark.createDataFrame(rows, _RECORD).selectExpr(*(f"{made[name]} as `{name}`" for name in names))
+    return (
+        spark.createDataFrame(rows, _RECORD)
+        .selectExpr("*", OWN)
+        .selectExpr(*(f"{made[name]} as `{name}`" for name in names))
+    )
 
 
 def test_columns_are_those_of_the_format_metaq(spark: SparkSession) -> None:
@@ -83,12 +94,12 @@ def test_columns_are_those_of_the_format_metaq(spark: SparkSession) -> None:
 
 
 def test_messages_are_those_that_other_readers_see(spark: SparkSession) -> None:
-    records = [*_ours(), *_OTHERS]
+    records = [*_written("pre.trade.order", 3), *_OTHERS, *_COPIED]
     rows = _frame(spark, records).collect()
-    assert [row.offset for row in rows] == [17, 18, 19, 20, 21, 105, 106, 107]
+    assert [row.offset for row in rows] == [17, 18, 19, 20, 21, *range(105, 100 + len(records))]
     for place, (row, (key, value, at_ms, headers)) in enumerate(zip(rows, records, strict=True)):
         read = Message(
-            topic="t",
+            topic="pre.trade.order",
             partition=3,
             offset=100 + place,
             key=key,
@@ -117,7 +128,14 @@ def test_text_of_others_that_is_not_utf_8_does_not_stop_a_query(spark: SparkSess
     assert (row.key, row.headers) == ("k\ufffd", {"h": "\ufffd"})
 
 
-@pytest.mark.parametrize("headers", [[("txmsg-offset", b"x")], [("txmsg-times", b"1 noon")]])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("txmsg-place", b"pre.trade.order/3/x")],
+        [("txmsg-place", b"pre.trade.order/3/")],
+        [("txmsg-place", b"pre.trade.order/3"), ("txmsg-times", b"1 noon")],
+    ],
+)
 def test_a_header_of_ours_that_is_no_number_fails_the_query(spark: SparkSession, headers: Headers) -> None:
     with pytest.raises(PySparkException, match=r"has the header txmsg-.* which txmsg does not write"):
         _frame(spark, [(None, b"v", 0, headers)]).collect()

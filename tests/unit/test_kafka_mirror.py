@@ -24,7 +24,7 @@ from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.probe import Bounds, Partition
-from txmsg.metaq.kafka.record import OFFSET, Record
+from txmsg.metaq.kafka.record import PLACE, Record
 from txmsg.metaq.kafka.transactions import Note, Part, TransactionalWriter
 from txmsg.mirror.kafka_sink import KafkaSink, _mark_of, _note_of, _noted, _records
 from txmsg.verifier.kafka_walk import headers_of, offset_of, row_of
@@ -39,6 +39,12 @@ class Read:
 
     record: Record
     place: int
+
+    def topic(self) -> str:
+        return "trade"
+
+    def partition(self) -> int:
+        return 0
 
     def offset(self) -> int:
         return self.place
@@ -66,7 +72,7 @@ def row_of_table(stored: Stored) -> Row:
 
 def produced(rows: list[Stored]) -> list[Read]:
     batch = Batch("trade", QueueNumber(0), rows[0].offset, [row_of_table(row) for row in rows])
-    return [Read(record, 2 * place) for place, record in enumerate(_records(batch))]
+    return [Read(record, 2 * place) for place, record in enumerate(_records(batch, Partition("trade", 0)))]
 
 
 def shapes() -> list[Stored]:
@@ -107,9 +113,12 @@ def test_a_record_has_the_mark_of_its_row() -> None:
 
 def test_a_record_that_no_mirror_wrote_has_no_mark() -> None:
     [read] = produced([written("trade", 0, 5)])
-    read.record.headers[:] = [header for header in read.record.headers if header[0] != OFFSET]
-    with pytest.raises(CorruptLog, match="was not written by a mirror"):
-        _mark_of(read, "trade", 0, "there")
+    headers = [header for header in read.record.headers if header[0] != PLACE]
+    for place in ([], [(PLACE, b"trade/0")], [(PLACE, b"trade/1/5")], [(PLACE, b"other/0/5")], [(PLACE, b"5")]):
+        read.record.headers[:] = [*place, *headers]
+        with pytest.raises(CorruptLog, match="was not written by a mirror"):
+            _mark_of(read, "trade", 0, "there")
+        assert offset_of(read) is None  # type: ignore[arg-type]
 
 
 def test_headers_are_the_same_however_they_are_packed() -> None:
@@ -261,7 +270,7 @@ def servers() -> Iterator[str]:
 
 
 def record_of(value: bytes) -> Record:
-    return Record(value, None, 1, [(OFFSET, b"0")])
+    return Record(value, None, 1, [(PLACE, b"t/0/0")])
 
 
 def read_from(servers: str, topic: str, count: int) -> list[bytes | None]:

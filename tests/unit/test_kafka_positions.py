@@ -16,7 +16,7 @@ from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.positions import Positions
 from txmsg.metaq.kafka.probe import Bounds, Partition
-from txmsg.metaq.kafka.record import OFFSET
+from txmsg.metaq.kafka.record import PLACE
 
 
 class Answer:
@@ -45,7 +45,10 @@ class Probed:
     """Partitions whose records have these queue offsets, one at each place."""
 
     def __init__(self, *offsets: int) -> None:
-        self._records = [Message(offset=at, headers=[(OFFSET, b"%d" % each)]) for at, each in enumerate(offsets)]
+        self._records = [
+            Message(topic="t", partition=0, offset=at, headers=[(PLACE, b"t/0/%d" % each)])
+            for at, each in enumerate(offsets)
+        ]
 
     def first(self, starts: Mapping[Partition, int], _: Mapping[Partition, int] | None) -> dict[Partition, Message]:
         return {each: self._records[at] for each, at in starts.items()}  # each look is where a record may be

@@ -27,7 +27,7 @@ from txmsg.wire.tags import parse_tags
 ID = bytes(range(16))
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)
 _US = st.integers(0, 2**52)
-_NAMES = st.sampled_from(["txmsg-id", "txmsg-offset", "txmsg-header.txmsg-id", "txmsg-tried", "plain"])
+_NAMES = st.sampled_from(["txmsg-id", "txmsg-place", "txmsg-header.txmsg-id", "txmsg-tried", "plain"])
 
 
 def read(record: Record | dict[str, Any], *, offset: int = 0) -> confluent_kafka.Message:
@@ -79,7 +79,7 @@ def columns(message: ReceivedMessage) -> Columns:
 
 @given(messages())
 def test_a_message_comes_back_as_it_was(message: ReceivedMessage) -> None:
-    (record,) = records_of(columns(message), message.offset)
+    (record,) = records_of(columns(message), "t", 3, message.offset)
     assert received(read(record, offset=7), "t", 3) == message
     assert queue_offset(read(record, offset=7)) == message.offset
 
@@ -95,26 +95,39 @@ def test_a_frame_gives_back_what_is_in_it(found: list[ReceivedMessage], compress
     whole = Columns(
         **{name: joined(name) for name in names}, transaction_ids=b"".join(of.transaction_ids for of in each)
     )
-    assert list(records_of(unpacked(encode(whole, compression)))) == list(records_of(whole))
+    assert list(records_of(unpacked(encode(whole, compression)), "t", 3)) == list(records_of(whole, "t", 3))
 
 
-@given(st.lists(messages(), min_size=1, max_size=6), st.booleans(), st.booleans(), st.booleans())
+@given(
+    st.lists(st.tuples(messages(), st.sampled_from([3, 3, 3, 30])), min_size=1, max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
 def test_columns_are_those_of_the_messages(
-    found: list[ReceivedMessage], are_alike: bool, has_offsets: bool, is_spoilt: bool
+    written: list[tuple[ReceivedMessage, int]], are_alike: bool, has_offsets: bool, is_spoilt: bool
 ) -> None:
-    """Whether records are alike, and are read at once, or not."""
+    """Whether records are alike, and are read at once, or not; some are copied from partition 30."""
+    found = [message for message, _ in written]
     if are_alike:
         found = [each._replace(key="k", tag=found[0].tag, n=each.n % 10, headers={}) for each in found]
         found = [each._replace(ordering_key=found[0].ordering_key) for each in found]
-    records = [next(records_of(columns(each), each.offset if has_offsets else None)) for each in found]
+    records = [
+        next(records_of(columns(each), "t", number, each.offset if has_offsets else None))
+        for each, (_, number) in zip(found, written, strict=True)
+    ]
     if is_spoilt:
-        records[-1] = records[-1]._replace(headers=[("txmsg-id", None)])
+        records[-1] = records[-1]._replace(headers=[("txmsg-id", None), ("txmsg-place", b"t/3")])
     batch = RecordBatch.of("t", 3, [read(record, offset=7 + at) for at, record in enumerate(records)], 1)
     if is_spoilt:
         with pytest.raises(CorruptLog):
             batch.to_arrow()
         return
     expected = list(batch.messages())
+    assert [each.offset for each in expected] == [
+        each.offset if has_offsets and number == 3 else 7 + at
+        for at, (each, (_, number)) in enumerate(zip(found, written, strict=True))
+    ]
     rows = batch.to_arrow().to_pylist()
     assert [(row["offset"], row["transaction_id"], row["n"], row["key"], row["tag"]) for row in rows] == [
         (each.offset, each.id_bytes, each.n, each.key, each.tag) for each in expected
@@ -152,14 +165,14 @@ def test_what_a_producer_or_a_mirror_writes_is_read_at_once(
     kept = Kept()
     LogProducer(kept, queues=1).send_many([Message("t", b"%d" % number, **more) for number in range(5)])
     [append] = kept.appends
-    records = [read(record) for record in records_of(unpacked(append.payload), offset)]
+    records = [read(record) for record in records_of(unpacked(append.payload), "t", 3, offset)]
     assert RecordBatch.of("t", 3, records, 1).to_arrow()["body"].to_pylist() == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_without_a_queue_offset_the_partition_has_the_say() -> None:
-    (record,) = records_of(Columns([b"x"], [5000], ID))
+    (record,) = records_of(Columns([b"x"], [5000], ID), "t", 3)
     assert received(read(record, offset=7), "t", 3).offset == queue_offset(read(record, offset=7)) == 7
-    assert record.headers == [("txmsg-id", b"00010203-0405-0607-0809-0a0b0c0d0e0f.0")]
+    assert record.headers == [("txmsg-place", b"t/3"), ("txmsg-id", b"00010203-0405-0607-0809-0a0b0c0d0e0f.0")]
 
 
 def test_a_record_has_what_people_of_kafka_look_for() -> None:
@@ -174,6 +187,8 @@ def test_a_record_has_what_people_of_kafka_look_for() -> None:
             tags=["paid", ""],
             headers=[b"", pack_headers({"source": "shop"})],
         ),
+        "shop.t",
+        3,
         41,
     )
     times = ("txmsg-times", b"1700000000000123 1700000000000123")
@@ -183,7 +198,7 @@ def test_a_record_has_what_people_of_kafka_look_for() -> None:
             b"user 1",
             1_700_000_000_000,
             [
-                ("txmsg-offset", b"41"),
+                ("txmsg-place", b"shop.t/3/41"),
                 ("txmsg-id", b"00010203-0405-0607-0809-0a0b0c0d0e0f.0"),
                 times,
                 ("txmsg-tag", b"paid"),
@@ -194,7 +209,7 @@ def test_a_record_has_what_people_of_kafka_look_for() -> None:
             b"region",
             1_700_000_000_000,
             [
-                ("txmsg-offset", b"42"),
+                ("txmsg-place", b"shop.t/3/42"),
                 ("txmsg-id", b"00010203-0405-0607-0809-0a0b0c0d0e0f.1"),
                 times,
                 ("txmsg-key", b"user 2"),
@@ -217,14 +232,81 @@ def test_a_record_of_others_is_a_message_with_an_id_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [("txmsg-offset", b"x"), ("txmsg-offset", None), ("txmsg-id", b"x"), ("txmsg-times", b"5"), ("txmsg-tag", b"\xff")],
+    [
+        ("txmsg-place", b"t/3/x"),
+        ("txmsg-place", b"t/3/"),
+        ("txmsg-id", b"x"),
+        ("txmsg-times", b"5"),
+        ("txmsg-tag", b"\xff"),
+    ],
 )
-def test_a_header_of_txmsg_that_others_have_written_is_named(header: tuple[str, bytes]) -> None:
-    with pytest.raises(CorruptLog, match=f"{header[0]} of the record at offset 9 of partition 3"):
-        received(read({"value": b"x", "headers": [header]}, offset=9), "t", 3)
+def test_a_header_that_txmsg_does_not_write_to_this_partition_is_named(header: tuple[str, bytes]) -> None:
+    own = [] if header[0] == "txmsg-place" else [("txmsg-place", b"t/3")]
+    for headers in ([*own, header], [header, *own]):
+        with pytest.raises(CorruptLog, match=f"{header[0]} of the record at offset 9 of partition 3"):
+            received(read({"value": b"x", "headers": headers}, offset=9), "t", 3)
+
+
+@pytest.mark.parametrize("place", [b"t/3/x", b"t/3/"])
+def test_a_queue_offset_that_cannot_be_read_is_named(place: bytes) -> None:
+    with pytest.raises(CorruptLog, match=r"record at offset 9 of partition 3 of Kafka's topic t ends in"):
+        queue_offset(read({"headers": [("txmsg-place", place)]}, offset=9))
+
+
+@pytest.mark.parametrize(
+    "place", [b"t/30", b"t/30/5", b"t/0", b"u/3/5", b"shop.t/3/5", b"t3/5", b"5", b"t", b"", None, b"\xff/3"]
+)
+@pytest.mark.parametrize(
+    "header",
+    [("txmsg-id", b"x"), ("txmsg-times", b"5"), ("txmsg-tag", b"paid"), ("txmsg-key", b"k2"), ("txmsg-header.a", b"b")],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_headers_of_a_record_with_another_place_are_the_messages(
+    place: bytes | None, header: tuple[str, bytes], is_first: bool
+) -> None:
+    """Whether they can be parsed or not."""
+    headers = [("txmsg-place", place), header]
+    record = read(
+        {"value": b"x", "key": b"k", "timestamp_ms": 12, "headers": headers if is_first else headers[::-1]}, offset=9
+    )
+    message = received(record, "t", 3)
+    assert (message.offset, queue_offset(record), message.key, message.tag, message.ordering_key) == (
+        9,
+        9,
+        "k",
+        None,
+        None,
+    )
+    assert message.headers == {
+        "txmsg-place": (place or b"").decode(errors="backslashreplace"), header[0]: header[1].decode()
+    }  # fmt: skip
+    assert (message.born_at_us, message.stored_at_us) == (12_000, 12_000)
+    assert message.id == received(read({"timestamp_ms": 12}, offset=9), "t", 3).id
+    batch = RecordBatch.of("t", 3, [record], 1)
+    assert batch.to_arrow()["offset"].to_pylist() == [9]
+
+
+def test_of_two_places_the_first_one_counts() -> None:
+    own, other = ("txmsg-place", b"t/3/5"), ("txmsg-place", b"t/4/6")
+    for headers, offset in (([own, other], 5), ([other, own], 9)):
+        record = read({"headers": headers}, offset=9)
+        assert (received(record, "t", 3).offset, queue_offset(record)) == (offset, offset)
+
+
+def test_copied_records_among_a_producers_have_offsets_of_their_own() -> None:
+    """In a batch, too: those before and after them are the partition's."""
+    ids = b"".join(new_transaction_id_bytes() for _ in range(6))
+    made = Columns([b"%d" % at for at in range(6)], [5000], ids)
+    own, copied = list(records_of(made, "t", 3)), list(records_of(made, "t", 4, 1_000_000))
+    records = [read(record, offset=at) for at, record in enumerate([*own, *copied, *own, *copied])]
+    batch = RecordBatch.of("t", 3, records, 1)
+    assert (batch.base_offset, batch.end_offset) == (0, 24)
+    assert batch.to_arrow()["offset"].to_pylist() == list(range(24))
+    assert [message.offset for message in batch.messages()] == list(range(24))
+    assert len({message.id for message in batch.messages()}) == 6 + 12
 
 
 def test_ids_of_a_batch_stay_with_their_messages() -> None:
     ids = [new_transaction_id_bytes() for _ in range(3)]
-    made = records_of(Columns([b"a", b"b", b"c"], [1], b"".join(ids)))
-    assert [received(read(record), "t", 0).id_bytes for record in made] == ids
+    made = records_of(Columns([b"a", b"b", b"c"], [1], b"".join(ids)), "t", 3)
+    assert [received(read(record), "t", 3).id_bytes for record in made] == ids

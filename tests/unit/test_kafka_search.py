@@ -12,7 +12,7 @@ from txmsg.metaq.kafka.positions import Search
 
 
 def record(at: int, offset: int) -> Message:
-    return Message(offset=at, headers=[("txmsg-offset", b"%d" % offset)])
+    return Message(topic="t", partition=0, offset=at, headers=[("txmsg-place", b"t/0/%d" % offset)])
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), max_size=60), st.integers(0, 50), st.integers(0, 250))

@@ -1,6 +1,6 @@
 """Topics of Kafka as what the tailer writes to: each message once, in order, for whoever reads what is committed.
 
-A queue ends where its last record says, by the header with its offset. What is noted of it in the same transaction
+A queue ends where its last record says, by the header with its place. What is noted of it in the same transaction
 says the same, also when its records have expired since. The argument stands in docs/decisions.
 """
 
@@ -21,7 +21,7 @@ from txmsg.metaq.kafka.location import parse_address, properties_file, read_prop
 from txmsg.metaq.kafka.names import MIRROR, kafka_name
 from txmsg.metaq.kafka.positions import Positions
 from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
-from txmsg.metaq.kafka.record import OFFSET, ReadRecord, Record, received, records_of
+from txmsg.metaq.kafka.record import PLACE, ReadRecord, Record, place_in_own, received, records_of
 from txmsg.metaq.kafka.scan import scan
 from txmsg.metaq.kafka.topics import Topics
 from txmsg.metaq.kafka.transactions import Note, Part, TransactionalWriter
@@ -177,7 +177,7 @@ class KafkaSink:
     def _part(self, batch: Batch) -> Part:
         partition = self._partition(batch.topic, batch.number)
         end = batch.base_offset + len(batch.rows)
-        return Part(partition, _records(batch), _note_of(end, batch.rows[-1]))
+        return Part(partition, _records(batch, partition), _note_of(end, batch.rows[-1]))
 
     def mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
         """Readers see that offsets are not dense there. What is noted here is that it need not be found again."""
@@ -217,9 +217,9 @@ class KafkaSink:
             time.sleep(_LOOK_S)
 
 
-def _records(batch: Batch) -> Iterator[Record]:
+def _records(batch: Batch, partition: Partition) -> Iterator[Record]:
     try:
-        yield from records_of(columns_of(batch.rows), batch.base_offset)
+        yield from records_of(columns_of(batch.rows), *partition, batch.base_offset)
     except ProtocolError as exc:
         raise InvalidMessage(
             f"topic {batch.topic} queue {batch.number}: a message from offset {batch.base_offset} on has headers that "
@@ -228,10 +228,11 @@ def _records(batch: Batch) -> Iterator[Record]:
 
 
 def _mark_of(record: ReadRecord, topic: str, number: int, where: str) -> Mark:
-    if not any(name == OFFSET for name, _ in record.headers() or ()):
+    if not place_in_own(record):
         raise CorruptLog(
             f"the record at offset {record.offset()} of {where} was not written by a mirror: it has no header "
-            f"{OFFSET}. Find out who writes to it; a mirror needs topics, or a prefix, of its own"
+            f"{PLACE} with this topic and partition and an offset. Find out who writes to it; a mirror needs topics, "
+            "or a prefix, of its own"
         )
     found = received(record, topic, number)
     assert found.offset is not None

@@ -152,7 +152,8 @@ class _PartitionWalk:
             offset = offset_of(message)
             place = message.offset() or 0
             if offset is None:
-                self._note("foreign", place, place + 1, "it has no header txmsg-offset; the offset is the partition's")
+                why = "its header txmsg-place names no offset in this partition; the offset is the partition's"
+                self._note("foreign", place, place + 1, why)
                 continue
             if at is not None and offset < at:
                 self._note("doubled", offset, offset + 1, f"again, or late, at offset {place} of the partition")
@@ -166,8 +167,10 @@ class _PartitionWalk:
 
 
 def offset_of(message: Message) -> int | None:
-    """The offset in its queue; None: no mirror wrote it."""
-    return next((int(value or b"") for name, value in _headers(message) if name == "txmsg-offset"), None)
+    """The offset in its queue; None: no mirror wrote it here."""
+    text = next((value or b"" for name, value in _headers(message) if name == "txmsg-place"), b"")
+    where, _, offset = text.rpartition(b"/")
+    return int(offset) if where == f"{message.topic()}/{message.partition()}".encode() else None
 
 
 def row_of(message: Message, offset: int) -> Row:
@@ -187,7 +190,7 @@ def row_of(message: Message, offset: int) -> Row:
             tag = data
         elif name == "txmsg-key":
             key, ordering_key = data, key
-        elif name != "txmsg-offset":
+        elif name != "txmsg-place":
             own[name.removeprefix("txmsg-header.").encode()] = data
     return offset, transaction_id, n, key, tag, ordering_key, own, message.value() or b"", born_at, stored_at
 

@@ -153,7 +153,7 @@ class Appender:
 
     def _send(self, producer: Producer, name: str, batch: ColumnsFor, delivery: _Delivery) -> None:
         count = delivery.left
-        for place, record in enumerate(records_of(batch.columns)):
+        for place, record in enumerate(records_of(batch.columns, name, batch.queue)):
             try:
                 self._produce(producer, name, batch.queue, record, delivery)
             except KafkaException as exc:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from binascii import unhexlify
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter, methodcaller
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.format.batch import SCHEMA, only
-from txmsg.metaq.kafka.record import ID, KEY, OFFSET, RESERVED, TAG, TIMES, ReadRecord, queue_offset, received
+from txmsg.metaq.kafka.record import ID, KEY, PLACE, RESERVED, TAG, TIMES, ReadRecord, own_place, queue_offset, received
 from txmsg.wire.headers import pack_headers
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
@@ -26,6 +28,8 @@ _FIELDS: Final = {
 }
 """Where names of columns are not those of a message."""
 _ID_LENGTH: Final = 38
+_PLACE_SIZE_MAX: Final = 2**31 - 1
+"""Of a value in Arrow. Without an end, `binary_slice` fails."""
 _MARKS: Final = np.frombuffer(b"----.", np.uint8)
 _DIGITS: Final = np.array([at for at in range(36) if at not in {8, 13, 18, 23}])
 
@@ -34,7 +38,7 @@ _offset_of: Final[Callable[[Any], int]] = methodcaller("offset")
 _timestamp_of: Final[Callable[[Any], tuple[int, int]]] = methodcaller("timestamp")
 _key_of: Final[Callable[[Any], bytes | None]] = methodcaller("key")
 _value_of: Final[Callable[[Any], bytes | None]] = methodcaller("value")
-_first, _second = itemgetter(0), itemgetter(1)
+_second = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ class RecordBatch:
         return len(self.records)
 
     def messages(self, wanted: TagExpression = ALL_TAGS) -> Iterator[ReceivedMessage]:
-        messages = (received(record, self.topic, self.queue) for record in self.records)
+        own = own_place(self.records[0])
+        messages = (received(record, self.topic, self.queue, own) for record in self.records)
         return messages if wanted.is_all else (message for message in messages if wanted.matches(message.tag))
 
     def to_arrow(self, wanted: TagExpression = ALL_TAGS) -> pa.RecordBatch:
@@ -95,26 +100,29 @@ def _columns_alike(records: Sequence[ReadRecord]) -> list[Any] | None:
     headers = list(map(_headers_of, records))
     first = headers[0]
     names = [name for name, _ in first] if first else []
-    if not RESERVED.issuperset(names) or ID not in names or len(set(names)) < len(names):
+    if not RESERVED.issuperset(names) or not {ID, PLACE}.issubset(names) or len(set(names)) < len(names):
         return None
     if None in headers or set(map(len, headers)) != {len(names)}:
         return None
+    # Not zip(*headers): it makes an iterator of each record, which the garbage collector looks through.
+    flat = list(chain.from_iterable(chain.from_iterable(headers)))
     found: dict[str, list[Any]] = {}
     for place, name in enumerate(names):
-        # Not zip(*headers): it makes an iterator of each record, which the garbage collector looks through.
-        pairs = list(map(itemgetter(place), headers))
-        values = list(map(_second, pairs))
-        if list(map(_first, pairs)).count(name) != count or None in values:
+        values = flat[2 * place + 1 :: 2 * len(names)]
+        if flat[2 * place :: 2 * len(names)].count(name) != count or None in values:
             return None
         found[name] = values
     try:
         ids, n = _ids(b"".join(found[ID]), count)
-        offsets = list(map(int, found[OFFSET] if OFFSET in found else map(_offset_of, records)))
+        own = own_place(records[0])
+        if found[PLACE].count(own) == count:
+            offsets = np.fromiter(map(_offset_of, records), np.int64, count)
+        else:
+            offsets = _offsets(found[PLACE], own + b"/")
         if TIMES in found:
             born_at_us, stored_at_us = np.array(b" ".join(found[TIMES]).split(), np.int64).reshape(count, 2).T
         else:
-            at_ms = list(map(_second, map(_timestamp_of, records)))
-            stored_at_us = born_at_us = np.array(at_ms, np.int64) * 1000
+            stored_at_us = born_at_us = np.fromiter(map(_second, map(_timestamp_of, records)), np.int64, count) * 1000
         record_keys, no_text = _texts(list(map(_key_of, records))), pa.nulls(count, pa.string())
         tags = _texts(found[TAG]) if TAG in found else no_text
         keys, ordering_keys = (_texts(found[KEY]), record_keys) if KEY in found else (record_keys, no_text)
@@ -141,6 +149,14 @@ def _ids(joined: bytes, count: int) -> tuple[pa.Array, pa.Array]:
         raise ValueError("some are no ids")
     raw = unhexlify(texts[:, _DIGITS].tobytes())
     return pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(raw)]), pa.array(n)
+
+
+def _offsets(places: Sequence[bytes], prefix: bytes) -> pa.Array:
+    """The numbers that follow the prefix in each of them. Raises ValueError if it does not begin with the prefix."""
+    found = pa.array(places, pa.binary())
+    if not pc.all(pc.starts_with(found, prefix.decode())).as_py():
+        raise ValueError("some are of other partitions")
+    return pc.binary_slice(found, len(prefix), _PLACE_SIZE_MAX).cast(pa.string()).cast(pa.int64())
 
 
 def _texts(values: Sequence[bytes | None]) -> pa.Array:

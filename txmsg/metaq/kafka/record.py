@@ -5,16 +5,18 @@ key         the ordering key, else the key, so that Kafka's own producers, compa
 timestamp   stored_at, in milliseconds (CreateTime)
 headers     those of the table below that apply, then the message's headers under their names
 
-txmsg-offset    the offset in its queue, decimal; without it (`LogProducer`, others' records) it is the partition's
+txmsg-place     where the record was written: TOPIC/PARTITION/OFFSET, with the topic's name in Kafka and the offset in
+                the queue; TOPIC/PARTITION from `LogProducer`, because the offset is the partition's
 txmsg-id        UUID.NUMBER, as txmsg shows it
 txmsg-times     born_at and stored_at in microseconds since 1970, if they are not the record's timestamp
 txmsg-tag       the tag
 txmsg-key       the record's key is the ordering key, and this is the message's key; empty: it has none
 txmsg-header.X  a header of the message whose name X is one of these
 
-A record without an id comes from another program. It gets an id that is the same whenever it is read, so that
-`idempotent` recognises it. In such records a null value is an empty body, and bytes that are not UTF-8 in keys and
-headers are written as escapes (`\\xff`).
+A record whose txmsg-place does not name its own topic and partition is foreign: written by another program, which may
+have copied it from elsewhere with all its headers. None of the table applies to it. Its offset is the partition's, all
+its headers are the message's, and its id is derived, the same whenever it is read, so that `idempotent` recognises it.
+A null value is an empty body, and bytes that are not UTF-8 in keys and headers are written as escapes (`\\xff`).
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from txmsg.message import ReceivedMessage, parse_message_id
 from txmsg.metaq.format.frame import Columns
 from txmsg.wire.headers import unpack_headers
 
-OFFSET: Final = "txmsg-offset"
+PLACE: Final = "txmsg-place"
 ID: Final = "txmsg-id"
 TIMES: Final = "txmsg-times"
 TAG: Final = "txmsg-tag"
 KEY: Final = "txmsg-key"
 ESCAPE: Final = "txmsg-header."
-RESERVED: Final = frozenset({OFFSET, ID, TIMES, TAG, KEY})
+RESERVED: Final = frozenset({PLACE, ID, TIMES, TAG, KEY})
 
 _NO_HEADERS: Final = ReceivedMessage._field_defaults["headers"]
 _ID_SIZE_BYTES: Final = 16
@@ -56,6 +58,8 @@ class Record(NamedTuple):
 class ReadRecord(Protocol):
     """A record that was read: the part of `confluent_kafka.Message` that is used."""
 
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
     def offset(self) -> int | None: ...
     def key(self) -> bytes | None: ...
     def value(self) -> bytes | None: ...
@@ -66,8 +70,13 @@ class ReadRecord(Protocol):
 # ---- writing
 
 
-def records_of(columns: Columns, first_offset: int | None = None) -> Iterator[Record]:
-    """Messages as records, in order. first_offset: their first queue offset; None: the partition's offsets apply."""
+def records_of(columns: Columns, topic: str, number: int, first_offset: int | None = None) -> Iterator[Record]:
+    """Messages as records for this topic of Kafka and this partition, in order.
+
+    first_offset: their first queue offset; None: the partition's offsets apply.
+    """
+    own = _place(topic, number)
+    place_header = (PLACE, own)
     count = len(columns.bodies)
     stored_at_us = columns.stored_at_us
     if len(stored_at_us) == 1:
@@ -87,14 +96,14 @@ def records_of(columns: Columns, first_offset: int | None = None) -> Iterator[Re
         columns.headers or [b""] * count,
         strict=True,
     )
-    for place, (body, stored, born, n, key, tag, ordering_key, packed) in enumerate(rows):
-        headers: Headers = []
+    for row, (body, stored, born, n, key, tag, ordering_key, packed) in enumerate(rows):
         if first_offset is not None:
-            headers.append((OFFSET, b"%d" % (first_offset + place)))
+            place_header = (PLACE, b"%b/%d" % (own, first_offset + row))
         # As message_id writes it, which takes three times as long by way of a UUID.
-        at = 2 * _ID_SIZE_BYTES * place
+        at = 2 * _ID_SIZE_BYTES * row
         parts = digits[at : at + 8], digits[at + 8 : at + 12], digits[at + 12 : at + 16], digits[at + 16 : at + 20]
-        headers.append((ID, b"%b-%b-%b-%b-%b.%d" % (*parts, digits[at + 20 : at + 32], n)))
+        id_header = (ID, b"%b-%b-%b-%b-%b.%d" % (*parts, digits[at + 20 : at + 32], n))
+        headers: Headers = [place_header, id_header]
         timestamp_ms = stored // 1000
         if born != stored or stored % 1000:
             headers.append((TIMES, b"%d %d" % (born, stored)))
@@ -114,8 +123,13 @@ def records_of(columns: Columns, first_offset: int | None = None) -> Iterator[Re
 # ---- reading
 
 
-def received(record: ReadRecord, topic: str, queue: int) -> ReceivedMessage:
-    """The message of a record. Raises CorruptLog for a txmsg header that cannot be parsed."""
+def received(  # noqa: PLR0912 - one branch per header; a call for each would take longer than what it does
+    record: ReadRecord, topic: str, queue: int, own: bytes | None = None
+) -> ReceivedMessage:
+    """The message of a record. Raises CorruptLog for a txmsg header that cannot be parsed, unless it is foreign.
+
+    own: `own_place` of the record, if it is known.
+    """
     partition_offset = offset = record.offset() or 0
     stored_at_us = born_at_us = record.timestamp()[1] * 1000
     key = ordering_key = tag = None
@@ -125,11 +139,20 @@ def received(record: ReadRecord, topic: str, queue: int) -> ReceivedMessage:
     id_bytes = b""
     n = 0
     headers: dict[str, str] | None = None
+    if own is None:
+        own = own_place(record)
+    is_own = False
+    found = record.headers() or ()
     try:
-        for name, value in record.headers() or ():
+        for name, value in found:
             data = value or b""
-            if name == OFFSET:
-                offset = int(data)
+            if name == PLACE:
+                if not is_own and data != own:
+                    where, _, digits = data.rpartition(b"/")
+                    if where != own:
+                        break
+                    offset = int(digits)
+                is_own = True
             elif name == ID:
                 id_bytes, n = parsed_id(data)
             elif name == TIMES:
@@ -143,13 +166,16 @@ def received(record: ReadRecord, topic: str, queue: int) -> ReceivedMessage:
                 headers = {} if headers is None else headers
                 headers[name.removeprefix(ESCAPE)] = data.decode(errors="backslashreplace")
     except (ValueError, InvalidMessage) as exc:
-        raise CorruptLog(
-            f"header {name} of the record at offset {partition_offset} of partition {queue} of Kafka's topic of "
-            f"{topic!r} is {shown(value)}, which txmsg does not write: look for who writes into its topics"
-        ) from exc
+        if place_in_own(record) is not None:
+            raise CorruptLog(
+                f"header {name} of the record at offset {partition_offset} of partition {queue} of Kafka's topic of "
+                f"{topic!r} is {shown(value)}, which txmsg does not write: look for who writes into its topics"
+            ) from exc
+    if not is_own:
+        return _received_foreign(record, topic, queue)
     if not id_bytes:
         id_bytes = id_of_foreign(topic, queue, partition_offset, record.timestamp()[1])
-    return ReceivedMessage(
+    values = (
         topic,
         record.value() or b"",
         key,
@@ -164,21 +190,61 @@ def received(record: ReadRecord, topic: str, queue: int) -> ReceivedMessage:
         stored_at_us,
         ordering_key,
         0,
+        None,
+    )
+    # Not ReceivedMessage(...): its __new__ is a Python function, which adds a tenth to the time of this one.
+    return tuple.__new__(ReceivedMessage, values)
+
+
+def _received_foreign(record: ReadRecord, topic: str, queue: int) -> ReceivedMessage:
+    """All headers are the message's, also those that txmsg wrote elsewhere."""
+    offset, timestamp_ms = record.offset() or 0, record.timestamp()[1]
+    return ReceivedMessage(
+        topic,
+        record.value() or b"",
+        (record.key() or b"").decode(errors="backslashreplace") or None,
+        headers={name: (value or b"").decode(errors="backslashreplace") for name, value in record.headers() or ()},
+        queue=queue,
+        offset=offset,
+        attempt=1,
+        id_bytes=id_of_foreign(topic, queue, offset, timestamp_ms),
+        born_at_us=timestamp_ms * 1000,
+        stored_at_us=timestamp_ms * 1000,
     )
 
 
 def queue_offset(record: ReadRecord) -> int:
     """The queue offset of a record. Raises CorruptLog if it cannot be parsed."""
-    for name, value in record.headers() or ():
-        if name == OFFSET:
-            try:
-                return int(value or b"")
-            except ValueError as exc:
-                raise CorruptLog(
-                    f"header {OFFSET} of the record at offset {record.offset()} is {shown(value)}, not a number: "
-                    "check which other program writes to this Kafka topic"
-                ) from exc
-    return record.offset() or 0
+    place = place_in_own(record)
+    if not place:
+        return record.offset() or 0
+    try:
+        return int(place[1:])
+    except ValueError as exc:
+        raise CorruptLog(
+            f"header {PLACE} of the record at offset {record.offset()} of partition {record.partition()} of Kafka's "
+            f"topic {record.topic()} ends in {shown(place)}, not in an offset: check which other program writes to "
+            "this Kafka topic"
+        ) from exc
+
+
+def own_place(record: ReadRecord) -> bytes:
+    """What txmsg-place begins with if the record was written to where it is."""
+    return _place(record.topic() or "", record.partition() or 0)
+
+
+def _place(topic: str, number: int) -> bytes:
+    return f"{topic}/{number}".encode()
+
+
+def place_in_own(record: ReadRecord) -> bytes | None:
+    """What follows the record's own topic and partition in txmsg-place: /OFFSET, or nothing. None: it is foreign."""
+    place = next((value or b"" for name, value in record.headers() or () if name == PLACE), b"")
+    own = own_place(record)
+    if place == own:
+        return b""
+    where, _, offset = place.rpartition(b"/")
+    return b"/" + offset if where == own else None
 
 
 def parsed_id(data: bytes) -> tuple[bytes, int]:

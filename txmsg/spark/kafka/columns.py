@@ -7,16 +7,28 @@ from __future__ import annotations
 
 from typing import Final
 
-from txmsg.metaq.kafka.record import ESCAPE, KEY, OFFSET, RESERVED, TAG, TIMES
+from txmsg.metaq.kafka.record import ESCAPE, KEY, PLACE, RESERVED, TAG, TIMES
+
+_PLACE: Final = "concat(topic, '/', partition)"
+"""What a record's header txmsg-place is or begins with, unless the record is foreign."""
+_IS_IN_PLACE: Final = (
+    f"exists(slice(filter(headers, header -> header.key = '{PLACE}'), 1, 1), header -> "
+    f"cast(header.value as string) = {_PLACE} or startswith(cast(header.value as string), concat({_PLACE}, '/')))"
+)
+OWN: Final = f"if({_IS_IN_PLACE}, headers, null) as txmsg_own"
+"""A column that `expressions` need beside those of Spark's source: the headers, and null for a foreign record.
+
+It is selected first, because Spark then evaluates it once per row.
+"""
 
 
 def expressions(prefix: str) -> dict[str, str]:
-    """By the names of our columns; over those of Spark's Kafka source, with the option includeHeaders."""
+    """By the names of our columns; over OWN and those of Spark's Kafka source, with the option includeHeaders."""
     key = _header(KEY)
     return {
         "topic": f"substring(topic, {len(prefix) + 1})",
         "queue": "partition",
-        "offset": _number(_header(OFFSET), OFFSET, otherwise="offset"),
+        "offset": _number(_OFFSET, PLACE, otherwise="offset"),
         "key": f"if({key} is null, {_RECORD_KEY}, nullif({key}, ''))",
         "tag": f"nullif({_header(TAG)}, '')",
         "ordering_key": f"if({key} is null, null, {_RECORD_KEY})",
@@ -28,8 +40,8 @@ def expressions(prefix: str) -> dict[str, str]:
 
 
 def _header(name: str) -> str:
-    """A header as text; null without it."""
-    return f"cast(get(filter(headers, header -> header.key = '{name}'), 0).value as string)"
+    """A header of txmsg as text; null without it, and in a foreign record."""
+    return f"cast(get(filter(txmsg_own, header -> header.key = '{name}'), 0).value as string)"
 
 
 def _number(text: str, header: str, *, otherwise: str) -> str:
@@ -49,14 +61,18 @@ def _text(column: str) -> str:
     return f"make_valid_utf8(cast({column} as string))"
 
 
+_OFFSET: Final = f"if({_header(PLACE)} = {_PLACE}, null, substring({_header(PLACE)}, length({_PLACE}) + 2))"
 _RECORD_KEY: Final = f"nullif({_text('key')}, '')"
 _RESERVED: Final = ", ".join(f"'{name}'" for name in sorted(RESERVED))
 # Others may write a header twice, of which the last one counts; a map of Spark refuses two.
 _OWN: Final = (
-    f"filter(headers, (header, at) -> header.key not in ({_RESERVED}) "
+    f"filter(headers, (header, at) -> (txmsg_own is null or header.key not in ({_RESERVED})) "
     "and not exists(slice(headers, at + 2, size(headers)), later -> later.key = header.key))"
 )
-_NAME: Final = f"if(startswith(header.key, '{ESCAPE}'), substring(header.key, {len(ESCAPE) + 1}), header.key)"
+_NAME: Final = (
+    f"if(txmsg_own is not null and startswith(header.key, '{ESCAPE}'), substring(header.key, {len(ESCAPE) + 1}), "
+    "header.key)"
+)
 _VALUE: Final = f"coalesce({_text('header.value')}, '')"
 _HEADERS: Final = (
     f"coalesce(map_from_entries(array_sort(transform({_OWN}, header -> struct({_NAME}, {_VALUE})))), "
