@@ -26,7 +26,10 @@ from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.progress import ASKED, GroupOffsets, sought_in
 from txmsg.runtime.start import Start, check_group_start
 
-_NOT_YET = frozenset({KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE})
+_NOT_YET = frozenset(
+    {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
+)
+"""What a node says that does not know of a group yet. Kafka's client does not wait until it has read of it."""
 _LOOK_AGAIN_S = 0.1
 _GONE = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PART})
 
@@ -105,7 +108,6 @@ class KafkaGroups:
             error = next(iter(found.errors or ()), None)
             if error is None:
                 break
-            # For this call alone Kafka's client does not wait until a node has read what it is to know of groups.
             if error.code() not in _NOT_YET or time.monotonic() > deadline:
                 raise self._clients.error(error, "listing the groups")
             time.sleep(_LOOK_AGAIN_S)
@@ -143,15 +145,20 @@ class KafkaGroups:
         return members, owners
 
     def _described(self, name: str) -> Sequence[Any]:
+        deadline = time.monotonic() + self._clients.timeout_s
         with self._clients.translated(f"describing group {name!r}"):
-            answers = self._admin.describe_consumer_groups([name], request_timeout=self._clients.timeout_s)
-            try:
-                members: Sequence[Any] = answers[name].result().members
-                return members
-            except KafkaException as exc:
-                if kafka_error_of(exc).code() == KafkaError.GROUP_ID_NOT_FOUND:
-                    return ()
-                raise
+            while True:
+                answers = self._admin.describe_consumer_groups([name], request_timeout=self._clients.timeout_s)
+                try:
+                    members: Sequence[Any] = answers[name].result().members
+                    return members
+                except KafkaException as exc:
+                    code = kafka_error_of(exc).code()
+                    if code == KafkaError.GROUP_ID_NOT_FOUND:
+                        return ()
+                    if code not in _NOT_YET or time.monotonic() > deadline:
+                        raise
+                time.sleep(_LOOK_AGAIN_S)
 
     def _unknown(self, group: str) -> UnknownGroup:
         return UnknownGroup(
