@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
+from txmsg.cli.demo import registration
 from txmsg.demo.registration import GROUPS
 from txmsg.demo.registration.secure_stage import RIGHTS
 
@@ -95,3 +97,11 @@ def test_too_few_users_for_the_crashes_is_said_before_anything_starts() -> None:
     )
     assert run.returncode == 2
     assert "at most 7" in run.stderr
+
+
+def test_few_users_get_as_many_crashes_as_they_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Mock()
+    monkeypatch.setattr("txmsg.cli.demo.play", played)
+    registration.main(["--users", "30"], standalone_mode=False)
+    run = played.call_args.args[0]
+    assert run.args[0].crashes == 7

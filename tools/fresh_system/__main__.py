@@ -195,7 +195,7 @@ def demo(job: Job, circumstance: Circumstance, user: str) -> Outcome:
     changes = job.place.layers[0].with_name("circumstance")
     place = replace(job.place, layers=(changes, *job.place.layers), limits=circumstance.limits)
     clone, owner = shlex.quote(circumstance.clone), USERS[user]
-    arguments = f"--users {job.users} --crash {min(12, job.users // 5)}"  # more crashes take more users
+    arguments = f"--users {job.users}"
     is_own = circumstance.clone != CLONE
     cloning = f"{CLONING} {BUNDLE} {clone} && " if is_own else ""
     try:

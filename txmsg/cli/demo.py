@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # each demo needs packages that the other does not
     from txmsg.demo.registration import supervisor as registration_demo
     from txmsg.demo.trades import supervisor as trades_demo
 
+_CRASHES: Final = 12
 _REGISTRATION_DATABASES: Final = ("users", *GROUPS, "notify", "attempts")
 _TRADES_DATABASES: Final = ("trades", "stock", "dashboard", "notify")
 _LOTTERY_DATABASES: Final = ("activity", "tickets", "figures", "notify")
@@ -91,8 +92,7 @@ def demo() -> None:
 @click.option(
     "--crash",
     type=click.IntRange(min=0),
-    default=12,
-    show_default=True,
+    show_default=f"{_CRASHES}, fewer with few users",
     help="Number of times that the service is killed (SIGKILL).",
 )
 @click.option(
@@ -122,7 +122,7 @@ def demo() -> None:
 def registration(
     *,
     users: int,
-    crash: int,
+    crash: int | None,
     slow_ms: int,
     down: str,
     secure: bool,
@@ -139,7 +139,11 @@ def registration(
 
     try:
         away = None if down == "none" else down
-        plan = Plan(users=users, crashes=crash, slow_ms=slow_ms, down=away, with_console=with_console, secure=secure)
+        plan = Plan(
+            users=users, crashes=crash or 0, slow_ms=slow_ms, down=away, with_console=with_console, secure=secure
+        )
+        if crash is None:
+            plan = dataclasses.replace(plan, crashes=min(_CRASHES, plan.crashes_max))
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     play(

@@ -86,9 +86,9 @@ class Plan:
     def __post_init__(self) -> None:
         if self.users < 20:
             raise ValueError(f"{self.users} users are too few for four phases: at least 20")
-        if not 0 <= self.crashes <= self.under_crashes // 2:
+        if not 0 <= self.crashes <= self.crashes_max:
             raise ValueError(
-                f"{self.crashes} crashes among {self.under_crashes} users: at most {self.under_crashes // 2}, "
+                f"{self.crashes} crashes among {self.under_crashes} users: at most {self.crashes_max}, "
                 "half of the users who register in that phase"
             )
 
@@ -110,6 +110,10 @@ class Plan:
     @property
     def under_crashes(self) -> int:
         return self.users - 3 * self.compared
+
+    @property
+    def crashes_max(self) -> int:
+        return self.under_crashes // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
