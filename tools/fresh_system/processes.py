@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -75,7 +77,7 @@ def end(process: subprocess.Popen[str]) -> None:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
     for child in children:
         with contextlib.suppress(ProcessLookupError):
-            subprocess.run(["kill", "-KILL", child], check=False, stderr=subprocess.DEVNULL)
+            os.kill(int(child), signal.SIGKILL)
     try:
         process.wait(10 if children else 0)
     except subprocess.TimeoutExpired:
