@@ -489,11 +489,15 @@ async def test_the_end_of_a_relay_does_not_wait_for_a_database_that_hangs(
     hangs = threading.Event()
     monkeypatch.setattr(rows, "leave_turn", lambda *_: hangs.wait())
     monkeypatch.setattr(relaying, "LEAVE_S", 0.01)
+    returned = threading.Event()
+    event.listen(engine, "checkin", lambda *_: returned.set())
     try:
         await relay._leave_turn()
     finally:
         hangs.set()
-    engine.dispose()
+        # A connection that its thread returns later would not be closed.
+        assert await asyncio.to_thread(returned.wait, 30)
+        engine.dispose()
 
 
 async def test_halves_of_a_row_are_rolled_back_when_the_relay_stops_waiting_for_them(
