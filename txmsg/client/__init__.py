@@ -13,6 +13,7 @@ connections/ the flows on connections of drivers
 receiving/   how messages get to handlers, and what became of them back
 channel      connects to brokers, and chooses one
 attach, asker   the stream over which brokers check back; the listener's answer
+running      the transactions that this process is running
 options, hooks   checks of constructors' options; where tests act
 """
 
