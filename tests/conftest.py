@@ -3,7 +3,7 @@
 By default the embedded PostgreSQL is used, one for the whole run. `pytest --postgres=postgresql://user@host/db` uses a
 server of yours (whose user may create databases), `--postgres=testcontainers` one in a container, and `--postgres=15`
 (16, 17, 18) a private one of that version, which Maven brings. Tests on MariaDB run on the one that is installed, on
-`--mariadb=11.4` or `--mariadb=mysql`, which Maven brings, or on `--mariadb=URL`; without any they are skipped. Tests on
+`--mariadb=11.4`, which Maven brings, or on `--mariadb=URL`; without any they are skipped. Tests on
 Kafka run on one that Maven brings, or on `--kafka=HOST:PORT`; without either they are skipped. Tests of pages look at
 them in the Chromium that is installed; without one they are skipped. With `--require-tools` nothing runs where a tool
 is missing.
@@ -87,8 +87,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--mariadb",
         default="installed",
         metavar="URL",
-        help="the MariaDB or MySQL to test on: 'installed' (default), 11.4 (MariaDB) or mysql (8.0; private ones, "
-        "of programs that Maven brings), or mariadb+pymysql://user@host:port/db",
+        help="the MariaDB or MySQL to test on: 'installed' (default), 11.4 (a private one, of programs that Maven "
+        "brings), or mariadb+pymysql://user@host:port/db",
     )
     parser.addoption(
         "--kafka",
