@@ -25,6 +25,7 @@ from txmsg.app.pace import Pace
 from txmsg.app.processes import HandlerProcessDied, Processes
 from txmsg.app.sending import Outgoing
 from txmsg.client.consumer import Consumer
+from txmsg.consumer.failures import Reject, Retry, RetryAfter
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.runtime.reason import text_of
@@ -317,6 +318,76 @@ def test_a_handler_in_a_process_fails_as_here_and_its_end_costs_one_message() ->
         processes.close()
     with pytest.raises(MisuseError, match="closed"):
         processes(MESSAGE)
+
+
+class Invalid(Reject):
+    """Of other parameters than what it tells its base."""
+
+    def __init__(self, field: str, *, line: int) -> None:
+        super().__init__(f"line {line}: {field}")
+        self.line = line
+        self.lock = threading.Lock()
+
+
+class Busy(Exception):
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"{host}:{port} is busy")
+
+
+def fail(message: ReceivedMessage) -> None:
+    class Local(Reject):
+        """Of no module."""
+
+    match message.body:
+        case b"later":
+            raise RetryAfter(8, "the shop is closed")
+        case b"invalid":
+            raise Invalid("price", line=3)
+        case b"busy":
+            raise Busy("db", 5432)
+        case b"local":
+            raise Local(threading.Lock())
+        case b"no file":
+            raise FileNotFoundError(2, "No such file", "/x")
+        case _:
+            message.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said", "failure"),
+    [
+        (b"later", RetryAfter, "the shop is closed", (8, False, False)),
+        (b"invalid", Invalid, "line 3: price", (None, True, True)),
+        (b"busy", Busy, "db:5432 is busy", (60, False, False)),
+        (b"local", Reject, "Local: ", (None, True, True)),
+        (b"no file", FileNotFoundError, "No such file", (None, True, True)),
+        (b"\xff", UnicodeDecodeError, "invalid start byte", (None, False, False)),
+    ],
+)
+def test_an_exception_of_a_process_is_judged_as_here(
+    processes_of_fail: Processes,
+    body: bytes,
+    kind: type[Exception],
+    said: str,
+    failure: tuple[float | None, bool, bool],
+) -> None:
+    policy = Retry(by_type={Busy: Retry(delays_s=[60]), OSError: Reject})
+    with pytest.raises(kind, match=said if kind is not Reject else None) as raised:
+        processes_of_fail(MESSAGE._replace(body=body))
+    assert type(raised.value) is kind
+    assert said in text_of(raised.value)
+    found = policy.failure_of(raised.value, 1, "")
+    assert found is not None
+    assert (found.delay_s, found.is_final, found.is_rejected) == failure
+    if isinstance(raised.value, Invalid):
+        assert raised.value.line == 3
+
+
+@pytest.fixture(scope="module")
+def processes_of_fail() -> Iterator[Processes]:
+    processes = Processes(fail)
+    yield processes
+    processes.close()
 
 
 def test_what_a_handler_in_a_process_logs_is_logged_here_and_its_dependencies_may_be_overridden(

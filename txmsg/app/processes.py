@@ -191,10 +191,25 @@ def _levels() -> dict[str, int]:
 
 def _error_of(raised: bytes, reason: str) -> Exception:
     try:
-        error: Exception = pickle.loads(raised)
-    except Exception:  # noqa: BLE001 - an exception whose class cannot make it again; its text is there
+        kind, args, state = pickle.loads(raised)
+        error = _made_again(kind, args, state)
+    except Exception:  # noqa: BLE001 - whatever its class does; its text is there
         error = RuntimeError(reason)
     return with_reason(error, reason)
+
+
+def _made_again(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
+    """An exception of another process.
+
+    Not by pickle: it calls the class with `args`, which are what was given to `Exception.__init__`: RetryAfter, and
+    classes of users whose parameters differ, would fail or be another one.
+    """
+    error = kind.__new__(kind, *args)
+    if not inspect.isfunction(kind.__init__):
+        kind.__init__(error, *args)  # a built-in one's: some keep their parts elsewhere
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 def _value_of(sent: object) -> object:
@@ -276,11 +291,27 @@ def _handled(work: bytes) -> tuple[bytes | None, str]:
         _handler(reference)(message._replace(headers=MappingProxyType(message.headers)))
     except Exception as exc:  # noqa: BLE001 - for the parent to judge
         reason = text_of(exc)
-        try:
-            return pickle.dumps(exc.with_traceback(None)), reason
-        except Exception:  # noqa: BLE001 - whatever its parts are, its text can go
-            return pickle.dumps(RuntimeError(reason)), reason
+        return _sent_error(exc, reason), reason
     return None, ""
+
+
+def _sent_error(exc: Exception, reason: str) -> bytes:
+    """What the parent makes the exception of: its nearest class that can be imported there, `args` and attributes.
+
+    So a Reject stays a Reject, wherever its class is and whatever it holds.
+    """
+    kind = next(each for each in type(exc).__mro__ if _goes(each))
+    args = exc.args if _goes(exc.args) else (reason,)
+    return pickle.dumps((kind, args, {name: value for name, value in vars(exc).items() if _goes(value)}))
+
+
+def _goes(value: object) -> bool:
+    """Whether pickle can tell it to another process."""
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:  # noqa: BLE001 - it raises errors of several kinds, and those of a user's `__reduce__`
+        return False
+    return True
 
 
 @functools.cache
