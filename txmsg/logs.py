@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -185,6 +186,28 @@ def _text(value: object) -> str:
         return str(value)
     except Exception:  # noqa: BLE001 - of a class of the application; the line is written all the same
         return f"<{type(value).__name__}, whose __str__ raised>"
+
+
+class StderrLines:
+    """Writes lines of other processes' logs to stderr. Threads may share it.
+
+    It never raises: a full disk, or a reader of stderr that is gone, must not end the thread that reads a log, because
+    the process that writes it would then fail at its next line. Once lines are written again, it says what happened.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failed = ""
+
+    def __call__(self, line: str) -> None:
+        with self._lock:
+            try:
+                if self._failed:
+                    print(f"lines may be missing here: {self._failed}", file=sys.stderr, flush=True)
+                    self._failed = ""
+                print(line, file=sys.stderr, flush=True)
+            except (OSError, ValueError) as exc:  # ValueError: it is closed
+                self._failed = str(exc)
 
 
 def logger_of_application(module: str) -> logging.Logger:

@@ -108,6 +108,22 @@ def test_what_is_handled_when_it_is_told_to_end_is_finished_and_nothing_is_lost_
     assert sorted(began_once) == sorted(keys)  # what was finished at the end was acknowledged
 
 
+def test_handlers_that_print_go_on_when_nobody_reads_the_log_any_more(broker: BrokerProcess, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    os.mkfifo(log)
+    reading = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    with working(tmp_path, broker.address, f"{APP}:app", "--groups", "slow", "--concurrency", "10") as worker:
+        worker.ready()
+        os.close(reading)
+        keys = {str(n) for n in range(10)}
+        with Producer(broker.address, group="p") as producer:
+            producer.send_many([Message("slow", b"", key=key) for key in keys])
+        until(lambda: worker.ended() == keys)
+        began = [note for note in worker.notes() if note.startswith("began")]
+        assert len(began) == len(keys)  # none was retried
+        log.unlink()
+
+
 def test_a_process_that_is_killed_is_started_again_and_what_it_had_is_handled(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -27,8 +27,8 @@ def note(what: str) -> None:
 def take_time(message: ReceivedMessage) -> None:
     note(f"began {message.key} in {os.getpid()}")
     time.sleep(0.5)  # it computes
-    note(f"ended {message.key}")
     print("printed by a handler")
+    note(f"ended {message.key}")
 
 
 @app.subscribe("quick", group="quick", rate=1000)

@@ -17,7 +17,7 @@ import pytest
 
 from tools.events_page import AREAS, PLACEHOLDER, calls, calls_in
 from txmsg.errors import StorageError
-from txmsg.logs import EventLog, JsonFormatter, TextFormatter, name_process
+from txmsg.logs import EventLog, JsonFormatter, StderrLines, TextFormatter, name_process
 
 ROOT = Path(__file__).parents[2]
 _log = EventLog("txmsg.tested")
@@ -216,3 +216,32 @@ def test_no_module_logs_past_its_event_log() -> None:
     with_log = {name for name, text in modules.items() if "EventLog(__name__)" in text}
     assert len(with_log) > 50
     assert [name for name in with_log if "_log = EventLog(__name__)" not in modules[name]] == []
+
+
+class FullFor(io.StringIO):
+    """A file on a disk that is full for some writes."""
+
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self.left = writes
+
+    def write(self, text: str) -> int:
+        if self.left:
+            self.left -= 1
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+def test_lines_of_other_processes_go_on_after_a_write_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = FullFor(2)
+    monkeypatch.setattr("sys.stderr", file)
+    write = StderrLines()
+    for line in ("one", "two", "three", "four"):
+        write(line)
+    assert file.getvalue().splitlines() == [
+        "lines may be missing here: [Errno 28] No space left on device",
+        "three",
+        "four",
+    ]
+    file.close()
+    write("five")

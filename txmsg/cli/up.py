@@ -18,6 +18,7 @@ from txmsg.cli.options import json_option, log_format_option
 from txmsg.cli.settings import config_option
 from txmsg.embedded import EmbeddedPostgres, default_data_dir
 from txmsg.errors import MisuseError
+from txmsg.logs import StderrLines
 from txmsg.runtime.child import Child, ChildFailed, with_name
 from txmsg.runtime.signals import stopped_by_signals
 from txmsg.wire.address import check_reach, host_and_port
@@ -154,6 +155,7 @@ class _Parts:
         self._stop = stop
         self._http = http
         self._children: dict[str, Child] = {}
+        self._log = StderrLines()
 
     def start(self, name: str, *command: str) -> None:
         if name in self._http:
@@ -161,7 +163,7 @@ class _Parts:
         self._children[name] = Child(
             name,
             ["txmsg.runtime.child", "txmsg.cli.main", *command, "--json"],
-            log=lambda line: click.echo(with_name(name, line), err=True),
+            log=lambda line: self._log(with_name(name, line)),
             ready="",
         )
 

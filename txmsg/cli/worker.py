@@ -11,7 +11,7 @@ import click
 from txmsg.app.worker.supervisor import Plan, Supervisor
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import SECONDS, json_option, log_format_option, size
-from txmsg.logs import LOG_LEVELS, log_to_stderr, name_process
+from txmsg.logs import LOG_LEVELS, StderrLines, log_to_stderr, name_process
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving_on_thread
 from txmsg.runtime.child import with_name
@@ -120,7 +120,8 @@ def worker(
         log_level=log_level,
         log_format=log_format or "text",
     )
-    supervisor = Supervisor(plan, lambda name, line: click.echo(with_name(name, line), err=True))
+    log = StderrLines()
+    supervisor = Supervisor(plan, lambda name, line: log(with_name(name, line)))
     stop = threading.Event()
 
     async def figures() -> Figures:
