@@ -40,15 +40,20 @@ def program(broker: BrokerProcess, tmp_path: Path) -> Path:
 
 @contextmanager
 def running(program: Path) -> Iterator[str]:
-    """The program, until Ctrl-C; yields its first line."""
+    """The program, with warnings as errors, until Ctrl-C; yields its first line."""
     with subprocess.Popen(
-        [sys.executable, "-u", program], cwd=program.parent, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-W", "error", program],
+        cwd=program.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as made:
         try:
             assert made.stdout is not None
             yield made.stdout.readline()
             made.send_signal(signal.SIGINT)
-            assert made.communicate(timeout=_END_S_MAX)[0] == ""
+            # Of what is only collected at the end Python warns on stderr.
+            assert made.communicate(timeout=_END_S_MAX) == ("", "")
             assert made.returncode == 0
         finally:
             made.kill()
