@@ -49,6 +49,7 @@ class History:
         self._brokers = 0
         self._effects = 0
         engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+        stack.callback(engine.dispose)
         create_tables(engine)
 
         @idempotent(sessionmaker(engine), group="g")
