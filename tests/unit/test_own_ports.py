@@ -14,6 +14,7 @@ from txmsg.demo.registration import web
 from txmsg.demo.registration.secure_stage import SecureStage
 from txmsg.runtime import ports
 from txmsg.runtime.ports import free_ports, not_given, own_port
+from txmsg.wire import listening
 from txmsg.wire.listening import loopback
 
 
@@ -49,10 +50,11 @@ def test_a_machine_without_ipv4_uses_the_loopback_of_ipv6(monkeypatch: pytest.Mo
 
     assert loopback() in {"127.0.0.1", "[::1]"}
     monkeypatch.setattr(socket.socket, "bind", without_ipv4)
-    assert loopback.__wrapped__() == "[::1]"
-    monkeypatch.setattr(ports, "loopback", loopback.__wrapped__)
+    found = listening.loopback_end.__wrapped__()
+    for module in (listening, ports, web):
+        monkeypatch.setattr(module, "loopback_end", lambda: found)
+    assert loopback() == "[::1]"
     assert own_port() in not_given()
-    monkeypatch.setattr(web, "loopback", loopback.__wrapped__)
     server = web.Server(lambda request: (200, request))
     with server:
         assert server.address == f"[::1]:{server.server_address[1]}"

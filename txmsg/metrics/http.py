@@ -22,7 +22,7 @@ from txmsg.errors import MisuseError, printable, shown
 from txmsg.logs import EventLog
 from txmsg.metrics.figures import Figures
 from txmsg.wire.address import LOCALHOST, host_and_port, host_of, is_local, is_loopback
-from txmsg.wire.listening import loopback, stop_listening
+from txmsg.wire.listening import loopback_end, stop_listening
 from txmsg.wire.tls import ServerTls, TlsStream
 
 _log = EventLog(__name__)
@@ -132,7 +132,7 @@ class Endpoint:
         try:
             self._server = await asyncio.start_server(
                 self._serve,
-                loopback().strip("[]") if host == LOCALHOST else host,
+                loopback_end()[1] if host == LOCALHOST else host,
                 port,
                 limit=self._limits.head_size_bytes,
             )

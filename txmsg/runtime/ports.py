@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from txmsg.wire.listening import loopback
+from txmsg.wire.listening import loopback_end
 
 _GIVEN_BY_THE_KERNEL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST: Final = 10_000
@@ -51,8 +51,8 @@ def free_ports(ports: range) -> Iterator[int]:
 
 def _is_free(port: int) -> bool:
     try:
-        host = loopback().strip("[]")
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+        family, host = loopback_end()
+        with socket.create_server((host, port), family=family):
             return True
     except OSError as exc:
         if exc.errno != errno.EADDRINUSE:

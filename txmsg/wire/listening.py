@@ -62,20 +62,26 @@ async def stop_listening(listeners: Sequence[asyncio.Server]) -> None:
         listener.close()
 
 
-@cache
 def loopback() -> str:
     """The host of this machine's loopback in HOST:PORT: 127.0.0.1, or [::1] on a machine that has only IPv6.
 
     Not localhost: whether that name resolves, and to what, depends on files and servers outside of txmsg.
     """
-    for family, host, shown in ((socket.AF_INET, "127.0.0.1", "127.0.0.1"), (socket.AF_INET6, "::1", "[::1]")):
+    _, host = loopback_end()
+    return f"[{host}]" if ":" in host else host
+
+
+@cache
+def loopback_end() -> tuple[socket.AddressFamily, str]:
+    """The family of this machine's loopback, and its host without brackets, for sockets."""
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as sock:
                 sock.bind((host, 0))
         except OSError:  # no such address, or no such family
             continue
-        return shown
-    return "127.0.0.1"  # neither: whoever listens there is told
+        return family, host
+    return socket.AF_INET, "127.0.0.1"  # neither: whoever listens there is told
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:

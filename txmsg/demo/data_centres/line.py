@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from txmsg.wire.address import host_and_port
-from txmsg.wire.listening import loopback, stop_listening
+from txmsg.wire.listening import loopback, loopback_end, stop_listening
 
 _PIECE_BYTES: Final = 65_536
 
@@ -59,7 +59,7 @@ class Line:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._pass_on(reader, writer, host, port)
 
-        server = await asyncio.start_server(connected, loopback().strip("[]"), 0)
+        server = await asyncio.start_server(connected, loopback_end()[1], 0)
         self._servers.append(server)
         return f"{loopback()}:{server.sockets[0].getsockname()[1]}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +11,7 @@ from socketserver import TCPServer
 from typing import Any
 
 from txmsg.logs import EventLog
-from txmsg.wire.listening import loopback
+from txmsg.wire.listening import loopback, loopback_end
 
 _log = EventLog(__name__)
 
@@ -52,8 +51,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, handler: Handler) -> None:
-        host = loopback().strip("[]")
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.address_family, host = loopback_end()
         super().__init__((host, 0), _Request)
         self.handler = handler
 
