@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
-from sqlalchemy import Engine, MetaData, create_engine
+from sqlalchemy import Engine, MetaData, NullPool, create_engine
 
 from txmsg.tables import create_tables
+
+POOL_OF_ONE: Final[dict[str, Any]] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 5}
+"""What an engine is created with unless a test is about several connections at once.
+
+Whatever of txmsg's asks the pool for a second one, in a thread or task that holds the first, fails after 5 s.
+"""
 
 
 @contextmanager
 def business_database(url: str, tables: MetaData) -> Iterator[Engine]:
     """An engine on a database with these tables and those of txmsg."""
-    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), **POOL_OF_ONE)
     tables.create_all(engine)
     create_tables(engine)
     yield engine
     engine.dispose()
+
+
+def seen_from_outside(engine: Engine) -> Engine:
+    """The same database by connections beside the engine's pool: what others see of it meanwhile."""
+    return create_engine(engine.url, poolclass=NullPool)

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from tests.broker_process import BrokerProcess
-from tests.business import business_database
+from tests.business import POOL_OF_ONE, business_database, seen_from_outside
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer
@@ -48,7 +48,7 @@ def producer(broker: BrokerProcess, engine: Engine) -> Iterator[Producer]:
 
 
 def orders(engine: Engine) -> int:
-    with engine.connect() as connection:
+    with seen_from_outside(engine).connect() as connection:
         return connection.execute(select(func.count()).select_from(Order)).scalar_one()
 
 
@@ -364,7 +364,7 @@ async def test_coroutines_have_the_late_flow_too(broker: BrokerProcess, engine: 
             if item == "bad":
                 await session.commit()
 
-    async_engine = create_async_engine(engine.url)
+    async_engine = create_async_engine(engine.url, **POOL_OF_ONE)
     listener = FenceCheckListener(async_engine)
     async with AsyncProducer(broker.address, group="orders", timeout_s=WAIT_S, check_listener=listener) as producer:
         async with AsyncSession(async_engine) as session:
@@ -373,3 +373,16 @@ async def test_coroutines_have_the_late_flow_too(broker: BrokerProcess, engine: 
                 await work(producer, session, "bad")
     await async_engine.dispose()
     assert (orders(engine), half_count(notify_url), message_count(notify_url)) == (2, 0, 1)
+
+
+def test_a_producer_that_was_not_started_needs_no_second_connection(
+    broker: BrokerProcess, engine: Engine, notify_url: str
+) -> None:
+    producer = Producer(broker.address, group="orders", timeout_s=WAIT_S, check_listener=FenceCheckListener(engine))
+    with Session(engine) as session:
+        session.add(Order(item="tea"))
+        session.flush()
+        with producer.transaction(session) as tx:
+            tx.send(Message("order", b"tea"))
+    producer.close()
+    assert (orders(engine), half_count(notify_url), message_count(notify_url)) == (1, 0, 1)

@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from tests.broker_process import BrokerProcess
+from tests.business import seen_from_outside
 from tests.errors_page import is_documented
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
 from tests.integration.transactional.users import Refused, User, users
@@ -212,16 +213,15 @@ def test_a_savepoint_left_open_rolls_both_back(
 
 
 def test_a_check_during_the_call_does_not_decide_it(
-    producer: Producer, sessions: sessionmaker[Session], notify_url: str
+    producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
 ) -> None:
     seen = []
+    listener = FenceCheckListener(seen_from_outside(engine))
 
     @transactional_message(producer, topic="user", session=sessions)
     def register(session: Session, email: str) -> None:
-
         transaction_id = session.execute(select(fence_table.c.transaction_id)).scalar_one()
-        assert producer.fence is not None
-        seen.append(producer.fence.check(transaction_id))
+        seen.append(listener.fence.check(transaction_id))
 
     register("e")
     assert seen == [TransactionState.UNKNOWN]

@@ -8,7 +8,8 @@ from uuid import UUID
 from sqlalchemy import Connection, CursorResult, Engine, String, Table, bindparam, exc, insert, literal, select
 from sqlalchemy.orm import Session
 
-from txmsg.checker.fence.driver import in_autocommit
+from txmsg.checker.fence.driver import in_autocommit, is_absent_table
+from txmsg.checker.fence.identity import SELECT_IDENTITY
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
 from txmsg.tables import ID, fence_identity_table, fence_table
@@ -25,6 +26,17 @@ _INSERT_COMMIT = (
     )
     .execution_options(preserve_rowcount=True)
 )
+
+
+def fence_id(session: Session) -> UUID | None:
+    """The id of the fence in the session's database, where it has been made."""
+    _refuse_misuse(session)
+    try:
+        found: UUID | None = session.execute(SELECT_IDENTITY).scalar_one_or_none()
+        return found
+    except exc.DBAPIError as error:
+        refuse_absent_tables(session.connection().engine, error, fence_identity_table)
+        raise
 
 
 def write(session: Session, transaction_id: TransactionId, fence_id: UUID) -> None:
@@ -58,14 +70,12 @@ def is_written(connection: Connection, transaction_id: TransactionId) -> bool:
 
 def refuse_absent_tables(engine: Engine, error: exc.DBAPIError, *tables: Table) -> None:
     """Raises StorageError if the reason for `error` is that one of these tables is absent."""
-    # On a connection of its own: PostgreSQL's refuses statements after an error, until the caller rolls back.
-    with engine.connect() as connection:
-        for table in tables:
-            if not connection.dialect.has_table(connection, table.name):
-                raise StorageError(
-                    f"table {table.name} is absent from {engine.url}, which session= opens: call "
-                    "txmsg.create_tables(engine) there, or give session= and FenceCheckListener the same database"
-                ) from error
+    for table in tables:
+        if is_absent_table(error, table.name):
+            raise StorageError(
+                f"table {table.name} is absent from {engine.url}, which session= opens: call "
+                "txmsg.create_tables(engine) there, or give session= and FenceCheckListener the same database"
+            ) from error
 
 
 def _refuse_misuse(session: Session) -> None:

@@ -13,6 +13,9 @@ _ROLLS_BACK_ALL: Final = frozenset({1020, 1206, 1213, 1614})
 """After these InnoDB has rolled back the whole transaction, and the next statement begins another: a snapshot that was
 overtaken (MariaDB's innodb_snapshot_isolation), a full lock table, a deadlock (also as Galera tells a conflict)."""
 
+_ABSENT_TABLE: Final = frozenset({"42P01", 1146})
+"""PostgreSQL's undefined_table and MySQL's ER_NO_SUCH_TABLE. SQLite has no code of its own for it."""
+
 
 class DriverState(Enum):
     """Where a driver's connection is."""
@@ -54,6 +57,15 @@ def codes_of(error: BaseException | None) -> set[int | str]:
     names = ("sqlstate", "pgcode", "errno", "sqlite_errorcode")  # psycopg and asyncpg, psycopg2, MySQL's, sqlite3
     codes = *(getattr(original, name, None) for name in names), *getattr(original, "args", ())[:1]
     return {code for code in codes if isinstance(code, int | str)}
+
+
+def is_absent_table(error: BaseException, name: str = "") -> bool:
+    """Whether a statement failed because a table, or the one with this name, is not there.
+
+    Asks no database: the connection may be the only one of its pool, and may refuse statements after the error.
+    """
+    said = str(getattr(error, "orig", None) or error)
+    return name in said and (not _ABSENT_TABLE.isdisjoint(codes_of(error)) or "no such table" in said)
 
 
 def rolls_back_all(dialect_name: str, error: BaseException) -> bool:

@@ -18,7 +18,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from txmsg.connections.engines import AsyncConnectedBy, ConnectedBy, connected_by, is_function
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import keep
-from txmsg.tables import DIALECTS
+from txmsg.tables import DIALECTS, fence_table
 
 FenceEngine: TypeAlias = Engine | ConnectedBy
 AsyncFenceEngine: TypeAlias = AsyncEngine | AsyncConnectedBy | Engine | ConnectedBy
@@ -57,6 +57,12 @@ async def in_session_async(session: AsyncSession, step: Callable[..., T], *args:
 def sync_session_of(session: Session | AsyncSession) -> Session:
     """The session itself, or the one that an AsyncSession works with."""
     return session.sync_session if isinstance(session, AsyncSession) else session
+
+
+def is_of_pool(session: Session, engine: AsyncFenceEngine) -> bool:
+    """Whether the session takes the connection for txmsg's tables from the pool of this engine."""
+    sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    return isinstance(sync_engine, Engine) and session.get_bind(clause=fence_table).engine.pool is sync_engine.pool
 
 
 def forget_connections(engine: AsyncFenceEngine) -> None:

@@ -15,7 +15,9 @@ from txmsg.checker.fence.engines import (
     checked_engine_async,
     forget_connections,
     in_session_async,
+    is_of_pool,
     on_engine_async,
+    sync_session_of,
 )
 from txmsg.connections.engines import AsyncConnect
 from txmsg.forks import renew_in_children
@@ -74,8 +76,10 @@ class AsyncFence:
         again under a new transaction id. Raises MisuseError inside a savepoint, in autocommit, inside a transaction
         that the session does not own, and for a session of another database than the fence's.
         """
-        fence_id = await self.fence_id()
-        await in_session_async(session, business_row.write, transaction_id, fence_id)
+        if self.identity.fence_id is None and is_of_pool(sync_session_of(session), self.engine):
+            # Not on a connection of our own: the pool may have no other than the session's.
+            self.identity.fence_id = await in_session_async(session, business_row.fence_id)
+        await in_session_async(session, business_row.write, transaction_id, await self.fence_id())
 
     def own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
         """Returns a function that checks whether the row of `write` is still in a connection's transaction."""

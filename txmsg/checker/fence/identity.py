@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, exc, insert, select
 from txmsg.errors import StorageError
 from txmsg.tables import ID, fence_identity_table
 
-_SELECT_IDENTITY = select(fence_identity_table.c.fence_id)
+SELECT_IDENTITY = select(fence_identity_table.c.fence_id)
 _INSERT_IDENTITY = insert(fence_identity_table).values(one=1, fence_id=bindparam("fence", type_=ID)).inline()
 
 
@@ -50,7 +50,7 @@ def renew_fence_id(connection: Connection) -> UUID:
 def _found(connection: Connection) -> UUID | None:
     try:
         with connection.begin():
-            found: UUID | None = connection.execute(_SELECT_IDENTITY).scalar_one_or_none()
+            found: UUID | None = connection.execute(SELECT_IDENTITY).scalar_one_or_none()
             return found
     except (exc.ProgrammingError, exc.OperationalError) as error:
         if connection.dialect.has_table(connection, fence_identity_table.name):

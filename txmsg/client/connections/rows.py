@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from txmsg.checker.fence.driver import codes_of
+from txmsg.checker.fence.driver import codes_of, is_absent_table
 from txmsg.client.connections.statements import HANDLED_LATER, INSERT_FENCE, INSERT_INBOX, INSERT_OUTBOX
 from txmsg.client.outbox.rows import PACKET_CHECKED_BYTES, check_packet
 from txmsg.connections.drivers import MySQL
@@ -16,7 +16,6 @@ from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
 
 _DUPLICATE: Final = frozenset({"23505", 1062, 1555, 2067})
-_NO_TABLE: Final = frozenset({"42P01", 1146})
 
 
 def write_fence(driver: Driver, connection: Any, transaction_id: TransactionId, fence_id: UUID) -> None:
@@ -73,7 +72,7 @@ def _is_duplicate(error: Exception) -> bool:
 
 
 def _refuse_absent_table(error: Exception) -> None:
-    if not _NO_TABLE.isdisjoint(codes_of(error)) or "no such table" in str(error):  # SQLite has no code for it
+    if is_absent_table(error):
         raise StorageError(
             f"a table of txmsg is absent from the database that session= opens ({error}): call "
             "txmsg.create_tables(connect) there, or give session= and FenceCheckListener the same database"

@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select
-from sqlalchemy import inspect as inspect_database
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import Session
 
+from txmsg.checker.fence.driver import is_absent_table
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.connections.engines import AsyncConnect, AsyncConnectedBy, Connect, connected_by, is_function
 from txmsg.consumer.subscriptions import GroupHandler
@@ -61,12 +61,11 @@ def record(session: Session, guard: SessionGuard, row: dict[str, object]) -> boo
 
 def _refuse_absent_table(engine: Engine, error: DBAPIError) -> None:
     """Raises StorageError if the reason for `error` is that the table is absent."""
-    with engine.connect() as connection:  # the session's own may refuse statements after an error
-        if not inspect_database(connection).has_table(inbox_table.name):
-            raise StorageError(
-                f"table {inbox_table.name} is absent from {engine.url}: call txmsg.create_tables(engine), or add "
-                "txmsg.tables.metadata to your migrations"
-            ) from error
+    if is_absent_table(error, inbox_table.name):
+        raise StorageError(
+            f"table {inbox_table.name} is absent from {engine.url}: call txmsg.create_tables(engine), or add "
+            "txmsg.tables.metadata to your migrations"
+        ) from error
 
 
 class HandledBefore(Exception):

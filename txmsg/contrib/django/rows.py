@@ -5,11 +5,11 @@ They are those of txmsg.tables: what SQLAlchemy writes there, and what is here, 
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
 
+from txmsg.checker.fence.driver import is_absent_table
 from txmsg.client.connections.statements import (
     HANDLED_LATER,
     INSERT_FENCE,
@@ -21,7 +21,7 @@ from txmsg.client.connections.statements import (
 from txmsg.client.outbox.rows import PACKET_CHECKED_BYTES, check_packet, stored_key
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import ReceivedMessage, TransactionId
-from txmsg.tables import fence_table, inbox_table, outbox_table
+from txmsg.tables import fence_identity_table, fence_table, inbox_table, outbox_table
 
 _SELECT_KEPT = f"SELECT 1 FROM {outbox_table.name} WHERE group_name = %s AND ordering_key = %s LIMIT 1"
 
@@ -103,16 +103,9 @@ def _is_there(using: str, statement: str, *values: object) -> bool:
 
 def _refuse_absent_tables(using: str, error: DatabaseError) -> None:
     """Raises StorageError if the reason for `error` is that a table is absent."""
-    other: Any = connections.create_connection(using)  # PostgreSQL's takes no more statements
-    try:
-        with other.cursor() as cursor:
-            absent = {fence_table.name, inbox_table.name, outbox_table.name} - set(
-                other.introspection.table_names(cursor)
-            )
-    finally:
-        other.close()
-    if absent:
-        raise StorageError(
-            f"table {min(absent)} is absent from Django's database {using!r}: run `manage.py migrate txmsg "
-            f"--database {using}`"
-        ) from error
+    for table in (fence_table, fence_identity_table, inbox_table, outbox_table):
+        if is_absent_table(error.__cause__ or error, table.name):
+            raise StorageError(
+                f"table {table.name} is absent from Django's database {using!r}: run `manage.py migrate txmsg "
+                f"--database {using}`"
+            ) from error
