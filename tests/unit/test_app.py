@@ -246,19 +246,21 @@ async def test_lists_are_as_long_behind_a_rate_as_without_one() -> None:
     await handling.close()
 
 
-class Gate:
-    """In place of a pace: there is room, or there is none."""
+class Gate(Pace):
+    """A pace that has room, or none, as the test says."""
 
     is_open = False
 
     def __init__(self) -> None:
+        super().__init__(1.0)
         self.taken: list[int] = []
 
     def wait_s(self) -> float:
         return 0.0 if self.is_open else 0.001
 
-    def take(self, count: int) -> None:
+    def take(self, count: int = 1) -> float:
         self.taken.append(count)
+        return 0.0
 
 
 async def test_a_list_begins_when_its_pace_has_room_and_counts_as_all_of_its_messages() -> None:
@@ -267,7 +269,7 @@ async def test_a_list_begins_when_its_pace_has_room_and_counts_as_all_of_its_mes
     async def handle_list(messages: list[ReceivedMessage]) -> None:
         handled.set()
 
-    batches = Batches(3, 1, handle_list, name="t", pace=gate)  # type: ignore[arg-type]
+    batches = Batches(3, 1, handle_list, name="t", pace=gate)
     adding = asyncio.gather(*(batches.add(MESSAGE) for _ in range(5)))
     await asyncio.sleep(0.02)  # in which a list that does not wait would begin
     assert not handled.is_set()

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, cast
 
+from tests.closed_pool import ClosedWriter, closed_pool
 from tests.waiting import until_async
 from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.service import NotifyService
-from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.batch import Batch, Problem
+from txmsg.broker.store.topics import TopicRegistry
 from txmsg.checker.ports import DueHalf
 from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
 
 
-class Storing:
+class Storing(ClosedWriter):
     """A writer that stores all outcomes but one."""
 
     def __init__(self, refused: bytes) -> None:
-        self._refused = refused
+        super().__init__()
+        self._id_refused = refused
 
-    async def write(self, batch: Batch, _: int) -> Mapping[bytes, str]:
-        return {self._refused: "expired"} if self._refused in batch.commit else {}
+    async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, Problem]:
+        return {self._id_refused: "expired"} if self._id_refused in batch.commit else {}
 
 
 def _half() -> DueHalf:
@@ -41,8 +43,8 @@ async def test_an_outcome_that_another_client_tells_ends_the_check_that_is_out()
     silent = AttachedClient("silent", "shop", frozenset({None}), sent.append)
     clients.attach(silent)
     committed, rolled_back, refused, answered = halves = [_half() for _ in range(4)]
-    nothing, writer = cast(Any, None), cast(Any, Storing(refused.transaction_id.bytes))
-    service = NotifyService(nothing, nothing, writer, on_decided=clients.decided)
+    topics, writer = TopicRegistry(closed_pool(), auto_create=True, queues=1), Storing(refused.transaction_id.bytes)
+    service = NotifyService(topics, writer, writer, on_decided=clients.decided)
     checks = [asyncio.create_task(clients.ask(half)) for half in halves]
     await until_async(lambda: len(sent) == len(halves))
     await service.end(

@@ -16,8 +16,12 @@ from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
-from txmsg.wire.channel import Channel
+from txmsg.wire.channel import Channel, Stream
+from txmsg.wire.method import Method
+from txmsg.wire.server import Server
+from txmsg.wire.server_call import ServerCall
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, ClientFrame, RouteChanged
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 DEADLINE_S = 60.0
 
@@ -27,42 +31,65 @@ class Listener:
         return TransactionState.UNKNOWN
 
 
-class StreamOfRoutes:
-    """The first comes at once, the second when `comes` is set, and no more."""
+class AttachOnly:
+    """The methods of a broker that a presence calls."""
 
-    def __init__(self, began: asyncio.Event, comes: asyncio.Event) -> None:
-        self._began = began
-        self._events = iter([None, comes, asyncio.Event()])
-
-    async def receive(self) -> BrokerFrame:
-        event = next(self._events)
-        if event is not None:
-            self._began.set()
-            await event.wait()
-        return BrokerFrame(route_changed=RouteChanged())
-
-    def close(self) -> None:
-        return
+    attach = Notify.attach
 
 
-class OneStream(Channel):
-    """Its calls begin this stream."""
+class Attaching:
+    """Tells each stream of a route, and holds it until it is revoked. Then it refuses this one and all later ones."""
 
-    def __init__(self, stream: object) -> None:
-        super().__init__("a:7700")
-        self._stream = stream
+    def __init__(self) -> None:
+        self.revoked = asyncio.Event()
 
-    async def stream(self, method: object, first: object, *, timeout_s: float) -> Any:
-        return self._stream
+    async def attach(self, call: ServerCall[ClientFrame, BrokerFrame]) -> None:
+        if not self.revoked.is_set():
+            await call.send(BrokerFrame(route_changed=RouteChanged()))
+            await self.revoked.wait()
+        raise Unauthenticated("the token was revoked")
+
+
+class KeepingChannel(Channel):
+    """Keeps its stream, so that the test can have things happen to it at an exact moment."""
+
+    kept: Stream[Any, Any]
+
+    async def stream(self, method: Method[Any, Any], first: Any, *, timeout_s: float) -> Stream[Any, Any]:
+        self.kept = await super().stream(method, first, timeout_s=timeout_s)
+        return self.kept
 
 
 class OneBroker(Brokers):
-    def __init__(self, stream: object) -> None:
-        super().__init__(["a:7700"])
-        self._one = OneStream(stream)
+    def __init__(self, address: str) -> None:
+        super().__init__([address])
+        self.one = KeepingChannel(address)
 
-    def channel(self, address: str) -> Channel:
-        return self._one
+    def channel(self, address: str) -> KeepingChannel:
+        return self.one
+
+    async def close(self) -> None:
+        await self.one.close()
+        await super().close()
+
+
+@asynccontextmanager
+async def attached() -> AsyncIterator[tuple[asyncio.Task[None], Presence, OneBroker, Attaching]]:
+    """A presence that runs, at a broker."""
+    answers = Attaching()
+    server = Server({AttachOnly: answers}, connections_max=10, request_size_bytes_max=1 << 20)
+    brokers = OneBroker(await server.bind("127.0.0.1:0"))
+    await server.start()
+    presence = Presence(brokers, group="g", client_id="c")
+    running = asyncio.create_task(presence.run())
+    try:
+        await until_async(lambda: bool(presence.attached_to))
+        yield running, presence, brokers, answers
+    finally:
+        running.cancel()
+        await asyncio.wait({running}, timeout=DEADLINE_S)
+        await brokers.close()
+        await server.stop(0)
 
 
 @asynccontextmanager
@@ -97,76 +124,27 @@ async def test_a_presence_ends_while_it_connects_and_though_that_fails_at_the_sa
 
 
 async def test_a_presence_ends_though_a_frame_comes_at_the_same_moment() -> None:
-    began, comes = asyncio.Event(), asyncio.Event()
-    brokers = OneBroker(StreamOfRoutes(began, comes))
-    running = asyncio.create_task(Presence(brokers, group="g", client_id="c").run())
-    await asyncio.wait_for(began.wait(), DEADLINE_S)
-    comes.set()
-    running.cancel()
-    done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
-    assert done == {running}
-
-
-class StreamThatFails:
-    """It fails when `fails` is set."""
-
-    def __init__(self, began: asyncio.Event, fails: asyncio.Event) -> None:
-        self._began = began
-        self._fails = fails
-
-    async def receive(self) -> BrokerFrame:
-        self._began.set()
-        await self._fails.wait()
-        raise BrokerUnavailable("the connection was closed")
-
-    async def send(self, frame: ClientFrame) -> None:
-        raise AssertionError("no check came, so there is nothing to answer")
-
-    def close(self) -> None:
-        return
-
-
-class StreamThatIsRefused:
-    """It says something, and is then refused; begun again it is refused at once."""
-
-    def __init__(self, refused: asyncio.Event) -> None:
-        self._refused = refused
-        self._frames = iter([BrokerFrame(route_changed=RouteChanged())])
-
-    async def receive(self) -> BrokerFrame:
-        if (frame := next(self._frames, None)) is not None:
-            return frame
-        self._refused.set()
-        raise Unauthenticated("the token was revoked")
-
-    async def send(self, frame: ClientFrame) -> None:
-        raise AssertionError("no check came, so there is nothing to answer")
-
-    def close(self) -> None:
-        return
+    async with attached() as (running, _, brokers, _):
+        brokers.one.kept.put(BrokerFrame(route_changed=RouteChanged()).SerializeToString())
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
+        assert done == {running}
 
 
 async def test_a_presence_is_not_attached_to_a_broker_that_refuses_it_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "REFUSED_PAUSE_S", 3600)
-    refused = asyncio.Event()
-    presence = Presence(OneBroker(StreamThatIsRefused(refused)), client_id="c", group="g")
-    running = asyncio.create_task(presence.run())
-    await asyncio.wait_for(refused.wait(), DEADLINE_S)
-    await until_async(lambda: not presence.attached_to)
-    assert not running.done()
-    running.cancel()
-    await asyncio.wait({running}, timeout=DEADLINE_S)
+    async with attached() as (running, presence, _, answers):
+        answers.revoked.set()
+        await until_async(lambda: not presence.attached_to)
+        assert not running.done()
 
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_presence_ends_though_its_stream_fails_at_the_same_moment(turns: int) -> None:
-    began, fails = asyncio.Event(), asyncio.Event()
-    brokers = OneBroker(StreamThatFails(began, fails))
-    running = asyncio.create_task(Presence(brokers, client_id="c", group="g").run())
-    await began.wait()
-    fails.set()
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    running.cancel()
-    done, _ = await asyncio.wait([running], timeout=DEADLINE_S)
-    assert done, "it goes on though it was cancelled"
+    async with attached() as (running, _, brokers, _):
+        brokers.one.kept.finish(BrokerUnavailable("the connection was closed"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        done, _ = await asyncio.wait([running], timeout=DEADLINE_S)
+        assert done, "it goes on though it was cancelled"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from tests.answered_brokers import AnsweredBrokers
 from tests.waiting import until_async
-from txmsg.client.channel import Brokers
 from txmsg.client.receiving.held import Hand
 from txmsg.client.receiving.link import FAILURES_MAX, PAUSE_S_MAX, RENEWALS, Bounds, Link, Polling
 from txmsg.consumer.failures import Failure
 from txmsg.errors import OutcomeUnknown, ProtocolError, Unauthenticated
 from txmsg.message import ReceivedMessage
+from txmsg.wire.method import Method
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 
@@ -44,11 +45,11 @@ async def loop() -> Loop:
     return running
 
 
-class Broker:
+class Broker(AnsweredBrokers):
     """Answers each call with what the test has put there; then with nothing, and slowly."""
 
     def __init__(self) -> None:
-        self.addresses = ["here:1"]
+        super().__init__(["b:1"])
         self.replies: list[pb.ReceiveReply] = []
         self.unreadable = 0
         """How many replies cannot be read."""
@@ -78,10 +79,7 @@ class Broker:
         """Closed, polls wait for it."""
         self.poll_gate.set()
 
-    def channel(self, address: str) -> Broker:
-        return self
-
-    async def call(self, method: Any, request: pb.ReceiveRequest, *, timeout_s: float) -> pb.ReceiveReply:
+    async def answer(self, address: str, method: Method[Any, Any], request: pb.ReceiveRequest) -> pb.ReceiveReply:
         assert method is Notify.receive
         if request.line:
             self.lines.append((request.line, request.received, request.max_messages))
@@ -138,7 +136,7 @@ def new_link(
 ) -> Link:
     polling = Polling(group="g", client_id="c", subscriptions=())
     bounds = Bounds(out_min=10, visibility_timeout_s=visibility_timeout_s, out_size_bytes_max=out_size_bytes_max)
-    return Link(cast(Brokers, broker), "b:1", polling, bounds, take)
+    return Link(broker, "b:1", polling, bounds, take)
 
 
 @asynccontextmanager

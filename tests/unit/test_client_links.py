@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import cast
+from typing import Any
 
 import pytest
 
+from tests.answered_brokers import AnsweredBrokers
 from tests.waiting import until_async
-from txmsg.client.channel import Brokers
 from txmsg.client.receiving import links as links_module
-from txmsg.client.receiving.link import Link
+from txmsg.client.receiving.link import Bounds, Link, Polling
 from txmsg.client.receiving.links import Links
+from txmsg.wire.method import Method
+from txmsg.wire.v1.txmsg_pb2 import RouteChanged
+
+_POLLING = Polling(group="g", client_id="c", subscriptions=())
+_BOUNDS = Bounds(out_min=10, visibility_timeout_s=60)
 
 
-class OneBroker:
-    """A list of brokers that changes when the test says so."""
-
-    def __init__(self) -> None:
-        self.addresses: list[str] = ["a:1"]
-        self.changed: Callable[[], None] = lambda: None
-
-    def watch(self, changed: Callable[[], None]) -> None:
-        self.changed = changed
-
-
-class SilentLink:
-    """Its broker answers no more, so its poll ends only by being cancelled."""
-
-    address = "a:1"
+class TwoBrokers(AnsweredBrokers):
+    """a:1 was given. b:1 is known besides until it goes. Neither answers."""
 
     def __init__(self) -> None:
+        super().__init__(["a:1"])
+        self.list("a:1", "b:1")
+
+    def list(self, *names: str) -> None:
+        self.learn("a:1", RouteChanged(this="a:1", brokers=names))
+
+    async def answer(self, address: str, method: Method[Any, Any], request: Any) -> None:
+        await asyncio.Event().wait()
+
+
+class SilentLink(Link):
+    """Of the broker that goes: it answers no more, so its poll ends only by being cancelled."""
+
+    def __init__(self, brokers: TwoBrokers) -> None:
+        super().__init__(brokers, "b:1", _POLLING, _BOUNDS, lambda *_: None)
         self.flushed = False
 
     async def run(self) -> None:
@@ -48,14 +54,23 @@ class SilentLink:
     def stop(self) -> None: ...
 
 
+def links_with(link: SilentLink, brokers: TwoBrokers) -> Links:
+    """`link` and a usual one."""
+
+    def new_link(address: str) -> Link:
+        return link if address == link.address else Link(brokers, address, _POLLING, _BOUNDS, lambda *_: None)
+
+    return Links(brokers, new_link, group="g")
+
+
 async def test_a_consumer_stops_while_a_broker_that_has_gone_is_being_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links_module, "SETTLE_S_MAX", 0.05)
 
-    brokers, link = OneBroker(), SilentLink()
-    links = Links(cast(Brokers, brokers), lambda address: cast(Link, link), group="g")
+    brokers = TwoBrokers()
+    link = SilentLink(brokers)
+    links = links_with(link, brokers)
     await asyncio.sleep(0)
-    brokers.addresses = []
-    brokers.changed()
+    brokers.list("a:1")
     async with asyncio.timeout(60):
         await links.stop()  # the poll that it waits for is cancelled under it
         await links.close()
@@ -75,11 +90,11 @@ async def test_what_keeping_had_taken_is_back_before_a_broker_that_has_gone_is_t
                 await asyncio.sleep(0)
                 gave_back.append(not self.flushed)
 
-    brokers, link = OneBroker(), Keeping()
-    links = Links(cast(Brokers, brokers), lambda address: cast(Link, link), group="g")
+    brokers = TwoBrokers()
+    link = Keeping(brokers)
+    links = links_with(link, brokers)
     await asyncio.sleep(0)
-    brokers.addresses = []
-    brokers.changed()
+    brokers.list("a:1")
     await until_async(lambda: link.flushed)
     await links.close()
     assert gave_back == [True]
@@ -90,11 +105,11 @@ async def test_a_consumer_that_ends_tells_also_a_broker_that_has_gone_and_is_sti
         async def idle(self) -> None:
             await asyncio.Event().wait()
 
-    brokers, link = OneBroker(), Busy()
-    links = Links(cast(Brokers, brokers), lambda address: cast(Link, link), group="g")
+    brokers = TwoBrokers()
+    link = Busy(brokers)
+    links = links_with(link, brokers)
     await asyncio.sleep(0)
-    brokers.addresses = []
-    brokers.changed()
+    brokers.list("a:1")
     await asyncio.sleep(0)
     await links.close()
     assert not link.flushed

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from tests.answered_brokers import AnsweredBrokers
 from txmsg.client import steering
-from txmsg.client.channel import Brokers
 from txmsg.settings.clients import ClientConfig
+from txmsg.wire.method import Method
 from txmsg.wire.v1 import settings_pb2 as pb
 
 DEADLINE_S = 60.0
 
 
-class Broker:
+class Broker(AnsweredBrokers):
     """Answers each request with one setting, as long as the client has not taken it; then with nothing."""
 
-    addresses = ("here:1",)
-
-    async def call(self, method: Any, request: pb.WatchSettingsRequest, *, timeout_s: float) -> pb.WatchSettingsReply:
+    async def answer(
+        self, address: str, method: Method[Any, Any], request: pb.WatchSettingsRequest
+    ) -> pb.WatchSettingsReply:
         if request.version:
             await asyncio.Event().wait()
         return pb.WatchSettingsReply(version=7, settings=[pb.StoredSetting(name="client.concurrency", value="3")])
@@ -38,7 +39,7 @@ async def test_what_could_not_be_put_to_use_is_tried_again(monkeypatch: pytest.M
             raise RuntimeError("not yet")
         used.set()
 
-    following = asyncio.create_task(steering.follow(cast(Brokers, Broker()), "g", use))
+    following = asyncio.create_task(steering.follow(Broker(["here:1"]), "g", use))
     try:
         await asyncio.wait_for(used.wait(), DEADLINE_S)
     finally:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from tests.closed_pool import closed_pool
 from txmsg.broker.delivery.values import MessageBatch, Receipt
 from txmsg.broker.erasable import ErasableBodies, UnreadableCounts
-from txmsg.broker.store.body_keys import Keys
+from txmsg.broker.store.body_keys import BodyKeys, Keys
 from txmsg.broker.store.rows import Row
 from txmsg.broker.store.topics import Topic
 from txmsg.columns import Columns
@@ -23,10 +24,11 @@ ERASABLE = Topic("t", (QueueId(1),), 1, 1, 0, id=7, erasable_s=3600.0, seals_at=
 PLAIN = Topic("u", (QueueId(2),), 1, 1, 0)
 
 
-class MemoryKeys:
+class MemoryKeys(BodyKeys):
     """The keys of a Notify database that keeps them in memory."""
 
     def __init__(self) -> None:
+        super().__init__(closed_pool())
         self.keys: dict[tuple[bytes, int], bytes | None] = {}
         self.kept_s: list[float] = []
 
@@ -49,7 +51,7 @@ def keys() -> MemoryKeys:
 
 
 def bodies_of(keys: MemoryKeys, now: float = 100.0) -> ErasableBodies:
-    return ErasableBodies(cast(Any, keys), monotonic=lambda: now)
+    return ErasableBodies(keys, monotonic=lambda: now)
 
 
 def a_batch(count: int = 1, body: bytes = b"secret", **columns: Any) -> Columns:

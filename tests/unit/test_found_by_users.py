@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
 
+from tests.closed_pool import ClosedService, closed_pool
+from txmsg.access.limits import Usage
 from txmsg.access.principal import Principal
 from txmsg.access.rules import Rights, parse_rule
 from txmsg.broker.api.admin import AdminApi
 from txmsg.broker.api.messages import MessagesApi
+from txmsg.broker.clients import AttachedClients
+from txmsg.broker.retention import DropCounts
+from txmsg.broker.service import Problems
+from txmsg.broker.store.audit import AuditLog
+from txmsg.broker.store.batch import DecidedBy
+from txmsg.broker.store.body_keys import BodyKeys
+from txmsg.broker.store.connect import Pool
+from txmsg.broker.store.group_administration import GroupAdministration
+from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.journal import EntryRow
-from txmsg.broker.store.messages import EndedRow
+from txmsg.broker.store.messages import EndedRow, FoundRow, Messages
 from txmsg.errors import Overloaded
 from txmsg.wire.caller import Caller, answering
+from txmsg.wire.changes import State
 from txmsg.wire.v1.messages_pb2 import TraceRequest
 from txmsg.wire.v1.txmsg_pb2 import ResolveHalfRequest
 
@@ -26,11 +37,19 @@ AT = datetime(2026, 11, 23, tzinfo=UTC)
 ID = UUID(int=1)
 
 
+class User(NamedTuple):
+    """Who makes a call."""
+
+    principal: Principal
+    caller: Caller
+    usage: Usage | None = None
+
+
 @contextmanager
 def as_user(*rules: str) -> Iterator[None]:
     """What runs inside is done for a user with these rights."""
     rights = Rights(parse_rule("ada", *rule.split(" ")) for rule in rules)
-    calling = SimpleNamespace(principal=Principal("ada", rights=rights), caller=Caller("ada", "peer"), usage=None)
+    calling = User(Principal("ada", rights=rights), Caller("ada", "peer"))
     token = answering.set(calling)
     try:
         yield
@@ -52,13 +71,15 @@ def entry(seq: int, group: str | None) -> EntryRow:
     )
 
 
-class Found:
+class Found(Messages):
     """A store with one transaction that was rolled back."""
 
-    async def of_id(self, *_: object, **__: object) -> list[object]:
+    async def of_id(
+        self, transaction_id: UUID, n: int | None, *, limit: int, with_bodies: bool, size_bytes_max: int
+    ) -> Sequence[FoundRow]:
         return []
 
-    async def ended(self, _: UUID) -> EndedRow:
+    async def ended(self, transaction_id: UUID) -> EndedRow:
         return EndedRow(
             at=AT,
             committed=False,
@@ -69,40 +90,64 @@ class Found:
             journal_since=AT,
         )
 
-    async def journal_of(self, *_: object, **__: object) -> list[EntryRow]:
+    async def journal_of(
+        self, transaction_id: UUID, n: int, *, queue_id: int | None, queue_offset: int | None, since: datetime | None
+    ) -> Sequence[EntryRow]:
         return [entry(1, None), entry(2, "billing"), entry(3, "audit")]
 
 
 async def test_a_journal_tells_only_of_groups_that_may_be_described() -> None:
-    found: Any = Found()
+    pool = closed_pool()
     with as_user("describe topic:orders", "describe group:billing"):
-        reply = await MessagesApi(found, found).trace(TraceRequest(id=str(ID)))
+        reply = await MessagesApi(Found(pool), BodyKeys(pool)).trace(TraceRequest(id=str(ID)))
     assert [each.seq for each in reply.ended.journal.entries] == [1, 2]
 
 
-async def test_a_decision_that_was_not_carried_out_is_noted_as_refused() -> None:
-    noted: list[str] = []
-
-    async def held(_: object) -> dict[UUID, str]:
-        return {ID: "shop"}
-
-    async def end(**_: object) -> None:
+class FullService(ClosedService):
+    async def end(
+        self,
+        *,
+        commit: Sequence[bytes] = (),
+        rollback: Sequence[bytes] = (),
+        unknown: Sequence[bytes] = (),
+        by: DecidedBy = DecidedBy.CLIENT,
+        group: str = "",
+    ) -> Problems:
         raise Overloaded("the queue of the broker is full")
 
-    async def record(action: str, *_: object, **__: object) -> None:
-        noted.append(action)
 
-    none: Any = None
+class OneHalf(Halves):
+    async def held(self, transaction_ids: Sequence[UUID]) -> Mapping[UUID, str]:
+        return {ID: "shop"}
+
+
+class Noting(AuditLog):
+    """Keeps the actions of its entries in memory."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self.noted: list[str] = []
+
+    async def record(
+        self, action: str, target: str, *, before: State = None, after: State = None, caller: Caller | None = None
+    ) -> None:
+        self.noted.append(action)
+
+
+async def test_a_decision_that_was_not_carried_out_is_noted_as_refused() -> None:
+    pool = closed_pool()
+    audit = Noting(pool)
+    delivery: Any = None
     api = AdminApi(
-        SimpleNamespace(end=end),  # type: ignore[arg-type]
-        none,
-        SimpleNamespace(held=held),  # type: ignore[arg-type]
-        none,
-        none,
-        audit=SimpleNamespace(record=record),  # type: ignore[arg-type]
-        drops=none,
-        on_resume=none,
+        FullService(),
+        delivery,
+        OneHalf(pool),
+        GroupAdministration(pool),
+        AttachedClients(),
+        audit=audit,
+        drops=DropCounts(),
+        on_resume=lambda: None,
     )
     with as_user("administer group:shop"), pytest.raises(Overloaded):
         await api.resolve_half(ResolveHalfRequest(transaction_id=ID.bytes, commit=True))
-    assert noted == ["half.commit", "half.refused"]
+    assert audit.noted == ["half.commit", "half.refused"]

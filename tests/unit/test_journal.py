@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
+from tests.closed_pool import closed_pool
 from txmsg.broker.delivery.config import GroupSettings
 from txmsg.broker.delivery.delivery import _journal_delivered as journal_delivered
 from txmsg.broker.delivery.group import Feed, Group
@@ -20,7 +21,6 @@ from txmsg.broker.delivery.writer import _journal_outcomes as journal_outcomes
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.journal import Event, Journal, JournalWriter
 from txmsg.broker.store import journal as store
-from txmsg.broker.store.connect import Pool
 from txmsg.broker.store.rows import RetryKey
 from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.message import Offset, QueueId, QueueNumber, new_transaction_id
@@ -161,18 +161,13 @@ def test_deliveries_and_failures_are_noted_by_attempt() -> None:
 # ---- writing
 
 
-class _Pool:
-    def __init__(self) -> None:
-        self.incarnation = Incarnation()
-
-
 def writer(
     noted: Journal, monkeypatch: pytest.MonkeyPatch, write: Callable[..., Awaitable[None]]
 ) -> tuple[JournalWriter, Incarnation]:
     """One whose database answers as `write` does, and its incarnation."""
     monkeypatch.setattr(store, "write", write)
-    pool = _Pool()
-    return JournalWriter(cast("Pool", pool), noted), pool.incarnation
+    pool = closed_pool()
+    return JournalWriter(pool, noted), pool.incarnation
 
 
 @pytest.mark.parametrize("error", [BrokerUnavailable("away"), RuntimeError("not foreseen")])

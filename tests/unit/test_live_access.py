@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import cast
 
 import pytest
 
+from tests.closed_pool import closed_pool
 from txmsg.access.limits import NO_LIMITS
 from txmsg.access.snapshot import AccessSnapshot
 from txmsg.broker.access import LiveAccess, UserDirectory
@@ -14,10 +14,11 @@ from txmsg.broker.store.users import Users
 from txmsg.errors import BrokerUnavailable, MisuseError
 
 
-class Database:
+class Database(Users):
     """Users of which only the version matters."""
 
     def __init__(self) -> None:
+        super().__init__(closed_pool())
         self.newest = 1
         self.is_away = False
 
@@ -37,7 +38,7 @@ def database() -> Database:
 
 @pytest.fixture
 async def live(database: Database) -> LiveAccess:
-    live = LiveAccess(cast(Users, database), NO_LIMITS)
+    live = LiveAccess(database, NO_LIMITS)
     await live.refresh_once()
     return live
 
@@ -74,6 +75,6 @@ async def test_who_knows_more_is_told_less_only_if_the_database_has_gone_back(
 
 
 async def test_a_user_with_a_certificate_has_no_token_that_expires(database: Database) -> None:
-    users = UserDirectory(cast(Users, database))
+    users = UserDirectory(database)
     with pytest.raises(MisuseError, match="give one of the two"):
         await users.create("ada", [], "ada.example", datetime(2999, 1, 1, tzinfo=UTC))

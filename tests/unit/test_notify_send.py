@@ -3,34 +3,73 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from tests.closed_pool import ClosedService, closed_pool
 from txmsg.access.limits import NO_LIMITS, Usage
 from txmsg.access.principal import Principal
 from txmsg.access.rules import Rights, parse_rule
-from txmsg.broker.api.notify import NotifyApi
+from txmsg.broker.api.notify import NotifyApi, Routes
+from txmsg.broker.clients import AttachedClients
+from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.incarnation import Incarnation
+from txmsg.broker.service import Problems
+from txmsg.broker.store.body_keys import BodyKeys
+from txmsg.broker.store.halves import Halves
+from txmsg.columns import Columns
 from txmsg.errors import PermissionDenied, TxmsgError
 from txmsg.wire.caller import Caller, answering
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 
-class Stored:
+class Stored(ClosedService):
     """Accepts what is sent, except what the test tells it to refuse."""
 
     def __init__(self) -> None:
-        self.topics: list[str] = []
+        super().__init__()
+        self.stored_in: list[str] = []
 
     async def send(
-        self, *, batches: Sequence[tuple[str, Any]], denied: Mapping[str, TxmsgError], **_: Any
-    ) -> Mapping[bytes, TxmsgError]:
-        self.topics += [topic for topic, _ in batches if topic not in denied]
+        self,
+        *,
+        group: str,
+        fence_id: bytes,
+        half: bool,
+        batches: Sequence[tuple[str, Columns]],
+        denied: Mapping[str, TxmsgError] = {},
+    ) -> Problems:
+        self.stored_in += [topic for topic, _ in batches if topic not in denied]
         return {batch.ids[0]: denied[topic] for topic, batch in batches if topic in denied}
+
+
+class NoOtherBroker(Routes):
+    """Of a broker that is alone, and takes messages."""
+
+    is_draining = is_cut_off = False
+
+    def addresses(self) -> Sequence[str]:
+        return []
+
+    def draining(self) -> Sequence[str]:
+        return []
+
+    async def changed(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Changed(Usage):
+    """Rates at which messages wait until something has happened."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        super().__init__("anna", NO_LIMITS)
+        self._happens = happens
+
+    async def messages(self, count: int) -> None:
+        self._happens()
 
 
 class Sending:
@@ -38,7 +77,7 @@ class Sending:
 
     def __init__(self, *rules: str) -> None:
         self.caller = Caller("anna", "peer")
-        self.usage = Usage("anna", NO_LIMITS)
+        self.usage: Usage = Usage("anna", NO_LIMITS)
         self.allow(*rules)
 
     def allow(self, *rules: str) -> None:
@@ -46,21 +85,22 @@ class Sending:
         self.principal = Principal("anna", frozenset(), rights, "")
 
     def taken_away_while_it_waits(self, *left: str) -> None:
-        async def messages(count: int) -> None:
-            self.allow(*left)
-
-        self.usage.messages = messages  # type: ignore[method-assign]
+        self.usage = Changed(lambda: self.allow(*left))
 
 
 async def send(sending: Sending, *topics: str, half: bool = False) -> tuple[Stored, pb.SendReply]:
-    stored = Stored()
-    nothing, routes, incarnation = cast(Any, None), cast(Any, SimpleNamespace(is_draining=False)), Incarnation()
+    stored, pool, incarnation = Stored(), closed_pool(), Incarnation()
     incarnation.shard = UUID(int=1)
+    delivery: Any = None
+    scheduled: Any = None
     api = NotifyApi(
-        cast(Any, stored),
-        *[nothing] * 4,
-        bodies=nothing,
-        routes=routes,
+        stored,
+        delivery,
+        Halves(pool),
+        AttachedClients(),
+        scheduled,
+        bodies=ErasableBodies(BodyKeys(pool)),
+        routes=NoOtherBroker(),
         incarnation=incarnation,
         stopping=asyncio.Event(),
     )
@@ -78,7 +118,7 @@ def refused(reply: pb.SendReply) -> list[tuple[bytes, str]]:
 
 async def test_messages_for_a_topic_without_a_right_are_refused_and_the_others_of_the_request_are_stored() -> None:
     stored, reply = await send(Sending("send topic:orders"), "bills", "orders", "leads")
-    assert stored.topics == ["orders"]
+    assert stored.stored_in == ["orders"]
     assert refused(reply) == [(bytes([0] * 16), "permission_denied"), (bytes([2] * 16), "permission_denied")]
     assert "anna may not send topic:leads" in reply.errors[1].text
 
@@ -87,7 +127,7 @@ async def test_a_rule_that_is_taken_away_while_messages_wait_for_their_rate_coun
     sending = Sending("send topic:orders", "send topic:bills")
     sending.taken_away_while_it_waits("send topic:bills")
     stored, reply = await send(sending, "orders", "bills")
-    assert stored.topics == ["bills"]
+    assert stored.stored_in == ["bills"]
     assert refused(reply) == [(bytes(16), "permission_denied")]
     sending = Sending("send topic:orders", "send group:shop")
     sending.taken_away_while_it_waits("send topic:orders")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -16,21 +16,21 @@ from txmsg.rocketmq.tasks import Tasks
 _HALF = ReceivedMessage("orders", b"x", id_bytes=bytes(16))
 
 
-class NoBrokers:
+class NoBrokers(Brokers):
     """None to attach to."""
 
-    addresses = ()
+    def __init__(self) -> None:
+        super().__init__(["none:1"])
 
-    def watch(self, _: object) -> None:
-        pass
-
-    unwatch = watch
+    @property
+    def addresses(self) -> list[str]:
+        return []
 
 
 @pytest.fixture
 async def clients() -> AsyncIterator[Clients]:
     tasks = Tasks()
-    yield Clients(cast(Brokers, NoBrokers()), tasks)
+    yield Clients(NoBrokers(), tasks)
     await tasks.close()
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from txmsg.client.channel import Brokers
+from tests.answered_brokers import AnsweredBrokers
 from txmsg.errors import BrokerUnavailable, TxmsgError
 from txmsg.rocketmq.filters import ALL
 from txmsg.rocketmq.ids import Handle
@@ -16,25 +15,21 @@ from txmsg.rocketmq.receivers import Member, Receivers
 from txmsg.rocketmq.status import OK, Refused, status_of
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.method import Method
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteReply
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 _MEMBER = Member("mail", "client-1", "orders")
 
 
-class Away(Brokers):
-    """Those at localhost do not answer. Another one may say who is there."""
+class Away(AnsweredBrokers):
+    """They do not answer. Of those that a client calls without a name, one may say who is there."""
 
     said: RouteReply | None = None
 
-    def channel(self, address: str) -> Any:
-        async def call(*_: object, timeout_s: float) -> None:
-            raise BrokerUnavailable(f"{address} does not answer within {timeout_s} s")
-
-        return cast(Any, SimpleNamespace(call=call))
-
-    async def call(self, *_: object, timeout_s: float) -> Any:
-        if self.said is None:
-            raise BrokerUnavailable(f"none answers within {timeout_s} s")
+    async def answer(self, address: str, method: Method[Any, Any], request: object) -> RouteReply:
+        if method is not Notify.route or self.said is None:
+            raise BrokerUnavailable(f"{address} does not answer")
         return self.said
 
 

@@ -9,13 +9,14 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from txmsg.client.channel import Brokers
 from txmsg.client.receiving.delivery import Delivery
 from txmsg.client.receiving.held import Hand
-from txmsg.client.receiving.link import Link
+from txmsg.client.receiving.link import Bounds, Link, Polling
 from txmsg.consumer.failures import Failure, Reject, RetryAfter, Skip
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
@@ -27,10 +28,13 @@ HAND = Hand(7, 1, 1)
 DEADLINE_S = 60.0
 
 
-class Told:
-    """In place of a Link: records its calls."""
+class Told(Link):
+    """Records what it is told."""
 
     def __init__(self) -> None:
+        polling = Polling(group="g", client_id="c", subscriptions=())
+        bounds = Bounds(out_min=1, visibility_timeout_s=60)
+        super().__init__(Brokers(["b:1"]), "b:1", polling, bounds, lambda *_: None)
         self.acked: list[int] = []
         self.refused: dict[int, str] = {}
         self.dropped = 0
@@ -64,7 +68,7 @@ def deliveries(told: Told, count: int, call: Callable[[ReceivedMessage], Any], *
     handler = Handler("g", "t", UserFunction("the handler", call, "message"))
     late_at = asyncio.get_running_loop().time() + 60
     return [
-        Delivery(cast(Link, told), HAND, ReceivedMessage("t", b"", offset=offset), handler, late_at)
+        Delivery(told, HAND, ReceivedMessage("t", b"", offset=offset), handler, late_at)
         for offset in range(start, start + count)
     ]
 

@@ -1,0 +1,41 @@
+"""Brokers as a client knows them, whose calls the test answers instead of a network; all else of them is real."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from txmsg.client.channel import Broker, Brokers
+from txmsg.wire.channel import Channel
+from txmsg.wire.method import Method
+
+Answer = Callable[[str, Method[Any, Any], Any], Awaitable[Any]]
+"""Answers a request to the broker at an address."""
+
+
+class AnsweredChannel(Channel):
+    """A channel whose calls are answered by a function."""
+
+    def __init__(self, address: str, answer: Answer) -> None:
+        super().__init__(address)
+        self._at = address
+        self._answer = answer
+
+    async def call(self, method: Method[Any, Any], request: Any, *, timeout_s: float) -> Any:
+        assert isinstance(request, method.request)
+        reply = await self._answer(self._at, method, request)
+        assert isinstance(reply, method.reply)
+        return reply
+
+
+class AnsweredBrokers(Brokers):
+    """The brokers at these addresses, and those that the test has them learn."""
+
+    async def answer(self, address: str, method: Method[Any, Any], request: Any) -> Any:
+        """The reply of the broker at this address, or what a call raises."""
+        raise NotImplementedError
+
+    def _new_broker(self, address: str, *, is_given: bool) -> Broker:
+        broker = super()._new_broker(address, is_given=is_given)
+        broker.channel = AnsweredChannel(address, self.answer)
+        return broker
