@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any, cast
 
 import pytest
 
 from tests.waiting import until
 from txmsg.binlog import reading
 from txmsg.binlog.reading import Reading
+from txmsg.binlog.replication import ReplicationStream
 
 
-class Endless:
-    """A stream of which there is always more."""
-
-    STATUS_S = 0.001
-    sent_end = 0
+class Endless(ReplicationStream):
+    """A stream of which there is always more. It has no connection."""
 
     def __init__(self) -> None:
+        self.sent_end = self.server_ahead_us = self.confirmed = 0
         self.read_bytes = 0
         self.confirms = 0
         self._fd, self._end = os.pipe()
@@ -33,15 +31,16 @@ class Endless:
     def confirm(self, lsn: int) -> None:
         self.confirms += 1
 
-    def close(self, confirmed: int) -> None:
+    def close(self, confirmed: int = 0) -> None:
         os.close(self._fd)
         os.close(self._end)
 
 
 def test_no_more_is_read_while_nobody_takes_it_and_the_server_is_told_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "SIZE_BYTES_MAX", 1024 * 1024)
+    monkeypatch.setattr(ReplicationStream, "STATUS_S", 0.001)
     stream = Endless()
-    read_ahead = Reading(cast(Any, stream))
+    read_ahead = Reading(stream)
     try:
         for part in (1, 2):
             until(lambda: stream.read_bytes >= part * 1024 * 1024)  # noqa: B023

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import httpx2
 
@@ -18,15 +18,15 @@ from txmsg.console.views import Live
 from txmsg.page.sessions import Sessions
 
 
-class _Idle:
-    """Parents of tasks that never run."""
+class _Idle(asyncio.TaskGroup):
+    """Parents of tasks that end at once."""
 
-    def create_task(self, coroutine: Coroutine[Any, Any, None], **_: object) -> asyncio.Future[None]:
-        coroutine.close()
-        return asyncio.get_running_loop().create_future()
+    def create_task(self, coro: Any, **_: Any) -> asyncio.Task[Any]:
+        coro.close()
+        return asyncio.create_task(asyncio.sleep(0))
 
 
-IDLE = cast(asyncio.TaskGroup, _Idle())
+IDLE = _Idle()
 
 
 class Clock:

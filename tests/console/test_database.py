@@ -71,12 +71,13 @@ async def test_channels_are_bounded_and_those_used_last_are_kept(
 ) -> None:
     is_open: list[str] = []
 
-    class Channel:
-        def __init__(self, address: str, **_: str) -> None:
+    class Channel(WireChannel):
+        def __init__(self, address: str, *, token: str) -> None:
+            super().__init__(address, token=token)
             self.address = address
             is_open.append(address)
 
-        async def call(self, *_: Any, **__: Any) -> str:
+        async def call(self, method: object, request: object, *, timeout_s: float) -> Any:
             await asyncio.sleep(0)
             return self.address
 

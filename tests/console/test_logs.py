@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from tests.console.desk import desk_of
 from tests.console.served import IDLE, asked_console
 from txmsg.cli.console import _logs
 from txmsg.console.desks import Desk, Desks
@@ -22,10 +22,9 @@ _ADMIN, _BOB = Identity(name="ann", roles=frozenset({"admin"})), Identity(name="
 
 
 def desk(who: Identity | None, *, is_refused: bool = False, has_answered: bool = True) -> Desk:
-    watch = SimpleNamespace(
-        snapshot=object() if has_answered else None, database=SimpleNamespace(token="of-ann"), is_refused=is_refused
-    )
-    return cast(Desk, SimpleNamespace(who=who, watch=watch, is_refused=is_refused))
+    made = desk_of(who, token="of-ann", rates={} if has_answered else None)
+    made.watch.is_refused = is_refused
+    return made
 
 
 def topics(log: LogAccess) -> int:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
-from txmsg.console.look import Look
+from tests.console.desk import desk_of, look_at
 from txmsg.console.pages import groups
+
+_NAME = "txmsg_group_processed_messages_total"
 
 
 async def test_a_group_that_figures_do_not_name_has_no_rate() -> None:
-    async def notify(_: Any) -> Any:
-        return SimpleNamespace(members=[], queues=[], settings=SimpleNamespace(retry_delays_s=None))
-
     rates = {("idle", "t"): 0.0, ("busy", "t"): 5.0, ("busy", "u"): 1.0, ("(other)", "(other)"): 100.0}
-    snapshot = SimpleNamespace(each_rate=lambda _: rates)
+    desk = desk_of(rates={(_NAME, labels): rate for labels, rate in rates.items()})
 
     async def rate_of(group: str) -> float | None:
-        watch = SimpleNamespace(snapshot=snapshot)
-        look = SimpleNamespace(path={"group": group}, values={}, notify=notify, snapshot=snapshot, watch=watch)
-        rate: float | None = (await groups._read_one(cast(Look, look)))["rate"]
+        rate: float | None = (await groups._read_one(look_at(desk, {"group": group})))["rate"]
         return rate
 
     assert [await rate_of(group) for group in ("idle", "busy", "unnamed")] == [0.0, 6.0, None]
+    await desk.watch.database.close()

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from tests.console.desk import desk_of, look_at
 from txmsg.console import views
 from txmsg.console.look import Look
 from txmsg.console.views import Live, Reading, View
 
-_LOOK = cast(Look, SimpleNamespace(watch=SimpleNamespace(snapshot=object(), trouble="", denied="", look=lambda: None)))
 _SAME = b"event: same\ndata:\n\n"
+
+
+@pytest.fixture
+async def look() -> AsyncIterator[Look]:
+    made = look_at(desk_of(rates={}))
+    yield made
+    await made.watch.database.close()
 
 
 def _render(_: Reading) -> str:
     return "x"
 
 
-async def test_a_page_hears_of_the_server_while_it_waits_and_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_hears_of_the_server_while_it_waits_and_while_it_is_read(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(views, "_TICK_S_MAX", 0.01)
     may_read = asyncio.Event()
 
@@ -32,7 +40,7 @@ async def test_a_page_hears_of_the_server_while_it_waits_and_while_it_is_read(mo
 
     view = View(path="", section="", template="", read=read, every_s=3600.0)
     live = Live()
-    async with asyncio.timeout(60), aclosing(live.events(("key",), view, _LOOK, _render, lambda: True)) as events:  # type: ignore[type-var]
+    async with asyncio.timeout(60), aclosing(live.events(("key",), view, look, _render, lambda: True)) as events:  # type: ignore[type-var]
         assert [await anext(events) for _ in range(3)] == [b"retry: 1000\n\n", _SAME, _SAME]
         may_read.set()
         while (event := await anext(events)) == _SAME:
@@ -43,7 +51,7 @@ async def test_a_page_hears_of_the_server_while_it_waits_and_while_it_is_read(mo
         assert [event async for event in events] == []
 
 
-async def test_a_stream_ends_when_its_visitor_has_logged_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_ends_when_its_visitor_has_logged_out(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "_TICK_S_MAX", 0.01)
 
     async def read(_: Look) -> Mapping[str, Any]:
@@ -52,14 +60,14 @@ async def test_a_stream_ends_when_its_visitor_has_logged_out(monkeypatch: pytest
     is_open = True
     view = View(path="", section="", template="", read=read, every_s=0.02)
     async with asyncio.timeout(60):
-        events = Live().events(("key",), view, _LOOK, _render, lambda: is_open)
+        events = Live().events(("key",), view, look, _render, lambda: is_open)
         assert await anext(events) == b"retry: 1000\n\n"
         assert b"data: x" in await anext(events)
         is_open = False
         assert len([event async for event in events]) <= 3
 
 
-async def test_visitors_with_other_rights_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_visitors_with_other_rights_share_nothing(look: Look) -> None:
     reads = 0
 
     async def read(_: Look) -> Mapping[str, Any]:
@@ -71,7 +79,7 @@ async def test_visitors_with_other_rights_share_nothing(monkeypatch: pytest.Monk
     live = Live()
     async with asyncio.timeout(60):
         for key in (("a", "/"), ("a", "/"), ("b", "/")):
-            events = live.events(key, view, _LOOK, _render, lambda: True)
+            events = live.events(key, view, look, _render, lambda: True)
             await anext(events)
             assert b"data: x" in await anext(events)
     assert reads == 2

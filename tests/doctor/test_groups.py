@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn
+from uuid import UUID
 
 import pytest
 
 from txmsg.administration import GroupList, GroupSummary, TopicLag
+from txmsg.administration.cluster import BrokerFigures, ClusterState
+from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicAdministration, TopicPage, TopicSettings, TopicSummary
 from txmsg.doctor import brokers, groups
 from txmsg.doctor.brokers import Cluster
+from txmsg.wire.method import Method
 
 
 def _group(name: str, waiting: int = 0, dead: int = 0, topic: str = "t") -> GroupSummary:
@@ -53,12 +56,23 @@ def test_groups_with_dead_letters_that_are_not_named_are_counted() -> None:
     assert rest.what == "10 more groups have dead letters"
 
 
+def _unasked(method: Method[Any, Any], request: object) -> NoReturn:
+    raise AssertionError(f"{method.name} was called")
+
+
+class Endless(NotifyAdministration):
+    """After each page of groups there is another one."""
+
+    def __init__(self) -> None:
+        super().__init__(_unasked)
+
+    def list_groups(self, limit: int, *, after: str = "", contains: str = "") -> GroupList:
+        return GroupList(groups=[_group(f"after{after}")], producer_groups=[], next="x")
+
+
 def test_a_list_of_groups_that_was_cut_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = SimpleNamespace(
-        list_groups=lambda limit, after: GroupList(groups=[_group(f"after{after}")], producer_groups=[], next="x")
-    )
     monkeypatch.setattr(groups, "_PAGES_MAX", 2)
-    found = groups.all_groups(cast(Any, pages))
+    found = groups.all_groups(Endless())
     assert [each.group for each in found.found] == ["after", "afterx"]
     [cut] = groups.unread(found, lambda _: 1, "")
     assert cut.what == "there are more groups than the first 2, which alone were looked at"
@@ -79,9 +93,19 @@ def _topics(names: list[str], next: str | None) -> TopicPage:
     )
 
 
+class Reading(Cluster):
+    """A cluster with 30 groups, each of which reads a topic of its own."""
+
+    def groups(self) -> groups.Groups:
+        return _all([_group("g", topic=f"t{number}") for number in range(30)])
+
+
+_STATE = ClusterState(shard=UUID(int=0), schema_revision="", brokers=(), queues=0, queues_unassigned=0, leases=None)
+
+
 def test_unused_topics_are_found_on_all_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = [_group("g", topic=f"t{number}") for number in range(30)]
-    cluster = cast(Cluster, SimpleNamespace(ask=None, groups=lambda: _all(reading)))
+    figures = BrokerFigures(broker="one", now_s=0.0, series={})
+    cluster = Reading(ask_at=lambda _: _unasked, ask=_unasked, state=_STATE, answers=(), figures=figures)
     by_page = {"": _topics(["used"], "2"), "2": _topics(["t1"], None)}
     monkeypatch.setattr(TopicAdministration, "list", lambda _, limit, after="": by_page[after])
     [found] = brokers.unused_topics(cluster)

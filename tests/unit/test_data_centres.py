@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 
+from tests.no_process import NoAudience, ProcesslessChild
 from txmsg.demo.data_centres.line import Line
-from txmsg.demo.data_centres.stage import SITES
+from txmsg.demo.data_centres.stage import SITES, DataCentres
 from txmsg.demo.data_centres.supervisor import Plan, _Run
-from txmsg.runtime.child import Child, ChildFailed
+from txmsg.runtime.child import ChildFailed
 
 
 def test_the_line_is_cut_so_often_and_whole_at_the_end() -> None:
@@ -60,12 +61,12 @@ def test_a_line_passes_everything_on_until_it_is_cut() -> None:
         thread.join()
 
 
-class Ending(Child):
+class Ending(ProcesslessChild):
     """Ends in order while it is looked at."""
 
     def __init__(self, *statuses: int | None) -> None:
-        self.name, self.last_line = "it", "written 100"
-        self._log = print
+        super().__init__("it")
+        self.last_line = "written 100"
         self._statuses = [*statuses]
 
     @property
@@ -74,17 +75,19 @@ class Ending(Child):
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_only_a_writer_that_ends_in_order_while_it_is_looked_at_has_not_failed(status: int) -> None:
-    children = {f"{site}-orders": Ending(None, status) for site in SITES}
-    stage = SimpleNamespace(children={**children, **{f"{site}-totals": Ending(None) for site in SITES}})
-    run = _Run(Plan(orders=100, seconds=1), stage, None)  # type: ignore[arg-type]
-    run._look()
-    if status:
-        with pytest.raises(ChildFailed, match="it ended by itself, with exit status 1"):
-            run._look()
-    else:
+def test_only_a_writer_that_ends_in_order_while_it_is_looked_at_has_not_failed(status: int, tmp_path: Path) -> None:
+    with Line() as line:
+        stage = DataCentres(tmp_path, line)
+        for site in SITES:
+            stage.children |= {f"{site}-orders": Ending(None, status), f"{site}-totals": Ending(None)}
+        run = _Run(Plan(orders=100, seconds=1), stage, NoAudience())
         run._look()
-        assert run.written == dict.fromkeys(SITES, 100)
+        if status:
+            with pytest.raises(ChildFailed, match="it ended by itself, with exit status 1"):
+                run._look()
+        else:
+            run._look()
+            assert run.written == dict.fromkeys(SITES, 100)
 
 
 def connected(address: str) -> socket.socket:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
 
+from tests.no_process import ProcesslessChild
 from txmsg.app.worker import supervisor as module
 from txmsg.app.worker.reports import series_of
 from txmsg.app.worker.supervisor import Plan, Supervisor
@@ -17,26 +19,22 @@ from txmsg.metrics.figures import Figures
 CALLS = "txmsg_client_calls_total"
 
 
-class Child:
-    """Stands where a process does."""
+class Child(ProcesslessChild):
+    """It says what the test has it say."""
 
     made: ClassVar[list[Child]] = []
     on_stop: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
 
-    def __init__(self, name: str, command: list[str], *, log: Callable[[str], object], on_line: Any) -> None:
-        self.pid = len(self.made)
-        self.returncode: int | None = None
-        self.ending = "by SIGKILL"
+    def __init__(
+        self, name: str, command: Sequence[str], *, log: Callable[[str], object], on_line: Callable[[str], object]
+    ) -> None:
+        super().__init__(name, command, pid=len(self.made), log=log, on_line=on_line)
         self.say = on_line
         self.made.append(self)
 
-    def send_signal(self, number: int) -> None:
-        self.returncode = 0
-
-    def kill(self) -> None: ...
-
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = 10.0, signum: int = signal.SIGTERM) -> bool:
         type(self).on_stop()
+        return super().stop(timeout_s, signum)
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +139,7 @@ def test_counters_never_go_back_when_a_process_ends(
     if is_replaced:
         monkeypatch.setattr(module, "memory_of", lambda pid: 11 * (pid == 0))
     else:
-        children[0].returncode = -9
+        children[0].process.status = -9
     for now in (1, 2, 3, 4):
         supervisor.step(now)
         look()

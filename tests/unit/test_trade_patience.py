@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import pytest
 
+from tests.no_process import NoAudience, ProcesslessChild
 from txmsg.demo.trades import supervisor
+from txmsg.demo.trades.health import HealthWriter
 from txmsg.demo.trades.load import Load
+from txmsg.demo.trades.stage import TradeStage
 
 
-class Starting:
+class Starting(ProcesslessChild):
     """A process that was killed, and starts again: what it counts moves when it is ready."""
 
-    is_ready = False
-    last_line = ""
+    has_started = False
 
-    def wait_ready(self) -> None:
-        self.is_ready = True
+    def wait_ready(self, timeout_s: float = 240.0) -> str:
+        self.has_started = True
+        return ""
 
     def require_running(self) -> None:
-        assert self.is_ready
+        assert self.has_started
 
 
-def test_that_nothing_moves_counts_from_when_all_have_started(monkeypatch: pytest.MonkeyPatch) -> None:
+class EmptyStage(TradeStage):
+    """A stage without a log."""
+
+    def logged(self) -> int:
+        return 0
+
+
+def test_that_nothing_moves_counts_from_when_all_have_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE_S", -1.0)
-    load, spark = Load(rate=100, seconds=6, seed=5), Starting()
-    stage: Any = SimpleNamespace(children={"spark": spark, "trade_service": spark}, logged=lambda: 0)
-    none: Any = SimpleNamespace(measures={}, phase=lambda *_: None)
-    supervisor._Day(supervisor.Plan(load=load), stage, none, None, none).settle()
-    assert spark.is_ready
+    load, spark = Load(rate=100, seconds=6, seed=5), Starting("spark")
+    stage = EmptyStage(tmp_path, load)
+    stage.children |= {"spark": spark, "trade_service": spark}
+    supervisor._Day(supervisor.Plan(load=load), stage, HealthWriter(stage), None, NoAudience()).settle()
+    assert spark.has_started

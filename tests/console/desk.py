@@ -1,0 +1,59 @@
+"""A desk whose brokers are nowhere, and what its visitor looks at; nothing is polled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from txmsg.administration.cluster import ClusterState, Series
+from txmsg.console.database import Database
+from txmsg.console.desks import Desk
+from txmsg.console.identity import Identity
+from txmsg.console.look import Look
+from txmsg.console.operations import Operations
+from txmsg.console.render import Renderer
+from txmsg.console.watch import Snapshot, Watch
+from txmsg.wire.method import Method
+
+_NO_BROKERS = ClusterState(
+    shard=UUID(int=0), schema_revision="", brokers=(), queues=0, queues_unassigned=0, leases=None
+)
+
+
+class EmptyDatabase(Database):
+    """Its brokers answer with empty replies."""
+
+    async def ask(self, method: Method[Any, Any], request: Any) -> Any:
+        return method.reply()
+
+
+def snapshot_of(rates: Series) -> Snapshot:
+    """One in which counters of the database have these rates."""
+    now = time.monotonic()
+    return Snapshot(
+        taken_at=now,
+        at=time.time(),
+        cluster=_NO_BROKERS,
+        series={},
+        silent={},
+        rates={},
+        database={},
+        database_rates=rates,
+        database_taken_at=now,
+    )
+
+
+def desk_of(who: Identity | None = None, *, token: str = "", rates: Series | None = None) -> Desk:
+    """The desk of this visitor. rates: those of its snapshot; None: no broker has answered yet."""
+    watch = Watch(EmptyDatabase("notify", ["127.0.0.1:1"], token=token), who)
+    watch.snapshot = None if rates is None else snapshot_of(rates)
+    return Desk(watch, None)
+
+
+def look_at(desk: Desk, path: Mapping[str, str] = {}) -> Look:
+    """What the function of a page gets."""
+    return Look(
+        desk=desk, desks={"notify": desk}, operations=Operations(), renderer=Renderer("en"), path=path, values={}
+    )
