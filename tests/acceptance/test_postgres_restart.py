@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
-from tests.broker_process import running_broker
+from tests.broker_process import BrokerProcess, running_broker
 from tests.integration.client_harness import received
+from tests.metrics.scraping import got
+from tests.ports import own_port
+from tests.waiting import until
 from txmsg.broker import migrate
-from txmsg.client import AsyncProducer
+from txmsg.client import AsyncProducer, Producer
 from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message, MessageId, TransactionState
 
@@ -54,3 +59,23 @@ async def test_the_broker_survives_a_restart_of_postgres_and_loses_nothing(tmp_p
                     "select queue from txmsg.message group by queue having max(queue_offset) <> count(*) - 1"
                 ).fetchall()
             assert gaps == []
+
+
+def test_the_broker_starts_its_embedded_postgres_again_that_was_killed(tmp_path: Path) -> None:
+    http = f"127.0.0.1:{own_port()}"
+    log = tmp_path / "broker.log"
+    options = ("--data-dir", str(tmp_path / "data"), "--http-listen", http)
+    with BrokerProcess(None, *options, log=log) as broker, Producer(
+        broker.address, group="shop", timeout_s=60
+    ) as producer:
+        producer.send(Message("orders", b"1"))
+        pid_file = tmp_path / "data" / "pg" / "cluster" / "postmaster.pid"
+        postmaster = psutil.Process(int(pid_file.read_text().split("\n", 1)[0]))
+        postmaster.kill()
+        psutil.wait_procs([postmaster])
+        until(lambda: "embedded PostgreSQL" in log.read_text() and "perhaps killed" in log.read_text())
+        until(lambda: f"{tmp_path / 'data' / 'pg'} runs again" in log.read_text())
+        producer.send(Message("orders", b"2"))
+        until(lambda: got(http, "/readyz")[0] == HTTPStatus.OK)
+        assert broker.stop() == 0
+    until(lambda: not EmbeddedPostgres(tmp_path / "data" / "pg").running)

@@ -142,6 +142,22 @@ def test_a_message_goes_through_and_ctrl_c_leaves_nothing(tmp_path: Path) -> Non
         up.require_nothing_left(parts)
 
 
+def test_the_database_that_is_killed_is_started_again_and_all_parts_go_on(tmp_path: Path) -> None:
+    with up_in(tmp_path) as up:
+        pid_file = tmp_path / "pg" / "cluster" / "postmaster.pid"
+        postmaster = psutil.Process(int(pid_file.read_text().split("\n", 1)[0]))
+        postmaster.kill()
+        psutil.wait_procs([postmaster])
+        with Producer(up.broker, group="shop", timeout_s=60) as producer:
+            producer.send(Message("orders", b"0"))
+        assert _received(up, 1) == [b"0"]
+        up.process.send_signal(signal.SIGINT)
+        _, said = up.process.communicate(timeout=_STOP_S_MAX)
+        assert up.process.returncode == 0
+        assert b"has ended by itself, perhaps killed" in said
+        assert b"runs again" in said
+
+
 def test_a_part_that_dies_is_named_and_takes_the_others_with_it_in_order(tmp_path: Path) -> None:
     with up_in(tmp_path) as up:
         parts = up.parts()

@@ -20,6 +20,7 @@ from tests import namespaces
 from tests.waiting import until
 from txmsg.embedded import EmbeddedPostgres, cluster, default_data_dir, keeper, place
 from txmsg.embedded.place import Place, is_locked
+from txmsg.embedded.watch import Watch
 from txmsg.errors import MisuseError, StorageError
 
 USER = """
@@ -233,6 +234,63 @@ def test_server_whose_keeper_was_killed_is_adopted_by_the_next_user(data_dir: Pa
     with EmbeddedPostgres(data_dir):
         assert server_of(data_dir) == server
     assert not EmbeddedPostgres(data_dir).running
+
+
+def test_watched_server_that_was_killed_is_started_again_with_back_off(
+    data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedPostgres(data_dir) as postgres:
+        insert(postgres.create_database(), 1)
+        watch = Watch(postgres, 0.0)
+        for now, delay_s in ((10.0, 0.5), (20.0, 1.0)):
+            watch.step(now)
+            assert not caplog.messages
+            server_of(data_dir).kill()
+            await_server_end(data_dir)
+            watch.step(now + 1)
+            assert f"has ended by itself, perhaps killed; it is started again in {delay_s:g} s" in caplog.text
+            watch.step(now + 1 + delay_s / 2)
+            assert not postgres.running
+            watch.step(now + 1 + delay_s)
+            assert numbers(postgres.url()) == [1]
+            assert f"{data_dir} runs again" in caplog.messages[-1]
+            caplog.clear()
+
+
+def test_watched_server_that_cannot_start_is_tried_again_and_the_reason_is_logged(
+    data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedPostgres(data_dir) as postgres:
+        watch = Watch(postgres, 0.0)
+        conf = data_dir / "cluster" / "postgresql.conf"
+        good = conf.read_text()
+        conf.write_text(f"{good}no_such_setting = 1\n")
+        postgres.kill()
+        watch.step(1.0)
+        watch.step(1.5)
+        assert "no_such_setting" in caplog.messages[-1]
+        assert "it is tried again in 1 s" in caplog.messages[-1]
+        conf.write_text(good)
+        watch.step(2.0)
+        assert not postgres.running
+        watch.step(2.5)
+        assert postgres.running
+
+
+def test_watched_server_whose_keeper_was_killed_gets_another_one(
+    data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedPostgres(data_dir) as postgres:
+        server = server_of(data_dir)
+        watch = Watch(postgres, 0.0)
+        keeper_of(data_dir).kill()
+        await_server_end(data_dir)
+        watch.step(1.0)
+        watch.step(1.5)
+        assert postgres.is_kept
+        assert server_of(data_dir) == server
+        assert not caplog.messages
+    assert not postgres.running
 
 
 def test_cluster_that_initdb_did_not_finish_is_made_anew(data_dir: Path) -> None:

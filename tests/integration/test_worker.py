@@ -19,7 +19,7 @@ from tests.broker_process import BrokerProcess
 from tests.waiting import until
 from txmsg.app.worker.changes import Changes
 from txmsg.app.worker.reports import counters_in, put_all, series_of, together
-from txmsg.app.worker.restarts import DELAY_S_MAX, HEALTHY_S, Restarts
+from txmsg.runtime.restarts import DELAY_S_MAX, HEALTHY_S, Restarts
 from txmsg.app.worker.supervisor import Plan, Supervisor
 from txmsg.client.producer import Producer
 from txmsg.client.sending.counts import ProducerCounts

@@ -16,9 +16,9 @@ from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option, log_format_option
 from txmsg.cli.settings import config_option
-from txmsg.embedded import EmbeddedPostgres, default_data_dir
+from txmsg.embedded import EmbeddedPostgres, default_data_dir, watched
 from txmsg.errors import MisuseError
-from txmsg.logs import StderrLines
+from txmsg.logs import StderrLines, log_to_stderr, name_process
 from txmsg.runtime.child import Child, ChildFailed, with_name
 from txmsg.runtime.signals import stopped_by_signals
 from txmsg.wire.address import check_reach, host_and_port
@@ -36,7 +36,8 @@ _PORT_MAX: Final = 65_535
     "  txmsg up\n"
     "  txmsg up --data-dir /tmp/try --listen 127.0.0.1:0 --metaq-listen 127.0.0.1:0 --json\n\n"
     "Prints the addresses when all parts are ready, and then only problems. Ctrl-C and SIGTERM stop broker, tailer, "
-    "MetaQ and database, in this order. If a part exits by itself, the others are stopped, and the exit status is 1."
+    "MetaQ and database, in this order. If a part exits by itself, the others are stopped, and the exit status is 1; the "
+    "database is started again."
 )
 @click.option(
     "--listen",
@@ -98,9 +99,11 @@ def up(
 ) -> None:
     """Run a database, a broker, MetaQ and a tailer, for development."""
     http = _http_addresses(http_listen) if http_listen else {}
+    log_to_stderr("warning", log_format or "text")
+    name_process("up")
     root = (data_dir or default_data_dir()).expanduser().resolve()
     stop = threading.Event()
-    with EmbeddedPostgres(root / "pg") as postgres, stopped_by_signals(stop.set):
+    with EmbeddedPostgres(root / "pg") as postgres, watched(postgres), stopped_by_signals(stop.set):
         storage = postgres.create_database("txmsg")
         migrate.upgrade(storage)
         as_logs = () if log_format is None else ("--log-format", log_format)

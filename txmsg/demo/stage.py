@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from txmsg.broker.migrate import upgrade
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.embedded import EmbeddedPostgres, watched
 from txmsg.runtime.child import LISTENING, Child, ChildFailed
 from txmsg.runtime.ports import own_port
 from txmsg.wire.blocking import BlockingChannel
@@ -149,6 +149,7 @@ class Stage(Processes):
             undo.callback(self._exits.close)
             self.on_wait("PostgreSQL")
             self._exits.enter_context(self._postgres)
+            self._exits.enter_context(watched(self._postgres))
             for database in self._databases:
                 self._postgres.create_database(database)
             upgrade(self.url("notify"))

@@ -6,7 +6,8 @@
 Who runs what. Each process that uses the server holds a shared lock on `users.lock`. A *keeper*, a small process
 without an owner (`python -m txmsg.embedded.keeper DIR`), starts PostgreSQL, tries to take the same lock
 exclusively, and stops PostgreSQL as soon as it succeeds. The kernel drops the lock of a process that ends in any way,
-SIGKILL included, so there are no counters to repair, no signal handlers and no exit hooks.
+SIGKILL included, so there are no counters to repair, no signal handlers and no exit hooks. A server that ends while it
+is used takes its keeper with it; each user that is `watched` notices that, and the first one starts both again.
 
     DIR/start.lock    exclusive while a process looks for the keeper, and starts one
     DIR/users.lock    shared by each user; exclusive by a keeper that is stopping
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from txmsg.embedded.place import default_data_dir
     from txmsg.embedded.postgres import EmbeddedPostgres
     from txmsg.embedded.programs import binaries_dir
+    from txmsg.embedded.watch import watched
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -41,7 +43,8 @@ else:
             "EmbeddedPostgres": "txmsg.embedded.postgres",
             "binaries_dir": "txmsg.embedded.programs",
             "default_data_dir": "txmsg.embedded.place",
+            "watched": "txmsg.embedded.watch",
         },
     )
 
-__all__ = ["EmbeddedPostgres", "binaries_dir", "default_data_dir"]
+__all__ = ["EmbeddedPostgres", "binaries_dir", "default_data_dir", "watched"]

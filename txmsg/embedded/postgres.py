@@ -20,7 +20,8 @@ from txmsg.errors import MisuseError, StorageError
 class EmbeddedPostgres:
     """A PostgreSQL shared by all processes that name the same data directory; a context manager.
 
-    The server is started by the first user and stopped when the last one ends, however it ends. Objects may be
+    The server is started by the first user and stopped when the last one ends, however it ends. If it ends before, as
+    when it is killed, it stays down until `start` is called again: see `watched`. Objects may be
     used from several threads once started. A forked child counts as a user until it ends or executes a program.
     Raises StorageError, with the end of the server's log, when PostgreSQL cannot be started.
     """
@@ -40,6 +41,16 @@ class EmbeddedPostgres:
     def running(self) -> bool:
         """Whether the server process runs. For tests and status pages: it may end at any moment."""
         return self._place.postmaster() is not None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a keeper is there: it starts the server, and ends with it."""
+        return is_locked(self._place.keeper_lock, fcntl.LOCK_SH)
+
+    @property
+    def log(self) -> Path:
+        """The file that the server logs to."""
+        return self._place.log
 
     def __enter__(self) -> Self:
         self.start()

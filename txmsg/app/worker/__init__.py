@@ -2,7 +2,6 @@
 
 process      one of them: runs the application, and reports how it does
 reports      what it reports, and what several of them have counted together    (pure)
-restarts     when a process that ended is started again                         (pure)
 supervisor   starts them, looks at them, ends them
 changes      which files of a program have changed, for development
 """

@@ -14,7 +14,7 @@ from typing import Any, Final
 from txmsg.app.worker.changes import Changes
 from txmsg.app.worker.process import Orders
 from txmsg.app.worker.reports import Series, counters_in, put_all, together
-from txmsg.app.worker.restarts import Restarts
+from txmsg.runtime.restarts import Restarts
 from txmsg.errors import MisuseError
 from txmsg.logs import EventLog
 from txmsg.metrics.catalogue import Process

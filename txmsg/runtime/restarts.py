@@ -1,4 +1,4 @@
-"""When a process that ended is started again. Pure: time is an argument."""
+"""When what ended by itself is started again: a process, a server. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 _DELAY_S_MIN: Final = 0.5
 DELAY_S_MAX: Final = 60.0
 HEALTHY_S: Final = 60.0
-"""A process that ran for so long did not end because of how it starts."""
+"""What ran for so long did not end because of how it starts."""
 
 
 class Restarts:
-    """The delays of one place: 0.5 s, 1 s, 2 s ... 60 s, as long as processes end soon after their start."""
+    """The delays of one place: 0.5 s, 1 s, 2 s ... 60 s, as long as what runs there ends soon after its start."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
