@@ -32,7 +32,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import Scheduling, WorkStealingScheduling
 
-from tests import kafka_server, mariadb_server, prestarted
+from tests import kafka_server, mariadb_server, prestarted, unclosed_sqlite
 from tests.broker_process import BrokerProcess
 from tests.kafka_server import ExternalKafka, Kafka, PrivateKafka
 from tests.mariadb_server import MariaDBServer, PrivateMariaDB
@@ -131,6 +131,7 @@ def _leave_constants_of_modules_out() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    unclosed_sqlite.install()
     is_random = config.getoption("--seed") == "random"
     hypothesis.settings.load_profile("new in every run" if is_random else "the same in every run")
     if not is_random:
@@ -232,6 +233,16 @@ def signals_are_given_back() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def no_sqlite_connection_is_left() -> Iterator[None]:
+    """Every one that a test and its own fixtures open is closed when it ends.
+
+    Else Python 3.13 and later would warn in whichever test the collection of garbage comes to.
+    """
+    with unclosed_sqlite.none_left():
+        yield
 
 
 def _is_helper(process: psutil.Process) -> bool:

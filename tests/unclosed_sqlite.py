@@ -1,33 +1,73 @@
-"""Python 3.11 and 3.12 warn of a SQLite connection that is collected while it is open, as later ones do.
+"""Which SQLite connections are open, and where each was opened; one that is collected while it is open warns.
 
-A plugin of pytest for the projects of users that tests run: an engine without an owner is found on each Python.
+Python 3.13 and later warn of such a connection, too: without its origin, and in whichever test the collection comes. It
+always comes late, as a connection refers to itself. Earlier ones say nothing. With this, all of them say the same.
+A plugin of pytest for the projects of users that tests run, too.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import sqlite3.dbapi2
 import sys
+import threading
+import time
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
+
+_CLOSES_S_MAX = 10.0
+_LOOK_S = 0.01
+_OF_PYTEST = re.compile(r"/(_pytest|pluggy|pytest|xdist|execnet)/|runpy|^<string>$")
 
 
 class _Connection(sqlite3.Connection):
-    def __del__(self) -> None:
+    is_reported = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._database = args[0] if args else options.get("database")
+        # Not traceback.extract_stack: it looks for each file on disk, at each opening.
+        self._stack = [(frame.f_code, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
+        with _adding:
+            _connections.add(self)
+
+    @property
+    def origin(self) -> str:
+        """Its database, and the stack in which it was opened, without pytest's frames."""
+        frames = [
+            traceback.FrameSummary(code.co_filename, line, code.co_name)
+            for code, line in reversed(self._stack)
+            if not _OF_PYTEST.search(code.co_filename)
+        ]
+        return f"{self._database!r}, opened at\n{''.join(traceback.StackSummary.from_list(frames).format())}"
+
+    @property
+    def is_open(self) -> bool:
         try:
             _ = self.in_transaction
         except sqlite3.ProgrammingError:
-            return  # it was closed
-        warnings.warn(f"unclosed database in {self!r}", ResourceWarning, stacklevel=1, source=self)
+            return False
+        return True
+
+    def __del__(self) -> None:
+        if self.is_open and not self.is_reported:
+            text = f"unclosed database in {self!r}: {self.origin}"
+            warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
 
 
 _Connection.__module__, _Connection.__qualname__ = sqlite3.Connection.__module__, "Connection"  # as what it stands for
+_connections: WeakSet[_Connection] = WeakSet()
+_adding = threading.Lock()
 
 
 def install() -> None:
-    """Connections that are opened from now on warn."""
-    if sys.version_info >= (3, 13) or sqlite3.connect is not sqlite3.dbapi2.connect:
+    """Connections that are opened from now on are watched."""
+    if sqlite3.connect is not sqlite3.dbapi2.connect or getattr(sqlite3.connect, "__module__", None) == __name__:
         return
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
@@ -38,6 +78,30 @@ def install() -> None:
 
     sqlite3.connect = watched  # type: ignore[assignment]
     sqlite3.dbapi2.connect = watched  # type: ignore[assignment]
+
+
+@contextmanager
+def none_left(within_s: float = _CLOSES_S_MAX) -> Iterator[None]:
+    """Raises AssertionError unless all connections that are opened in the block are closed when it ends.
+
+    within_s: afterwards, as aiosqlite closes on a thread of its own.
+    """
+    before = _open_connections()
+    yield
+    deadline = time.monotonic() + within_s
+    while left := _open_connections() - before:
+        if time.monotonic() >= deadline:
+            for each in left:
+                each.is_reported = True
+            raise AssertionError("\n".join(["SQLite connections are left open: to", *(each.origin for each in left)]))
+        time.sleep(_LOOK_S)
+
+
+def _open_connections() -> set[_Connection]:
+    """Those of this process that are not reported, also those that only a collection of garbage would free."""
+    with _adding:
+        known = list(_connections)
+    return {each for each in known if each.is_open and not each.is_reported}
 
 
 def pytest_configure() -> None:
