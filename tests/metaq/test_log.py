@@ -294,3 +294,25 @@ def test_a_queue_whose_first_cell_is_about_to_be_written_is_empty(tmp_path: Path
         reader = LogReader(tmp_path).queue("t", 0)
         assert reader.fetch(2) == []
         assert len(reader.fetch(0)) == 1
+
+
+def test_processes_of_a_log_load_no_pandas(tmp_path: Path) -> None:
+    """It is installed here, and PyArrow imports it as soon as it makes an array of values that are not Arrow's."""
+    program = """
+import sys
+import txmsg.metaq.server.server, txmsg.mirror
+from tests.metaq.logs import fill
+from txmsg.metaq.format.batch import to_arrow
+from txmsg.metaq.store.log import Log
+from txmsg.wire.tags import parse_tags
+
+with Log(sys.argv[1]) as log:
+    fill(log, "t", 0, [3] * 20)
+    batches = log.reader.queue("t", 0).fetch(1)
+assert len(to_arrow(batches)) == 59
+assert len(batches[0].to_arrow()) == 2
+assert len(to_arrow(batches, parse_tags("a"))) == 0
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("False\n", "")

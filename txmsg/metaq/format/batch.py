@@ -41,13 +41,6 @@ SCHEMA: Final = pa.schema(
 
 _STORED = [field.name for field in SCHEMA if field.name not in {"offset", "born_at", "stored_at"}]
 _COUNT_COMMON = 1024
-_ABSENT: Final = {
-    name: pa.array(np.zeros(_COUNT_COMMON, np.int16))
-    if name == "n"
-    else pa.nulls(_COUNT_COMMON, SCHEMA.field(name).type)
-    for name in _STORED
-}
-"""Columns that no message fills, made once: batches of usual size take a slice."""
 _NO_HEADERS: Final = ReceivedMessage._field_defaults["headers"]
 _COLUMNS = [(name, name.upper(), SCHEMA.field(name).type, name != "body") for name in _STORED]
 _JOINED_MIN: Final = 8
@@ -169,7 +162,7 @@ class FrameBatch:
         for name, stored_name, kind, optional in _COLUMNS:
             found = buffers.get(stored_name)
             if found is None:
-                arrays.append(_absent(name, kind, count))
+                arrays.append(_absent(name, count))
             elif len(found) == 1:
                 arrays.append(pa.Array.from_buffers(kind, count, [None, *found]))
             else:
@@ -240,14 +233,28 @@ def only(batch: pa.RecordBatch, wanted: TagExpression) -> pa.RecordBatch:
     """The messages of a batch with such tags."""
     if wanted.tags is None:
         return batch
-    return batch.filter(pc.is_in(batch["tag"], pa.array(wanted.tags, pa.string())))
+    return batch.filter(pc.is_in(batch["tag"], _strings(wanted.tags)))
 
 
-def _absent(name: str, kind: pa.DataType, count: int) -> pa.Array:
+# Arrays are made from buffers: pa.array imports pandas where it is installed, which takes longer than all other imports
+# of a process that reads a log, and 30 MB.
+
+
+def _absent(name: str, count: int) -> pa.Array:
     """A column that no message fills."""
     if count <= _COUNT_COMMON:
         return _absent_of_common_size(name, count)
-    return pa.array(np.zeros(count, np.int16)) if name == "n" else pa.nulls(count, kind)
+    return _new_absent(name, count)
+
+
+def _new_absent(name: str, count: int) -> pa.Array:
+    if name == "n":
+        return pa.Array.from_buffers(pa.int16(), count, [None, pa.py_buffer(np.zeros(count, np.int16))])
+    return pa.nulls(count, SCHEMA.field(name).type)
+
+
+_ABSENT: Final = {name: _new_absent(name, _COUNT_COMMON) for name in _STORED}
+"""Columns that no message fills, made once: batches of usual size take a slice."""
 
 
 @lru_cache(maxsize=1024)
@@ -352,7 +359,7 @@ class _Frames:
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
         skips = [batch.skip for batch in self._batches]
-        return batch.filter(pa.array(places >= self._of_all(skips))) if any(skips) else batch
+        return batch.filter(_where(places >= self._of_all(skips))) if any(skips) else batch
 
     def _of_all(self, of_frames: _Numbers | Sequence[int]) -> _Numbers:
         """What each frame has, for each of its messages."""
@@ -392,3 +399,13 @@ class _Frames:
 def _bitmap(there: _Mask) -> NDArray[np.uint8] | None:
     """As Arrow marks which values there are; None when all are."""
     return None if there.all() else np.packbits(there, bitorder="little")
+
+
+def _where(wanted: _Mask) -> pa.Array:
+    return pa.Array.from_buffers(pa.bool_(), len(wanted), [None, pa.py_buffer(np.packbits(wanted, bitorder="little"))])
+
+
+def _strings(texts: Iterable[str]) -> pa.Array:
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
