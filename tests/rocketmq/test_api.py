@@ -6,21 +6,24 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
-from types import SimpleNamespace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import grpc
 import psycopg
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message as Protobuf
 
+from tests.answered_brokers import AnsweredBrokers, AnsweredChannel
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import json_of, said
 from tests.rocketmq.calls import CALL_S_MAX, GROUP, TOPIC, WAIT_S, Calls
+from tests.rocketmq.contexts import AnsweredCall
 from tests.rocketmq.gateway import served_gateway
 from tests.waiting import until, until_async
 from txmsg import Message, Producer, ReceivedMessage
+from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Unauthenticated, UnknownTopic
 from txmsg.message import now_us
@@ -41,11 +44,20 @@ from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.settings.live import Given
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.method import Method
 from txmsg.wire.v1.dead_letters_pb2 import CountRequest, DeadLetterFilter
 from txmsg.wire.v1.dead_letters_rpc import DeadLetters
 from txmsg.wire.v1.groups_pb2 import ListRetriesRequest
 from txmsg.wire.v1.groups_rpc import Groups
-from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns, Receipt, ReceiveReply, ReceiveRequest, RouteReply, RouteRequest
+from txmsg.wire.v1.txmsg_pb2 import (
+    DeliveredColumns,
+    Receipt,
+    ReceiveReply,
+    ReceiveRequest,
+    RouteChanged,
+    RouteReply,
+    RouteRequest,
+)
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 Q = TypeVar("Q")
@@ -247,11 +259,8 @@ def _otherwise(address: str) -> str:
     return address.replace("127.0.0.1:", "localhost:")
 
 
-class Late:
+class Late(Presence):
     """A presence that has not reached any broker yet."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -284,18 +293,15 @@ async def test_a_gateway_that_starts_knows_all_brokers_from_its_first_call_on(
     await serving
 
 
-class Named(Brokers):
+class Named(AnsweredBrokers):
     """Two that call themselves otherwise than they were given, and know a third one; others do not answer."""
 
     names_given: Final = {"localhost:1": "10.0.0.1:7700", "localhost:2": "10.0.0.2:7700"}
 
-    def channel(self, address: str) -> Any:
-        async def call(_: object, __: RouteRequest, *, timeout_s: float) -> RouteReply:
-            if address not in self.names_given:
-                raise BrokerUnavailable(f"no answer within {timeout_s} s")
-            return RouteReply(this=self.names_given[address], brokers=[*self.names_given.values(), "10.0.0.3:7700"])
-
-        return cast(Any, SimpleNamespace(call=call))
+    async def answer(self, address: str, method: Method[Any, Any], request: RouteRequest) -> RouteReply:
+        if address not in self.names_given:
+            raise BrokerUnavailable("no answer")
+        return RouteReply(this=self.names_given[address], brokers=[*self.names_given.values(), "10.0.0.3:7700"])
 
 
 async def test_a_gateway_asks_each_broker_that_is_given_for_its_name() -> None:
@@ -312,11 +318,11 @@ async def test_a_gateway_asks_each_broker_that_is_given_for_its_name() -> None:
     await brokers.close()
 
 
-class Context:
+class Context(AnsweredCall):
     """A call's context. ends_at_write: its client is gone when something is written to it."""
 
     def __init__(self, request: pb.ReceiveMessageRequest | None = None, *, ends_at_write: bool = False) -> None:
-        self.headers = {"x-mq-client-id": "client-1"}
+        super().__init__({"x-mq-client-id": "client-1"})
         self._request = request
         self._ends_at_write = ends_at_write
         self.written: list[Any] = []
@@ -327,8 +333,8 @@ class Context:
     async def read(self) -> bytes | None:
         return None if self._request is None else self._request.SerializeToString()
 
-    async def write(self, said: object) -> None:
-        self.written.append(said)
+    async def write(self, message: Protobuf) -> None:
+        self.written.append(message)
         if self._ends_at_write:
             raise asyncio.CancelledError
 
@@ -418,7 +424,7 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
 
         frames = Frames()
         frames.ends.set()
-        await api.telemetry(cast(Any, frames))
+        await api.telemetry(frames)
         assert receivers.is_renewed(held), "its stream has broken, but it lives"
         await api.terminated(pb.NotifyClientTerminationRequest(), "client-1")
         assert [receivers.is_renewed(handle) for handle in (held, forgotten)] == [0, 1]
@@ -441,15 +447,16 @@ class Revoked(Door):
 
 
 async def test_what_a_client_holds_is_not_renewed_for_a_user_that_is_refused() -> None:
-    receivers = Receivers(cast(Brokers, Together()), Tasks())
+    receivers = Receivers(Together(), Tasks())
     how: dict[str, Any] = {"count": 1, "wait_s": 1, "invisible_s": 30, "renews": True}
     received = await receivers.receive(Member("mail", "client-1", "orders"), "a:7700", ALL, **how)
-    clients, none = Clients(cast(Brokers, None), Tasks()), cast(Any, None)
+    clients = Clients(Brokers(["none:1"]), Tasks())
+    none: Any = None
     api = Api(none, receivers, clients, none, none, door=Revoked())
     context = Context()
     [(_, handle)] = received.messages
     assert receivers.is_renewed(handle)
-    await api.telemetry(cast(Any, context))
+    await api.telemetry(context)
     assert not receivers.is_renewed(handle)
     assert context.written[-1].status.code == pb.UNAUTHORIZED
 
@@ -480,7 +487,7 @@ async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_n
         queue = pb.MessageQueue(topic=TOPIC, broker=pb.Broker(name=broker.address))
         request = pb.ReceiveMessageRequest(group=GROUP, message_queue=queue, auto_renew=True)
         with pytest.raises(asyncio.CancelledError):
-            await gateway.api.receive(cast(Any, Context(request, ends_at_write=True)))
+            await gateway.api.receive(Context(request, ends_at_write=True))
         [(message, _)] = await gateway.receive(Member("mail", "client-2", "orders"))
         assert (message.body, message.attempt) == (b"0", 1)
 
@@ -502,7 +509,7 @@ async def test_a_push_consumer_that_repeats_a_receive_gets_what_its_lost_reply_h
                     group=GROUP, message_queue=queue, batch_size=1, auto_renew=True, attempt_id=attempt
                 )
                 context = Context(request)
-                await gateway.api.receive(cast(Any, context))
+                await gateway.api.receive(context)
                 found = [each.message for each in context.written if each.HasField("message")]
             return found
 
@@ -526,17 +533,16 @@ async def test_what_a_broker_gives_to_a_call_that_has_ended_comes_again_at_once(
         class Cut(Brokers):
             """Its calls are cancelled when their replies have come: what they brought is lost."""
 
-            def channel(self, address: str) -> Any:
-                channel = super().channel(address)
-                call = channel.call
+            def channel(self, address: str) -> AnsweredChannel:
+                real = super().channel(address)
 
-                async def cut(method: Any, request: ReceiveRequest, **how: Any) -> ReceiveReply:
-                    reply: ReceiveReply = await call(method, request, **how)
+                async def cut(_: str, method: Method[Any, Any], request: ReceiveRequest) -> ReceiveReply:
+                    reply: ReceiveReply = await real.call(method, request, timeout_s=CALL_S_MAX)
                     if reply.batches:
                         raise asyncio.CancelledError
                     return reply
 
-                return cast(Any, SimpleNamespace(call=cut))
+                return AnsweredChannel(address, cut)
 
         cut = Cut([broker.address])
         receivers = Receivers(cut, gateway.tasks)
@@ -605,12 +611,12 @@ async def test_a_receive_that_waits_ends_when_the_gateway_stops_and_takes_nothin
         queue = pb.MessageQueue(topic=TOPIC, broker=pb.Broker(name=broker.address))
         request = pb.ReceiveMessageRequest(group=GROUP, message_queue=queue, auto_renew=True)
         parked, late = Context(request), Context(request)
-        waiting = asyncio.create_task(gateway.api.receive(cast(Any, parked)))
+        waiting = asyncio.create_task(gateway.api.receive(parked))
         await until_async(lambda: bool(gateway.api.waiting))
         gateway.api.stop()
         await waiting
         _send(broker)
-        await gateway.api.receive(cast(Any, late))
+        await gateway.api.receive(late)
         for context in (parked, late):
             [said] = context.written
             assert said.status.code == pb.MESSAGE_NOT_FOUND
@@ -637,7 +643,7 @@ async def test_nobody_is_asked_about_topics_that_are_not_there(broker: BrokerPro
         frames = Frames()
         named = ("away", *map(str, range(TOPICS_MAX - 3)), "n/a", "orders", "away")
         frames.settings.publishing.topics.extend(pb.Resource(name=name) for name in named)
-        telemetry = asyncio.create_task(api.telemetry(cast(Any, frames)))
+        telemetry = asyncio.create_task(api.telemetry(frames))
         await until_async(lambda: gateway.clients.attached == {"orders", "away"})
         frames.ends.set()
         await telemetry
@@ -659,22 +665,16 @@ async def test_any_gateway_settles_what_another_one_delivered_that_reaches_the_b
         assert gateway.brokers.addresses == [beside]
 
 
-class Together:
+class Together(AnsweredBrokers):
     """Two brokers, each with a message, that answer a renewal when both have got theirs."""
 
     def __init__(self) -> None:
-        self.addresses = ["a:7700", "b:7700"]
+        super().__init__(["a:7700", "b:7700"])
+        for address in self.addresses:
+            self.learn(address, RouteChanged(this=address, brokers=self.addresses))
         self._renewals = asyncio.Barrier(2)
 
-    def channel(self, _: str) -> Together:
-        return self
-
-    def address_of(self, name: str) -> str:
-        return name
-
-    name_of = address_of
-
-    async def call(self, _: object, request: ReceiveRequest, *, timeout_s: float) -> ReceiveReply:
+    async def answer(self, address: str, method: Method[Any, Any], request: ReceiveRequest) -> ReceiveReply:
         if not request.held:
             receipt = Receipt(queue_id=1, token=1, epoch=1, offset=[0])
             columns = DeliveredColumns(
@@ -693,7 +693,7 @@ class Together:
 
 async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_others() -> None:
     brokers = Together()
-    receivers = Receivers(cast(Brokers, brokers), Tasks())
+    receivers = Receivers(brokers, Tasks())
     member = Member("mail", "client-1", "orders")
     handles = []
     for broker in brokers.addresses:
@@ -716,17 +716,18 @@ class Ruled(Door):
 class Renews(Together):
     """It renews what it is asked to."""
 
-    async def call(self, method: object, request: ReceiveRequest, *, timeout_s: float) -> ReceiveReply:
-        return ReceiveReply() if request.held else await super().call(method, request, timeout_s=timeout_s)
+    async def answer(self, address: str, method: Method[Any, Any], request: ReceiveRequest) -> ReceiveReply:
+        return ReceiveReply() if request.held else await super().answer(address, method, request)
 
 
 async def test_what_a_client_holds_is_not_renewed_when_it_may_not_receive_any_more() -> None:
     """It could not acknowledge it, and nobody else would get it while its heartbeats come."""
-    receivers, door, none = Receivers(cast(Brokers, Renews()), Tasks()), Ruled(), cast(Any, None)
+    receivers, door = Receivers(Renews(), Tasks()), Ruled()
+    none: Any = None
     api = Api(none, receivers, none, none, none, door=door)
     queue = pb.MessageQueue(topic=TOPIC, broker=pb.Broker(name="a:7700"))
     request = pb.ReceiveMessageRequest(group=GROUP, message_queue=queue, batch_size=1, auto_renew=True)
-    await api.receive(cast(Any, Context(request)))
+    await api.receive(Context(request))
     for door.may in (True, False):
         await receivers.renew_once(asyncio.get_running_loop().time())
         assert receivers.held_messages == door.may
@@ -755,7 +756,7 @@ async def test_renewals_go_on_after_an_unexpected_error(monkeypatch: pytest.Monk
             goes_on.set()
 
     monkeypatch.setattr(receivers_module, "RENEWED_S", 0)
-    renewing = asyncio.create_task(Fails(cast(Any, None), Tasks()).renew())
+    renewing = asyncio.create_task(Fails(Brokers(["none:1"]), Tasks()).renew())
     async with asyncio.timeout(CALL_S_MAX):
         await goes_on.wait()
     renewing.cancel()

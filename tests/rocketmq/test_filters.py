@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+from tests.answered_brokers import AnsweredBrokers
 from tests.broker_process import BrokerProcess
 from txmsg import Message, Producer, ReceivedMessage
 from txmsg.administration.notify import NotifyAdministration
@@ -15,8 +17,10 @@ from txmsg.client.channel import Brokers
 from txmsg.rocketmq.filters import Wanted, wanted_of
 from txmsg.rocketmq.ids import Handle
 from txmsg.rocketmq.receivers import Member, Receivers
+from txmsg.rocketmq.sql92 import Filter
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.method import Method
 from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns, Receipt, ReceiveReply, ReceiveRequest
 
 _WAIT_S = 60.0
@@ -65,22 +69,15 @@ async def test_what_a_filter_does_not_want_is_done_for_its_group_and_waits_for_n
     await brokers.close()
 
 
-class Three:
+class Three(AnsweredBrokers):
     """A broker with three messages that records which line has ended."""
 
     def __init__(self) -> None:
+        super().__init__(["a:7700"])
         self.line = 0
         self.has_ended = asyncio.Event()
 
-    def channel(self, _: str) -> Three:
-        return self
-
-    def address_of(self, name: str) -> str:
-        return name
-
-    name_of = address_of
-
-    async def call(self, _: object, request: ReceiveRequest, *, timeout_s: float) -> ReceiveReply:
+    async def answer(self, address: str, method: Method[Any, Any], request: ReceiveRequest) -> ReceiveReply:
         if request.subscriptions:
             self.line = request.line
             return ReceiveReply(
@@ -103,17 +100,15 @@ class Three:
 async def test_others_have_their_turn_between_two_messages_and_what_is_cut_there_is_given_back() -> None:
     looked: list[bool] = []
 
-    class Ends:
-        """A filter at whose first message the call ends."""
-
-        def matches(self, _: object) -> bool:
-            looked.append(True)
-            receiving.cancel()
-            return True
+    def ends(_: Mapping[str, str]) -> bool:
+        """A condition at whose first message the call ends."""
+        looked.append(True)
+        receiving.cancel()
+        return True
 
     broker, tasks = Three(), Tasks()
-    receivers = Receivers(cast(Brokers, broker), tasks)
-    wanted = Wanted(sql=cast(Any, Ends()))
+    receivers = Receivers(broker, tasks)
+    wanted = Wanted(sql=Filter(ends))
     receiving = asyncio.create_task(
         receivers.receive(
             Member("mail", "client", "orders"), "a:7700", wanted, count=3, wait_s=1, invisible_s=60, renews=True

@@ -7,18 +7,21 @@ import hmac
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
+from tests.rocketmq.contexts import AnsweredCall, call_with
 from txmsg.access.guard import Guard
 from txmsg.access.keys import AccessKey, KeyFile, new_access_key
 from txmsg.access.rules import Rules, parse_rule
 from txmsg.access.snapshot import AccessSnapshot, User
+from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.rocketmq import guarded
+from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Client, Clients, Sends
 from txmsg.rocketmq.door import client_id_of
@@ -77,14 +80,7 @@ class Place:
             "x-mq-date-time": date,
             "authorization": f"MQv2-HMAC-SHA1 Credential={changed.get('key', made.id)}, Signature={signed}",
         }
-        return cast(Call, _Call({name: text for name, text in headers.items() if name != changed.get("without")}))
-
-
-class _Call:
-    peer = "127.0.0.1:4711"
-
-    def __init__(self, headers: dict[str, str]) -> None:
-        self.headers = headers
+        return call_with({name: text for name, text in headers.items() if name != changed.get("without")})
 
 
 @pytest.fixture
@@ -183,7 +179,7 @@ async def test_nobody_is_let_in_before_users_are_known(tmp_path: Path) -> None:
 
 
 def test_each_method_that_is_served_has_its_needs() -> None:
-    none = cast(Any, None)
+    none: Any = None
     methods = Api(none, none, none, none, none).methods()
     assert {path.rpartition("/")[2] for path in methods} == set(NEEDS)
 
@@ -285,7 +281,7 @@ async def test_a_user_at_its_limit_is_refused_but_keeps_what_it_holds_and_others
         await place.door.pace("SendMessage", sent, shop)
 
 
-class _Stream(_Call):
+class _Stream(AnsweredCall):
     """A Telemetry stream of a client that sends settings regardless of the answers, until it has this many."""
 
     def __init__(self, headers: dict[str, str], count: int) -> None:
@@ -301,26 +297,49 @@ class _Stream(_Call):
         await self._is_told.wait()
         return None
 
-    async def write(self, command: pb.TelemetryCommand) -> None:
-        self.told.append(command.status.code)
+    async def write(self, message: Message) -> None:
+        assert isinstance(message, pb.TelemetryCommand)
+        self.told.append(message.status.code)
         if len(self.told) == self._count:
             self._is_told.set()
 
 
-async def test_settings_of_a_stream_count_as_requests_of_its_user(place: Place) -> None:
-    agreed: list[pb.Settings] = []
+class _AsAsked(Agreements):
+    """Every client gets the settings that it asks for."""
 
-    async def agree(settings: pb.Settings) -> pb.Settings:
-        agreed.append(settings)
+    def __init__(self) -> None:
+        super().__init__(Brokers(["none:1"]))
+        self.asked: list[pb.Settings] = []
+
+    async def agreed(self, settings: pb.Settings) -> pb.Settings:
+        self.asked.append(settings)
         return settings
 
-    none, clients = cast(Any, None), Clients(cast(Any, None), Tasks())
-    api = Api(none, none, clients, none, cast(Any, SimpleNamespace(agreed=agree)), door=place.door)
+
+class _Looking(Clients):
+    """Counts how often it is to look again who may be asked."""
+
+    def __init__(self) -> None:
+        super().__init__(Brokers(["none:1"]), Tasks())
+        self.looked = 0
+
+    def look_again(self) -> None:
+        self.looked += 1
+
+
+def _clients() -> Clients:
+    return Clients(Brokers(["none:1"]), Tasks())
+
+
+async def test_settings_of_a_stream_count_as_requests_of_its_user(place: Place) -> None:
+    agreements = _AsAsked()
+    none: Any = None
+    api = Api(none, none, _clients(), none, agreements, door=place.door)
     place.use(limits={"requests_per_s": 1e-6})
     stream = _Stream(dict(place.call().headers), count=3)
-    await api.telemetry(cast(Call, stream))
+    await api.telemetry(stream)
     assert stream.told == [pb.OK, pb.OK, pb.TOO_MANY_REQUESTS]
-    assert len(agreed) == 2
+    assert len(agreements.asked) == 2
 
 
 async def test_a_rule_that_is_taken_away_while_a_call_waits_for_its_rate_counts(place: Place) -> None:
@@ -356,20 +375,16 @@ async def test_who_may_keep_messages_is_decided_by_what_it_may_receive_now(place
 
 
 async def test_a_change_of_rules_reaches_those_who_may_be_asked(place: Place) -> None:
-    none, told = cast(Any, None), 0
-
-    def look_again() -> None:
-        nonlocal told
-        told += 1
-
-    Api(none, none, cast(Clients, SimpleNamespace(look_again=look_again)), none, none, door=place.door)
+    none: Any = None
+    clients = _Looking()
+    Api(none, none, clients, none, none, door=place.door)
     place.use("check group:orders")
     place.use()
-    assert told == 2
+    assert clients.looked == 2
 
 
 async def test_each_of_two_that_ask_about_one_transaction_gets_the_answer() -> None:
-    clients = Clients(cast(Any, None), Tasks())
+    clients = _clients()
     client = Client("shop", topics={"orders": Sends.HALVES})
     clients.attach(client)
     half = ReceivedMessage("orders", b"half")
@@ -384,7 +399,7 @@ async def test_each_of_two_that_ask_about_one_transaction_gets_the_answer() -> N
 
 
 async def test_a_client_that_may_not_be_asked_is_not() -> None:
-    clients = Clients(cast(Any, None), Tasks())
+    clients = _clients()
     stranger = Client("stranger", lambda _: False)
     clients.attach(stranger)
     clients.names("stranger", ["orders"])

@@ -13,12 +13,16 @@ import grpc
 import pytest
 
 from tests.rocketmq.test_guarded import Place
+from txmsg.client.channel import Brokers
+from txmsg.message import Message
 from txmsg.rocketmq import requests, server
 from txmsg.rocketmq.api import SERVICE, Api
+from txmsg.rocketmq.clients import Clients
 from txmsg.rocketmq.door import Caller, Door
 from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import PARTS_MAX, REQUEST_SIZE_BYTES_MAX, SMALL_SIZE_BYTES_MAX, read_request
+from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.server import made_port
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.tasks import Tasks
@@ -77,13 +81,9 @@ def test_a_request_too_short_for_too_many_parts_is_not_looked_at(monkeypatch: py
 async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own() -> None:
     sent: list[bytes] = []
 
-    class Sending:
-        async def send(self, transaction_id: bytes, *_: object, **__: object) -> None:
+    class Sending(Senders):
+        async def send(self, transaction_id: bytes, message: Message, *, born_at_us: int, half: bool) -> None:
             sent.append(transaction_id)
-
-    class Noting:
-        def has_sent(self, *_: object, **__: object) -> None:
-            """No client is connected."""
 
     def request(*numbers: int) -> pb.SendMessageRequest:
         messages = [pb.Message(topic=pb.Resource(name="t"), body=b"x") for _ in numbers]
@@ -92,8 +92,9 @@ async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own(
             message.system_properties.message_type = pb.NORMAL
         return pb.SendMessageRequest(messages=messages)
 
-    none = cast(Any, None)
-    api = Api(cast(Any, Sending()), none, cast(Any, Noting()), none, none)
+    none: Any = None
+    brokers = Brokers(["none:1"])
+    api = Api(Sending(brokers, timeout_s=_CALL_S_MAX), none, Clients(brokers, Tasks()), none, none)
     loop = asyncio.get_running_loop()
     made: list[str] = []
 
@@ -115,7 +116,7 @@ async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own(
 @asynccontextmanager
 async def heartbeats(place: Place, door: Door) -> AsyncIterator[Callable[..., Coroutine[Any, Any, pb.Status]]]:
     """What bytes get as a request, by a gateway that has nothing behind its door."""
-    none = cast(Any, None)
+    none: Any = None
     made = made_port(Api(none, Receivers(none, Tasks()), none, none, none, door=door))
     port = await made.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -1,0 +1,37 @@
+"""Calls of RocketMQ's clients without a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txmsg.rocketmq.grpc.call import Call
+from txmsg.rocketmq.grpc.framing import Code
+
+_SIZE_BYTES_MAX = 8 * 1024 * 1024
+
+
+class NoStream:
+    """Carries a call whose client takes and sends nothing."""
+
+    peer = "127.0.0.1:4711"
+
+    async def send(self, data: bytes) -> None: ...
+
+    def end(self, code: Code, text: str) -> None: ...
+
+    def allow(self, size_bytes: int) -> None: ...
+
+    def keep(self, size_bytes: int) -> bool:
+        return True
+
+
+def call_with(headers: Mapping[str, str]) -> Call:
+    """A call of which only the headers matter."""
+    return Call(NoStream(), headers, size_bytes_max=_SIZE_BYTES_MAX)
+
+
+class AnsweredCall(Call):
+    """A call whose messages the test reads and writes."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        super().__init__(NoStream(), headers, size_bytes_max=_SIZE_BYTES_MAX)
