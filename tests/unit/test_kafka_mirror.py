@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -246,8 +247,8 @@ def test_what_was_noted_and_is_never_heard_of_stops_its_queue(bounds: Bounds | N
     kafka = Deaf(hears_of=bounds, before=bounds)
     note = Note(9, _note_of(7, row_of_table(written("trade", 0, 6))))
     [tail] = sink_of(kafka, note, last, timeout_s=0.2).tails([("trade", 0)])
-    with pytest.raises(CorruptLog, match=r"nothing from offset 0 on, but 6 was committed.*--group txmsg-mirror"):
-        raise cast("CorruptLog", tail)
+    assert isinstance(tail, CorruptLog)
+    assert re.search(r"nothing from offset 0 on, but 6 was committed.*--group txmsg-mirror", str(tail))
 
 
 @pytest.mark.parametrize(("note", "end"), [(None, 0), (Note(0, _note_of(7)), 7)])
