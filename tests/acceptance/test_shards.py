@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 import psycopg
-from sqlalchemy import create_engine, text
+import pytest
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from tests.conftest import StartBroker
@@ -162,8 +163,8 @@ def test_while_a_database_is_away_the_other_takes_its_share_and_its_messages_com
 class Shop:
     """A service that takes orders in several threads: each is a transaction with a message, and a plain message."""
 
-    def __init__(self, brokers: str, directory: Path) -> None:
-        self.engine = create_engine(f"sqlite:///{directory / 'shop.db'}", connect_args={"timeout": 30})
+    def __init__(self, brokers: str, engine: Engine) -> None:
+        self.engine = engine
         with self.engine.begin() as connection:
             connection.execute(text("create table orders (name text primary key)"))
         listener = FenceCheckListener(self.engine)
@@ -205,13 +206,20 @@ class Shop:
         until(lambda: len(self.orders()) >= wanted[0] and len(self.plain) >= wanted[1])
 
 
+@pytest.fixture
+def shop_engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", connect_args={"timeout": 30})
+    yield engine
+    engine.dispose()
+
+
 def test_brokers_of_a_database_killed_under_load_lose_and_double_nothing(
-    start_broker: StartBroker, notify_url: str, other_notify_url: str, tmp_path: Path
+    start_broker: StartBroker, notify_url: str, other_notify_url: str, shop_engine: Engine
 ) -> None:
     options = ("--first-check-s", "1", "--check-interval-s", "1")
     first, other = start_broker(*options), start_broker(*options, storage=other_notify_url)
     brokers = f"{first.address}; {other.address}"
-    shop = Shop(brokers, tmp_path)
+    shop = Shop(brokers, shop_engine)
     with shop.producer, consuming(brokers) as got, ThreadPoolExecutor(4) as threads:
         working = [threads.submit(shop.work, thread) for thread in range(4)]
         try:
