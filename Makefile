@@ -19,11 +19,12 @@ RUNS ?= 3
 KILLS ?= 50
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
+DATABASES ?=
 # Tests, demos and benchmarks start hundreds of processes: told to write no bytecode, each would compile all its imports.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo trades test test-all races fuzz model chaos mirror lint generate bench docs systems release clean
+.PHONY: help setup demo trades test test-all races fuzz model chaos mirror lint generate bench docs systems databases release clean
 
 help: ## Show this list
 	@echo "make TARGET; each sets up what it needs:"
@@ -108,6 +109,9 @@ docs: $(STAMP) ## Build the documentation as a site in build/docs; a broken link
 
 systems: ## Run demo, tests and lint on Debian 12, 13 and unstable, each with its own Python (needs root and debootstrap)
 	$(or $(PYTHON),python3) -m tools.fresh_system debian-12 debian-13 debian-unstable --page docs/tested-on.md
+
+databases: $(STAMP) ## Run the tests that use a database on PostgreSQL 15 to 18, MariaDB and MySQL (DATABASES='mysql postgresql-15'; Maven and debootstrap bring them)
+	$(BIN)/python -m tests.databases $(DATABASES) --page docs/tested-on.md
 
 # Its tools are pinned by hash: update tools/release.txt with the command that its head names. The environment of the wheel
 # has no pip of its own, and in the end all extras: so the SBOM lists what txmsg needs, and nothing else.

