@@ -403,7 +403,7 @@ def kafka_prefix() -> str:
 
 @pytest.fixture
 def mariadb_url(mariadb: MariaDBServer) -> Iterator[str]:
-    """A fresh, empty database on MariaDB: mariadb+pymysql://..."""
+    """A fresh, empty database on MariaDB or MySQL: mariadb+pymysql://..., or mysql+pymysql://..."""
     name = _new_name()
     yield mariadb.create_database(name)
     mariadb.drop_database(name)

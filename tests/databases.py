@@ -107,7 +107,8 @@ def met(database: str, part: str, options: argparse.Namespace) -> DatabaseRun:
 def version_of(database: str) -> tuple[str, str]:
     """Product and version, as a server of it says."""
     with tempfile.TemporaryDirectory() as empty:
-        directory = Path(empty, "server")
+        directory = Path(empty, "private", "server")  # PostgreSQL's user passes through the two above it
+        directory.parent.mkdir()
         if database.startswith("postgresql"):
             with PrivatePostgres(database.removeprefix("postgresql-"), directory) as postgres:
                 with psycopg.connect(postgres.url("postgres"), connect_timeout=10) as connection:

@@ -97,11 +97,13 @@ class PrivatePostgres(ExternalPostgres):
         initdb = [str(programs / "bin" / "initdb"), "-D", str(data), "-U", "postgres", "--auth=trust", *self._locale()]
         done = subprocess.run([*as_user, *initdb], capture_output=True, text=True, check=False, cwd=data)
         assert done.returncode == 0, f"initdb failed:\n{done.stdout}{done.stderr}"
-        settings = SETTINGS | {"unix_socket_directories": f'"{self._socket_dir}"'}
-        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        # Not options of the program, which `alter system` would not replace.
+        with (data / "postgresql.conf").open("a", encoding="utf-8") as file:
+            settings = SETTINGS | {"unix_socket_directories": f'"{self._socket_dir}"'}
+            file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
         with log.open("wb") as out:
             self._process = subprocess.Popen(
-                [*as_user, str(programs / "bin" / "postgres"), "-D", str(data), *options],
+                [*as_user, str(programs / "bin" / "postgres"), "-D", str(data)],
                 cwd=data,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -15,11 +15,9 @@ from tests.acceptance.user_project import ROOT, files_of
 PAGE = ROOT / "docs" / "how-to" / "django.md"
 _RUN_S_MAX = 120.0
 
-_DRIVER = {
-    "postgresql": "",
-    # Django knows no pure Python driver of MySQL: PyMySQL stands in, as many projects have it.
-    "mariadb": "import pymysql\npymysql.version_info = (2, 2, 7, 'final', 0)\npymysql.install_as_MySQLdb()\n",
-}
+# Django knows no pure Python driver of MySQL: PyMySQL stands in, as many projects have it.
+_PYMYSQL = "import pymysql\npymysql.version_info = (2, 2, 7, 'final', 0)\npymysql.install_as_MySQLdb()\n"
+_DRIVER = {"postgresql": "", "mariadb": _PYMYSQL, "mysql": _PYMYSQL}
 
 
 class Shop:
@@ -67,7 +65,7 @@ class Shop:
 
 def _databases(database_url: str) -> dict[str, Any]:
     url = make_url(database_url)
-    engine = {"postgresql": "postgresql", "mariadb": "mysql"}[url.get_backend_name()]
+    engine = "postgresql" if url.get_backend_name() == "postgresql" else "mysql"
     database: dict[str, Any] = {
         "ENGINE": f"django.db.backends.{engine}",
         "NAME": url.database,

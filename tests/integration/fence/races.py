@@ -99,7 +99,7 @@ def report(races: Sequence[Race]) -> str:
 def _plan(seed: int, count: int, dialect_name: str, *, cancels: bool) -> list[Race]:
     chance = random.Random(f"{seed}/{dialect_name}/{cancels}")
     is_server = dialect_name in CONNECTION_ID
-    long_work_s = 1.5 if dialect_name == "mariadb" else 0.5  # longer than a check waits
+    long_work_s = 1.5 if dialect_name in ("mariadb", "mysql") else 0.5  # longer than a check waits
     weights = {
         Ending.COMMIT: 45,
         Ending.COMMIT_AFTER_SAVEPOINT: 10,

@@ -111,6 +111,8 @@ def test_an_outcome_that_is_none_is_refused_by_the_database(engine: Engine, fenc
 def test_ids_are_found_in_a_column_that_another_version_of_mariadb_or_sqlalchemy_made(
     mariadb_engine: Engine, column: str, driver: str
 ) -> None:
+    if mariadb_engine.dialect.name == "mysql" and (column == "uuid" or driver == "mariadb+pymysql"):
+        pytest.skip("MySQL has no type uuid, and is no MariaDB")
     engine = create_engine(mariadb_engine.url.set(drivername=driver))
     fence = Fence(engine)
     with engine.begin() as connection:

@@ -73,6 +73,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCapt
         url = f"sqlite:///{tmp_path / 'business.db'}"
     else:
         given = request.getfixturevalue("mariadb_url" if "mysql" in name else "database_url")
+        if given.startswith("mysql+"):
+            driver, async_driver = "mysql+pymysql", async_driver and "mysql+aiomysql"
         url = given.replace(given.partition(":")[0], driver, 1)
     engine = create_engine(url, connect_args={"timeout": 0.05} if driver == "sqlite" else {})
     prepare(engine)

@@ -119,6 +119,7 @@ async def test_a_coroutine_is_kept_and_relayed(broker: BrokerProcess, engine: En
         drivername={
             "postgresql+psycopg": "postgresql+asyncpg",
             "mariadb+pymysql": "mariadb+aiomysql",
+            "mysql+pymysql": "mysql+aiomysql",
             "sqlite": "sqlite+aiosqlite",
         }[engine.url.drivername]
     )
