@@ -30,10 +30,15 @@ from tools.fresh_system.record import DatabaseRun, save, skips_of, summary_of
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _FLOWS: Final = ("tests/integration/fence", "tests/integration/transactional", "tests/integration/connections")
+_SCHEMA: Final = tuple(
+    f"tests/integration/test_{name}.py"
+    for name in ("schema", "batch_function", "batch_locks", "batch_plans", "upgrade_locks", "levels")
+)
 PARTS: Final = {
+    "schema": _SCHEMA,
     "business": (*_FLOWS, "tests/integration/test_consumer.py", "tests/contrib", "tests/forks"),
     "mirror": ("tests/binlog", "tests/mirror"),
-    "notify": ("tests/integration", *(f"--ignore={path}" for path in _FLOWS)),
+    "notify": ("tests/integration", *(f"--ignore={path}" for path in (*_FLOWS, *_SCHEMA))),
     "operations": ("tests/doctor", "tests/console", "tests/metrics", "tests/acceptance"),
 }
 """Arguments for pytest. Of these tests those run that use the server, on PostgreSQL without the long ones."""
