@@ -461,6 +461,20 @@ def test_a_publication_that_would_miss_rows_is_refused(table: Table, tmp_path: P
         running.start()
 
 
+def test_a_publication_that_was_dropped_and_made_again_stops_nothing(table: Table, tmp_path: Path) -> None:
+    """Before 18, PostgreSQL decodes no change from before the publication: an error, at each attempt."""
+    with tailing(table.url, tmp_path):
+        table.add("t", 3)
+        await_equal(table, tmp_path, "t")
+    table.query("drop publication txmsg_metaq")
+    table.add("t", 3)
+    with tailing(table.url, tmp_path):
+        await_equal(table, tmp_path, "t")
+        table.query("drop publication txmsg_metaq")
+        table.add("t", 3)
+        await_equal(table, tmp_path, "t")
+
+
 def test_a_role_that_may_not_replicate_is_told_what_it_needs(table: Table, tmp_path: Path) -> None:
     role = f"poor_{os.getpid()}"
     table.query(f"create role {role} login")

@@ -190,7 +190,12 @@ class MirrorRun:
         """
         reading = self._reading
         assert reading is not None
-        messages, sent_end = reading.take()
+        try:
+            messages, sent_end = reading.take()
+        except psycopg.errors.UndefinedObject as exc:
+            reading.close()
+            self._slots.drop_undecodable(exc)
+            raise
         self._take(messages)
         self._under_way.append()
         if not self._in_transaction:

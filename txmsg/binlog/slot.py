@@ -1,7 +1,8 @@
 """Publication and replication slot of a mirror: made, looked at, dropped.
 
 The publication comes first: what is decoded must know it, and on PostgreSQL 18 a change from before it is passed over
-without a word. What a slot has lost that way, or because it is new, is read from the table.
+without a word; before 18 the slot ends with an error at it, at each attempt, and is made again. What a slot has lost
+that way, or because it is new, is read from the table.
 """
 
 from __future__ import annotations
@@ -176,6 +177,17 @@ class Slots:
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s", (self.slot,)
         )
         return cursor.rowcount == 1
+
+    def drop_undecodable(self, error: psycopg.errors.UndefinedObject) -> None:
+        """Drops the slot if it met a change from before the publication, and raises BrokerUnavailable: try again."""
+        if f'"{self.publication}"' not in (error.diag.message_primary or ""):
+            return
+        self.drop_slot()
+        raise BrokerUnavailable(
+            f"publication {self.publication} was dropped, and replication slot {self.slot} has changes from before it "
+            "was made again, which PostgreSQL before 18 does not decode: the slot is made again, and what it has "
+            "missed is read from the table"
+        ) from error
 
     def drop_publication(self) -> None:
         """Drops the publication, if it is there."""
