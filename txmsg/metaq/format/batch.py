@@ -236,8 +236,8 @@ def only(batch: pa.RecordBatch, wanted: TagExpression) -> pa.RecordBatch:
     return batch.filter(pc.is_in(batch["tag"], _strings(wanted.tags)))
 
 
-# Arrays are made from buffers: pa.array and pa.scalar import pandas where it is installed, which takes 0.2 s of CPU time
-# and 30 MB.
+# Arrays are made from buffers: pa.array and pa.scalar import pandas where it is installed, which takes 0.2 s of CPU
+# time and 30 MB.
 
 
 def _absent(name: str, count: int) -> pa.Array:
