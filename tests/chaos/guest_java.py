@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -29,8 +28,7 @@ PROGRAMS: Mapping[str, str] = {"guest_producer": "GuestProducer", "guest_consume
 HOW_TO_INSTALL = programs.JAVA.how_to_install
 _HERE = Path(__file__).parent / "java"
 _DRIVER = "postgresql-jdbc-42.7.14"
-_COMPILED_S_MAX = 300.0
-_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_OPTIONS = ("-Xmx128m", *programs.JAVA_OPTIONS)
 """Several run beside a whole cluster."""
 _WORLD: Mapping[str, object] = {
     "topics": list(DURABILITY),
@@ -55,21 +53,10 @@ def orders_with_world(orders: str) -> str:
     return json.dumps(json.loads(orders) | _WORLD)
 
 
-def compiled(directory: Path) -> str:
-    """The class path of the programs, compiled once into this directory, which need not be there."""
+def class_path() -> str:
+    """Of the programs, which are compiled if need be."""
     libraries = f"{programs.java_jars()}/*{os.pathsep}{jars(_DRIVER, 'org.postgresql:postgresql:42.7.14')}/*"
-    command = [
-        "javac",
-        *(f"-J{option}" for option in _OPTIONS),
-        "-cp",
-        libraries,
-        "-d",
-        str(directory),
-        *map(str, _HERE.glob("*.java")),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILED_S_MAX, check=False)
-    assert done.returncode == 0, done.stderr
-    return f"{directory}{os.pathsep}{libraries}"
+    return f"{programs.compiled_java(libraries, *_HERE.glob('*.java'))}{os.pathsep}{libraries}"
 
 
 def spawned(class_path: str, home: Path) -> Spawn:

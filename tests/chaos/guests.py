@@ -59,7 +59,7 @@ class Guests:
             gateway.process.start()
         make = {PYTHON: self._python}
         if JAVA in self.languages:
-            class_path = guest_java.compiled(self.directory / "java")
+            class_path = guest_java.class_path()
             make[JAVA] = lambda role, number, gateway: self._java(class_path, role, number, gateway)
         for number, gateway in enumerate(self.gateways):
             of_consumer, of_producer = (self.languages[(number + n) % len(self.languages)] for n in (1, 0))
