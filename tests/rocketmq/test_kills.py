@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
@@ -57,8 +58,17 @@ def site(start_broker: StartBroker, tmp_path: Path) -> Iterator[Site]:
         yield Site(broker, gateway, running, tmp_path)
 
 
-@pytest.mark.parametrize("killed", ["producer", "broker", "gateway", "all"])
-@pytest.mark.parametrize("language", each(PYTHON, JAVA))
+def _holders() -> list[ParameterSet]:
+    """Who holds the transaction, and what is killed. Halves of killed producers in Java are decided in chaos."""
+    return [
+        pytest.param(*language.values, killed, id=f"{language.id}-{killed}", marks=language.marks)
+        for language in each(PYTHON, JAVA)
+        for killed in ("producer", "broker", "gateway", "all")
+        if language.id == PYTHON.name or killed in {"broker", "gateway"}
+    ]
+
+
+@pytest.mark.parametrize(("language", "killed"), _holders())
 def test_a_transaction_is_decided_though_what_held_it_was_killed(language: Language, killed: str, site: Site) -> None:
     """By its producer if that lives and is asked; Python's is not when the gateway was killed, until minutes later."""
     holder = site.run(language, "hold")
