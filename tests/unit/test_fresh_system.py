@@ -38,7 +38,7 @@ def a_run(command: str = "make test", *, python: str = "3.13.5", commit: str = "
     )
 
 
-def a_circumstance(name: str = "home-unset", *, root: float | None = 12.4) -> Met:
+def a_circumstance(name: str = "home-unset", *, root: float | None = 12.4, end: str = "") -> Met:
     return Met(
         system="Debian 13",
         python="3.13.5",
@@ -48,6 +48,7 @@ def a_circumstance(name: str = "home-unset", *, root: float | None = 12.4) -> Me
         date="2026-11-29",
         users=30,
         results={"root": root},
+        end=end,
     )
 
 
@@ -195,3 +196,8 @@ def test_a_command_is_killed_with_its_child_at_its_time_limit() -> None:
 def test_circumstances_name_users_that_exist() -> None:
     assert {user for row in CIRCUMSTANCES.values() for user in row.users} <= USERS.keys()
     assert f"{len(LONG)} bytes" in CIRCUMSTANCES["tmpdir-long"].meaning
+
+
+def test_a_demo_that_cannot_run_is_told_by_its_last_line() -> None:
+    page = page_of([], [a_circumstance("no-name", end="Error: name a user")])
+    assert "| no-name \\| as it is | `Error: name a user` | 30 |" in page

@@ -25,7 +25,8 @@ class Circumstance:
 
     users: who runs the demo, of place.USERS. environment: variables, None removes one. prepare: what root does before,
     outside, in the system's root directory. before: what the user's shell does before. own_network: there is only
-    loopback. clone: where the clone is; another one than CLONE is made, and installed, by the user.
+    loopback. clone: where the clone is; another one than CLONE is made, and installed, by the user. end: part of the
+    line that the demo has to end with, where it cannot run.
     """
 
     meaning: str
@@ -36,6 +37,7 @@ class Circumstance:
     own_network: bool = False
     limits: Limits = field(default_factory=Limits)
     clone: str = CLONE
+    end: str = ""
 
 
 CIRCUMSTANCES: Final = {
@@ -75,7 +77,7 @@ CIRCUMSTANCES: Final = {
     ),
     "small": Circumstance(meaning="one core and 2 GiB", limits=Limits(cores=1, memory_mib=2048)),
     "smaller": Circumstance(meaning="one core and 1 GiB", limits=Limits(cores=1, memory_mib=1024)),
-    "smallest": Circumstance(meaning="one core and 512 MiB", limits=Limits(cores=1, memory_mib=512)),
+    "smallest": Circumstance(meaning="one core and 512 MiB", limits=Limits(cores=1, memory_mib=512), end="Killed"),
     "no-host-name": Circumstance(
         meaning="the host name does not resolve",
         prepare=f"{_ALONE}; {_NO_NAMES}; printf '127.0.0.1 localhost\\n::1 localhost\\n' >etc/hosts",
@@ -121,6 +123,10 @@ CIRCUMSTANCES: Final = {
     "tmp-read-only": Circumstance(
         meaning="/tmp is on a read-only file system", prepare="mount -t tmpfs -o ro tmpfs tmp"
     ),
-    "no-name": Circumstance(meaning="the user's id has no name", users=("nameless",)),
+    "no-name": Circumstance(
+        meaning="the user's id has no name",
+        users=("nameless",),
+        end="Error: PostgreSQL's initdb needs a user with a name",
+    ),
     "closed-stdin": Circumstance(meaning="standard input is closed", before="exec <&-"),
 }

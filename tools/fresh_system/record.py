@@ -35,7 +35,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """A row: the demo in one circumstance. results: for each user, how many seconds it took, or None if it failed."""
+    """A row: the demo in one circumstance. results: for each user, how many seconds it took, or None if it failed.
+
+    end: the line that it ended with, where it cannot run.
+    """
 
     system: str
     python: str
@@ -45,6 +48,7 @@ class Met:
     date: str
     users: int
     results: Mapping[str, float | None]
+    end: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -238,9 +242,11 @@ def _of_databases(rows: Sequence[DatabaseRun]) -> list[str]:
 
 
 def result(row: Met, user: str) -> str:
-    """A cell: the time that the demo took, or that it failed, or nothing for a user who did not run it."""
+    """A cell: the time that the demo took, or how it ended, or nothing for a user who did not run it."""
     if user not in row.results:
         return ""
+    if row.end:
+        return f"`{row.end}`"
     seconds = row.results[user]
     return "**failed**" if seconds is None else duration(seconds)
 
