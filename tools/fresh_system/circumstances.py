@@ -128,5 +128,6 @@ CIRCUMSTANCES: Final = {
         users=("nameless",),
         end="Error: PostgreSQL's initdb needs a user with a name",
     ),
+    "warnings": Circumstance(meaning="each warning of Python is an error", environment={"PYTHONWARNINGS": "error"}),
     "closed-stdin": Circumstance(meaning="standard input is closed", before="exec <&-"),
 }
