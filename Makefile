@@ -1,6 +1,8 @@
 # Needs only Python 3.11 or newer and make. `make help` lists the targets.
 
-VENV ?= .venv
+# newest: what pip finds; lowest: the oldest version of each package that pyproject.toml allows, in an environment of its own.
+DEPENDENCIES ?= newest
+VENV ?= .venv$(if $(filter lowest,$(DEPENDENCIES)),-lowest)
 BIN := $(VENV)/bin
 # Three sets of packages, each with the one before. A stamp says that an installation was finished: an interrupted one
 # is done again.
@@ -45,6 +47,7 @@ $(STAMP): stamps = $(BROKER) $(ALL) $(STAMP)
 
 # The first interpreter that is new enough and can make environments; a shim that runs nothing is passed over.
 $(BROKER) $(ALL) $(STAMP): pyproject.toml
+	$(if $(filter newest lowest,$(DEPENDENCIES)),,$(error DEPENDENCIES is $(DEPENDENCIES): newest or lowest))
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		found=; for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python); do \
 			if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -55,7 +58,9 @@ $(BROKER) $(ALL) $(STAMP): pyproject.toml
 		echo "creating $(VENV) with $$($$found --version)"; \
 		$$found -m venv $(VENV); fi
 	@echo "installing $(installed) into $(VENV), once: $(size)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.$(installed:txmsg%=%)'
+	@if [ $(DEPENDENCIES) = lowest ]; then $(BIN)/python tools/floors.py; fi >$(VENV)/constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -c $(VENV)/constraints.txt \
+		-e '.$(installed:txmsg%=%)'
 	@touch $(stamps)
 
 demo: $(BROKER) ## Register users while processes are killed; then compare the databases (DEMO_ARGS='--users 500 --console')
@@ -68,7 +73,7 @@ trades: $(ALL) ## Show a day of trades live on a page; then compare all totals (
 $(VENV)/.rewritten: $(STAMP)
 	-@$(BIN)/python -m pytest --collect-only --quiet >/dev/null && touch $@
 
-test: $(STAMP) $(VENV)/.rewritten ## Run the tests (PYTEST_ARGS='-k fence'; PYTEST_ARGS='--postgres=URL' for a server of yours)
+test: $(STAMP) $(VENV)/.rewritten ## Run the tests (PYTEST_ARGS='-k fence'; --postgres=URL for a server of yours; DEPENDENCIES=lowest)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m 'not long' $(PYTEST_ARGS)
 
 test-all: override PYTEST_ARGS += --require-tools
@@ -133,5 +138,5 @@ release: $(STAMP) ## Build wheel, sdist and SBOM into dist, check them, and run 
 	else echo "skipped, because it needs root and debootstrap: make systems"; fi
 
 clean: ## Remove .venv and all build output; your databases are kept
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv-lowest $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from tools import floors
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -36,6 +39,17 @@ def test_every_script_that_is_named_exists(name: str) -> None:
     assert [
         place for place in places if not (place / "__main__.py").is_file() and not place.with_suffix(".py").is_file()
     ] == []
+
+
+def test_each_requirement_has_an_oldest_version_to_test_with() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = floors.pins(project)
+    assert "protobuf==6.31.1" in found
+    assert "psycopg==3.3.9" in found  # of psycopg[binary,pool]
+    assert "h2==4.4" in found  # of >=4.4,<5
+    assert "numpy==2.3.2; python_version >= '3.14'" in found
+    with pytest.raises(ValueError, match="'shop' has no oldest version"):
+        floors.pin("shop")
 
 
 def test_the_tools_of_a_release_are_pinned_by_hash() -> None:
