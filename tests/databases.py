@@ -12,6 +12,7 @@ import argparse
 import datetime
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,7 @@ _PART_S_MAX: Final = 5400
 def main(arguments: Sequence[str]) -> int:
     """The exit status."""
     options = parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run of pytest is ended, too
     passed = True
     for database in options.database or DATABASES:
         for part in options.part or (PARTS if database.startswith("postgresql") else ["business"]):
