@@ -65,9 +65,10 @@ def test_the_broker_starts_its_embedded_postgres_again_that_was_killed(tmp_path:
     http = f"127.0.0.1:{own_port()}"
     log = tmp_path / "broker.log"
     options = ("--data-dir", str(tmp_path / "data"), "--http-listen", http)
-    with BrokerProcess(None, *options, log=log) as broker, Producer(
-        broker.address, group="shop", timeout_s=60
-    ) as producer:
+    with (
+        BrokerProcess(None, *options, log=log) as broker,
+        Producer(broker.address, group="shop", timeout_s=60) as producer,
+    ):
         producer.send(Message("orders", b"1"))
         pid_file = tmp_path / "data" / "pg" / "cluster" / "postmaster.pid"
         postmaster = psutil.Process(int(pid_file.read_text().split("\n", 1)[0]))

@@ -19,7 +19,6 @@ from tests.broker_process import BrokerProcess
 from tests.waiting import until
 from txmsg.app.worker.changes import Changes
 from txmsg.app.worker.reports import counters_in, put_all, series_of, together
-from txmsg.runtime.restarts import DELAY_S_MAX, HEALTHY_S, Restarts
 from txmsg.app.worker.supervisor import Plan, Supervisor
 from txmsg.client.producer import Producer
 from txmsg.client.sending.counts import ProducerCounts
@@ -28,6 +27,7 @@ from txmsg.metrics.catalogue import Process
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.child import Child
+from txmsg.runtime.restarts import DELAY_S_MAX, HEALTHY_S, Restarts
 
 APP = "tests.integration.worker_app"
 STOP_S_MAX = 60.0

@@ -68,13 +68,15 @@ class Watch:
         self._started_at, self._start_at = now, None
         if not was_running:
             _log.warning(
-                "embedded.started", "the embedded PostgreSQL in %(data_dir)s runs again", data_dir=self._postgres.data_dir
+                "embedded.started",
+                "the embedded PostgreSQL in %(data_dir)s runs again",
+                data_dir=self._postgres.data_dir,
             )
 
 
 @contextmanager
 def watched(postgres: EmbeddedPostgres) -> Iterator[None]:
-    """Keeps a started server running within the block, by a thread. The end of the block waits for a start under way."""
+    """Keeps a started server running within the block, by a thread. The block's end waits for a start under way."""
     is_over = threading.Event()
     watch = Watch(postgres, time.monotonic())
 

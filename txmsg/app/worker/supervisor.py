@@ -14,12 +14,12 @@ from typing import Any, Final
 from txmsg.app.worker.changes import Changes
 from txmsg.app.worker.process import Orders
 from txmsg.app.worker.reports import Series, counters_in, put_all, together
-from txmsg.runtime.restarts import Restarts
 from txmsg.errors import MisuseError
 from txmsg.logs import EventLog
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.child import Child
+from txmsg.runtime.restarts import Restarts
 
 _log = EventLog(__name__)
 
