@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -211,9 +213,21 @@ def test_lines_of_json_lose_nothing(log: LogAccess, expected: pa.Table, tmp_path
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(rows) == len(expected)
     for row, wanted in zip(rows, expected.to_pylist(), strict=True):
-        body = base64.b64decode(row.pop("body_base64")) if "body_base64" in row else row.pop("body").encode()
+        body = base64.b64decode(row.pop("body_base64")) or row["body"].encode()
         moments = {name: datetime.fromisoformat(row[name]) for name in ("born_at", "stored_at")}
         assert row | {"body": body, "headers": list(row["headers"].items())} | moments == wanted
+
+
+def test_readers_that_conclude_types_from_the_first_lines_miss_no_body(tmp_path: Path) -> None:
+    bodies = [b"text"] * 30_000 + [b"\xff\x00", b""]
+    path = tmp_path / "trade.jsonl"
+    with open_log(tmp_path / "log", append=True) as log:
+        LogProducer(log).send_many([Message("trade", body, ordering_key="one") for body in bodies])
+        export(log, spans_of(log, "trade"), path, Format.JSON_LINES)
+    query = f"select body, body_base64 from read_json('{path}') where body <> 'text' order by body_base64"
+    assert duckdb.sql(query).fetchall() == [("", ""), ("", "/wA=")]
+    read = polars.read_ndjson(path, infer_schema_length=100)
+    assert read.filter(polars.col("body") == "")["body_base64"].sort().to_list() == ["", "/wA="]
 
 
 @pytest.mark.parametrize("size", [1, 50, 1_000_000])

@@ -246,7 +246,11 @@ class _Directory:
 
 
 class _JsonLines:
-    """A line of JSON per message. Bodies in UTF-8 are text; others are in `body_base64`."""
+    """A line of JSON per message, all with the same keys, whose values have the same types in each line.
+
+    A body in UTF-8 is in `body`, another one in `body_base64`; the other of the two is "", not null: programs that read
+    such files conclude the types from the first lines.
+    """
 
     def __init__(self, path: Path, _: pa.Schema) -> None:
         self._file = path.open("w", encoding="utf-8")
@@ -260,7 +264,7 @@ class _JsonLines:
 
 
 def _for_json(row: dict[str, Any]) -> dict[str, Any]:
-    body = row.pop("body")
+    body, row["body"], row["body_base64"] = row["body"], "", ""
     try:
         row["body"] = body.decode()
     except UnicodeDecodeError:
