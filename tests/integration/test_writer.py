@@ -10,13 +10,13 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
-from tests.integration.batch_harness import columns_of, running_writer
+from tests.integration.batch_harness import columns_of, notify, running_writer
 from tests.raw_client import RawClient
 from tests.waiting import until_async
 from tests.wire.services import Answers, Echo
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.store.batch import Applied, Batch, apply
+from txmsg.broker.store.batch import Applied, Batch, apply, try_to_write
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.writer import FAILED, Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded
@@ -70,10 +70,21 @@ async def test_a_read_only_database_is_unavailable_and_no_message_is_called_inva
                 with pytest.raises((OutcomeUnknown, BrokerUnavailable)) as refused:
                     await writer.write(Batch(plain=columns_of([queue])), 1)
                 error = refused.value
+        # Nothing is sent any more, as by who has asked /readyz: the writer finds out itself that it can write again.
+        await until_async(lambda: "read-only" in writer.trouble)
+        with psycopg.connect(_writable(notify_url), autocommit=True) as connection:
+            connection.execute(f'alter database "{name}" reset default_transaction_read_only'.encode())
+        await until_async(lambda: not writer.trouble)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
         await pool.close()
+
+
+async def test_trying_to_write_leaves_nothing(notify_url: str) -> None:
+    async with notify(notify_url) as database:
+        await try_to_write(database.connection)
+        assert await database.rows("select from txmsg.message union all select from txmsg.half_message") == []
 
 
 async def test_when_as_much_waits_as_is_kept_senders_wait_and_are_then_refused(notify_url: str) -> None:

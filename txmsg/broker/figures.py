@@ -104,6 +104,8 @@ def unready(broker: Broker) -> str:
         return "the broker is stopping"
     if broker.membership.is_cut_off:
         return "the Notify database cannot be reached"
+    if broker.writers.trouble:
+        return f"nothing can be sent: {broker.writers.trouble}"
     if broker.membership.is_draining:
         return "the broker is drained: it accepts no messages"
     if not broker.membership.leases.is_held():

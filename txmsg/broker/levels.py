@@ -118,6 +118,14 @@ class Writers:
         self.other = LeveledWriter(self._levels, other, replicated)
         """For outcomes and plain messages."""
 
+    @property
+    def trouble(self) -> str:
+        """Why half messages, or outcomes and plain messages, cannot be written; empty if both can.
+
+        Not why replicated ones cannot: the others can be sent without a standby.
+        """
+        return self.by_name["half"].trouble or self.by_name["other"].trouble
+
     def use(self, config: BrokerConfig) -> None:
         """From the next batch on these settings hold."""
         for writer in self._all:

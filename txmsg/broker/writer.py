@@ -24,6 +24,7 @@ from txmsg.broker.store.batch import (
     Unreplicated,
     Unwritable,
     apply,
+    try_to_write,
 )
 from txmsg.broker.store.connect import (
     OTHER_INCARNATION,
@@ -52,6 +53,8 @@ _UNSURE_CLASSES = ("", "08", "57", "XX")
 nothing was written."""
 _CONTENTION = (psycopg.errors.LockNotAvailable, psycopg.errors.TransactionRollback)
 _RECONNECT_PAUSE_S = 0.2
+_TRY_INTERVAL_S = 1.0
+"""While the database writes nothing: how long nothing may arrive until it is tried what it can do now."""
 _SPLIT_ITEMS = 128
 """From twice as many waiting items on, a batch takes half of them. Senders that are answered together send together
 again: all in one batch, they move in step, and sender, broker and database work one after the other (ran: 256 callers
@@ -118,6 +121,8 @@ class Writer:
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._connection: PreparedConnection | None = None
+        self.trouble = ""
+        """Why nothing can be written: a batch was given up for it, and nothing has been written since."""
         self._database_away = ""
         self._closing = False
         self._transaction_s_max = config.lock_timeout_s + config.request_timeout_s
@@ -208,8 +213,36 @@ class Writer:
             if self._closing:
                 return False
             self._arrived.clear()
-            await self._arrived.wait()
+            if not self.trouble:
+                await self._arrived.wait()
+                continue
+            # Who asks whether this broker is ready sends it nothing meanwhile, so that no batch would tell.
+            try:
+                async with asyncio.timeout(_TRY_INTERVAL_S):
+                    await self._arrived.wait()
+            except TimeoutError:
+                await self._try()
         return True
+
+    async def _try(self) -> None:
+        try:
+            if self._connection is None or self._connection.closed:
+                await self._connect()
+            assert self._connection is not None
+            with answering_within(self._connection, self._answer_s_max):
+                await try_to_write(self._connection)
+        except (psycopg.Error, BrokerUnavailable, StorageError, OSError) as exc:
+            self._database_away = self.trouble = str(unavailable(exc))
+            if self._connection is not None:
+                await self._connection.close()
+                self._connection = None
+        else:
+            self._written()
+
+    def _written(self) -> None:
+        if self.trouble:
+            _log.info("write.possible", "the Notify database writes again")
+        self._database_away = self.trouble = ""
 
     def _take(self) -> tuple[Batch, list[Work]]:
         """The next batch: the oldest waiting requests, with at most one outcome per transaction."""
@@ -323,7 +356,7 @@ class Writer:
                 tried = tried or sent
                 await self._pause(exc, give_up_at, tried)
             else:
-                self._database_away = ""
+                self._written()
                 return applied
 
     def _end(self, incarnation: UUID | None, batch: Batch, exc: psycopg.Error, *, tried: bool) -> None:
@@ -366,6 +399,8 @@ class Writer:
             await self._connection.close()
             self._connection = None
         if time.monotonic() >= give_up_at:
+            if not isinstance(exc, _CONTENTION):
+                self.trouble = self._database_away
             raise (OutcomeUnknown if tried else BrokerUnavailable)(self._database_away) from exc
         await asyncio.sleep(_RECONNECT_PAUSE_S)
 

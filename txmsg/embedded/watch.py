@@ -76,7 +76,7 @@ class Watch:
 
 @contextmanager
 def watched(postgres: EmbeddedPostgres) -> Iterator[None]:
-    """Keeps a started server running within the block, by a thread. The block's end waits for a start under way."""
+    """Keeps a started server running within the block, by a thread. Its end waits for a start under way."""
     is_over = threading.Event()
     watch = Watch(postgres, time.monotonic())
 

@@ -149,6 +149,32 @@ _UNREPLICATED = {
 """What `set_level` refuses, by SQLSTATE."""
 
 
+_TRY = b"""
+do $$
+declare
+    v_segment int := (select id from txmsg.segment where state = 'open');
+    -- Of 8 KiB that do not compress: it needs a new page, as most messages do.
+    v_body bytea := (select string_agg(decode(md5(random()::text), 'hex'), '') from generate_series(1, 512));
+begin
+    insert into txmsg.half_message (transaction_id, n, queue, producer, body, born_at)
+    values (gen_random_uuid(), 0, 0, 0, v_body, now());
+    insert into txmsg.message (segment, queue, queue_offset, transaction_id, n, body, born_at)
+    values (v_segment, 0, (random() * 1e18)::bigint, gen_random_uuid(), 0, v_body, now());
+    raise exception using errcode = 'TX009';
+exception when sqlstate 'TX009' then
+    null;
+end $$
+"""
+
+
+async def try_to_write(connection: PreparedConnection) -> None:
+    """Inserts what a batch does, and takes it back. Raises what the driver raises, as for a full disk.
+
+    In one statement: no lock waits for this process.
+    """
+    await connection.fetch(_TRY, (), ())
+
+
 async def apply(
     connection: PreparedConnection,
     batch: Batch,
