@@ -82,6 +82,19 @@ def test_a_program_that_knows_nothing_of_its_parent_ends_with_it(programs: Path)
         require_ended([psutil.Process(int(parent.stdout))])
 
 
+def test_what_a_child_starts_does_not_read_from_the_pipe_of_its_parent(programs: Path) -> None:
+    (programs / "reader.py").write_text(
+        "import subprocess\n"
+        "said = subprocess.run(['cat'], stdout=subprocess.PIPE).stdout\n"
+        "print('listening on', len(said), flush=True)\n"
+    )
+    child = Child("reader", ["txmsg.runtime.child", "reader"], log=programs / "reader.log")
+    try:
+        assert child.wait_ready(ENDS_S_MAX) == "0"
+    finally:
+        child.stop()
+
+
 def test_a_child_that_ends_before_it_is_ready_is_named_with_the_end_of_its_log(programs: Path) -> None:
     (programs / "broken.py").write_text("raise SystemExit('no more')\n")
     child = Child("broken", ["broken"], log=programs / "broken.log")

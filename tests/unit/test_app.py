@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -11,11 +12,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from fastapi import Depends as FastAPIDepends
 
+from tests.unit.starting import start_others
 from txmsg.app import Depends, Router, Txmsg
 from txmsg.app.batches import Batches
 from txmsg.app.dependencies import Injected
@@ -320,6 +323,31 @@ def test_a_handler_in_a_process_fails_as_here_and_its_end_costs_one_message() ->
         processes.close()
     with pytest.raises(MisuseError, match="closed"):
         processes(MESSAGE)
+
+
+@pytest.mark.parametrize("left", ["program", "copy"])
+def test_the_end_of_a_handlers_process_is_seen_while_what_it_has_started_lives(left: str, tmp_path: Path) -> None:
+    processes = Processes(start_others)
+    told = tmp_path / "pid"
+    try:
+        with pytest.raises(HandlerProcessDied, match="by SIGKILL"):
+            processes(MESSAGE._replace(key=left, body=bytes(told)))
+        os.kill(int(told.read_text()), 0)  # it lives
+    finally:
+        os.kill(int(told.read_text()), signal.SIGKILL)
+        processes.close()
+
+
+def test_what_a_handler_in_a_process_starts_gets_what_a_shell_gives(tmp_path: Path) -> None:
+    processes = Processes(start_others)
+    told = tmp_path / "told"
+    try:
+        processes(MESSAGE._replace(key="look", body=bytes(told)))
+        assert json.loads(told.read_text()) == ["", True, True]
+        processes(MESSAGE._replace(key="multiprocessing", body=bytes(told)))
+        assert int(told.read_text()) == -signal.SIGTERM
+    finally:
+        processes.close()
 
 
 class Invalid(Reject):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -47,3 +48,14 @@ def test_of_a_process_that_takes_repeats_as_one_the_first_signal_before_it_runs_
     with signals.stopped_by_signals(lambda: None):
         pass
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+def test_a_copy_of_the_process_ends_by_a_signal_as_any_other() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with signals.stopped_by_signals(lambda: None):
+        pid = os.fork()
+        if pid == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM

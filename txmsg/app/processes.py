@@ -1,7 +1,10 @@
 """Handlers in processes of their own, for what computes: Python runs one thread at a time.
 
 Each call waits, on the thread that makes it, for one process, which is started when there is none free. A process that
-dies costs the message that it handled one delivery, and no other. Children end with their parent, however it goes.
+dies costs the message that it handled one delivery, and no other. Children end with their parent, however it goes. Each
+side is told of the other's end by the system, not by the end of the pipe: a program that a handler has started, or a
+copy of the process, may live on and hold the pipe. Such programs get what a shell would give them: an empty stdin, and
+signals that act.
 
 A child imports the module of its handler. What it logs, this process logs, and at the levels that it has here. Hooks of
 the application are entered in this process alone, and so are middleware and rates.
@@ -22,7 +25,7 @@ import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -30,13 +33,17 @@ from txmsg.app.dependencies import NO_OVERRIDES, Injected, Overrides
 from txmsg.errors import MisuseError
 from txmsg.logs import logger_of_application
 from txmsg.message import ReceivedMessage
+from txmsg.runtime.child import empty_stdin
 from txmsg.runtime.reason import text_of, with_reason
+from txmsg.runtime.signals import leave_signals_to_parent
 from txmsg.runtime.user_function import name_of
 
 _Reference = tuple[str, str, type | None, tuple[tuple[Callable[..., Any], Callable[..., Any]], ...]]
 """Module and qualified name of a function, the type of the payloads that it handles, and what stands in for what."""
 _END_S_MAX: Final = 0.2
 """How long a process may take to end by itself that nobody uses any more."""
+_LOOK_S: Final = 0.5
+"""How often is looked where the system does not tell the end of a process: where it is not Linux."""
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _SPAWN = get_context("spawn")  # a copy of a process with threads may hang at once
 
@@ -147,19 +154,31 @@ class _Process:
 
     def __init__(self, name: str) -> None:
         self._pipe, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_serve, args=(theirs, _levels()), name=f"txmsg {name}", daemon=True)
+        # Not a daemon of multiprocessing, whose handlers could have no processes: `_close_at_exit` ends it.
+        self._process = _SPAWN.Process(target=_serve, args=(theirs, _levels()), name=f"txmsg {name}", daemon=False)
         self._process.start()
         theirs.close()
+        self._ended = _end_of(self.pid)
 
     def do(self, work: bytes) -> Exception | None:
         """What the handler raised there. Raises EOFError and OSError when the process has ended."""
         self._pipe.send_bytes(work)
-        while isinstance(said := pickle.loads(self._pipe.recv_bytes()), dict):
+        while isinstance(said := pickle.loads(self._said()), dict):
             record = logging.makeLogRecord({name: _value_of(sent) for name, sent in said.items()})
             if (logger := logger_of_application(record.name)).isEnabledFor(record.levelno):
                 logger.handle(record)
         raised, reason = said
         return None if raised is None else _error_of(raised, reason)
+
+    def _said(self) -> bytes:
+        """What it says next. Raises EOFError and OSError when it has ended without a word."""
+        has_ended = False
+        while not self._pipe.poll(0):
+            if has_ended:
+                raise EOFError
+            wait([self._pipe, *self._ended], None if self._ended else _LOOK_S)
+            has_ended = not self.is_alive()  # then it is looked for its last words
+        return self._pipe.recv_bytes()
 
     @property
     def pid(self) -> int:
@@ -180,7 +199,18 @@ class _Process:
         self._process.join()
         status = self._process.exitcode or 0
         self._process.close()
+        for fd in self._ended:
+            os.close(fd)
+        self._ended = []
         return f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+
+
+def _end_of(pid: int) -> list[int]:
+    """A descriptor that is readable when this process has ended; none where the system has no such thing."""
+    try:
+        return [os.pidfd_open(pid)]
+    except (AttributeError, OSError):  # not Linux; a sandbox that does not let this through; or it has ended already
+        return []
 
 
 def _levels() -> dict[str, int]:
@@ -228,11 +258,13 @@ def _value_of(sent: object) -> object:
 
 def _serve(pipe: Connection, levels: dict[str, int]) -> None:
     # Ctrl-C, and SIGTERM to all processes of a unit of systemd, are for the parent: it lets handlers finish.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    leave_signals_to_parent()
+    empty_stdin()
+    os.set_inheritable(pipe.fileno(), False)  # it came that way, and os.system would pass it on
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     to_parent = _ToParent(pipe)
     logging.root.addHandler(to_parent)
+    os.register_at_fork(after_in_child=functools.partial(_leave_in_copy, pipe, to_parent))
     for name, level in levels.items():
         logger_of_application(name).setLevel(level)
     while True:
@@ -276,10 +308,20 @@ def _sent(value: object) -> object:
         return b"", repr(value)
 
 
+def _leave_in_copy(pipe: Connection, to_parent: _ToParent) -> None:
+    """A copy of this process, as multiprocessing makes them, has no part in the pipe."""
+    logging.root.removeHandler(to_parent)
+    pipe.close()
+
+
 def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
-    parent.join()
+    assert parent.pid is not None
+    ended = _end_of(parent.pid)
+    if os.getppid() == parent.pid:  # else it has ended already, and its number may be another one's
+        # The other descriptor is a pipe of multiprocessing, which copies of the parent hold, too.
+        wait([parent.sentinel, *ended])
     os._exit(3)
 
 

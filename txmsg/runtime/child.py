@@ -240,14 +240,30 @@ def exit_with_parent() -> None:
 
 
 def when_parent_is_gone(end: Callable[[], None]) -> None:
-    """Has `end` called, on a thread of its own, when the parent is gone, however it went."""
+    """Has `end` called, on a thread of its own, when the parent is gone, however it went. Takes stdin for that."""
+    from_parent = take_stdin()
 
     def watch() -> None:
-        while os.read(0, 1024):
+        while os.read(from_parent, 1024):
             pass
         end()
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def take_stdin() -> int:
+    """The descriptor of what was stdin, for this process alone: the programs that it starts find an empty one."""
+    taken = os.dup(0)
+    empty_stdin()
+    return taken
+
+
+def empty_stdin() -> None:
+    """From now on stdin is empty, here and for programs that this process starts."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # unlike the others, programs inherit this one
+    if null != 0:
+        os.close(null)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from queue import SimpleQueue
 from types import FrameType
 
 _LOOK_S = 1.0
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
@@ -18,6 +20,7 @@ _stops: list[Callable[[], object]] = []
 _before: dict[int, _Handler] = {}
 _repeats = False
 _came = False
+_forking = threading.local()
 
 
 @contextmanager
@@ -32,7 +35,7 @@ def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
         return
     _stops.append(stop)
     if not _before:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _STOPPING:
             handler = signal.getsignal(number)
             if _is_default(handler):
                 _before[number] = handler
@@ -91,11 +94,55 @@ def _give_back() -> None:
     _before.clear()
 
 
+def leave_signals_to_parent() -> None:
+    """Has SIGINT and SIGTERM change nothing, for a process that another one ends in order. On the main thread.
+
+    Not by SIG_IGN, which the programs that this process starts would inherit.
+    """
+    for number in _STOPPING:
+        signal.signal(number, _pass_over)
+        signal.siginterrupt(number, False)
+
+
+def _pass_over(_number: int, _frame: FrameType | None) -> None:
+    pass
+
+
+# A copy of this process, as multiprocessing makes them, is not what is to be stopped in order: signals end it. Until
+# they do, none is let through.
+
+
+def _block() -> None:
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING) if any(map(_is_ours, _STOPPING)) else None
+
+
+def _is_ours(number: int) -> bool:
+    handler = signal.getsignal(number)
+    return handler is _on_signal or handler is _pass_over
+
+
+def _unblock() -> None:
+    if _forking.mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _give_back_in_child() -> None:
+    if _forking.mask is not None:
+        for number in _STOPPING:
+            if _is_ours(number):
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _before.clear()
+    _unblock()
+
+
+os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_give_back_in_child)
+
+
 def stop_on_signals() -> asyncio.Event:
     """An event that the signals set from now on. On the event loop of the main thread."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _STOPPING:
         loop.add_signal_handler(number, stop.set)
     return stop
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from txmsg.errors import TxmsgError, error_of_code
 from txmsg.logs import log_to_stderr
-from txmsg.runtime.child import Child
+from txmsg.runtime.child import Child, take_stdin
 
 if TYPE_CHECKING:
     from txmsg.broker.config import BrokerConfig
@@ -140,7 +140,9 @@ async def _main() -> None:
     from txmsg.settings.live import Given
 
     served = _Served(lambda config, on_ready, stop: server.serve(Given(config), on_ready, stop))
-    while line := await asyncio.to_thread(sys.stdin.readline):
+    # Closed on exec, so that nothing that is started here reads from it.
+    commands = os.fdopen(take_stdin())
+    while line := await asyncio.to_thread(commands.readline):
         if (command := json.loads(line)) == _END:
             break
         answer: dict[str, str] = {}

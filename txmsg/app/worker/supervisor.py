@@ -28,6 +28,8 @@ _LOOK_AT_MEMORY_S: Final = 1.0
 _LOOK_AT_FILES_S: Final = 0.5
 _GRACE_S: Final = 20.0
 """How much longer than its handlers the end of a process may take until it is killed: hooks, and what it sends."""
+_READ_S_MAX: Final = 1.0
+"""How long the end of a process may hold up the others because somebody still writes to its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +255,8 @@ class Supervisor:
     def _collect(self, worker: _Worker) -> None:
         """Nothing of it is left: its process, those that it started, its pipes. What it has counted is kept."""
         worker.child.kill()
-        worker.child.stop()
+        # A program that a handler started in a session of its own may hold the pipes: its lines are read meanwhile.
+        worker.child.stop(timeout_s=_READ_S_MAX)
         with self._lock:
             self._counted = together([self._counted, counters_in(worker.series)])
             worker.series = []
