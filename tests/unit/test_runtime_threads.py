@@ -86,3 +86,29 @@ def test_a_function_that_hangs_does_not_keep_the_process() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=WAIT_S, check=True
     )
     assert done.stdout == "ending\n"
+
+
+@pytest.mark.parametrize("run", ["loops.run_application(main())", "process.LoopThread().call(main())"])
+def test_the_end_of_a_loop_and_of_the_process_waits_for_no_thread_of_the_users(run: str) -> None:
+    program = f"""
+        import asyncio, threading
+        from txmsg.runtime import loops, process
+
+        async def main():
+            began = threading.Event()
+
+            def wait():
+                began.set()
+                threading.Event().wait()
+
+            waiting = asyncio.create_task(asyncio.to_thread(wait))
+            while not began.is_set():
+                await asyncio.sleep(0)
+            waiting.cancel()
+
+        {run}
+        print("ended")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "ended\n"

@@ -365,7 +365,7 @@ class Txmsg(Router):
 
     def run(self) -> None:
         """Runs it until `stop` is called, or until SIGINT or SIGTERM. A second signal has its previous effect."""
-        loops.run(self.run_async())
+        loops.run_application(self.run_async())
 
     async def run_async(self, *, started: Callable[[], object] | None = None) -> None:
         """The same on this loop. Cancelling it closes, too. started: called when it has started."""

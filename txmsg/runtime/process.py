@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from txmsg.errors import MisuseError
 from txmsg.forks import check_fork_was_told, keep
-from txmsg.runtime.loops import new_loop
+from txmsg.runtime.loops import new_application_loop
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class LoopThread:
     def __init__(self) -> None:
         check_not_patched()
         self.pid = os.getpid()
-        self.loop = new_loop()
+        self.loop = new_application_loop()
         self._ready = threading.Event()
         self._closers: dict[object, Callable[[], Awaitable[None]]] = {}
         self._thread = threading.Thread(target=self._run, name="txmsg-loop", daemon=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,14 +15,16 @@ T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[[], Any]]
 
 
-class DaemonThreads(Executor):
+class DaemonThreads(ThreadPoolExecutor):
     """As many threads as `count`, started when they are needed.
 
-    Not a ThreadPoolExecutor: that one's threads are waited for when the interpreter ends, so a function that hangs
-    would keep a process that was told to end. What waits is bounded by those who submit.
+    A ThreadPoolExecutor by its class only, which loops ask for: the threads of others are waited for when a loop or the
+    interpreter ends, so a function that hangs would keep a process that was told to end. What waits is bounded by those
+    who submit.
     """
 
     def __init__(self, count: int, *, name: str) -> None:
+        super().__init__(count)
         self._count = count
         self._name = name
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()

@@ -64,7 +64,7 @@ def main() -> None:
             app.groups, app.concurrency, app.close_timeout_s = orders.groups, orders.concurrency, orders.drain_s
             if not app.chosen():
                 raise MisuseError(f"the application {orders.app} has no subscriptions: declare one by @app.subscribe")
-            loops.run(_run(app, reports))
+            loops.run_application(_run(app, reports))
         except MisuseError as exc:
             _say(reports, refused=str(exc))
             sys.exit(REFUSED)

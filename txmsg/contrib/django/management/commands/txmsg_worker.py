@@ -37,6 +37,6 @@ class Command(BaseCommand):
                 self.stdout.write("receiving; end with Ctrl-C")
                 self.stdout.flush()
 
-            loops.run(app.run_async(started=started))
+            loops.run_application(app.run_async(started=started))
         except TxmsgError as exc:
             raise CommandError(str(exc)) from exc
