@@ -16,6 +16,7 @@ SETTINGS: Final = {
     "extra_float_digits": "-15",
     "standard_conforming_strings": "off",
     "array_nulls": "off",
+    "quote_all_identifiers": "on",
     "default_transaction_isolation": "serializable",
     "default_transaction_deferrable": "on",
     "client_min_messages": "error",

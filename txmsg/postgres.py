@@ -43,6 +43,8 @@ PINNED: Final[Mapping[str, str]] = {
     "TimeZone": "UTC",
     "default_transaction_isolation": "read committed",
     "default_transaction_deferrable": "off",
+    # Definitions of constraints and indexes are compared as text.
+    "quote_all_identifiers": "off",
     "client_min_messages": "warning",
     # A session that wants a bound gives its own.
     "statement_timeout": "0",
