@@ -9,9 +9,10 @@ import threading
 import psycopg
 import pytest
 
-from tests.waiting import until
+from tests.waiting import until, until_async
 from txmsg.broker.store import connect
 from txmsg.broker.store.connect import open_pool, session
+from txmsg.errors import BrokerUnavailable
 
 DEADLINE_S = 60.0
 
@@ -33,6 +34,26 @@ async def test_a_session_that_the_server_has_ended_is_not_used_again_at_once(
             assert await cursor.fetchone() != (pid,)
     finally:
         await pool.close()
+
+
+async def test_who_gets_no_connection_is_told_why(notify_url: str) -> None:
+    absent = open_pool("postgresql://nobody@127.0.0.1:1/none")
+    await absent.open()
+    absent.timeout = 0.0
+    await until_async(lambda: absent.trouble)
+    with pytest.raises(BrokerUnavailable, match=r"is away: .*Connection refused") as refused:
+        async with session(absent):
+            pass
+    assert "couldn't get a connection" not in str(refused.value)
+    await absent.close()
+    small = open_pool(notify_url, size_max=1)
+    await small.open(wait=True)
+    async with session(small):
+        small.timeout = 0.0
+        with pytest.raises(BrokerUnavailable, match="1 of at most 1 are in use"):
+            async with session(small):
+                pass
+    await small.close()
 
 
 def test_a_loop_ends_while_its_pool_connects() -> None:

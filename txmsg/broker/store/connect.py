@@ -38,6 +38,27 @@ class Pool(AsyncConnectionPool[AsyncConnection[Any]]):
     """Connections to one Notify database, and which incarnation of it the broker's memory is of."""
 
     incarnation: Incarnation
+    trouble: Exception | None = None
+    """Why the last attempt to connect failed; None: it did not."""
+
+    async def _connect(self, timeout: float | None = None) -> AsyncConnection[Any]:
+        try:
+            connection = await super()._connect(timeout)
+        except Exception as exc:
+            self.trouble = exc
+            raise
+        self.trouble = None
+        return connection
+
+    def without_connection(self, exc: PoolTimeout) -> BrokerUnavailable:
+        """The error for who got no connection in time: by itself, the pool says only that."""
+        if self.trouble is not None:
+            return unavailable(self.trouble)
+        found = self.get_stats()
+        return BrokerUnavailable(
+            f"no connection to the Notify database is free: {exc}; {found['pool_size']} of at most "
+            f"{found['pool_max']} are in use, or being made"
+        )
 
     @classmethod
     async def worker(cls, q: Any) -> None:
@@ -280,6 +301,8 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
             f"the broker's role may not use the tables of the Notify database ({exc.diag.message_primary}): run the "
             "broker as the role that ran `txmsg db upgrade`"
         ) from exc
+    except PoolTimeout as exc:
+        raise pool.without_connection(exc) from (pool.trouble or exc)
     except TRANSIENT as exc:
         raise unavailable(exc) from exc
     except psycopg.DatabaseError as exc:
