@@ -31,6 +31,7 @@ AREAS = {
     "database": "The Notify database",
     "delivery": "Delivery to consumers",
     "demo": "`txmsg demo`",
+    "embedded": "The embedded PostgreSQL",
     "group": "Consumer groups",
     "half": "Half messages",
     "handler": "Handlers of consumers",
