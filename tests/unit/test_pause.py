@@ -222,3 +222,19 @@ def test_a_member_that_waits_is_present_however_long_ago_it_asked() -> None:
     now += 2.0
     assert members.present(now) == []
     assert members.asked_for(now) == set()
+
+
+def test_a_member_that_has_ended_its_presence_is_none_until_it_comes_back_or_asks() -> None:
+    members, wants = Members("g"), {"t": ALL_TAGS}
+    members.join("a", wants, 0.0, 600.0)
+    members.attached("a", is_there=False)
+    assert members.present(1.0) == []
+    assert members.is_used(1.0, 600.0)
+    members.attached("a", is_there=True)
+    assert members.present(2.0) == [("a", 2.0)]
+    members.attached("a", is_there=False)
+    members.join("a", wants, 3.0, 600.0)
+    assert members.present(3.0) == [("a", 0.0)]
+    members.attached("a", is_there=False)
+    with members.waits("a", lambda: 4.0):
+        assert members.present(4.0) == [("a", 0.0)]

@@ -57,6 +57,8 @@ class AttachedClients:
         self._tracing = tracing
         self._clients: set[AttachedClient] = set()
         self._journal = journal or Journal()
+        self._latest: dict[str, AttachedClient] = {}
+        """By client id, the one that came last."""
         self._asked: dict[bytes, asyncio.Future[TransactionState | None]] = {}
 
     def __len__(self) -> int:
@@ -65,13 +67,21 @@ class AttachedClients:
     def attach(self, client: AttachedClient) -> None:
         """From now on the client is asked."""
         self._clients.add(client)
+        self._latest[client.client_id] = client
 
-    def detach(self, client: AttachedClient) -> None:
-        """The client is gone; its open checks stay unanswered. Idempotent."""
+    def detach(self, client: AttachedClient) -> bool:
+        """The client is gone; its open checks stay unanswered. Idempotent.
+
+        Returns False if it has come back meanwhile, by another connection.
+        """
         self._clients.discard(client)
         for future in client.asked.values():
             if not future.done():
                 future.set_exception(BrokerUnavailable(f"client {client.client_id} went away before it answered"))
+        if self._latest.get(client.client_id) is not client:
+            return False
+        del self._latest[client.client_id]
+        return True
 
     def all(self) -> Sequence[AttachedClient]:
         """All of them, by group, host and process."""

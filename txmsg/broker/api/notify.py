@@ -90,6 +90,10 @@ class DeliveryService(Protocol):
         """Restarts the visibility timeout of what a member still holds; returns what it does not."""
         ...
 
+    def attached(self, group: str, client_id: str, *, is_there: bool) -> None:
+        """A consumer begins its presence, or ends it: then it is no member any more."""
+        ...
+
     def why_paused(self, group: str) -> str:
         """Why the group gets nothing here, or single messages only; "" if delivery runs."""
         ...
@@ -326,6 +330,7 @@ class NotifyApi:
             release=hello.release[:_CLIENT_ID_LENGTH_MAX],
         )
         self._clients.attach(client)
+        self._delivery.attached(client.consumer_group, client.client_id, is_there=True)
         reading = asyncio.create_task(self._read(client, call))
         stopping = asyncio.create_task(self._stopping.wait())
         getting: asyncio.Task[DueHalf] | None = None
@@ -347,7 +352,8 @@ class NotifyApi:
             if reading.done():
                 reading.result()
         finally:
-            self._clients.detach(client)
+            if self._clients.detach(client):
+                self._delivery.attached(client.consumer_group, client.client_id, is_there=False)
             for task in (reading, stopping, getting, changed):
                 if task is not None:
                     task.cancel()

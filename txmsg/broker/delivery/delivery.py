@@ -269,6 +269,11 @@ class Delivery:
         """Queues (by id) now end before these offsets: waiting members get the new messages at once."""
         self._state.wake(ends)
 
+    def attached(self, group: str, client_id: str, *, is_there: bool) -> None:
+        """A consumer begins its presence at this broker, or ends it: then it is no member any more."""
+        if (loaded := self._state.groups.get(group)) is not None:
+            loaded.members.attached(client_id, is_there=is_there)
+
     def members_of(self, group: str) -> list[tuple[str, float]]:
         """The members of a group that are present at this broker, and how many seconds ago each asked for messages."""
         loaded = self._state.groups.get(group)

@@ -153,6 +153,8 @@ class _Member:
     succeeded_at: float = -math.inf
     waiting: int = 0
     """How many of its calls wait for messages."""
+    has_gone: bool = False
+    """It has ended its presence at this broker, and asked for nothing since."""
     lines: dict[int, _Line] = field(default_factory=dict)
     """By id, the one used last at the end."""
 
@@ -200,12 +202,12 @@ class Members:
         """Notes what a member wants, and forgets members that were silent for ttl_s."""
         member = self._members.get(client_id)
         if member is not None and member.wants == wants and now < self._swept_at + ttl_s / 10:
-            member.seen_at = now
+            member.seen_at, member.has_gone = now, False
             return
         if member is None:
             self._members[client_id] = _Member(wants, now, Pause(self.pause.failures_max, self.pause.retries_max))
         else:
-            member.wants, member.seen_at = wants, now
+            member.wants, member.seen_at, member.has_gone = wants, now, False
         self._members = {key: known for key, known in self._members.items() if known.silent_s(now) < ttl_s}
         self._swept_at = now
         self._wanted = {
@@ -229,6 +231,11 @@ class Members:
             member.waiting -= 1
             member.seen_at = monotonic()
 
+    def attached(self, client_id: str, *, is_there: bool) -> None:
+        """A client begins its presence at this broker, or ends it, as one that is closed does."""
+        if (member := self._members.get(client_id)) is not None:
+            member.has_gone = not is_there
+
     def asked_for(self, now: float) -> set[str]:
         """The topics for which a present member has asked."""
         return {
@@ -237,7 +244,11 @@ class Members:
 
     def present(self, now: float) -> list[tuple[str, float]]:
         """The members present, and how many seconds ago each asked for messages."""
-        silent_s = {client_id: member.silent_s(now) for client_id, member in self._members.items()}
+        silent_s = {
+            client_id: member.silent_s(now)
+            for client_id, member in self._members.items()
+            if member.waiting or not member.has_gone
+        }
         return [(client_id, silence_s) for client_id, silence_s in sorted(silent_s.items()) if silence_s < _HEALTHY_S]
 
     def is_used(self, now: float, ttl_s: float) -> bool:
