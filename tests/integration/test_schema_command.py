@@ -146,6 +146,9 @@ def test_a_version_is_deleted_and_the_latest_one_only_if_that_is_said(broker: Br
     assert "delete version 1 of the schema of topic t, for good?" in asked("schema", "delete", "t", "1", *where)
     dry_run = json_of("schema", "delete", "t", "1", "--dry-run", *where)
     assert dry_run == {"topic": "t", "version": 1, "is_latest": False, "left": [2, 3], "dry_run": True}
+    assert "is the latest one" in said("schema", "delete", "t", "3", "--dry-run", *where, status=1)
+    assert json_of("schema", "delete", "t", "3", "--dry-run", "--latest", *where)["is_latest"]
+    assert "has no version 4" in said("schema", "delete", "t", "4", "--dry-run", *where, status=1)
     assert len(list(schemas.list("t"))) == 3
     deleted = said("schema", "delete", "t", "1", "--yes", *where)
     assert deleted == "version 1 of the schema of topic t deleted\n"

@@ -354,8 +354,11 @@ class Administration(Protocol):
         """
         ...
 
-    def delete_group(self, group: str, *, force: bool = False) -> None:
-        """Deletes a group. force: also one that has retries and dead letters. Raises UnknownGroup."""
+    def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> None:
+        """Deletes a group. force: also one that has retries and dead letters. Raises UnknownGroup, MisuseError.
+
+        dry_run: changes nothing, and raises what it would raise.
+        """
         ...
 
     # ---- dead letters

@@ -123,14 +123,17 @@ class LogAdministration:
             raise MisuseError(f"offset {to.value} needs a queue, and topic {topic!r} has {len(queues)}: give --queue")
         return offsets_of(self._log, queues, to)
 
-    def delete_group(self, group: str, *, force: bool = False) -> None:
+    def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> None:
         summary = self._summary(self._log.group(group))
         if (summary.retrying or summary.dead) and not force:
             raise MisuseError(
                 f"group {group!r} has {summary.retrying} messages in retry and {summary.dead} dead letters: --force "
                 "deletes it with them"
             )
-        self._log.delete_group(group)
+        if not dry_run:
+            self._log.delete_group(group)
+        elif summary.members:
+            raise MisuseError(f"group {group!r} has {summary.members} members: stop them first")
 
     def _summary(self, state: GroupState) -> GroupSummary:
         topics = {topic: 0 for member in state.members for topic in member.topics}

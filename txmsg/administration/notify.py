@@ -152,8 +152,8 @@ class NotifyAdministration:
     def skip_retry(self, group: str, id: str) -> int:
         return self._ask(Groups.skip_retry, groups_pb2.SkipRetryRequest(group=group, id=id)).skipped
 
-    def delete_group(self, group: str, *, force: bool = False) -> None:
-        self._ask(Groups.delete, groups_pb2.DeleteGroupRequest(group=group, force=force))
+    def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> None:
+        self._ask(Groups.delete, groups_pb2.DeleteGroupRequest(group=group, force=force, dry_run=dry_run))
 
     # ---- dead letters
 

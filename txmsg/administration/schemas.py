@@ -36,9 +36,13 @@ class SchemaAdministration:
         """
         return latest_before(topic, list(self.list(topic.name)))
 
-    def delete(self, topic: str, version: int, *, also_latest: bool = False) -> None:
-        """Removes a version, for good. Raises MisuseError for the latest one without also_latest."""
-        self._ask(Schemas.delete, pb.DeleteSchemaRequest(topic=topic, version=version, latest=also_latest))
+    def delete(self, topic: str, version: int, *, also_latest: bool = False, dry_run: bool = False) -> None:
+        """Removes a version, for good. Raises MisuseError for the latest one without also_latest.
+
+        dry_run: changes nothing, and raises what it would raise.
+        """
+        request = pb.DeleteSchemaRequest(topic=topic, version=version, latest=also_latest, dry_run=dry_run)
+        self._ask(Schemas.delete, request)
 
     def register(self, topic: Topic[Any]) -> bool:
         """Adds the schema of a topic; False: it was there. Raises what `check` raises."""

@@ -204,9 +204,12 @@ class TopicAdministration:
             given["permission"] = PERMISSIONS[change.permission]
         return _settings(self._ask(Topics.alter, new_request(pb.AlterTopicRequest, name=topic, **given)).topic)
 
-    def delete(self, topic: str, *, force: bool = False) -> None:
-        """Deletes a topic with its messages. force: also what is undecided or unread. Raises UnknownTopic."""
-        self._ask(Topics.delete, pb.DeleteTopicRequest(name=topic, force=force))
+    def delete(self, topic: str, *, force: bool = False, dry_run: bool = False) -> None:
+        """Deletes a topic with its messages. force: also what is undecided or unread. Raises UnknownTopic, MisuseError.
+
+        dry_run: changes nothing, and raises what it would raise.
+        """
+        self._ask(Topics.delete, pb.DeleteTopicRequest(name=topic, force=force, dry_run=dry_run))
 
 
 def _settings(settings: pb.TopicSettings) -> TopicSettings:

@@ -436,6 +436,7 @@ def delete(*, name: str, force: bool, dry_run: bool, administration: Administrat
         found = administration.show_group(name)
         counts = {"members": len(found.members), "waiting": found.waiting, "retrying": found.retrying}
         print_dry_run({"group": name, **counts, "dead": found.dead}, as_json=as_json)
+        administration.delete_group(name, force=force, dry_run=True)
         return
     if not yes:
         found = administration.show_group(name)

@@ -148,7 +148,7 @@ page_option: Decorator = click.option(
 )
 yes_option: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
 dry_run_option: Decorator = click.option(
-    "--dry-run", is_flag=True, help="Only show what would be deleted, with numbers."
+    "--dry-run", is_flag=True, help="Only show what would be deleted, with numbers, and whether it would be refused."
 )
 log_format_option: Decorator = click.option(
     "--log-format",

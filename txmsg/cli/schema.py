@@ -157,6 +157,7 @@ def delete(
         is_latest = version == max(versions, default=0)
         left = [each for each in versions if each != version]
         print_dry_run({"topic": topic, "version": version, "is_latest": is_latest, "left": left}, as_json=as_json)
+        schemas.delete(topic, version, also_latest=latest, dry_run=True)
         return
     if not yes:
         question = f"delete version {version} of the schema of topic {topic}, for good?"

@@ -233,6 +233,7 @@ def delete(*, name: str, force: bool, dry_run: bool, broker: str, yes: bool, as_
         unread = {group.group: group.waiting for group in found.groups}
         counts = {"messages": found.kept, "halves": found.halves, "scheduled": found.scheduled, "unread": unread}
         print_dry_run({"topic": name, **counts}, as_json=as_json)
+        topics.delete(name, force=force, dry_run=True)
         return
     if not yes:
         found = topics.show(name)

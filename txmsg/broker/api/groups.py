@@ -192,7 +192,7 @@ class GroupsApi:
                 f"group {name!r} has {len(members)} members, the last seen {last_seen_s:.0f} s ago: stop its "
                 "consumers first, which would recreate it"
             )
-        await self._groups.delete(name, force=request.force)
+        await self._groups.delete(name, force=request.force, dry_run=request.dry_run)
         return pb.DeleteGroupReply()
 
 

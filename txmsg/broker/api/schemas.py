@@ -51,7 +51,7 @@ class SchemasApi:
 
     async def delete(self, request: pb.DeleteSchemaRequest) -> pb.DeleteSchemaReply:
         topic = check_name("topic", request.topic)
-        await self._schemas.delete(topic, request.version, also_latest=request.latest)
+        await self._schemas.delete(topic, request.version, also_latest=request.latest, dry_run=request.dry_run)
         return pb.DeleteSchemaReply()
 
 

@@ -75,7 +75,8 @@ class TopicsApi:
         return pb.AlterTopicReply(topic=_topic(await self._topics.alter(name, change)))
 
     async def delete(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicReply:
-        await self._topics.delete(check_name("topic", request.name), force=request.force)
+        name = check_name("topic", request.name)
+        await self._topics.delete(name, force=request.force, dry_run=request.dry_run)
         return pb.DeleteTopicReply()
 
 

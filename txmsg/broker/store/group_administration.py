@@ -172,10 +172,10 @@ class GroupAdministration:
             places = await _places(conn, chosen, to)
             return [(queue, Offset(places[queue.queue_id])) for queue in chosen]
 
-    async def delete(self, name: str, *, force: bool) -> None:
+    async def delete(self, name: str, *, force: bool, dry_run: bool = False) -> None:
         """Deletes a group with its cursors. Raises UnknownGroup, and MisuseError for one with failures, but for force.
 
-        force: with its retries and dead letters.
+        force: with its retries and dead letters. dry_run: only raises.
         """
         async with session(self._pool) as conn, conn.transaction():
             group = await _group(conn, name, lock=True)
@@ -186,6 +186,8 @@ class GroupAdministration:
                     f"group {name!r} has {retrying} messages in retry and {dead} dead letters: --force deletes it with "
                     "them"
                 )
+            if dry_run:
+                return
             await conn.execute("delete from txmsg.consumer_group where id = %s", (group.id,))
             await notify(conn, "groups")
             waiting = sum(queue.waiting for queue in queues)

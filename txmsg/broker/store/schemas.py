@@ -67,8 +67,11 @@ class TopicSchemas:
             await audit.record(conn, "schema.register", topic, after={"version": version, "content_type": content_type})
             return True
 
-    async def delete(self, topic: str, version: int, *, also_latest: bool) -> None:
-        """Removes a version. Raises UnknownTopic, and MisuseError for one that is not there, or is the latest one."""
+    async def delete(self, topic: str, version: int, *, also_latest: bool, dry_run: bool = False) -> None:
+        """Removes a version. Raises UnknownTopic, and MisuseError for one that is not there, or is the latest one.
+
+        dry_run: only raises.
+        """
         async with session(self._pool) as conn, conn.transaction():
             found = await conn.execute("select id from txmsg.topic where name = %s for no key update", (topic,))
             if (row := await found.fetchone()) is None:
@@ -83,6 +86,8 @@ class TopicSchemas:
                     f"version {version} of the schema of topic {topic!r} is the latest one, with which the next is "
                     "compared: register that first, or say --latest"
                 )
+            if dry_run:
+                return
             await conn.execute(_REMOVE, (*row, version))
             await audit.record(conn, "schema.delete", topic, before={"version": version})
 

@@ -209,11 +209,11 @@ class TopicSettings:
             await audit.record(conn, "topic.alter", name, before=before, after=after)
             return altered
 
-    async def delete(self, name: str, *, force: bool) -> None:
+    async def delete(self, name: str, *, force: bool, dry_run: bool = False) -> None:
         """Deletes a topic that takes no messages any more. Raises UnknownTopic, and MisuseError while it is in use.
 
         force: with undecided halves, which are rolled back, and with what groups have not got: transactions that were
-        committed stay so. What is in segments goes with these.
+        committed stay so. What is in segments goes with these. dry_run: only raises.
         """
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name, lock=True)
@@ -227,6 +227,8 @@ class TopicSettings:
             # As batches do, before half rows: no half of this topic is decided meanwhile.
             await conn.execute(_LOCK_QUEUES, {"ids": ids})
             await _check_unused(conn, name, ids, force=force)
+            if dry_run:
+                return
             for statement in _DELETE:
                 await conn.execute(statement, {"id": topic.id, "ids": ids})
             await notify(conn, "topics")

@@ -326,12 +326,14 @@ class SkipRetryReply(_message.Message):
     def __init__(self, skipped: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
-    __slots__ = ("group", "force")
+    __slots__ = ("group", "force", "dry_run")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     group: str
     force: bool
-    def __init__(self, group: _Optional[str] = ..., force: bool = ...) -> None: ...
+    dry_run: bool
+    def __init__(self, group: _Optional[str] = ..., force: bool = ..., dry_run: bool = ...) -> None: ...
 
 class DeleteGroupReply(_message.Message):
     __slots__ = ()

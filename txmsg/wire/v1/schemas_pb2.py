@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btxmsg/wire/v1/schemas.proto\x12\x08txmsg.v1\"\x84\x01\n\x0bTopicSchema\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0e\n\x06schema\x18\x04 \x01(\t\x12\x18\n\x10registered_at_us\x18\x05 \x01(\x12\x12\x15\n\rregistered_by\x18\x06 \x01(\t\"^\n\x12ListSchemasRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0b\x61\x66ter_topic\x18\x02 \x01(\t\x12\x15\n\rafter_version\x18\x03 \x01(\r\x12\r\n\x05limit\x18\x04 \x01(\r\"H\n\x10ListSchemasReply\x12&\n\x07schemas\x18\x01 \x03(\x0b\x32\x15.txmsg.v1.TopicSchema\x12\x0c\n\x04more\x18\x02 \x01(\x08\"l\n\x15RegisterSchemaRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0e\n\x06schema\x18\x04 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x05 \x01(\r\"Q\n\x13RegisterSchemaReply\x12\x12\n\nregistered\x18\x01 \x01(\x08\x12&\n\x07schemas\x18\x02 \x03(\x0b\x32\x15.txmsg.v1.TopicSchema\"E\n\x13\x44\x65leteSchemaRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0e\n\x06latest\x18\x03 \x01(\x08\"\x13\n\x11\x44\x65leteSchemaReply2\xdd\x01\n\x07Schemas\x12@\n\x04List\x12\x1c.txmsg.v1.ListSchemasRequest\x1a\x1a.txmsg.v1.ListSchemasReply\x12J\n\x08Register\x12\x1f.txmsg.v1.RegisterSchemaRequest\x1a\x1d.txmsg.v1.RegisterSchemaReply\x12\x44\n\x06\x44\x65lete\x12\x1d.txmsg.v1.DeleteSchemaRequest\x1a\x1b.txmsg.v1.DeleteSchemaReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btxmsg/wire/v1/schemas.proto\x12\x08txmsg.v1\"\x84\x01\n\x0bTopicSchema\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0e\n\x06schema\x18\x04 \x01(\t\x12\x18\n\x10registered_at_us\x18\x05 \x01(\x12\x12\x15\n\rregistered_by\x18\x06 \x01(\t\"^\n\x12ListSchemasRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0b\x61\x66ter_topic\x18\x02 \x01(\t\x12\x15\n\rafter_version\x18\x03 \x01(\r\x12\r\n\x05limit\x18\x04 \x01(\r\"H\n\x10ListSchemasReply\x12&\n\x07schemas\x18\x01 \x03(\x0b\x32\x15.txmsg.v1.TopicSchema\x12\x0c\n\x04more\x18\x02 \x01(\x08\"l\n\x15RegisterSchemaRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0e\n\x06schema\x18\x04 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x05 \x01(\r\"Q\n\x13RegisterSchemaReply\x12\x12\n\nregistered\x18\x01 \x01(\x08\x12&\n\x07schemas\x18\x02 \x03(\x0b\x32\x15.txmsg.v1.TopicSchema\"V\n\x13\x44\x65leteSchemaRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0e\n\x06latest\x18\x03 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\x04 \x01(\x08\"\x13\n\x11\x44\x65leteSchemaReply2\xdd\x01\n\x07Schemas\x12@\n\x04List\x12\x1c.txmsg.v1.ListSchemasRequest\x1a\x1a.txmsg.v1.ListSchemasReply\x12J\n\x08Register\x12\x1f.txmsg.v1.RegisterSchemaRequest\x1a\x1d.txmsg.v1.RegisterSchemaReply\x12\x44\n\x06\x44\x65lete\x12\x1d.txmsg.v1.DeleteSchemaRequest\x1a\x1b.txmsg.v1.DeleteSchemaReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,9 +42,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERSCHEMAREPLY']._serialized_start=456
   _globals['_REGISTERSCHEMAREPLY']._serialized_end=537
   _globals['_DELETESCHEMAREQUEST']._serialized_start=539
-  _globals['_DELETESCHEMAREQUEST']._serialized_end=608
-  _globals['_DELETESCHEMAREPLY']._serialized_start=610
-  _globals['_DELETESCHEMAREPLY']._serialized_end=629
-  _globals['_SCHEMAS']._serialized_start=632
-  _globals['_SCHEMAS']._serialized_end=853
+  _globals['_DELETESCHEMAREQUEST']._serialized_end=625
+  _globals['_DELETESCHEMAREPLY']._serialized_start=627
+  _globals['_DELETESCHEMAREPLY']._serialized_end=646
+  _globals['_SCHEMAS']._serialized_start=649
+  _globals['_SCHEMAS']._serialized_end=870
 # @@protoc_insertion_point(module_scope)

@@ -65,14 +65,16 @@ class RegisterSchemaReply(_message.Message):
     def __init__(self, registered: bool = ..., schemas: _Optional[_Iterable[_Union[TopicSchema, _Mapping]]] = ...) -> None: ...
 
 class DeleteSchemaRequest(_message.Message):
-    __slots__ = ("topic", "version", "latest")
+    __slots__ = ("topic", "version", "latest", "dry_run")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     version: int
     latest: bool
-    def __init__(self, topic: _Optional[str] = ..., version: _Optional[int] = ..., latest: bool = ...) -> None: ...
+    dry_run: bool
+    def __init__(self, topic: _Optional[str] = ..., version: _Optional[int] = ..., latest: bool = ..., dry_run: bool = ...) -> None: ...
 
 class DeleteSchemaReply(_message.Message):
     __slots__ = ()

@@ -161,12 +161,14 @@ class AlterTopicReply(_message.Message):
     def __init__(self, topic: _Optional[_Union[TopicSettings, _Mapping]] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
-    __slots__ = ("name", "force")
+    __slots__ = ("name", "force", "dry_run")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     name: str
     force: bool
-    def __init__(self, name: _Optional[str] = ..., force: bool = ...) -> None: ...
+    dry_run: bool
+    def __init__(self, name: _Optional[str] = ..., force: bool = ..., dry_run: bool = ...) -> None: ...
 
 class DeleteTopicReply(_message.Message):
     __slots__ = ()
