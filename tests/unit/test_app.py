@@ -211,6 +211,26 @@ async def test_a_list_is_as_long_as_it_may_be_and_each_message_has_its_own_end()
     await batches.close()
 
 
+async def test_a_list_is_handled_in_the_context_of_its_first_message() -> None:
+    request: ContextVar[int] = ContextVar("request")
+    seen: list[tuple[int, int]] = []
+
+    async def handle_list(messages: list[ReceivedMessage]) -> None:
+        await asyncio.sleep(0)
+        seen.append((messages[0].n, request.get()))
+
+    batches = Batches(2, 1, handle_list, name="t")
+
+    async def add(n: int) -> None:
+        request.set(n)
+        await batches.add(ReceivedMessage("t", b"", n=n))
+
+    await asyncio.gather(*(add(n) for n in range(10)))
+    await add(10)
+    assert seen == [(n, n) for n in (0, 2, 4, 6, 8, 10)]
+    await batches.close()
+
+
 async def test_a_list_that_fails_refuses_all_of_it_with_no_frames_of_each_other() -> None:
     async def fail(messages: list[ReceivedMessage]) -> None:
         raise LookupError("no stock")

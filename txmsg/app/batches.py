@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from txmsg.app.pace import Pace
 from txmsg.errors import MisuseError, shown
@@ -17,6 +18,13 @@ _LINGER_S: Final = 0.005
 _CANCEL_S_MAX: Final = 1.0
 
 _Failed = tuple[Exception, TracebackType | None]
+
+
+class _Waiting(NamedTuple):
+    message: ReceivedMessage
+    settled: asyncio.Future[_Failed | None]
+    context: contextvars.Context
+    """Of this message: a list is handled in that of its first one."""
 
 
 class Batches:
@@ -41,7 +49,7 @@ class Batches:
         self._handle = handle
         self._name = name
         self._pace = pace
-        self._waiting: deque[tuple[ReceivedMessage, asyncio.Future[_Failed | None]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -49,7 +57,7 @@ class Batches:
         """Returns when the message was handled with others. Raises what became of it, or of all."""
         loop = asyncio.get_running_loop()
         settled: asyncio.Future[_Failed | None] = loop.create_future()
-        self._waiting.append((message, settled))
+        self._waiting.append(_Waiting(message, settled, contextvars.copy_context()))
         if len(self._waiting) >= self._count:
             self._begin()
         elif self._timer is None:
@@ -77,32 +85,33 @@ class Batches:
                 self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin)
                 return
             taken = [self._waiting.popleft() for _ in range(min(self._count, len(self._waiting)))]
-            taken = [(message, settled) for message, settled in taken if not settled.done()]  # else cancelled
+            taken = [each for each in taken if not each.settled.done()]  # else cancelled
             if taken:
                 if self._pace is not None:
                     self._pace.take(len(taken))
-                task = asyncio.create_task(self._work(taken), name=f"txmsg-batch-{self._name}")
+                work = self._work(taken)
+                task = asyncio.create_task(work, name=f"txmsg-batch-{self._name}", context=taken[0].context)
                 self._tasks.add(task)
-                task.add_done_callback(self._ended)
+                task.add_done_callback(self._ended, context=contextvars.Context())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._begin()
 
-    async def _work(self, taken: list[tuple[ReceivedMessage, asyncio.Future[_Failed | None]]]) -> None:
-        messages = [message for message, _ in taken]
+    async def _work(self, taken: list[_Waiting]) -> None:
+        messages = [each.message for each in taken]
         results: list[Exception | None]
         try:
             results = _results_of(await self._handle(messages), len(messages))
         except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses its messages
             results = [exc] * len(messages)
         except asyncio.CancelledError:
-            for _, settled in taken:
-                settled.cancel()
+            for each in taken:
+                each.settled.cancel()
             raise
-        for (_, settled), result in zip(taken, results, strict=True):
-            if not settled.done():
-                settled.set_result(None if result is None else (result, result.__traceback__))
+        for each, result in zip(taken, results, strict=True):
+            if not each.settled.done():
+                each.settled.set_result(None if result is None else (result, result.__traceback__))
 
 
 def _results_of(returned: object, count: int) -> list[Exception | None]:

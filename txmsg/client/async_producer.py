@@ -43,6 +43,7 @@ from txmsg.message import (
     parse_message_id,
 )
 from txmsg.metrics.figures import Figures
+from txmsg.runtime.background import in_background
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
 from txmsg.typed.topic import Topic
 from txmsg.wire.credential import TokenChoice, client_access
@@ -197,7 +198,7 @@ class AsyncProducer:
                 encryption=self.encryption,
                 tracing=self.tracing,
             )
-            self._presences.append(asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
+            self._presences.append(in_background(presence.run(), name=f"txmsg-attach-{self.group}"))
         self._senders = senders
         self._sender = Shards(senders, timeout_s=self.timeout_s) if len(senders) > 1 else senders[0]
         if self._uses_outbox:
@@ -382,7 +383,7 @@ class AsyncProducer:
 
     def _relay_outbox(self) -> None:
         if self._relaying is None and not self._closed:
-            self._relaying = asyncio.create_task(self._new_relay().run(), name=f"txmsg-outbox-{self.group}")
+            self._relaying = in_background(self._new_relay().run(), name=f"txmsg-outbox-{self.group}")
 
     def _new_relay(self) -> Relay:
         return Relay(

@@ -15,6 +15,7 @@ from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.options import shards_of
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, printable, shown
 from txmsg.logs import EventLog
+from txmsg.runtime.background import in_background
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
@@ -91,7 +92,7 @@ class AsyncSettings:
         if self._copied is not None and not self._values:  # else those from before a close hold
             self._take(self._copied)
         self._brokers = Brokers(self._addresses, **self._access)
-        self._following = asyncio.create_task(self._follow(self._brokers), name="txmsg-settings")
+        self._following = in_background(self._follow(self._brokers), name="txmsg-settings")
         try:
             await self._first_heard()
         except BaseException:  # also when it is cancelled

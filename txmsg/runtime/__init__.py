@@ -2,6 +2,7 @@
 
 process        the one background loop of a process, on which the sync classes run
 loops          which event loop that is, and servers' own
+background     tasks that outlive the call that starts them
 threads        daemon threads for the user's functions
 user_function  calls a function of the user's, whatever it does
 reason         what is kept of an exception of such a function

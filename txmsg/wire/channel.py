@@ -10,6 +10,7 @@ import asyncio
 import socket
 from collections import deque
 from contextlib import suppress
+from contextvars import Context
 from types import TracebackType
 from typing import Any, Generic, Self
 
@@ -89,7 +90,8 @@ class Channel:
         if self._connection is not None and self._connection.takes_calls:
             return self._connection
         if self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect_in_time())
+            # In a context of its own: the connection outlives this call, and works for others.
+            self._connecting = asyncio.create_task(self._connect_in_time(), context=Context())
             self._connecting.add_done_callback(self._connect_done)
         connecting = self._connecting
         try:
@@ -301,7 +303,7 @@ class _ClientConnection(Connection):
             elif now - self._pinged_at >= _PING_S_MAX:
                 self.abort("it answers no ping")
                 return
-        self._looking = self.loop.call_later(_LOOK_S, self._look)
+        self._looking = self.loop.call_later(_LOOK_S, self._look, context=Context())
 
 
 class Stream(Generic[RequestT, ReplyT]):

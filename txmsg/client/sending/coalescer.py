@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context
 from typing import Generic, TypeVar
 
 from txmsg.client.sending.batch import Entry
 from txmsg.client.sending.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
 from txmsg.logs import EventLog
+from txmsg.runtime.background import in_background
 
 _log = EventLog(__name__)
 
@@ -124,9 +126,9 @@ class Coalescer(Generic[E]):
     def _begin(self, batch: list[E], send: Send[E]) -> None:
         items = sum([entry.items for entry in batch])
         self._in_flight_items += items
-        task = self._loop.create_task(self._request(batch, items, send))
+        task = in_background(self._request(batch, items, send))
         self._requests[task] = self._loop.time()
-        task.add_done_callback(self._request_done)
+        task.add_done_callback(self._request_done, context=Context())
 
     async def _request(self, batch: list[E], items: int, send: Send[E]) -> None:
         try:

@@ -26,6 +26,7 @@ from txmsg.client.sending.waiting import PENDING_ITEMS_MAX
 from txmsg.errors import BrokerUnavailable, InvalidMessage, Overloaded, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import new_transaction_id_bytes
+from txmsg.runtime.background import in_background
 from txmsg.wire.v1.txmsg_pb2 import RecallReply
 
 _log = EventLog(__name__)
@@ -69,7 +70,7 @@ class Shards:
         for sender, plain, half in zip(senders, self.plain.ways, self.halves.ways, strict=True):
             sender.plain.elsewhere = partial(self.plain.elsewhere, plain)
             sender.halves.elsewhere = partial(self.halves.elsewhere, half)
-        self._looking = asyncio.create_task(self._look(), name="txmsg-shards")
+        self._looking = in_background(self._look(), name="txmsg-shards")
 
     def end(self, shard: bytes, entry: EndEntry) -> None:
         """Queues the outcome of a transaction for a broker of its shard."""
