@@ -132,7 +132,7 @@ def test_one_request_is_one_trace_to_both_subscribers_and_through_the_check_back
     }
     assert attributes_of(check)["messaging.txmsg.outcome"] == "commit"
     assert attributes_of(check)["messaging.txmsg.check.attempt"] == len(unknown) + 1
-    assert all(attributes_of(each)["messaging.txmsg.outcome"] == "unknown" for each in unknown)
+    assert all(attributes_of(each).get("messaging.txmsg.outcome") != "commit" for each in unknown)
     assert {
         (attributes_of(each)["messaging.consumer.group.name"], attributes_of(each)["messaging.message.id"])
         for each in handled
