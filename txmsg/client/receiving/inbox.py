@@ -6,12 +6,14 @@ row is already there is skipped. Knows no network.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
-from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, tuple_
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import Session
@@ -31,10 +33,11 @@ _log = EventLog(__name__)
 
 H = TypeVar("H", bound=Callable[..., Any])
 PURGE_AGE_S = 14 * 24 * 3600.0
+_PURGE_STEP: Final = 1000
+"""Rows that one transaction deletes."""
+_KEY: Final = tuple(inbox_table.primary_key)
 
-_OWN_ROW = select(inbox_table.c.generation).where(
-    *(inbox_table.c[name] == bindparam(name) for name in ("group_name", "message_id", "generation"))
-)
+_OWN_ROW = select(inbox_table.c.generation).where(*(column == bindparam(column.name) for column in _KEY))
 
 # Not within the insert: in MySQL two inserts that read the table lock each other out.
 _HANDLED_LATER = select(inbox_table.c.generation).where(
@@ -122,9 +125,10 @@ def purge_inbox(
 ) -> int | Coroutine[Any, Any, int]:
     """Deletes rows older than this by the database's clock. Returns their number.
 
-    bind: as for `create_tables`: an Engine; or a Connection, in whose transaction they are deleted; or the asynchronous
-    kind of either: then await the result; or a function that opens a connection of a driver. Keep rows for longer than
-    a message can be repeated: its retries (up to about a day) and the consumer's downtime.
+    bind: as for `create_tables`: an Engine, of which each thousand rows are deleted in a transaction, and handlers
+    write in a pause as long; or a Connection, in whose transaction all are deleted; or the asynchronous kind of either:
+    then await the result; or a function that opens a connection of a driver. Keep rows for longer than a message can be
+    repeated: its retries (up to about a day) and the consumer's downtime.
     """
     age_s = in_seconds(older_than_s)
     if is_function(bind):
@@ -136,8 +140,7 @@ def purge_inbox(
         case AsyncEngine() | AsyncConnection():
             return _purge_async(bind, age_s)
         case Engine():
-            with bind.begin() as connection:
-                return _purge(connection, age_s)
+            return _purge_in_steps(bind, age_s)
         case Connection():
             return _purge(bind, age_s)
         case _:
@@ -151,17 +154,42 @@ async def _purge_by(connected: AsyncConnectedBy, age_s: float) -> int:
     return await _purge_async(await connected.engine(), age_s)
 
 
+def _purge_in_steps(engine: Engine, age_s: float) -> int:
+    purged = 0
+    while True:
+        began = time.monotonic()
+        with engine.begin() as connection:
+            deleted = _purge(connection, age_s, rows_max=_PURGE_STEP)
+        purged += deleted
+        if deleted < _PURGE_STEP:
+            return purged
+        time.sleep(time.monotonic() - began)  # meanwhile handlers write: SQLite has one writer at a time
+
+
 async def _purge_async(bind: AsyncEngine | AsyncConnection, age_s: float) -> int:
     if isinstance(bind, AsyncConnection):
         return await bind.run_sync(_purge, age_s)
-    async with bind.begin() as connection:
-        return await connection.run_sync(_purge, age_s)
+    purged = 0
+    while True:
+        began = time.monotonic()
+        async with bind.begin() as connection:
+            deleted = await connection.run_sync(_purge, age_s, rows_max=_PURGE_STEP)
+        purged += deleted
+        if deleted < _PURGE_STEP:
+            return purged
+        await asyncio.sleep(time.monotonic() - began)
 
 
-def _purge(connection: Connection, age_s: float) -> int:
+def _purge(connection: Connection, age_s: float, *, rows_max: int | None = None) -> int:
     begin: Any
     if connection.dialect.name == "postgresql":  # whose sessions may be set to show times in a form no driver reads
         begin = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s)
     else:
         begin = connection.execute(select(func.now())).scalar_one() - timedelta(seconds=age_s)
-    return connection.execute(delete(inbox_table).where(inbox_table.c.handled_at < begin)).rowcount
+    old = inbox_table.c.handled_at < begin
+    if rows_max is not None:
+        oldest = select(*_KEY).where(old).order_by(inbox_table.c.handled_at).limit(rows_max)
+        # Not as a subquery: MySQL has none with a limit within IN.
+        keys = [tuple(row) for row in connection.execute(oldest)]
+        old = tuple_(*_KEY).in_(keys)
+    return connection.execute(delete(inbox_table).where(old)).rowcount
