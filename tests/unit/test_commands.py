@@ -24,6 +24,7 @@ from txmsg.cli.main import main
 from txmsg.cli.options import TIME, duration
 from txmsg.runtime.durations import shown_duration
 
+_ROOT = Path(__file__).resolve().parents[2]
 INTERACTIVE = {"txmsg capture", "txmsg demo connect"}  # for the eyes of a person
 
 
@@ -92,6 +93,33 @@ def test_every_example_gives_only_options_that_there_are() -> None:
             if line.startswith("  txmsg "):
                 asked = set(re.findall(r" (--[a-z-]+)", line.partition("#")[0]))
                 assert asked <= options_of(command).keys(), f"{path}: {line}"
+
+
+def options_named(text: str) -> Iterator[tuple[str, click.Command, str]]:
+    """Of each call of a command that a page shows, in a block or a sentence: its words, the command, an option."""
+    for call in re.finditer(r"(?<![\w/.'\"-])txmsg ([^`\n|;&#>]*)", text.replace("\\\n", " ")):
+        words = call[1].split()
+        command: click.Command = main
+        while words and isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), words[0])
+            if found is None:
+                break
+            command = found
+            del words[0]
+        if command is not main:
+            for option in re.findall(r"(?:^| )\[?(--[a-z][a-z-]*)", " ".join(words)):
+                yield call[0], command, option
+
+
+def test_pages_name_only_options_that_there_are() -> None:
+    pages = [*_ROOT.glob("*.md"), *(path for path in _ROOT.glob("docs/**/*.md") if "decisions" not in path.parts)]
+    named = [(path.name, *each) for path in pages for each in options_named(path.read_text(encoding="utf-8"))]
+    assert len(named) > 300
+    assert [
+        f"{page}: {call}"
+        for page, call, command, option in named
+        if option not in {"--help", *(name for each in command.params for name in each.opts)}
+    ] == []
 
 
 @pytest.mark.parametrize(
