@@ -11,7 +11,6 @@ skipped. Tests of pages look at them in the Chromium that is installed; without 
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 import re
@@ -173,19 +172,6 @@ def _remove(directory: Path) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
     """Unless told otherwise: a process that has run its share takes from the others, so that all end together."""
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Modules and items live as long as the process: no collection of garbage looks through them, then or later."""
-    gc.disable()
-    try:
-        result = yield
-    finally:
-        gc.enable()
-    gc.collect()
-    gc.freeze()
-    return result
 
 
 @pytest.hookimpl(trylast=True)
