@@ -33,6 +33,7 @@ class _Connection(sqlite3.Connection):
         self._database = args[0] if args else options.get("database")
         # Not traceback.extract_stack: it looks for each file on disk, at each opening.
         self._stack = [(frame.f_code, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
+        self.is_reported = _is_dropping
         with _adding:
             _connections.add(self)
 
@@ -63,6 +64,7 @@ class _Connection(sqlite3.Connection):
 _Connection.__module__, _Connection.__qualname__ = sqlite3.Connection.__module__, "Connection"  # as what it stands for
 _connections: WeakSet[_Connection] = WeakSet()
 _adding = threading.Lock()
+_is_dropping = False
 
 
 def install() -> None:
@@ -78,6 +80,17 @@ def install() -> None:
 
     sqlite3.connect = watched  # type: ignore[assignment]
     sqlite3.dbapi2.connect = watched  # type: ignore[assignment]
+
+
+@contextmanager
+def not_judged() -> Iterator[None]:
+    """Connections that are opened in the block may stay open: aiosqlite drops one whose opening is cancelled."""
+    global _is_dropping  # noqa: PLW0603 - connections are opened on threads of aiosqlite
+    _is_dropping = True
+    try:
+        yield
+    finally:
+        _is_dropping = False
 
 
 @contextmanager
