@@ -11,7 +11,7 @@ from sqlalchemy import Engine, MetaData, NullPool, create_engine
 from txmsg.tables import create_tables
 
 POOL_OF_ONE: Final[dict[str, Any]] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 5}
-"""What an engine is created with unless a test is about several connections at once.
+"""Options of `create_engine` for tests that are not about several connections at once.
 
 Whatever of txmsg's asks the pool for a second one, in a thread or task that holds the first, fails after 5 s.
 """

@@ -26,8 +26,6 @@ _OF_PYTEST = re.compile(r"/(_pytest|pluggy|pytest|xdist|execnet)/|runpy|^<string
 
 
 class _Connection(sqlite3.Connection):
-    is_reported = False
-
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._database = args[0] if args else options.get("database")
