@@ -10,6 +10,7 @@ from tests.metaq.servers import MetaQProcess
 _HEAD = """
 from txmsg.metaq import LogProducer, open_log
 from txmsg.metaq.interface import LogQueue
+from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.store.topics import TopicSettings
 
 A = LogQueue("t", 0)
@@ -68,7 +69,7 @@ def test_a_child_of_the_writer_of_a_log_reads_and_does_not_write(tmp_path: Path)
 
 def test_a_child_uses_a_log_at_an_address_as_another_producer_and_is_no_member(tmp_path: Path) -> None:
     program = """
-        log = open_log(sys.argv[1])
+        log = RemoteLog(sys.argv[1], session_s=120)
         producer = LogProducer(log, queues=1)
         member = log.join("g", ["t"])
         offsets = [producer.send(Message("t", b"x")).offset]
