@@ -33,7 +33,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import Scheduling, WorkStealingScheduling
 
-from tests import kafka_server, mariadb_server, prestarted, unclosed_sqlite
+from tests import kafka_server, mariadb_server, prestarted, unclosed
 from tests.broker_process import BrokerProcess
 from tests.kafka_server import ExternalKafka, Kafka, PrivateKafka
 from tests.mariadb_server import MariaDBServer, PrivateMariaDB, private_server
@@ -134,7 +134,7 @@ def _leave_constants_of_modules_out() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    unclosed_sqlite.install()
+    unclosed.install()
     is_random = config.getoption("--seed") == "random"
     hypothesis.settings.load_profile("new in every run" if is_random else "the same in every run")
     if not is_random:
@@ -250,12 +250,12 @@ def signals_are_given_back() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_sqlite_connection_is_left() -> Iterator[None]:
+def no_connection_is_left() -> Iterator[None]:
     """Every one that a test and its own fixtures open is closed when it ends.
 
-    Else Python 3.13 and later would warn in whichever test the collection of garbage comes to.
+    Else they would warn in whichever test the collection of garbage comes to.
     """
-    with unclosed_sqlite.none_left():
+    with unclosed.none_left():
         yield
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from tests import unclosed
 from txmsg.embedded import EmbeddedPostgres
 
 
@@ -38,5 +39,6 @@ class MemoryPostgres(EmbeddedPostgres):
 
     def _execute(self, statement: sql.Composed) -> None:
         if self._session is None:
-            self._session = psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=10)
+            with unclosed.not_judged():  # the server's, not that of the first test
+                self._session = psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=10)
         self._session.execute(statement)

@@ -55,7 +55,7 @@ class UserProject:
 
     def pytest(self, *args: str) -> Outcome:
         """Runs pytest in it, as its user would; warnings are errors."""
-        plugins = ("-p", "tests.unclosed_sqlite", "-p", "no:cacheprovider")
+        plugins = ("-p", "tests.unclosed", "-p", "no:cacheprovider")
         path = os.pathsep.join([str(self.directory / "installed"), str(ROOT)])
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-W", "error", *plugins, "--rootdir=.", *args],

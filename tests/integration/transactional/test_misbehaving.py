@@ -19,7 +19,7 @@ from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from tests import unclosed_sqlite
+from tests import unclosed
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, half_count
 from tests.integration.fence.conftest import close_what_aiomysql_left
@@ -80,7 +80,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCapt
     engine = create_engine(url, connect_args={"timeout": 0.05} if driver == "sqlite" else {})
     prepare(engine)
     create_tables(engine)
-    with unclosed_sqlite.not_judged() if "aiosqlite" in name else contextlib.nullcontext():  # tasks are cancelled
+    with unclosed.not_judged() if "aiosqlite" in name else contextlib.nullcontext():  # tasks are cancelled
         yield Place(name, engine, async_driver)
     engine.dispose()
     if "aiomysql" in name:

@@ -1,4 +1,4 @@
-"""What the tests themselves are told of SQLite connections that are left open, on each Python."""
+"""What the tests themselves are told of connections that are left open, on each Python."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import aiosqlite
+import psycopg
 import pytest
 from sqlalchemy import create_engine
 
-from tests.unclosed_sqlite import none_left
+from tests.unclosed import none_left
 
 
 def test_a_connection_left_open_is_named_with_its_database_and_where_it_was_opened(tmp_path: Path) -> None:
@@ -47,6 +48,16 @@ async def test_those_that_are_closed_are_not(tmp_path: Path) -> None:
             pass
         with pytest.raises(sqlite3.OperationalError):
             sqlite3.connect(tmp_path / "absent" / "shop.db")
+
+
+def test_a_connection_to_postgresql_left_open_is_named_likewise(database_url: str) -> None:
+    with pytest.raises(AssertionError) as told, none_left(within_s=0):
+        kept = psycopg.connect(database_url)
+    assert psycopg.conninfo.conninfo_to_dict(database_url)["dbname"] in str(told.value)
+    assert "psycopg.connect(database_url)" in str(told.value)
+    kept.close()
+    with none_left():
+        psycopg.connect(database_url).close()
 
 
 def test_one_that_was_open_before_is_not(tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""Which connections to SQLite and PostgreSQL are open, and where each was opened.
+
+One that is collected while it is open warns: psycopg's on each Python, SQLite's on 3.13 and later, both without their
+origin, and in whichever test the collection comes. It always comes late, as a connection refers to itself. With this, a
+test is told of its own connections, and an SQLite connection warns on each Python, with its origin.
+A plugin of pytest for the projects of users that tests run, too.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sqlite3.dbapi2
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from psycopg import BaseConnection
+
+_CLOSES_S_MAX = 10.0
+_LOOK_S = 0.01
+_OF_PYTEST = re.compile(r"/(_pytest|pluggy|pytest|xdist|execnet)/|runpy|^<string>$")
+
+_Connection = sqlite3.Connection | BaseConnection[Any]
+
+
+class _Opening:
+    """Where a connection was opened, and to what."""
+
+    def __init__(self, database: object, *, is_excused: bool) -> None:
+        self._database = database
+        # Not traceback.extract_stack: it looks for each file on disk, at each opening.
+        self._stack: list[tuple[CodeType, int]] = [
+            (frame.f_code, line) for frame, line in traceback.walk_stack(sys._getframe(2))
+        ]
+        self.is_excused = is_excused
+
+    def __str__(self) -> str:
+        """The database, and the stack without pytest's frames."""
+        frames = [
+            traceback.FrameSummary(code.co_filename, line, code.co_name)
+            for code, line in reversed(self._stack)
+            if not _OF_PYTEST.search(code.co_filename)
+        ]
+        return f"{self._database!r}, opened at\n{''.join(traceback.StackSummary.from_list(frames).format())}"
+
+
+class _WarningConnection(sqlite3.Connection):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.opening = _Opening(args[0] if args else options.get("database"), is_excused=_is_dropping)
+        _watch(self, self.opening)
+
+    def __del__(self) -> None:
+        if _is_open(self) and not self.opening.is_excused:
+            text = f"unclosed database in {self!r}: {self.opening}"
+            warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
+
+
+_WarningConnection.__module__, _WarningConnection.__qualname__ = sqlite3.Connection.__module__, "Connection"
+_openings: WeakKeyDictionary[_Connection, _Opening] = WeakKeyDictionary()
+_lock = threading.Lock()
+_is_dropping = False
+
+
+def install() -> None:
+    """Connections that are opened from now on are watched."""
+    if sqlite3.connect is not sqlite3.dbapi2.connect or getattr(sqlite3.connect, "__module__", None) == __name__:
+        return
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+
+    def watched_connect(*args: Any, **options: Any) -> sqlite3.Connection:
+        if len(args) < 6:  # the sixth is the factory
+            options.setdefault("factory", _WarningConnection)
+        return connect(*args, **options)
+
+    sqlite3.connect = watched_connect  # type: ignore[assignment]
+    sqlite3.dbapi2.connect = watched_connect  # type: ignore[assignment]
+
+    init = BaseConnection.__init__
+
+    def watched_init(self: BaseConnection[Any], pgconn: Any) -> None:
+        init(self, pgconn)
+        _watch(self, _Opening(pgconn.db.decode(), is_excused=_is_dropping))
+
+    BaseConnection.__init__ = watched_init  # type: ignore[method-assign]
+
+
+@contextmanager
+def not_judged() -> Iterator[None]:
+    """Connections that are opened in the block may stay open: aiosqlite drops one whose opening is cancelled."""
+    global _is_dropping  # noqa: PLW0603 - connections are opened on threads of aiosqlite
+    _is_dropping = True
+    try:
+        yield
+    finally:
+        _is_dropping = False
+
+
+@contextmanager
+def none_left(within_s: float = _CLOSES_S_MAX) -> Iterator[None]:
+    """Raises AssertionError unless all connections that are opened in the block are closed when it ends.
+
+    within_s: afterwards, as aiosqlite closes on a thread of its own.
+    """
+    before = set(_open_connections())
+    yield
+    deadline = time.monotonic() + within_s
+    while left := [opening for each, opening in _open_connections().items() if each not in before]:
+        if time.monotonic() >= deadline:
+            for opening in left:
+                opening.is_excused = True
+            raise AssertionError("\n".join(["connections are left open: to", *map(str, left)]))
+        time.sleep(_LOOK_S)
+
+
+def _watch(connection: _Connection, opening: _Opening) -> None:
+    with _lock:
+        _openings[connection] = opening
+
+
+def _open_connections() -> dict[_Connection, _Opening]:
+    """Those of this process that are judged, also those that only a collection of garbage would free."""
+    with _lock:
+        known = list(_openings.items())
+    return {each: opening for each, opening in known if _is_open(each) and not opening.is_excused}
+
+
+def _is_open(connection: _Connection) -> bool:
+    if isinstance(connection, BaseConnection):
+        return not connection.closed and not hasattr(connection, "_pool")  # a pool closes its own
+    try:
+        _ = connection.in_transaction
+    except sqlite3.ProgrammingError:
+        return False
+    return True
+
+
+def pytest_configure() -> None:
+    install()
