@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -78,9 +78,13 @@ class _Costs:
     def _sample(self, of_thread: int) -> None:
         while True:
             time.sleep(_SAMPLE_S)
-            frame = sys._current_frames().get(of_thread)
-            if frame is not None:
-                self._seen.append(_place(frame))
+            self._seen.extend(_places(of_thread))
+
+
+def _places(of_thread: int) -> Iterator[str]:
+    """Where a thread is, if it still runs. Keeps no frame: what it refers to would live until the next look."""
+    if frame := sys._current_frames().get(of_thread):
+        yield _place(frame)
 
 
 def _place(innermost: FrameType) -> str:
