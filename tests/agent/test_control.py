@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from tests.waiting import until
 from txmsg.agent.config import SourceConfig
 from txmsg.agent.control import Change, Control, applied, change_settings, without_overruled
 from txmsg.errors import MisuseError, StorageError
@@ -100,3 +102,24 @@ def test_an_answer_without_anything_is_asked_for_again(tmp_path: Path, monkeypat
         assert control.changes == []
         control.look()
         assert control.changes == [Change("*", "*", "paused", True)]
+
+
+@pytest.mark.parametrize("failure", [StorageError("no space left"), RuntimeError("unforeseen")])
+def test_settings_that_cannot_be_kept_hold_and_are_kept_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception
+) -> None:
+    """As when the disk is full for a while: the thread that reads them goes on, whatever happens to it."""
+    told: list[int] = []
+    monkeypatch.setattr("txmsg.agent.control._LOOK_S", 0.01)
+    with open_log(tmp_path / "log", append=True) as log:
+        control = Control(log, "settings", tmp_path / "kept", lambda: told.append(1))
+        change_settings(log, "settings", [Change("*", "*", "lines_per_s", 2.0)])
+        with monkeypatch.context() as patched:
+            patched.setattr("txmsg.agent.control.write_checked", Mock(side_effect=failure))
+            control.start()
+            until(lambda: str(failure) in caplog.text)
+        until((tmp_path / "kept").exists)
+        control.close()
+        assert Control(log, "settings", tmp_path / "kept", lambda: None).changes == control.changes
+    assert control.changes == [Change("*", "*", "lines_per_s", 2.0)]
+    assert told == [1]

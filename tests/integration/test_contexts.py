@@ -17,6 +17,7 @@ from tests.waiting import until_async
 from txmsg import FenceCheckListener, create_tables
 from txmsg.client import AsyncProducer, AsyncSettings
 from txmsg.message import Message
+from txmsg.runtime.process import LoopThread
 
 
 class Request:
@@ -81,3 +82,13 @@ async def test_settings_do_not_keep_the_context_in_which_they_were_opened(broker
         settings = AsyncSettings(broker.address)
         opened.push_async_callback(settings.close)
         assert await is_forgotten(settings.start)
+
+
+async def test_the_loop_of_the_process_does_not_keep_the_context_of_its_first_use() -> None:
+    threads: list[LoopThread] = []
+
+    async def first_use() -> None:
+        threads.append(LoopThread())
+
+    assert await is_forgotten(first_use)
+    threads[0].close()

@@ -99,6 +99,7 @@ class Control:
         """All that were read and hold."""
         self._offset = 0
         self._log_id = 0
+        self._is_written = True
         self._read_file()
 
     def start(self) -> None:
@@ -111,15 +112,23 @@ class Control:
             self._thread.join(_LOOK_S + 60)
 
     def _run(self) -> None:
+        trouble = ""
         while not self._closed.is_set():
             try:
                 self.look()
+                trouble = ""
+            except StorageError as exc:  # such as a full disk
+                if trouble != str(exc):
+                    _log.warning("agent.control_unkept", "settings of the log are not kept: %(error)s", error=exc)
+                trouble = str(exc)
             except TxmsgError as exc:  # the log is away, or its rules forbid it: what was read before holds
                 _log.debug("agent.control_unread", "the settings cannot be read: %(error)s", error=exc)
+            except Exception:  # noqa: BLE001 - the root of a thread
+                _log.exception("agent.control_failed", "the settings are read again in %(s)g s", s=_LOOK_S)
             self._closed.wait(_LOOK_S)
 
     def look(self) -> None:
-        """Reads what is new. Raises what the log raises."""
+        """Reads what is new. Raises what the log raises, and StorageError if it cannot be kept."""
         log_id = self._log.identity().log_id
         if log_id != self._log_id:
             self._offset, self._log_id = 0, log_id
@@ -145,9 +154,11 @@ class Control:
                 self._offset = batch.end_offset
         if self._offset != begin:
             self.changes = without_overruled(self.changes)
-            self._write_file()
+            self._is_written = False
         if self.changes != before:
             self._on_changed()
+        if not self._is_written:
+            self._write_file()
 
     def _take(self, body: bytes) -> None:
         try:
@@ -176,6 +187,7 @@ class Control:
             "changes": [asdict(change) for change in self.changes],
         }
         write_checked(self._file, told)
+        self._is_written = True
 
 
 def change_settings(log: LogAccess, topic: str, changes: Sequence[Change]) -> None:

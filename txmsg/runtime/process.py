@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 from txmsg.errors import MisuseError
@@ -49,7 +50,7 @@ class LoopThread:
     def __init__(self) -> None:
         check_not_patched()
         self.pid = os.getpid()
-        self.loop = new_application_loop()
+        self.loop = Context().run(new_application_loop)  # its callbacks would keep the context of who asks first
         self._ready = threading.Event()
         self._closers: dict[object, Callable[[], Awaitable[None]]] = {}
         self._thread = threading.Thread(target=self._run, name="txmsg-loop", daemon=True)

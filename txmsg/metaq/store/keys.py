@@ -360,6 +360,8 @@ class KeyIndexer:
                     log=self._root,
                     error=exc,
                 )
+            except Exception:  # noqa: BLE001 - the root of a thread
+                _log.exception("log.keys_failed", "keys of %(log)s are indexed later", log=self._root)
 
     def run_once(self) -> None:
         """Indexes each finished file that has no index, or a damaged one. Raises StorageError, CorruptLog."""
