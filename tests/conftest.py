@@ -135,6 +135,7 @@ def _leave_constants_of_modules_out() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     unclosed.install()
+    unclosed.install_for_postgresql()
     is_random = config.getoption("--seed") == "random"
     hypothesis.settings.load_profile("new in every run" if is_random else "the same in every run")
     if not is_random:

@@ -3,11 +3,12 @@
 One that is collected while it is open warns: psycopg's on each Python, SQLite's on 3.13 and later, both without their
 origin, and in whichever test the collection comes. It always comes late, as a connection refers to itself. With this, a
 test is told of its own connections, and an SQLite connection warns on each Python, with its origin.
-A plugin of pytest for the projects of users that tests run, too.
+A plugin of pytest for the projects of users that tests run, too: for SQLite.
 """
 
 from __future__ import annotations
 
+import gc
 import re
 import sqlite3
 import sqlite3.dbapi2
@@ -19,28 +20,29 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from psycopg import BaseConnection
+if TYPE_CHECKING:
+    from psycopg import BaseConnection
 
 _CLOSES_S_MAX = 10.0
 _LOOK_S = 0.01
 _OF_PYTEST = re.compile(r"/(_pytest|pluggy|pytest|xdist|execnet)/|runpy|^<string>$")
 
-_Connection = sqlite3.Connection | BaseConnection[Any]
+_Connection: TypeAlias = "sqlite3.Connection | BaseConnection[Any]"
 
 
 class _Opening:
     """Where a connection was opened, and to what."""
 
-    def __init__(self, database: object, *, is_excused: bool) -> None:
+    def __init__(self, database: object) -> None:
         self._database = database
         # Not traceback.extract_stack: it looks for each file on disk, at each opening.
         self._stack: list[tuple[CodeType, int]] = [
             (frame.f_code, line) for frame, line in traceback.walk_stack(sys._getframe(2))
         ]
-        self.is_excused = is_excused
+        self.is_excused = _is_dropping or threading.get_ident() in _servers
 
     def __str__(self) -> str:
         """The database, and the stack without pytest's frames."""
@@ -55,7 +57,7 @@ class _Opening:
 class _WarningConnection(sqlite3.Connection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.opening = _Opening(args[0] if args else options.get("database"), is_excused=_is_dropping)
+        self.opening = _Opening(args[0] if args else options.get("database"))
         _watch(self, self.opening)
 
     def __del__(self) -> None:
@@ -68,6 +70,8 @@ _WarningConnection.__module__, _WarningConnection.__qualname__ = sqlite3.Connect
 _openings: WeakKeyDictionary[_Connection, _Opening] = WeakKeyDictionary()
 _lock = threading.Lock()
 _is_dropping = False
+_servers: set[int] = set()
+"""Threads that serve several tests."""
 
 
 def install() -> None:
@@ -84,11 +88,16 @@ def install() -> None:
     sqlite3.connect = watched_connect  # type: ignore[assignment]
     sqlite3.dbapi2.connect = watched_connect  # type: ignore[assignment]
 
+
+def install_for_postgresql() -> None:
+    """So are psycopg's. Not by the plugin: what it loads is in the projects of users, too."""
+    from psycopg import BaseConnection
+
     init = BaseConnection.__init__
 
     def watched_init(self: BaseConnection[Any], pgconn: Any) -> None:
         init(self, pgconn)
-        _watch(self, _Opening(pgconn.db.decode(), is_excused=_is_dropping))
+        _watch(self, _Opening(pgconn.db.decode()))
 
     BaseConnection.__init__ = watched_init  # type: ignore[method-assign]
 
@@ -105,6 +114,16 @@ def not_judged() -> Iterator[None]:
 
 
 @contextmanager
+def serving_several_tests() -> Iterator[None]:
+    """Connections that this thread opens in the block are of none of the tests that it serves."""
+    _servers.add(threading.get_ident())
+    try:
+        yield
+    finally:
+        _servers.remove(threading.get_ident())
+
+
+@contextmanager
 def none_left(within_s: float = _CLOSES_S_MAX) -> Iterator[None]:
     """Raises AssertionError unless all connections that are opened in the block are closed when it ends.
 
@@ -113,6 +132,8 @@ def none_left(within_s: float = _CLOSES_S_MAX) -> Iterator[None]:
     before = set(_open_connections())
     yield
     deadline = time.monotonic() + within_s
+    if not all(isinstance(each, sqlite3.Connection) for each in _open_connections().keys() - before):
+        gc.collect()  # a finalizer may close it; one that nobody closes warns
     while left := [opening for each, opening in _open_connections().items() if each not in before]:
         if time.monotonic() >= deadline:
             for opening in left:
@@ -134,7 +155,7 @@ def _open_connections() -> dict[_Connection, _Opening]:
 
 
 def _is_open(connection: _Connection) -> bool:
-    if isinstance(connection, BaseConnection):
+    if not isinstance(connection, sqlite3.Connection):
         return not connection.closed and not hasattr(connection, "_pool")  # a pool closes its own
     try:
         _ = connection.in_transaction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
@@ -80,9 +81,9 @@ def test_a_batch_whose_commit_was_cut_off_is_written_once(database_url: str, ver
     with psycopg.connect(database_url, autocommit=True) as connection, PostgresProxy(database_url) as proxy:
         connection.execute("create table written (n int)")
         proxy.on_request = cut_once
-        sink = Sink(proxy.url, "q", _add)
-        for batch_id in range(3):
-            sink.write(_ONE, batch_id, batch_id)
+        with closing(Sink(proxy.url, "q", _add)) as sink:
+            for batch_id in range(3):
+                sink.write(_ONE, batch_id, batch_id)
         assert connection.execute("select n from written order by n").fetchall() == [(0,), (1,), (2,)]
         assert cut
         assert {each.connection for each in proxy.requests if "written" in each.sql} <= {1, 2}, "one for each batch"

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext
 
+from tests import unclosed
 from tests.conftest import PostgresServer
 from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
@@ -109,7 +110,11 @@ def serving(storage: str) -> Iterator[str]:
         stops.put((asyncio.get_running_loop(), stop))
         await serve(Given(config), told.put, stop)
 
-    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    def work() -> None:
+        with unclosed.serving_several_tests():
+            asyncio.run(run())
+
+    thread = threading.Thread(target=work)
     thread.start()
     loop, stop = stops.get(timeout=_START_S_MAX)
     try:

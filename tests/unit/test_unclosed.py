@@ -53,7 +53,7 @@ async def test_those_that_are_closed_are_not(tmp_path: Path) -> None:
 def test_a_connection_to_postgresql_left_open_is_named_likewise(database_url: str) -> None:
     with pytest.raises(AssertionError) as told, none_left(within_s=0):
         kept = psycopg.connect(database_url)
-    assert psycopg.conninfo.conninfo_to_dict(database_url)["dbname"] in str(told.value)
+    assert str(psycopg.conninfo.conninfo_to_dict(database_url)["dbname"]) in str(told.value)
     assert "psycopg.connect(database_url)" in str(told.value)
     kept.close()
     with none_left():

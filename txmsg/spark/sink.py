@@ -85,7 +85,8 @@ class Sink(Generic[T]):
         self._query = query
         self._write = write
         self._kept: list[psycopg.Connection[Any]] = []
-        weakref.finalize(self, _close, self._kept)
+        self.close = weakref.finalize(self, _close, self._kept)
+        """Closes the connection; at the latest it is called when nothing refers to the sink."""
 
     def write(self, checkpoint_id: UUID, batch_id: int, collected: T) -> None:
         """Writes a batch that is not written yet. A commit whose reply was lost is found done at the next attempt."""

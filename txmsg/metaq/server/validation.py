@@ -75,7 +75,7 @@ def _check_messages(payload: Payload) -> None:
         if width:
             if column == _STORED_AT:
                 moments = np.frombuffer(raw, np.int64, payload.count, at)
-                times = (int(moments.min()), int(moments.max()))
+                times = (int(np.min(moments)), int(np.max(moments)))
             at += _padded(width * payload.count)
         else:
             at = _check_values(column, raw, at, payload.count)

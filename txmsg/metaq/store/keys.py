@@ -104,7 +104,7 @@ def _powers(count: int) -> _Hashes:
 def _hashes(folded: _Hashes, lengths: NDArray[np.int64], data: bytes) -> _Hashes:
     """The hash of each key: folded * F + byte + 1 for byte after byte, modulo 2**64, and mixed. Keys are not empty."""
     ends = np.cumsum(lengths)
-    powers = _powers(1 << int(lengths.max()).bit_length())
+    powers = _powers(1 << int(np.max(lengths)).bit_length())
     from_end = np.repeat(ends - 1, lengths) - np.arange(len(data))
     terms = (np.frombuffer(data, np.uint8).astype(np.uint64) + np.uint64(1)) * powers[from_end]
     hashes: _Hashes = folded * powers[lengths] + np.add.reduceat(terms, ends - lengths)
