@@ -151,6 +151,7 @@ def step(job: Job, name: str) -> Run:
     """Run a target of the Makefile."""
     say(f"{job.title}: make {name}")
     outcome = job.place.run(f"cd {CLONE} && {job.make} {name}", timeout_s=STEPS[name])
+    job.place.layers[0].with_name(f"make-{name}.log").write_text("\n".join(outcome.lines) + "\n", encoding="utf-8")
     report(f"{job.title}: make {name}", outcome)
     return Run(
         system=job.title,
