@@ -27,7 +27,7 @@ from txmsg.settings.live import Given
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg broker                                 # on the embedded database\n"
     "  txmsg broker --storage postgresql://notify@db/notify --listen 0.0.0.0:7700 "
-    "--auth \\\n      --tls-cert server.pem --tls-key server.key\n\n"
+    "\\\n      --auth --tls-cert server.pem --tls-key server.key\n\n"
     "Prints `listening on HOST:PORT` when it is ready. SIGTERM and Ctrl-C stop it gracefully: pending requests are "
     "answered, and cursors are written. SIGHUP has it read its file again. Each option is also a variable and a key of "
     "the file; `txmsg config explain broker` lists them, with settings that have no option."

@@ -28,8 +28,8 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
 @click.command(
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg console\n"
-    "  txmsg console --broker orders=10.0.0.1:7700,10.0.0.2:7700 --broker trades=10.0.1.1:7700 "
-    "--log trades/metaq=10.0.2.1:7720\n\n"
+    "  txmsg console --broker orders=10.0.0.1:7700,10.0.0.2:7700 \\\n"
+    "      --broker trades=10.0.1.1:7700 --log trades/metaq=10.0.2.1:7720\n\n"
     "Prints `listening on HOST:PORT` when it is ready: open http://HOST:PORT, or https:// with --tls-cert. Where "
     "brokers authenticate, it asks for a token, and does what its user may do. Beyond loopback it always asks."
 )

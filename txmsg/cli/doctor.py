@@ -20,7 +20,7 @@ from txmsg.errors import printable
 @click.command(
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg doctor\n"
-    "  txmsg doctor --storage postgresql://notify@db/notify --log /var/lib/metaq --json\n\n"
+    "  txmsg doctor --storage postgresql://notify@db/notify \\\n      --log /var/lib/metaq --json\n\n"
     "Changes nothing. Exit status 1 if there is a problem; warnings alone are 0. docs/operations.md lists the checks."
 )
 @click.option(

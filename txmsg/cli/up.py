@@ -34,7 +34,8 @@ _PORT_MAX: Final = 65_535
 @click.command(
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg up\n"
-    "  txmsg up --data-dir /tmp/try --listen 127.0.0.1:0 --metaq-listen 127.0.0.1:0 --json\n\n"
+    "  txmsg up --data-dir /tmp/try --json \\\n"
+    "      --listen 127.0.0.1:0 --metaq-listen 127.0.0.1:0\n\n"
     "Prints the addresses when all parts are ready, and then only problems. Ctrl-C and SIGTERM stop broker, tailer, "
     "MetaQ and database, in this order. If a part exits by itself, the others are stopped, and the exit status is 1. "
     "The database is started again."
