@@ -17,8 +17,9 @@ T = TypeVar("T")
 class Columns:
     """Messages as columns of one length. ids: 16 bytes each; "", b"" and 0 are none; times in us since 1970.
 
-    n, key, tag, headers, ordering_key, deliver_at_us and first_check_ms may be empty: no message has a value. queue and
-    producer are the broker's: ids of its database.
+    n, key, tag, headers, ordering_key, deliver_at_us, deliver_after_us and first_check_ms may be empty: no message has
+    a value. A delayed message has one of deliver_at_us and deliver_after_us. queue and producer are the broker's: ids
+    of its database.
     """
 
     ids: list[bytes] = field(default_factory=list)
@@ -32,6 +33,7 @@ class Columns:
     born_at_us: list[int] = field(default_factory=list)
     ordering_key: list[str] = field(default_factory=list)
     deliver_at_us: list[int] = field(default_factory=list)
+    deliver_after_us: list[int] = field(default_factory=list)
     first_check_ms: list[int] = field(default_factory=list)
 
     def fill(self) -> None:
@@ -49,6 +51,8 @@ class Columns:
             _fill(self.ordering_key, count, "")
         if self.deliver_at_us:
             _fill(self.deliver_at_us, count, 0)
+        if self.deliver_after_us:
+            _fill(self.deliver_after_us, count, 0)
         if self.first_check_ms:
             _fill(self.first_check_ms, count, 0)
 
@@ -78,6 +82,9 @@ class Columns:
         if other.deliver_at_us:
             _fill(self.deliver_at_us, count, 0)
             self.deliver_at_us += other.deliver_at_us
+        if other.deliver_after_us:
+            _fill(self.deliver_after_us, count, 0)
+            self.deliver_after_us += other.deliver_after_us
         if other.first_check_ms:
             _fill(self.first_check_ms, count, 0)
             self.first_check_ms += other.first_check_ms
@@ -102,6 +109,7 @@ class Columns:
             born_at_us=of(self.born_at_us),
             ordering_key=of(self.ordering_key),
             deliver_at_us=of(self.deliver_at_us),
+            deliver_after_us=of(self.deliver_after_us),
             first_check_ms=of(self.first_check_ms),
         )
 

@@ -267,11 +267,11 @@ def type_of_message(*, is_half: bool, ordering_key: str, is_delayed: bool) -> st
     return "fifo" if ordering_key else "normal"
 
 
-def check_delay(topic: str, deliver_at_us: int, now_us: int) -> None:
+def check_delay(topic: str, delay_us: int) -> None:
     """Raises InvalidMessage for a message that would have to be held for longer than any is."""
-    if deliver_at_us - now_us > _DELAY_US_MAX:
+    if delay_us > _DELAY_US_MAX:
         raise InvalidMessage(
-            f"a message for topic {topic!r} would be due in {(deliver_at_us - now_us) / 86400000000:.1f} days: at most "
+            f"a message for topic {topic!r} would be due in {delay_us / 86400000000:.1f} days: at most "
             f"{DELAY_MAX.days} are allowed; send it later"
         )
 
@@ -289,8 +289,9 @@ class Message:
     messages of its keys.
 
     deliver_at (a datetime with time zone) or deliver_after: the message is not delivered before, at most 366 days
-    ahead. deliver_after counts from sending; in a transaction that is when the half message is sent, so a message that
-    is due by the time of the commit is delivered then. Both use the sender's clock. Not together with an ordering key.
+    ahead. deliver_after counts from when a broker stores it; in a transaction that is when the half message is stored,
+    so a message that is due by the time of the commit is delivered then. Both are measured by the clock of the
+    brokers' database, not by the sender's. Not together with an ordering key.
 
     first_check_after: for a long local transaction, the time after storing the half message at which it is first
     checked, at most a day; None: the default of its producer group or the broker. In a transaction with several
@@ -343,8 +344,13 @@ class Message:
         else:
             assert self.deliver_after is not None
             deliver_at_us = sent_at_us + self.deliver_after // timedelta(microseconds=1)
-        check_delay(self.topic, deliver_at_us, sent_at_us)
+        check_delay(self.topic, deliver_at_us - sent_at_us)
         return deliver_at_us
+
+    @property
+    def deliver_after_us(self) -> int:
+        """`deliver_after` in us, at least 1; 0 without one."""
+        return 0 if self.deliver_after is None else max(1, self.deliver_after // timedelta(microseconds=1))
 
     @property
     def first_check_ms(self) -> int:

@@ -79,7 +79,7 @@ def _ago_mysql(element: Ago, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(Ago, "sqlite")
 def _ago_sqlite(element: Ago, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', '-' || {compiler.process(element.clauses, **kw)} || ' seconds'))"
+    return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', -({compiler.process(element.clauses, **kw)}) || ' seconds'))"
 
 
 def _exact(size: int) -> String:

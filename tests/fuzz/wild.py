@@ -156,6 +156,7 @@ def _columns(draw: DrawFn, ids: Sequence[bytes]) -> pb.MessageColumns:
         born_at_us=column(_FIELDS["born_at_us"], absent=False),
         ordering_key=column(_mostly(st.sampled_from(["", "", "o", "p"]), _TEXT)),
         deliver_at_us=column(st.sampled_from([0, 0, 0, 1, -1, _SOON_US, 2**62])),
+        deliver_after_us=column(st.sampled_from([0, 0, 0, 0, 1, -1, 2**62])),
     )
 
 

@@ -77,6 +77,31 @@ async def test_a_delayed_message_enters_its_queue_when_it_is_due_and_not_before(
     await db.assert_dense()
 
 
+async def test_a_delay_counts_from_storing_by_the_clock_of_the_database(db: Notify) -> None:
+    """Whatever the sender's clock says. A copy of a half has the same delay, and its first one stands."""
+    plain, half = db.columns(2), db.columns(2)
+    for columns in (plain, half):
+        columns.deliver_after_us = [_HOUR_S * 1_000_000] * 2
+        columns.born_at_us = [(time.time_ns() // 1000) - 5 * _HOUR_S * 1_000_000] * 2
+    await db.apply(Batch(half=half))
+    stored = await db.rows("select deliver_at from txmsg.half_message order by transaction_id")
+    half.born_at_us = [time.time_ns() // 1000] * 2
+    assert (await db.apply(Batch(half=half))).problems == {}
+    assert await db.rows("select deliver_at from txmsg.half_message order by transaction_id") == stored
+    await db.apply(Batch(plain=plain, commit=half.ids))
+    in_s = "select extract(epoch from deliver_at - now())::float8 from txmsg.scheduled"
+    assert all(_HOUR_S - 300 < row[0] <= _HOUR_S for row in await db.rows(in_s))
+    assert len(await db.rows(in_s)) == 4
+    assert (await _release(db)).count == 0
+    await _pass(db)
+    assert (await _release(db)).count == 4
+    other = db.columns(1)
+    other.deliver_after_us = [_HOUR_S * 1_000_000]
+    await db.apply(Batch(half=other))
+    other.deliver_after_us = [2 * _HOUR_S * 1_000_000]
+    assert (await db.apply(Batch(half=other))).problems == {other.ids[0]: "other"}
+
+
 async def test_what_is_due_when_its_transaction_commits_is_delivered_then(db: Notify) -> None:
     half, plain = _delayed(db, 3, in_s=-1), _delayed(db, 3, in_s=-_HOUR_S)
     await db.apply(Batch(half=half))

@@ -59,14 +59,14 @@ async def test_a_visibility_timeout_that_is_exact_is_set_to_less_and_leads_to_no
     ):
         await notify.add(1)
         (first,) = await receive(delivery, 1, visibility_timeout_s=NEVER_S)
-        assert await delivery.renew("g", [first.receipt], 5, is_exact=True) == []
+        assert await delivery.renew("g", "c", [first.receipt], 5, is_exact=True) == []
         now += 5
         (second,) = await receive(delivery, 1, visibility_timeout_s=5, is_exact=True)
         now += 5
         (third,) = await receive(delivery, 1, visibility_timeout_s=NEVER_S)
         assert [first.attempt, second.attempt, third.attempt] == [1, 2, 3]
         gone = [first.receipt, second.receipt]
-        assert await delivery.renew("g", gone, 0, is_exact=True) == gone
+        assert await delivery.renew("g", "c", gone, 0, is_exact=True) == gone
         assert await delivery.settle("g", "c", [third.receipt], []) == []
 
 

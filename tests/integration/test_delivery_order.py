@@ -111,6 +111,41 @@ async def test_a_run_that_was_failed_in_part_stays_in_order_over_a_crash(notify_
             assert got == [(0, 2), (1, 1), (2, 1), (3, 1)]
 
 
+async def test_a_queue_opens_when_all_that_may_hold_messages_of_a_dead_broker_say_that_they_hold_none(
+    notify_url: str,
+) -> None:
+    async with notify_at(notify_url) as notify:
+        await add_keyed(notify, "a", "a", "b")
+        async with delivering(notify, graceful=False) as delivery:
+            (first,) = await receive(delivery, 1, client="c")
+            await receive(delivery, 1, client="d")
+            await settle(delivery, first)
+            await delivery.flush()
+        assert notify.query("select held_by from txmsg.cursor") == [(["c", "d"],)]
+        notify.bury("b1")
+        async with delivering(notify, "b2") as delivery:
+            await until_async(lambda: bool(delivery._state.leases.epochs()))
+            polling = asyncio.create_task(receive(delivery, 1, client="e", wait_s=300.0))
+            await until_async(lambda: "g" in delivery._state.groups)
+            assert delivery.ask("g", "e") == []
+            ((queue_id, epoch),) = delivery.ask("g", "c")
+            delivery.free("g", "c", [(queue_id, epoch - 1)])
+            assert delivery.ask("g", "c") == [(queue_id, epoch)], "that is not about what the broker before gave"
+            delivery.free("g", "c", [(queue_id, epoch)])
+            assert delivery.ask("g", "c") == []
+            assert not polling.done(), "the other one may hold a message"
+            delivery.free("g", "d", [(queue_id, epoch)])
+            assert offsets(await polling) == [1]
+
+
+async def test_consumers_that_got_messages_at_once_are_all_named(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify) as delivery:
+        clients = [f"c{number}" for number in range(8)]
+        await add_keyed(notify, *clients)
+        await asyncio.gather(*(receive(delivery, 1, client=client) for client in clients))
+        assert notify.query("select held_by from txmsg.cursor") == [(clients,)]
+
+
 async def test_a_failure_in_a_run_is_retried_when_what_is_out_of_it_is_settled(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, **QUICK) as delivery:
         await add_keyed(notify, "a", "a", "a", "a")
@@ -547,7 +582,7 @@ async def test_what_is_to_be_held_for_longer_is_noted_before_the_member_is_told(
         (message,) = await receive(delivery, 1, wait_s=0)
         is_noted = "select held_until > now() + interval '1 h' from txmsg.cursor"
         assert notify.query(is_noted) == [(False,)]
-        assert await delivery.renew("g", [message.receipt], 2 * 3600) == []
+        assert await delivery.renew("g", "c", [message.receipt], 2 * 3600) == []
         assert notify.query(is_noted) == [(True,)]
 
 

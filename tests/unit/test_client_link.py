@@ -11,8 +11,10 @@ import pytest
 
 from tests.answered_brokers import AnsweredBrokers
 from tests.waiting import until_async
+from txmsg.client.receiving.epochs import Epochs
 from txmsg.client.receiving.held import Hand
 from txmsg.client.receiving.link import FAILURES_MAX, PAUSE_S_MAX, RENEWALS, Bounds, Link, Polling
+from txmsg.client.receiving.queues_held import QueuesHeld
 from txmsg.consumer.failures import Failure
 from txmsg.errors import OutcomeUnknown, ProtocolError, Unauthenticated
 from txmsg.message import ReceivedMessage
@@ -75,12 +77,15 @@ class Broker(AnsweredBrokers):
         """Of the same calls."""
         self.asked: Callable[[int], object] = lambda size_bytes: None
         """Called for each poll, with how many bytes it asks for."""
+        self.free: list[tuple[int, int]] = []
+        """Queues with epochs of which the client has said that it holds nothing."""
         self.poll_gate = asyncio.Event()
         """Closed, polls wait for it."""
         self.poll_gate.set()
 
     async def answer(self, address: str, method: Method[Any, Any], request: pb.ReceiveRequest) -> pb.ReceiveReply:
         assert method is Notify.receive
+        self.free += [(receipt.queue_id, receipt.epoch) for receipt in request.free]
         if request.line:
             self.lines.append((request.line, request.received, request.max_messages))
             self.numbers.append(request.call)
@@ -133,10 +138,12 @@ def new_link(
     *,
     visibility_timeout_s: float = VISIBILITY_TIMEOUT_S,
     out_size_bytes_max: int = 1000,
+    queues: QueuesHeld | None = None,
+    epochs: Epochs | None = None,
 ) -> Link:
     polling = Polling(group="g", client_id="c", subscriptions=())
     bounds = Bounds(out_min=10, visibility_timeout_s=visibility_timeout_s, out_size_bytes_max=out_size_bytes_max)
-    return Link(broker, "b:1", polling, bounds, take)
+    return Link(broker, "b:1", polling, bounds, take, queues=queues, epochs=epochs)
 
 
 @asynccontextmanager
@@ -171,6 +178,37 @@ async def test_what_came_of_one_queue_in_two_parts_is_held_in_both() -> None:
         assert all(link.holds(HAND, offset, now()) for offset in (5, 6, 8, 9))
         assert not link.holds(HAND, 7, now())
         assert not link.holds(HAND, 5, now() + 2 * VISIBILITY_TIMEOUT_S)
+
+
+async def test_a_broker_that_asks_hears_at_once_that_nothing_of_a_queue_is_held() -> None:
+    broker = Broker()
+    broker.replies = [pb.ReceiveReply(awaited=[HAND.receipt([])])]
+    running = asyncio.create_task(new_link(broker).run())
+    await until_async(lambda: broker.free == [(HAND.queue_id, HAND.epoch)])
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_broker_that_asks_hears_it_when_the_last_message_of_the_queue_is_settled() -> None:
+    """Whatever link it came over; and what comes under a lower epoch from then on is refused."""
+    broker, dead, queues, epochs = Broker(), Broker(), QueuesHeld(), Epochs()
+    later = HAND._replace(epoch=HAND.epoch + 1)
+    got = asyncio.Event()
+    dead.replies, dead.holds_polls = [pb.ReceiveReply(batches=[columns(5, 6)])], True
+    before = new_link(dead, lambda *_: got.set(), queues=queues, epochs=epochs)
+    link = new_link(broker, queues=queues, epochs=epochs)
+    tasks = [asyncio.create_task(before.run())]
+    await got.wait()
+    broker.replies, broker.holds_polls = [pb.ReceiveReply(awaited=[later.receipt([])])], True
+    tasks.append(asyncio.create_task(link.run()))
+    await until_async(lambda: not epochs.is_current(HAND.queue_id, HAND.epoch, now()))
+    before.ack(HAND, 5)
+    assert broker.free == []
+    before.drop(HAND, 6)
+    await until_async(lambda: broker.free == [(later.queue_id, later.epoch)])
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_without_a_quarter_of_it() -> None:

@@ -19,6 +19,7 @@ NONE: dict[str, int | str | bytes] = {
     "headers": b"",
     "ordering_key": "",
     "deliver_at_us": 0,
+    "deliver_after_us": 0,
     "first_check_ms": 0,
 }
 VALUE: dict[str, int | str | bytes] = {
@@ -28,6 +29,7 @@ VALUE: dict[str, int | str | bytes] = {
     "headers": b"h",
     "ordering_key": "o",
     "deliver_at_us": 9,
+    "deliver_after_us": 9,
     "first_check_ms": 9,
 }
 

@@ -114,6 +114,8 @@ async def test_a_key_of_a_delayed_message_is_kept_from_when_it_is_due(keys: Memo
     await bodies_of(keys).seal(ERASABLE, a_batch(2, deliver_at_us=[0, 4_102_444_800_000_000]))  # the year 2100
     assert keys.kept_s[0] == 3600.0
     assert keys.kept_s[1] > 3600.0 + 365 * 86_400
+    await bodies_of(keys).seal(ERASABLE, a_batch(2, deliver_after_us=[0, 60_000_000]))
+    assert list(keys.kept_s[-2:]) == [3600.0, 3660.0]
 
 
 async def test_a_late_copy_of_an_erased_message_is_refused(keys: MemoryKeys) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -30,7 +30,7 @@ from txmsg.client.outbox.state import OutboxState
 from txmsg.client.sending.batch import FreshEntry
 from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, InvalidMessage, MessageTooLarge, MisuseError, UnknownTopic
-from txmsg.message import Message, TransactionState, new_transaction_id
+from txmsg.message import Message, TransactionState, new_transaction_id, now_us
 from txmsg.tables import create_tables, fence_table, outbox_table
 
 GROUP = "shop"
@@ -116,9 +116,17 @@ def test_messages_come_back_as_they_were_kept() -> None:
         Message("mail", b"2", deliver_at=datetime(2027, 1, 1, tzinfo=UTC)),
         Message("order", b"", ordering_key="o"),
     ]
-    found, born_at_us = unpacked(packed(new_transaction_id(), messages))
+    found, born_at_us = unpacked(packed(new_transaction_id(), messages), now_us())
     assert found == messages
     assert born_at_us > 0
+
+
+@pytest.mark.parametrize(("passed_s", "left_s"), [(0, 60), (20, 40), (90, 0), (-3600, 60)])
+def test_what_has_passed_of_a_delay_is_left_out(passed_s: int, left_s: int) -> None:
+    text = packed(new_transaction_id(), [Message("mail", b"", deliver_after=timedelta(seconds=60))])
+    _, born_at_us = unpacked(text, now_us())
+    (message,), _ = unpacked(text, born_at_us + passed_s * 1_000_000)
+    assert (message.deliver_at, message.deliver_after) == (None, timedelta(seconds=left_s))
 
 
 # ---- the relay
@@ -576,7 +584,7 @@ def test_when_no_broker_answers_the_work_is_done_and_the_messages_are_kept(shop:
             place(3)
     with engine.connect() as connection:
         kept = rows.listed(connection, GROUP, 10)
-        assert [unpacked(each.messages)[0][0].body for each in kept] == [b'{"number":%d}' % n for n in range(3)]
+        assert [unpacked(each.messages, 0)[0][0].body for each in kept] == [b'{"number":%d}' % n for n in range(3)]
         fenced = set(connection.scalars(select(fence_table.c.transaction_id).where(fence_table.c.outcome == "commit")))
         assert {each.transaction_id for each in kept} == fenced
     engine.dispose()

@@ -62,6 +62,8 @@ class ErasableBodies:
         if any(batch.deliver_at_us):
             now = now_us()
             kept_s = [topic.erasable_s + max(0, at - now) / 1_000_000 for at in batch.deliver_at_us]
+        if any(batch.deliver_after_us):
+            kept_s = [kept + after / 1_000_000 for kept, after in zip(kept_s, batch.deliver_after_us, strict=True)]
         keys = await self._keys.obtain(topic.id, batch.ids, ns, new_keys(len(batch.ids)), kept_s)
         erased: dict[bytes, TxmsgError] = {}
         for row, (transaction_id, n) in enumerate(zip(batch.ids, ns, strict=True)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from psycopg.errors import LockNotAvailable
 
@@ -46,6 +46,8 @@ class Segments:
         self._pool = pool
         self._config = config
         self._hourly = HourlyLog(_log)
+        self.is_age_valid: Callable[[], bool] = lambda: True
+        """Whether ages by the database's clock can be true; not just after that was set forward."""
         self.open = 0
         self.previous = 0
         self.kept: Sequence[SegmentRow] = ()
@@ -86,7 +88,7 @@ class Segments:
                     segments=len(kept),
                     segment=segment,
                 )
-            if is_full(kept, self._config):
+            if is_full(kept, self._config) and self.is_age_valid():
                 try:
                     await store.rotate(connection, segment, lock_timeout_s=_ROTATE_WAIT_S)
                 except LockNotAvailable:

@@ -63,6 +63,7 @@ from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.broker.store.users import NOTICE as ACCESS_NOTICE
 from txmsg.broker.store.users import Users
+from txmsg.broker.waits import Waits
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
 from txmsg.errors import BrokerUnavailable, StorageError, TxmsgError
@@ -148,6 +149,9 @@ class Broker:
             schema_revision=migrate.REVISIONS[-1],
             heartbeat_s=config.delivery.heartbeat_s,
         )
+        self.waits = Waits(pool, config, on_renewed=self._look_at_all)
+        self.membership.on_clock_set = self._clock_set
+        segments.is_age_valid = self._is_age_valid
         self.journal = Journal()
         self.journal_writer = JournalWriter(pool, self.journal)
         self.delivery = Delivery(
@@ -289,6 +293,21 @@ class Broker:
         if self.access is not None:
             self.access.look_soon()
 
+    def _clock_set(self, step_s: float) -> None:
+        self.waits.clock_set(step_s)
+        self.checks.restart_grace()  # halves may seem to be overdue for long
+
+    def _is_age_valid(self) -> bool:
+        """Not while a segment may look older than it is by so much that the outcomes before it would be forgotten."""
+        leases = self.membership.leases
+        return not leases.clock.was_set_forward(leases.monotonic(), self.config.outcome_memory_s)
+
+    def _look_at_all(self) -> None:
+        """What is due was moved: windows over due times begin again."""
+        self.scheduler.forget("")
+        self.checks.forget("")
+        self.delivery.look_for_retries()
+
     def _on_ends(self, ends: Mapping[int, int]) -> None:
         """Queues (by id) now end before these offsets."""
         self.delivery.wake(ends)
@@ -312,6 +331,7 @@ class Broker:
             "alerts": self.alerting.run(),
             "audit log": self.audit.run(),
             "journal": self.journal_writer.run(),
+            "waits": self.waits.run(),
         }
 
     async def figures(self, with_database: bool = True) -> Figures:

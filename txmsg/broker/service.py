@@ -158,7 +158,16 @@ class NotifyService:
     ) -> None:
         """Appends the messages of a topic to `columns`; adds what cannot be stored to `problems`."""
         count = len(batch.ids)
-        for name in ("n", "key", "tag", "headers", "ordering_key", "deliver_at_us", "first_check_ms"):
+        for name in (
+            "n",
+            "key",
+            "tag",
+            "headers",
+            "ordering_key",
+            "deliver_at_us",
+            "deliver_after_us",
+            "first_check_ms",
+        ):
             column = getattr(batch, name)
             if column and len(column) != count:
                 raise InvalidMessage(f"column {name} has {len(column)} entries for {count} messages")
@@ -190,10 +199,10 @@ class NotifyService:
         own = self.own_queues(topic) if self.own_queues is not None else ()
         queues = own or all_queues
         chosen = [queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(queues)] for transaction_id in batch.ids]
-        if any(batch.deliver_at_us):
+        for due_us in (batch.deliver_at_us, batch.deliver_after_us):
             # It may become due on another broker, when only the lock of its queue tells a repeat from the first copy.
-            for row, (transaction_id, deliver_at_us) in enumerate(zip(batch.ids, batch.deliver_at_us, strict=True)):
-                if deliver_at_us:
+            for row, (transaction_id, is_delayed) in enumerate(zip(batch.ids, due_us, strict=False)):
+                if is_delayed:
                     chosen[row] = all_queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(all_queues)]
         for row, ordering_key in enumerate(batch.ordering_key):
             if ordering_key:
@@ -296,7 +305,11 @@ def _all_valid_but_headers(batch: Columns, body_size_bytes_max: int) -> bool:
         and "\0" not in "".join(batch.ordering_key)
         and min(batch.deliver_at_us, default=0) >= 0
         and max(batch.deliver_at_us, default=0) <= now_us() + _DELAY_US_MAX
+        and min(batch.deliver_after_us, default=0) >= 0
+        and max(batch.deliver_after_us, default=0) <= _DELAY_US_MAX
+        and not (any(batch.deliver_at_us) and any(batch.deliver_after_us))
         and not (any(batch.deliver_at_us) and any(batch.ordering_key))
+        and not (any(batch.deliver_after_us) and any(batch.ordering_key))
         and max(batch.first_check_ms, default=0) <= FIRST_CHECK_MAX // _MILLISECOND
     )
 
@@ -313,6 +326,7 @@ def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_ma
             if batch.headers and len(batch.headers[row]) > 2 * HEADERS_SIZE_BYTES_MAX:
                 raise InvalidMessage(f"headers of {len(batch.headers[row])} bytes are too large")
             deliver_at_us = batch.deliver_at_us[row] if batch.deliver_at_us else 0
+            deliver_after_us = batch.deliver_after_us[row] if batch.deliver_after_us else 0
             if batch.tag and batch.tag[row]:
                 check_tag(batch.tag[row])
             check_body_size(batch.body[row], topic, body_size_bytes_max)
@@ -326,9 +340,11 @@ def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_ma
                 headers=headers,
                 ordering_key=(batch.ordering_key[row] if batch.ordering_key else "") or None,
                 deliver_at=datetime_of_us(deliver_at_us) if deliver_at_us else None,
+                deliver_after=timedelta(microseconds=deliver_after_us) if deliver_after_us else None,
                 first_check_after=(batch.first_check_ms[row] if batch.first_check_ms else 0) * _MILLISECOND,
             )
-            check_delay(topic, deliver_at_us, now_us())
+            check_delay(topic, deliver_at_us - now_us())
+            check_delay(topic, deliver_after_us)
         except TxmsgError as exc:
             problems[batch.ids[row]] = exc
     return problems
@@ -341,7 +357,7 @@ def _of_other_types(topic: Topic, batch: Columns, *, is_half: bool) -> dict[byte
         found = type_of_message(
             is_half=is_half,
             ordering_key=batch.ordering_key[row] if batch.ordering_key else "",
-            is_delayed=bool(batch.deliver_at_us and batch.deliver_at_us[row]),
+            is_delayed=any(due_us[row] for due_us in (batch.deliver_at_us, batch.deliver_after_us) if due_us),
         )
         if found != topic.message_type:
             problems[transaction_id] = WrongMessageType(

@@ -173,6 +173,10 @@ class CheckLoop:
         self._through = None
         self.wake(sweep=True)
 
+    def restart_grace(self) -> None:
+        """The database's clock was set: no half is parked for want of a client before clients could be asked."""
+        self._abandon_look_s = self._clock.now_s() + self._config.abandon_grace_s
+
     async def run(self) -> None:
         """Looks for due halves and checks them, until cancelled. Retries at longer intervals if the database fails."""
         delay_s = self._config.poll_interval_s

@@ -21,6 +21,7 @@ from txmsg.client import AsyncProducer
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.packed import unpacked
 from txmsg.errors import ProtocolError
+from txmsg.message import now_us
 
 T = TypeVar("T")
 
@@ -139,7 +140,7 @@ def delete(*, seqs: tuple[int, ...], is_all: bool, database: str, yes: bool, as_
 def _shown(row: rows.Listed) -> dict[str, object]:
     refused = row.refused
     try:
-        messages, _ = unpacked(row.messages)
+        messages, _ = unpacked(row.messages, now_us())
     except ProtocolError as exc:  # one damaged row does not hide the others
         messages, refused = [], f"damaged: {exc}"
     return {

@@ -21,6 +21,7 @@ from txmsg.client.receiving.epochs import Epochs
 from txmsg.client.receiving.held import Hand
 from txmsg.client.receiving.link import OUT_SIZE_BYTES_MAX, Bounds, Link, Polling
 from txmsg.client.receiving.links import Links
+from txmsg.client.receiving.queues_held import QueuesHeld
 from txmsg.client.sending.counts import ConsumerCounts
 from txmsg.client.steering import follow
 from txmsg.consumer.failures import Failure
@@ -168,7 +169,8 @@ class AsyncConsumer(AsyncLifecycle):
 
     def _new_shard(self, addresses: Sequence[str], polling: Polling) -> _Shard:
         brokers = Brokers(addresses, **self._access)
-        take = partial(self._take, Epochs())
+        epochs, queues = Epochs(), QueuesHeld()
+        take = partial(self._take, epochs)
 
         def new_link(address: str) -> Link:
             link = Link(
@@ -178,6 +180,8 @@ class AsyncConsumer(AsyncLifecycle):
                 self._bounds(),
                 take,
                 counts=self._counts,
+                queues=queues,
+                epochs=epochs,
             )
             if self._is_paused:
                 link.pause()

@@ -18,7 +18,7 @@ from txmsg.broker.store.scheduled import Scheduled
 from txmsg.checker.ports import DueHalf
 from txmsg.columns import Columns
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
-from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, TransactionId, TransactionState, check_name
+from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, QueueId, TransactionId, TransactionState, check_name
 from txmsg.runtime.start import Start, start_of_wire
 from txmsg.wire.caller import current_usage, may, refusal, require
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
@@ -195,6 +195,7 @@ class NotifyApi:
                         born_at_us=list(batch.born_at_us),
                         ordering_key=list(batch.ordering_key),
                         deliver_at_us=list(batch.deliver_at_us),
+                        deliver_after_us=list(batch.deliver_after_us),
                         first_check_ms=list(batch.first_check_ms) if request.half else [],
                     ),
                 )
@@ -262,7 +263,9 @@ class NotifyApi:
         if request.held:
             held = [_receipt(receipt) for receipt in request.held]
             held_s = asked_s if request.exact else visibility_timeout_s
-            expired += await self._delivery.renew(request.group, held, held_s, is_exact=request.exact)
+            expired += await self._delivery.renew(
+                request.group, request.client_id, held, held_s, is_exact=request.exact
+            )
         if request.acks or request.refusals:
             expired += await self._delivery.settle(
                 request.group,
@@ -279,6 +282,12 @@ class NotifyApi:
                     )
                     for refusal in request.refusals
                 ],
+            )
+        if request.free:
+            self._delivery.free(
+                request.group,
+                request.client_id,
+                [(QueueId(receipt.queue_id), receipt.epoch) for receipt in request.free],
             )
         handouts: Sequence[MessageBatch] = ()
         if request.max_messages and self._stopping.is_set() and not (request.acks or request.refusals):
@@ -310,6 +319,10 @@ class NotifyApi:
             batches=[_columns(handout) for handout in handouts],
             expired=[_receipt_pb(receipt) for receipt in expired],
             pause=self._delivery.why_paused(request.group) if request.max_messages else "",
+            awaited=[
+                pb.Receipt(queue_id=queue_id, epoch=epoch)
+                for queue_id, epoch in self._delivery.ask(request.group, request.client_id)
+            ],
         )
 
     async def attach(self, call: Attached) -> None:

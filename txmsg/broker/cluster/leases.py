@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from txmsg.broker.cluster.clock import DatabaseClock
 from txmsg.broker.store.leases import LeaseRow
 from txmsg.broker.store.topics import Topic
 from txmsg.errors import BrokerUnavailable
@@ -31,6 +32,8 @@ class Leases:
         self.broker_id = broker_id
         self.ttl_s = ttl_s
         self.monotonic = monotonic
+        self.clock = DatabaseClock()
+        """As heartbeats read it."""
         self.incarnation: UUID | None = None
         """The incarnation of the database that this broker has joined, and from which all that it delivers was read."""
         self._epochs: dict[QueueId, int] = {}

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
 from txmsg.broker.cluster.assignment import assigned
+from txmsg.broker.cluster.clock import Heartbeats
 from txmsg.broker.cluster.leases import Leases
 from txmsg.broker.store import brokers as brokers_store
 from txmsg.broker.store import leases as leases_store
+from txmsg.broker.store import waits as waits_store
 from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable
@@ -65,6 +68,9 @@ class Membership:
         """The live brokers by id, including this one."""
         self.is_cut_off = False
         """Whether the last step did not reach the database. Clients that have another database to go to are told."""
+        self.on_clock_set: Callable[[float], None] = lambda step_s: None
+        """Called when the database's clock was set, with the difference in s; -inf: back, before this broker looked."""
+        self._heartbeats = Heartbeats(leases.ttl_s)
         self._pool = pool
         self._release = release
         self._schema_revision = schema_revision
@@ -157,6 +163,8 @@ class Membership:
                 self._drop("the leases expired before a heartbeat could renew them")
             incarnation = await self._current_incarnation()
             async with self._session() as conn:
+                if not self.leases.clock.is_known:
+                    await self._read_clock(conn)
                 if not self.leases.is_member and not await self._join(conn, incarnation):
                     return
                 if await self._beat(conn, incarnation):
@@ -189,6 +197,7 @@ class Membership:
             incarnation,
             self.leases.broker_id,
             self._joined_at,
+            silent_since=self._heartbeats.silent(self.leases.monotonic()).get(self.leases.broker_id),
             address=self.address,
             state=self._state,
             release=self._release,
@@ -207,10 +216,13 @@ class Membership:
     async def _beat(self, conn: Connection, incarnation: UUID) -> bool:
         assert self._joined_at is not None
         asked_at, losses = self.leases.monotonic(), self.leases.losses
-        state = await brokers_store.beat(conn, incarnation, self.leases.broker_id, self._joined_at, self.leases.ttl_s)
-        if state is None:
+        beat = await brokers_store.beat(conn, incarnation, self.leases.broker_id, self._joined_at, self.leases.ttl_s)
+        if beat is None:
             self._drop("the other brokers have declared this one dead: its heartbeats came too late")
             return False
+        state, now_s = beat
+        if step_s := self.leases.clock.note(now_s, asked_at, self.leases.monotonic()):
+            self._note_clock_set(step_s)
         if self.leases.losses != losses:  # while the heartbeat was on its way: this broker must join again
             return False
         self._state = state
@@ -220,7 +232,11 @@ class Membership:
 
     async def _look(self, conn: Connection) -> None:
         """Declares silent brokers dead, assigns queues if something has changed, and reads this broker's leases."""
-        dead = await brokers_store.mark_dead(conn)
+        looked_at = self.leases.monotonic()
+        silent = self._heartbeats.silent(looked_at)
+        # Others have sent their last heartbeat before the clock was set, and the next one is yet to come.
+        is_expiry_valid = not self.leases.clock.was_set_forward(looked_at, self.leases.ttl_s)
+        dead = await brokers_store.mark_dead(conn, silent, expired=is_expiry_valid)
         for broker_id in dead:
             _log.warning(
                 "cluster.broker_dead",
@@ -228,6 +244,7 @@ class Membership:
                 broker=broker_id,
             )
         brokers, youngest_queue = await brokers_store.live_brokers(conn)
+        self._heartbeats.note(((broker.id, broker.heartbeat_at) for broker in brokers), self.leases.monotonic())
         self._set_brokers(tuple(brokers))
         epoch = await leases_store.lease_epoch(conn)
         states = tuple((broker.id, broker.state) for broker in brokers)
@@ -300,6 +317,25 @@ class Membership:
             self._seen_epoch = -1  # those that are left are read again
             self.look_soon()
 
+    async def _read_clock(self, conn: Connection) -> None:
+        asked_at = self.leases.monotonic()
+        now_s, is_set_back = await waits_store.clock(conn)
+        self.leases.clock.note(now_s, asked_at, self.leases.monotonic())
+        if is_set_back:
+            self._note_clock_set(-math.inf)
+
+    def _note_clock_set(self, step_s: float) -> None:
+        if math.isinf(step_s):
+            set_by = "back, since times that were noted are yet to come"
+        else:
+            set_by = f"{'forward' if step_s > 0 else 'back'} by {abs(step_s):.0f} s"
+        _log.warning(
+            "cluster.clock_set",
+            "the clock of the database was set %(step)s: what waits for a time of before is due early, or waits again",
+            step=set_by,
+        )
+        self.on_clock_set(step_s)
+
     def _set_brokers(self, brokers: tuple[brokers_store.BrokerRow, ...]) -> None:
         before = [(broker.id, broker.address, broker.state) for broker in self.brokers]
         self.brokers = brokers
@@ -317,8 +353,11 @@ class Membership:
 
     async def _stand_by(self, conn: Connection) -> None:
         """Says who is registered under this broker's id: another one, or this one as it was before it ended."""
-        registered = await brokers_store.address_of(conn, self.leases.broker_id)
-        if registered in {None, self.address}:
+        registered = await brokers_store.registered(conn, self.leases.broker_id)
+        self._heartbeats.note(
+            [] if registered is None else [(self.leases.broker_id, registered[1])], self.leases.monotonic()
+        )
+        if registered is None or registered[0] == self.address:
             why = (
                 f"its registration of before this start holds for up to {self.leases.ttl_s:g} s, because it did not "
                 "end in good order; then it joins"
@@ -326,8 +365,8 @@ class Membership:
             level = logging.INFO
         else:
             why = (
-                f"another broker with the id {self.leases.broker_id} is alive at {registered}: give each its own --id; "
-                f"one that has ended is forgotten within {self.leases.ttl_s:g} s"
+                f"another broker with the id {self.leases.broker_id} is alive at {registered[0]}: give each its own "
+                f"--id; one that has ended is forgotten within {self.leases.ttl_s:g} s"
             )
             level = logging.WARNING
         if why != self._said:

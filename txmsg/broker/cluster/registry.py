@@ -67,7 +67,7 @@ class Registry:
         async with session(self._pool) as conn:
             if await brokers_store.forget(conn, broker_id):
                 return
-            if await brokers_store.address_of(conn, broker_id) is None:
+            if await brokers_store.registered(conn, broker_id) is None:
                 raise MisuseError(
                     f"there is no broker {shown(broker_id)}: `txmsg cluster show` lists the brokers with their ids; "
                     "dead ones are forgotten after a day"

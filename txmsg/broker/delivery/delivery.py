@@ -17,7 +17,7 @@ from itertools import repeat
 from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.group import Group
-from txmsg.broker.delivery.handover import notes_to_lengthen, notes_to_write
+from txmsg.broker.delivery.handover import note_holder, notes_to_lengthen, notes_to_write
 from txmsg.broker.delivery.loader import Loader
 from txmsg.broker.delivery.maintenance import Maintenance
 from txmsg.broker.delivery.reader import Reader
@@ -36,6 +36,8 @@ _log = EventLog(__name__)
 _TOKEN_BITS = 48
 """Tokens begin at random and rise, so that a receipt of an earlier process of this broker, or of an incarnation of the
 database with the same epochs, settles nothing that this process delivers."""
+_ASK_AGAIN_S = 5.0
+"""The answer with the question may be lost."""
 _NAP_S_MAX = 0.5
 """How long a member that may get nothing sleeps before it checks whether the broker is closing."""
 
@@ -131,7 +133,7 @@ class Delivery:
             )
 
         batches = take()
-        if not batches and wait_s > 0:
+        if not batches and wait_s > 0 and not self._must_ask(loaded, client_id):
             with loaded.members.waits(client_id, self._state.monotonic, line):
                 batches = await self._wait(loaded, client_id, wants, wait_s, batches, take, line, outlet)
         batches = batches or []
@@ -139,9 +141,11 @@ class Delivery:
         if receipts and line is not None and (replaced := loaded.members.sent(client_id, line, receipts)):
             self.put_back(group, client_id, replaced)
         feeds = [loaded.feeds[QueueId(receipt.queue_id)] for receipt in receipts]
-        if unnoted := notes_to_write(feeds, self._state.monotonic(), visibility_timeout_s):
+        now = self._state.monotonic()
+        note_holder(feeds, client_id, now, visibility_timeout_s)
+        if unnoted := notes_to_write(feeds, client_id, now, visibility_timeout_s):
             try:
-                await self.writer.note_in_flight(unnoted, visibility_timeout_s)
+                await self.writer.note_in_flight(unnoted, visibility_timeout_s, client_id)
                 self._state.leases.require()  # it may have been paused meanwhile, and others deliver these queues now
             except BaseException:  # also when the call was cancelled
                 self.put_back(group, client_id, receipts)
@@ -224,8 +228,45 @@ class Delivery:
                 self._state.read_soon(feed)
             loaded.members.left(client_id)
 
+    def free(self, group: str, client_id: str, queues: Sequence[tuple[QueueId, int]]) -> None:
+        """A member has nothing of these queues, by id and epoch, in its hands, as it was asked."""
+        loaded = self._state.groups.get(group)
+        for feed in () if loaded is None else loaded.free(client_id, queues):
+            _log.info(
+                "delivery.queue_free",
+                "group %(group)s: topic %(topic)s queue %(queue)d waits no longer: no consumer holds messages of it",
+                group=group,
+                topic=feed.topic,
+                queue=feed.number,
+            )
+            self._state.read_soon(feed)
+
+    def ask(self, group: str, client_id: str) -> list[tuple[QueueId, int]]:
+        """Queues, by id and epoch, that wait until this member says whether it holds messages of them."""
+        loaded = self._state.groups.get(group)
+        awaited = [] if loaded is None else loaded.awaited(client_id)
+        for feed in awaited:
+            feed.awaits[client_id] = self._state.monotonic()
+        return [(feed.queue_id, feed.epoch) for feed in awaited]
+
+    def _must_ask(self, group: Group, client_id: str) -> bool:
+        """Whether a poll is answered at once to ask: not again at once while the member still holds something."""
+        asked_before = self._state.monotonic() - _ASK_AGAIN_S
+        return any(feed.awaits[client_id] < asked_before for feed in group.awaited(client_id))
+
+    def _end_polls(self, group: str, client_ids: Collection[str]) -> None:
+        for (name, client_id, _), patience in self._parked.items():
+            if name == group and client_id in client_ids and not patience.expired():
+                patience.reschedule(asyncio.get_running_loop().time())
+
     async def renew(
-        self, group: str, held: Sequence[Receipt], visibility_timeout_s: float, *, is_exact: bool = False
+        self,
+        group: str,
+        client_id: str,
+        held: Sequence[Receipt],
+        visibility_timeout_s: float,
+        *,
+        is_exact: bool = False,
     ) -> list[Receipt]:
         """A member still holds these messages: their visibility timeout restarts. Returns what it does not hold.
 
@@ -237,8 +278,9 @@ class Delivery:
             return [*held]
         expired = loaded.renew(held, self._state.monotonic() + visibility_timeout_s, is_exact=is_exact)
         feeds = [loaded.feeds[queue_id] for queue_id in {QueueId(each.queue_id) for each in held} & loaded.feeds.keys()]
+        note_holder(feeds, client_id, self._state.monotonic(), visibility_timeout_s)
         if unnoted := notes_to_lengthen(feeds, visibility_timeout_s):
-            await self.writer.note_in_flight(unnoted, visibility_timeout_s)
+            await self.writer.note_in_flight(unnoted, visibility_timeout_s, client_id)
         return expired
 
     async def settle(
@@ -296,6 +338,10 @@ class Delivery:
         if loaded.members.pause.is_on:
             return "everything fails, so it gets single messages until one is processed"
         return ""
+
+    def look_for_retries(self) -> None:
+        """Retries may have become due: reads them at once."""
+        self._state.retries_due.set()
 
     def look_soon(self) -> None:
         """An operator has changed a group or its position: reads it at once."""

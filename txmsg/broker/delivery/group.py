@@ -64,10 +64,14 @@ class Feed:
     """Whether the topic's settings let it be read."""
     opens_at: float | None = None
     """Nothing is delivered before: ordered messages that the former broker delivered may be in flight. None: open."""
+    awaits: dict[str, float] = field(default_factory=dict)
+    """Consumers that may hold these, and when each was asked last. When all have said that they hold none, it opens."""
     noted_until: float = 0.0
     """Until when, says the cursor, ordered messages that this broker delivers may be in flight; 0: none are."""
     noted_s: float = 0.0
     """The longest visibility timeout that was noted since the notes were last cleared."""
+    noted_by: dict[str, float] = field(default_factory=dict)
+    """The consumers that the cursor names, by client id, and until when each may hold messages."""
     idle_since: float | None = None
     """Since when nothing noted was seen in flight."""
 
@@ -141,6 +145,25 @@ class Group:
             self.busy.discard(feed)
         self.retries.forget({feed.queue_id for feed in removed})
         return removed
+
+    def awaited(self, client_id: str) -> list[Feed]:
+        """The feeds that wait until this member says that it holds no messages of them."""
+        return [feed for feed in self.busy if feed.opens_at is not None and client_id in feed.awaits]
+
+    def free(self, client_id: str, queues: Iterable[tuple[QueueId, int]]) -> list[Feed]:
+        """A member holds nothing of these (queue, epoch). Returns the feeds that open by that."""
+        opened: list[Feed] = []
+        for queue_id, epoch in queues:
+            feed = self.feeds.get(queue_id)
+            if feed is None or feed.epoch != epoch or feed.opens_at is None or client_id not in feed.awaits:
+                continue
+            del feed.awaits[client_id]
+            if not feed.awaits:
+                feed.opens_at = None
+                opened.append(feed)
+        if opened:
+            self.wake_all()
+        return opened
 
     def allow(self, topic: str, queue_ids: Collection[int]) -> None:
         """Delivers only these queues of a topic: its settings have changed."""

@@ -57,9 +57,21 @@ def ordered_in_flight(feeds: Iterable[Feed], now: float) -> dict[tuple[int, Queu
     return found
 
 
-def notes_to_write(feeds: Iterable[Feed], now: float, visibility_timeout_s: float) -> list[Feed]:
-    """Of feeds about to deliver messages: those whose cursors do not say so yet."""
-    return [feed for feed in feeds if feed.window.is_ordered and feed.noted_until < now + visibility_timeout_s]
+def notes_to_write(feeds: Iterable[Feed], client_id: str, now: float, visibility_timeout_s: float) -> list[Feed]:
+    """Of feeds about to deliver messages to a consumer: those whose cursors do not say so yet."""
+    return [
+        feed
+        for feed in feeds
+        if feed.window.is_ordered and (feed.noted_until < now + visibility_timeout_s or client_id not in feed.noted_by)
+    ]
+
+
+def note_holder(feeds: Iterable[Feed], client_id: str, now: float, visibility_timeout_s: float) -> None:
+    """A consumer whom the cursors of these feeds name may hold messages for so long from now on."""
+    until = now + visibility_timeout_s + MARGIN_S
+    for feed in feeds:
+        if client_id in feed.noted_by:
+            feed.noted_by[client_id] = max(until, feed.noted_by[client_id])
 
 
 def notes_to_lengthen(feeds: Iterable[Feed], visibility_timeout_s: float) -> list[Feed]:

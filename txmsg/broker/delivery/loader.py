@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from txmsg.broker.cluster import Membership
+from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery.config import DeliveryConfig, GroupSettings
 from txmsg.broker.delivery.group import Feed, Group
 from txmsg.broker.delivery.handover import OrderedInFlight
@@ -127,7 +128,8 @@ class Loader:
                     await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=at_us)
             former = await self._former(conn, group.id, leased)
             feeds = await _load_feeds(
-                conn, incarnation, group, leased, self._state.config, self._state.memory, now=self._state.monotonic()
+                *(conn, incarnation, group, leased, self._state.config, self._state.memory),
+                leases=self._state.leases,
             )
         self._state.leases.require()
         if self._state.groups.get(name) is not known:
@@ -155,6 +157,8 @@ class Loader:
                     wait_s=feed.opens_at - self._state.monotonic(),
                 )
         self._state.add(group, topics, feeds)
+        if awaited := {client_id for feed in feeds if feed.opens_at is not None for client_id in feed.awaits}:
+            self._state.end_polls(group.name, awaited)
         return group
 
     async def _former(
@@ -215,7 +219,7 @@ async def _load_feeds(  # noqa: PLR0917
     config: DeliveryConfig,
     memory: Memory,
     *,
-    now: float,
+    leases: Leases,
 ) -> list[Feed]:
     """Feeds for these queues (by id), from the cursors, claimed for the epochs of their leases.
 
@@ -235,6 +239,12 @@ async def _load_feeds(  # noqa: PLR0917
     for queue_id, key in await retries_store.held_keys(conn, group.id, queue_ids):
         blocked[queue_id].append(key)
     ends = await store.queue_ends(conn, await store.open_segment(conn), queue_ids)
+    now = leases.monotonic()
+
+    def held_s(cursor: store.CursorRow) -> float:
+        # By a clock that was set forward since it was noted, the time is over too early.
+        return cursor.noted_s if leases.clock.was_set_forward(now, cursor.noted_s) else cursor.held_s
+
     return [
         Feed(
             group,
@@ -251,7 +261,8 @@ async def _load_feeds(  # noqa: PLR0917
             ),
             ends[cursor.queue_id],
             generations=cursor.generations,
-            opens_at=now + cursor.held_s if cursor.held_s else None,
+            opens_at=now + held_s(cursor) if held_s(cursor) else None,
+            awaits=dict.fromkeys(cursor.held_by, -math.inf),
         )
         for cursor in cursors
     ]

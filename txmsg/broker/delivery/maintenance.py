@@ -191,7 +191,9 @@ class Maintenance:
             return
         async with self._state.session() as conn:
             await groups_store.touch_groups(conn, used)
-            for name in await groups_store.delete_unused_groups(conn, _GROUPS_DELETED_AT_ONCE):
+            # Where the clock was just set forward, other brokers have not touched theirs since.
+            may_delete = not self._state.leases.clock.was_set_forward(now, ttl_s)
+            for name in await groups_store.delete_unused_groups(conn, _GROUPS_DELETED_AT_ONCE) if may_delete else ():
                 _log.info(
                     "group.expired",
                     "group %(group)s was not used for as long as it is kept, and is deleted",

@@ -99,6 +99,8 @@ class State:
         self.draining = False
         """Receives no longer wait."""
         self.closed = asyncio.Event()
+        self.end_polls: Callable[[str, Collection[str]], None] = lambda group, client_ids: None
+        """Ends polls of these members that wait, so that they hear what is awaited of them."""
         self.retries_due = asyncio.Event()
         """Set when retries have become due that are not in memory: they are read at once."""
         self.groups: dict[str, Group] = {}

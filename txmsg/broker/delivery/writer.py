@@ -42,6 +42,7 @@ class ProgressWriter:
         self._state = state
         self._membership = membership
         self.flushing = asyncio.Lock()
+        self._noting = asyncio.Lock()
         """Held while cursors are written."""
 
     async def finish(self, feeds: Sequence[Feed]) -> None:
@@ -170,30 +171,52 @@ class ProgressWriter:
                 error=exc,
             )
 
-    async def note_in_flight(self, feeds: Sequence[Feed], visibility_timeout_s: float | None) -> None:
+    async def note_in_flight(
+        self, feeds: Sequence[Feed], visibility_timeout_s: float | None, client_id: str | None = None
+    ) -> None:
         """Notes in cursors for how long ordered messages may be in flight from now on; None: none are.
 
-        A feed may be named several times. Raises BrokerUnavailable if leases are over, and drops their feeds.
+        client_id: the consumer that is about to get some, besides those that have some. A feed may be named several
+        times. Raises BrokerUnavailable if leases are over, and drops their feeds.
         """
+        async with self._noting:  # of two statements at once, the later one would not name the consumer of the other
+            await self._note_in_flight(feeds, visibility_timeout_s, client_id)
+
+    async def _note_in_flight(
+        self, feeds: Sequence[Feed], visibility_timeout_s: float | None, client_id: str | None
+    ) -> None:
         feeds = list(dict.fromkeys(filter(self._state.is_delivered, feeds)))
         if not feeds:
             return
+        if visibility_timeout_s is None:
+            feeds = [feed for feed in feeds if not has_unsettled([feed])]  # since they were chosen
+            for feed in feeds:  # before it is written: what is delivered meanwhile is noted after it
+                feed.noted_until = 0.0
         now = self._state.monotonic()
         noted_s = None if visibility_timeout_s is None else visibility_timeout_s + MARGIN_S
         cursors = [(feed.group.id, feed.queue_id, feed.epoch) for feed in feeds]
         leases, incarnation = self._state.leases, self._state.leases.incarnation
+        held_by = [{} if noted_s is None else _holders(feed, client_id, now, noted_s) for feed in feeds]
         async with self._state.session() as conn:
-            noted = await store.note_held(conn, incarnation, leases.broker_id, cursors, noted_s)
+            noted = await store.note_held(conn, incarnation, leases.broker_id, cursors, noted_s, held_by)
         refused = [feed for feed in feeds if (feed.group.id, feed.queue_id) not in noted]
         self._drop_stale(refused)
-        for feed in feeds:
-            feed.noted_until = 0.0 if noted_s is None else now + noted_s
+        for feed, holders in zip(feeds, held_by, strict=True):
+            feed.noted_by = holders
+            if noted_s is not None:
+                feed.noted_until = now + noted_s
             feed.noted_s = 0.0 if visibility_timeout_s is None else max(feed.noted_s, visibility_timeout_s)
             feed.idle_since = None
             if self._state.is_delivered(feed):
                 feed.group.mark_busy(feed)
         if refused:
             raise BrokerUnavailable(_LEASE_OVER)
+
+
+def _holders(feed: Feed, client_id: str | None, now: float, noted_s: float) -> dict[str, float]:
+    """The consumers that may hold messages of a feed, and until when: with the one that is about to get some."""
+    holders = {id_: until for id_, until in feed.noted_by.items() if until > now}
+    return holders if client_id is None else holders | {client_id: now + noted_s}
 
 
 async def _write_progress(conn: Connection, leases: Leases, feeds: Sequence[Feed]) -> list[Feed]:

@@ -21,6 +21,7 @@ _EMPTY_HEAD = Struct(">iiI")
 _LENGTH = Struct(">i")
 _NULL = _LENGTH.pack(-1)
 _INT = Struct(">ii")
+_INT8 = Struct(">iq")
 _SMALLINT = Struct(">ih")
 _MOMENT = Struct(">iq")
 _UUID_LENGTH = _LENGTH.pack(16)
@@ -51,6 +52,10 @@ class _SmallintArray(Array):
 
 class _IntArray(Array):
     oid, element_oid = 1007, 23
+
+
+class _Int8Array(Array):
+    oid, element_oid = 1016, 20
 
 
 class _TextArray(Array):
@@ -89,6 +94,7 @@ _NO_UUIDS = _UuidArray(0, b"")
 _NO_BYTEAS = _ByteaArray(0, b"")
 _NO_TEXTS = _TextArray(0, b"")
 _NO_INTS = _IntArray(0, b"")
+_NO_INT8S = _Int8Array(0, b"")
 _NO_SMALLINTS = _SmallintArray(0, b"")
 _NO_MOMENTS = _MomentArray(0, b"")
 
@@ -127,6 +133,13 @@ def int4_array(values: Sequence[int]) -> Array:
         return _NO_INTS
     packed = {value: _INT.pack(4, value) for value in set(values)}  # of queues and producers there are few
     return _IntArray(len(values), b"".join(map(packed.__getitem__, values)))
+
+
+def optional_int8_array(values: Sequence[int]) -> Array:
+    """bigint[]; 0 becomes NULL. An all-empty column is '{}', as elsewhere here."""
+    if not any(values):
+        return _NO_INT8S
+    return _Int8Array(len(values), b"".join([_INT8.pack(8, value) if value else _NULL for value in values]))
 
 
 def smallint_array(values: Sequence[int]) -> Array:

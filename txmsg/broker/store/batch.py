@@ -17,6 +17,7 @@ from txmsg.broker.store.arrays import (
     int4_array,
     moment_array,
     optional_bytea_array,
+    optional_int8_array,
     optional_moment_array,
     smallint_array,
     text_array,
@@ -273,6 +274,7 @@ def _content(columns: Columns) -> list[Array]:
         moment_array(columns.born_at_us),
         text_array(columns.ordering_key),
         optional_moment_array(columns.deliver_at_us),
+        optional_int8_array(columns.deliver_after_us),
     ]
 
 

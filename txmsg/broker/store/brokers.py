@@ -6,7 +6,9 @@ at any moment holds up no other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -16,6 +18,7 @@ from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
 from txmsg.wire.changes import change_of
 
 _SHOWN_DEAD = "1 day"
+_NONE_SILENT: Mapping[str, datetime] = MappingProxyType({})
 
 
 class BrokerRow(NamedTuple):
@@ -51,6 +54,7 @@ async def join(
     broker_id: str,
     joined_at: datetime | None,
     *,
+    silent_since: datetime | None = None,
     address: str,
     state: str,
     release: str,
@@ -60,7 +64,7 @@ async def join(
     """Enters a broker, without any queue; when it joined, or None if another live one has this id.
 
     incarnation: of the database; OTHER_INCARNATION if it is not current. joined_at: when the caller joined last, whose
-    place it may take.
+    place it may take. silent_since: the heartbeat after which the one that has this id was seen to send none.
     """
     cursor = await scalar_cursor(conn).execute(
         """
@@ -74,6 +78,7 @@ async def join(
                    schema_revision = excluded.schema_revision, started_at = excluded.started_at,
                    heartbeat_at = excluded.heartbeat_at, expires_at = excluded.expires_at
              where b.state = 'dead' or b.expires_at < now() or b.started_at = %(joined_at)s
+                or b.heartbeat_at = %(silent_since)s
             returning started_at),
         freed as (
             update txmsg.queue_lease set broker_id = null, wanted_by = null
@@ -84,6 +89,7 @@ async def join(
             "id": broker_id,
             "incarnation": incarnation,
             "joined_at": joined_at,
+            "silent_since": silent_since,
             "address": address,
             "state": state,
             "release": release,
@@ -95,29 +101,35 @@ async def join(
     return joined
 
 
-async def address_of(conn: Connection, broker_id: str) -> str | None:
-    """Where a broker said that it is reached; None if there is none of this id."""
-    cursor = await scalar_cursor(conn).execute("select address from txmsg.broker where id = %s", (broker_id,))
-    address: str | None = await cursor.fetchone()
-    return address
+async def registered(conn: Connection, broker_id: str) -> tuple[str, datetime] | None:
+    """Where a broker said that it is reached, and its last heartbeat; None if there is none of this id."""
+    cursor = await plain_cursor(conn).execute(
+        "select address, heartbeat_at from txmsg.broker where id = %s", (broker_id,)
+    )
+    row = await cursor.fetchone()
+    return None if row is None else (row[0], row[1])
 
 
-async def beat(conn: Connection, incarnation: UUID, broker_id: str, joined_at: datetime, ttl_s: float) -> str | None:
-    """Says that a broker lives, for another ttl_s. Its state; None: it was taken for dead, or its id is another's now.
+async def beat(
+    conn: Connection, incarnation: UUID, broker_id: str, joined_at: datetime, ttl_s: float
+) -> tuple[str, float] | None:
+    """Says that a broker lives, for another ttl_s. None: it was taken for dead, or its id is another's now.
+
+    Returns its state, and the database's time in seconds since 1970.
 
     incarnation: of the database; OTHER_INCARNATION if it is not current.
     """
-    cursor = await scalar_cursor(conn).execute(
+    cursor = await plain_cursor(conn).execute(
         """
         update txmsg.broker set heartbeat_at = now(), expires_at = now() + make_interval(secs => %(ttl_s)s)
          where id = %(id)s and started_at = %(joined_at)s and state <> 'dead'
            and txmsg.require_incarnation(%(incarnation)s)
-        returning state
+        returning state, extract(epoch from clock_timestamp())::float8
         """,
         {"incarnation": incarnation, "id": broker_id, "joined_at": joined_at, "ttl_s": ttl_s},
     )
-    state: str | None = await cursor.fetchone()
-    return state
+    row = await cursor.fetchone()
+    return None if row is None else (row[0], row[1])
 
 
 async def leave(conn: Connection, broker_id: str, joined_at: datetime) -> None:
@@ -129,20 +141,30 @@ async def leave(conn: Connection, broker_id: str, joined_at: datetime) -> None:
         freed as (
             update txmsg.queue_lease set broker_id = null, wanted_by = null
              where broker_id = %(id)s and exists (select from gone))
-        update txmsg.lease_epoch set epoch = epoch + 1 where exists (select from gone)
+        update txmsg.lease_epoch set epoch = epoch + 1, left_at = now() where exists (select from gone)
         """,
         {"id": broker_id, "joined_at": joined_at},
     )
 
 
-async def mark_dead(conn: Connection) -> list[str]:
-    """Marks brokers that have expired as dead, for good: they must join again. Returns their ids."""
+async def mark_dead(
+    conn: Connection, silent: Mapping[str, datetime] = _NONE_SILENT, *, expired: bool = True
+) -> list[str]:
+    """Marks brokers as dead, for good: they must join again. Returns their ids.
+
+    silent: by id, those of which no heartbeat was seen after this one for as long as they may be silent, whatever the
+    database's clock says. expired: also those that are dead by that clock.
+    """
     cursor = await plain_cursor(conn).execute(
         """
         with forgotten as (delete from txmsg.broker where state = 'dead' and expires_at < now() - %s::interval)
-        update txmsg.broker set state = 'dead' where state <> 'dead' and expires_at < now() returning id
+        update txmsg.broker b set state = 'dead'
+         where b.state <> 'dead'
+           and (%s and b.expires_at < now() or (b.id, b.heartbeat_at) in (
+                select s.id, s.heartbeat_at from unnest(%s::text[], %s::timestamptz[]) s(id, heartbeat_at)))
+        returning b.id
         """,
-        (_SHOWN_DEAD,),
+        (_SHOWN_DEAD, expired, list(silent), list(silent.values())),
     )
     return [broker_id for (broker_id,) in await cursor.fetchall()]
 

@@ -8,7 +8,8 @@ small would be kept while it grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
@@ -80,6 +81,10 @@ class CursorRow(NamedTuple):
     generations: Generations
     held_s: float
     """For how long consumers may still hold ordered messages that another broker, or an earlier epoch, gave them."""
+    noted_s: float
+    """For how long that was noted; 0: it was not."""
+    held_by: Collection[str]
+    """Which consumers; empty: it is not known."""
 
 
 async def cursor_epochs(conn: Connection, group: int, queue_ids: Sequence[QueueId]) -> dict[QueueId, int]:
@@ -114,7 +119,8 @@ async def claim_cursors(
                acked = case when c.seek_to is null then c.acked else '{}' end
          where c.epoch <= excluded.epoch
         returning c.queue_id, c.next_offset, c.acked, c.again_from, c.again_generations,
-                  greatest(least(extract(epoch from c.held_until - now()), c.held_s), 0)::float8
+                  greatest(least(extract(epoch from c.held_until - now()), c.held_s), 0)::float8,
+                  case when c.held_until is null then 0 else c.held_s end, coalesce(c.held_by, '[]')
         """,
         {
             "incarnation": incarnation,
@@ -124,8 +130,11 @@ async def claim_cursors(
         },
     )
     return [
-        CursorRow(queue_id, next_offset, [(r.lower, r.upper) for r in acked], Generations(again_from, again), held_s)
-        for queue_id, next_offset, acked, again_from, again, held_s in await cursor.fetchall()
+        CursorRow(
+            *(queue_id, next_offset, [(r.lower, r.upper) for r in acked], Generations(again_from, again)),
+            *(held_s, noted_s or 0.0, held_by),
+        )
+        for queue_id, next_offset, acked, again_from, again, held_s, noted_s, held_by in await cursor.fetchall()
     ]
 
 
@@ -201,22 +210,28 @@ async def write_cursors(
     return {(group, queue_id) for group, queue_id in await cursor.fetchall()}
 
 
-async def note_held(
+async def note_held(  # noqa: PLR0917
     conn: Connection,
     incarnation: UUID | None,
     broker_id: str,
     cursors: Sequence[tuple[int, QueueId, int]],
     held_s: float | None,
+    held_by: Sequence[Collection[str]] = (),
 ) -> set[tuple[int, QueueId]]:
     """Notes for (group id, queue id, epoch) for how long from now consumers may hold ordered messages; None: no more.
+
+    held_by: for each of them the client ids of these consumers.
+
 
     Returns (group id, queue id) of those that were noted: the leases of the others are over. incarnation: of the
     database; OTHER_INCARNATION if it is not current.
     """
     cursor = await plain_cursor(conn).execute(
         """
-        update txmsg.cursor c set held_until = now() + make_interval(secs => %(held_s)s), held_s = %(held_s)s
-          from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(epochs)s::bigint[]) f(group_id, queue_id, epoch)
+        update txmsg.cursor c set held_until = now() + make_interval(secs => %(held_s)s), held_s = %(held_s)s,
+               held_by = f.held_by::jsonb
+          from unnest(%(groups)s::int[], %(queue_ids)s::int[], %(epochs)s::bigint[], %(held_by)s::text[])
+                      f(group_id, queue_id, epoch, held_by)
          where c.group_id = f.group_id and c.queue_id = f.queue_id and c.epoch = f.epoch
            and exists (select from txmsg.queue_lease l
                         where l.queue_id = f.queue_id and l.epoch = f.epoch and l.broker_id = %(broker_id)s)
@@ -230,6 +245,7 @@ async def note_held(
             "queue_ids": [queue_id for _, queue_id, _ in cursors],
             "epochs": [epoch for _, _, epoch in cursors],
             "held_s": held_s,
+            "held_by": [json.dumps(sorted(clients)) for clients in held_by],
         },
     )
     return {(group, queue_id) for group, queue_id in await cursor.fetchall()}

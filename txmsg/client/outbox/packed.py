@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from datetime import timedelta
 
 from google.protobuf.message import DecodeError
 
@@ -16,17 +17,20 @@ from txmsg.wire.v1.txmsg_pb2 import MessageColumns, SendRequest
 
 
 def packed(transaction_id: TransactionId, messages: Sequence[Message]) -> str:
-    """Due times become absolute. Raises InvalidMessage and MessageTooLarge, as sending does."""
+    """A delay counts from now. Raises InvalidMessage and MessageTooLarge, as sending does."""
     entry = SendEntry(transaction_id.bytes, messages, None)
     return b64encode(SendRequest(batches=columns_of([entry])).SerializeToString()).decode()
 
 
-def unpacked(text: str) -> tuple[list[Message], int]:
-    """The messages in their order, and when they were born. Raises ProtocolError."""
+def unpacked(text: str, now_us: int) -> tuple[list[Message], int]:
+    """The messages in their order, and when they were born. Raises ProtocolError.
+
+    now_us: by the clock that said when they were born. Of a delay, what has passed since is left out.
+    """
     try:
         request = SendRequest.FromString(b64decode(text, validate=True))
         placed = [
-            (columns.n[row] if columns.n else 0, _message(columns, row), columns.born_at_us[row])
+            (columns.n[row] if columns.n else 0, _message(columns, row, now_us), columns.born_at_us[row])
             for columns in request.batches
             for row in range(len(columns.body))
         ]
@@ -38,8 +42,10 @@ def unpacked(text: str) -> tuple[list[Message], int]:
     return [message for _, message, _ in placed], placed[0][2]
 
 
-def _message(columns: MessageColumns, row: int) -> Message:
+def _message(columns: MessageColumns, row: int, now_us: int) -> Message:
     deliver_at_us = columns.deliver_at_us[row] if columns.deliver_at_us else 0
+    deliver_after_us = columns.deliver_after_us[row] if columns.deliver_after_us else 0
+    waited_us = max(0, now_us - columns.born_at_us[row])
     return Message(
         columns.topic,
         columns.body[row],
@@ -48,4 +54,5 @@ def _message(columns: MessageColumns, row: int) -> Message:
         headers=unpack_headers(columns.headers[row] if columns.headers else None),
         ordering_key=(columns.ordering_key[row] if columns.ordering_key else "") or None,
         deliver_at=datetime_of_us(deliver_at_us) if deliver_at_us else None,
+        deliver_after=timedelta(microseconds=max(0, deliver_after_us - waited_us)) if deliver_after_us else None,
     )

@@ -21,7 +21,7 @@ from txmsg.client.outbox.state import OutboxState
 from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
-from txmsg.message import Message, TransactionState
+from txmsg.message import Message, TransactionState, now_us
 
 _log = EventLog(__name__)
 
@@ -293,7 +293,7 @@ class Relay:
         stored: _Chain = []
         for row in chain:
             try:
-                half = await self._store(*unpacked(row.messages))
+                half = await self._store(*unpacked(row.messages, now_us()))
             except _PASSING as exc:
                 page.trouble = exc
                 return

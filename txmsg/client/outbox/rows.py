@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    not_,
     or_,
     select,
     text,
@@ -45,6 +46,8 @@ _outbox = outbox_table.c
 _turn = outbox_turn_table.c
 _NOW: Final = Ago(literal(0, literal_execute=True))
 _TURN_BEGAN: Final = Ago(literal(TURN_S, literal_execute=True))
+_TURN_ENDS: Final = Ago(literal(-TURN_S, literal_execute=True))
+"""A turn that seems to have been taken later is over: the clock was set back since, and its holder may be dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +155,7 @@ def look(connection: Connection, group: str, holder: UUID) -> Look | None:
         if first is None:
             return None
         turn = connection.execute(
-            select(_turn.holder, _turn.waiting, _turn.refused, _turn.taken_at >= _TURN_BEGAN).where(
+            select(_turn.holder, _turn.waiting, _turn.refused, _turn.taken_at.between(_TURN_BEGAN, _TURN_ENDS)).where(
                 _turn.group_name == group
             )
         ).first()
@@ -179,7 +182,7 @@ def count(connection: Connection, group: str, holder: UUID) -> tuple[int, int]:
 
 def take_turn(connection: Connection, group: str, holder: UUID) -> bool:
     """Takes, or keeps, the turn to relay. It saves work that would be done twice; nothing else rests on it."""
-    mine_or_left = or_(_turn.holder == holder, _turn.taken_at < _TURN_BEGAN)
+    mine_or_left = or_(_turn.holder == holder, not_(_turn.taken_at.between(_TURN_BEGAN, _TURN_ENDS)))
     taking = update(outbox_turn_table).where(_turn.group_name == group, mine_or_left)
     with connection.begin():
         if connection.execute(taking.values(holder=holder, taken_at=_NOW)).rowcount == 1:

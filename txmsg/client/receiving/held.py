@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from txmsg.client.receiving.queues_held import QueuesHeld
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1.txmsg_pb2 import Receipt
 
@@ -52,7 +53,8 @@ class _OfHand:
 class Held:
     """Messages received and not settled, by hand. count: of them. size_bytes: of their bodies."""
 
-    def __init__(self) -> None:
+    def __init__(self, queues: QueuesHeld | None = None) -> None:
+        self._queues = queues or QueuesHeld()
         self.count = 0
         self.size_bytes = 0
         self._by_hand: dict[Hand, _OfHand] = {}
@@ -60,6 +62,7 @@ class Held:
     def add(self, hand: Hand, messages: Sequence[ReceivedMessage], unreadable: Collection[int], until: float) -> None:
         """Adds delivered messages, and offsets whose message cannot be read."""
         self.count += len(messages) + len(unreadable)
+        self._queues.add(hand.queue_id, len(messages) + len(unreadable))
         # What came before from one queue and under one token came in this reply: a part are retries.
         sizes = self._by_hand.setdefault(hand, _OfHand({}, until)).sizes
         sizes.update(dict.fromkeys(unreadable, 0))
@@ -75,6 +78,7 @@ class Held:
             self.size_bytes -= found.sizes.pop(offset, 0)
             if not found.sizes:
                 del self._by_hand[hand]
+        self._queues.drop(hand.queue_id)
 
     def holds(self, hand: Hand, offset: int, now: float) -> bool:
         """Whether this message is still reserved for this consumer."""

@@ -16,7 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from txmsg.client.channel import RETRYABLE, Brokers
+from txmsg.client.receiving.epochs import Epochs
 from txmsg.client.receiving.held import Hand, Held, hand_of
+from txmsg.client.receiving.queues_held import QueuesHeld
 from txmsg.client.receiving.received import delivered
 from txmsg.client.sending.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
@@ -94,6 +96,8 @@ class Link:
         take: Callable[[Link, Hand, list[ReceivedMessage]], None],
         *,
         counts: ConsumerCounts | None = None,
+        queues: QueuesHeld | None = None,
+        epochs: Epochs | None = None,
     ) -> None:
         self.address = address
         self._counts = counts or ConsumerCounts()
@@ -105,7 +109,11 @@ class Link:
         """The visibility timeout that the poll under way asks for."""
         self._rebound = asyncio.Event()
         self._take = take
-        self._held = Held()
+        self._queues, self._epochs = queues or QueuesHeld(), epochs or Epochs()
+        self._held = Held(self._queues)
+        self._awaited: dict[int, int] = {}
+        """Queues with their epochs: the broker waits until nothing of them is held here, and it is told so."""
+        self._queues.watch(self._queue_free)
         self._settled_count = 0
         self._paced_at = 0.0
         self._room = asyncio.Event()
@@ -177,7 +185,7 @@ class Link:
 
     @property
     def _has_to_tell(self) -> bool:
-        return bool(self._acks or self._refusals) or self._is_last
+        return bool(self._acks or self._refusals or self._free()) or self._is_last
 
     def _flush_later(self, delay_s: float) -> None:
         if self._flush_timer is None and self._flushing is None and not self._flushed:
@@ -221,12 +229,34 @@ class Link:
                 )
         finally:
             self._flushed = True
+            self._queues.unwatch(self._queue_free)
             if self._flush_timer is not None:
                 self._flush_timer.cancel()
             if self._flushing is not None:
                 self._flushing.cancel()
 
     # ---- polling
+
+    def _queue_free(self, queue_id: int) -> None:
+        if queue_id in self._awaited:
+            self._flush_later(FLUSH_DELAY_S)
+
+    def _free(self) -> list[Receipt]:
+        """What is awaited and not held, whatever broker it came from."""
+        return [
+            Receipt(queue_id=queue_id, epoch=epoch)
+            for queue_id, epoch in self._awaited.items()
+            if not self._queues.holds(queue_id)
+        ]
+
+    def _hear_awaited(self, awaited: Sequence[Receipt]) -> None:
+        """What a broker before may have given us and still sends is refused from now on: else it would not be free."""
+        now = asyncio.get_running_loop().time()
+        self._awaited = {
+            receipt.queue_id: receipt.epoch
+            for receipt in awaited
+            if self._epochs.is_current(receipt.queue_id, receipt.epoch, now)
+        }
 
     async def run(self) -> None:
         """Polls until `stop`. After a failure of the broker it pauses and polls again."""
@@ -411,6 +441,7 @@ class Link:
 
     def _request(self) -> ReceiveRequest:
         return ReceiveRequest(
+            free=self._free() if self._awaited else None,
             group=self._polling.group,
             client_id=self._polling.client_id,
             subscriptions=self._polling.subscriptions,
@@ -432,6 +463,7 @@ class Link:
             self._counts.failed_calls += 1
             self._is_refused = isinstance(exc, Unauthenticated | PermissionDenied)
             self._log_failure(exc)
+            self._awaited = {}  # by that broker; the next one asks itself
             if isinstance(exc, ProtocolError):  # an unreadable reply would be sent again for ever, uncounted
                 self._line, self._received = _new_line(), 0
             return None
@@ -444,6 +476,8 @@ class Link:
             )
         was_refused = self._is_refused
         self._failures, self._is_refused = 0, False
+        if reply.awaited or self._awaited:
+            self._hear_awaited(reply.awaited)
         if was_refused and not self._flushed:
             self._flush_soon()  # rather than when the long pause is over
         return reply

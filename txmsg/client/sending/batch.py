@@ -220,7 +220,7 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
             if message.ordering_key is not None:
                 put(columns.ordering_key, row, message.ordering_key, "")
             if message.is_delayed:
-                put(columns.deliver_at_us, row, message.deliver_at_us(entry.born_at_us), 0)
+                _put_delay(columns, row, message, entry.born_at_us)
             if message.first_check_after is not None:
                 put(columns.first_check_ms, row, message.first_check_ms, 0)
     for columns in by_topic.values():
@@ -237,10 +237,18 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
             born_at_us=columns.born_at_us,
             ordering_key=columns.ordering_key or None,
             deliver_at_us=columns.deliver_at_us or None,
+            deliver_after_us=columns.deliver_after_us or None,
             first_check_ms=columns.first_check_ms or None,
         )
         for topic, columns in by_topic.items()
     ]
+
+
+def _put_delay(columns: Columns, row: int, message: Message, born_at_us: int) -> None:
+    if message.deliver_at is not None:
+        put(columns.deliver_at_us, row, message.deliver_at_us(born_at_us), 0)
+    else:  # not a time: this machine's clock may be wrong
+        put(columns.deliver_after_us, row, message.deliver_after_us, 0)
 
 
 def recalled(message_id: str, result: int) -> bool:

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class MessageColumns(_message.Message):
-    __slots__ = ("topic", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "ordering_key", "deliver_at_us", "first_check_ms")
+    __slots__ = ("topic", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "ordering_key", "deliver_at_us", "first_check_ms", "deliver_after_us")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class MessageColumns(_message.Message):
     ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AT_US_FIELD_NUMBER: _ClassVar[int]
     FIRST_CHECK_MS_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AFTER_US_FIELD_NUMBER: _ClassVar[int]
     topic: str
     transaction_ids: bytes
     n: _containers.RepeatedScalarFieldContainer[int]
@@ -31,7 +32,8 @@ class MessageColumns(_message.Message):
     ordering_key: _containers.RepeatedScalarFieldContainer[str]
     deliver_at_us: _containers.RepeatedScalarFieldContainer[int]
     first_check_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., deliver_at_us: _Optional[_Iterable[int]] = ..., first_check_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    deliver_after_us: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., deliver_at_us: _Optional[_Iterable[int]] = ..., first_check_ms: _Optional[_Iterable[int]] = ..., deliver_after_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Headers(_message.Message):
     __slots__ = ("values",)
@@ -159,7 +161,7 @@ class Refusal(_message.Message):
     def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ..., dead: bool = ..., rejected: bool = ..., least: bool = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held", "line", "received", "call", "max_bytes", "exact", "runs")
+    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held", "line", "received", "call", "max_bytes", "exact", "runs", "free")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +178,7 @@ class ReceiveRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
@@ -192,7 +195,8 @@ class ReceiveRequest(_message.Message):
     max_bytes: int
     exact: bool
     runs: bool
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., line: _Optional[int] = ..., received: _Optional[int] = ..., call: _Optional[int] = ..., max_bytes: _Optional[int] = ..., exact: bool = ..., runs: bool = ...) -> None: ...
+    free: _containers.RepeatedCompositeFieldContainer[Receipt]
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., line: _Optional[int] = ..., received: _Optional[int] = ..., call: _Optional[int] = ..., max_bytes: _Optional[int] = ..., exact: bool = ..., runs: bool = ..., free: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
 
 class DeliveredColumns(_message.Message):
     __slots__ = ("topic", "queue", "receipt", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt", "ordering_key", "generation")
@@ -227,14 +231,16 @@ class DeliveredColumns(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., stored_at_us: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., generation: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
-    __slots__ = ("batches", "expired", "pause")
+    __slots__ = ("batches", "expired", "pause", "awaited")
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
     batches: _containers.RepeatedCompositeFieldContainer[DeliveredColumns]
     expired: _containers.RepeatedCompositeFieldContainer[Receipt]
     pause: str
-    def __init__(self, batches: _Optional[_Iterable[_Union[DeliveredColumns, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., pause: _Optional[str] = ...) -> None: ...
+    awaited: _containers.RepeatedCompositeFieldContainer[Receipt]
+    def __init__(self, batches: _Optional[_Iterable[_Union[DeliveredColumns, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., pause: _Optional[str] = ..., awaited: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("client_id", "producer_group", "fence_ids", "checks_unfenced", "consumer_group", "host", "pid", "release")

@@ -40,11 +40,12 @@ create function txmsg.apply_batch(
     p_segment int, p_previous int, p_first_check interval,
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
     p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
-    p_half_ordering_key text[], p_half_deliver_at timestamptz[], p_half_first_check_ms int[],
+    p_half_ordering_key text[], p_half_deliver_at timestamptz[], p_half_deliver_after_us bigint[],
+    p_half_first_check_ms int[],
     p_commit uuid[], p_rollback uuid[], p_decided_by smallint[], p_check uuid[], p_end_group text[],
     p_plain_id uuid[], p_plain_n smallint[], p_plain_queue int[], p_plain_key text[],
     p_plain_tag text[], p_plain_headers bytea[], p_plain_body bytea[], p_plain_born_at timestamptz[],
-    p_plain_ordering_key text[], p_plain_deliver_at timestamptz[]
+    p_plain_ordering_key text[], p_plain_deliver_at timestamptz[], p_plain_deliver_after_us bigint[]
 ) returns table (kind text, id uuid, queue int, queue_offset bigint)
 language plpgsql as $$
 #variable_conflict use_column
@@ -63,7 +64,7 @@ declare
     v_policies boolean;  -- whether some producer's first check has a time of its own
     v_special boolean;  -- whether some topic is not simply sync, or has a journal
     v_journaled int[];  -- of the queues touched, those with a journal
-    v_delayed boolean := cardinality(p_plain_deliver_at) > 0;
+    v_delayed boolean := cardinality(p_plain_deliver_at) + cardinality(p_plain_deliver_after_us) > 0;
     v_memory int[];  -- of the queues touched, those in memory
     v_memory_open int;  -- null as long as no queue is in memory: then nothing is looked for there
     v_memory_previous int;
@@ -200,18 +201,20 @@ begin
         end if;
         insert into txmsg.half_message as h
             (transaction_id, n, queue, producer, key, tag, headers, body, born_at, next_check_at, ordering_key,
-             order_seq, deliver_at)
+             order_seq, deliver_at, deliver_after)
         select u.id, u.n, u.queue, u.producer, u.key, u.tag, u.headers, u.body, u.born_at,
                case when u.n = 0
                     then now() + coalesce(make_interval(secs => nullif(u.first_check_ms, 0) / 1000.0),
                                           v_firsts[array_position(v_first_ids, u.producer)], p_first_check) end,
                u.ordering_key,
-               case when u.ordering_key is not null then v_order_seq + u.place end, u.deliver_at
+               case when u.ordering_key is not null then v_order_seq + u.place end,
+               coalesce(u.deliver_at, now() + u.deliver_after_us * interval '1 us'),
+               u.deliver_after_us * interval '1 us'
           from unnest(p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key, p_half_tag, p_half_headers,
-                      p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at,
+                      p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at, p_half_deliver_after_us,
                       p_half_first_check_ms) with ordinality
                as u(id, n, queue, producer, key, tag, headers, body, born_at, ordering_key, deliver_at,
-                    first_check_ms, place)
+                    deliver_after_us, first_check_ms, place)
          order by u.id, u.n, u.place  -- of a half that is there twice the first, so that one request keeps its order
         on conflict do nothing;
         get diagnostics v_count = row_count;
@@ -223,12 +226,14 @@ begin
             select distinct 'other', s.transaction_id, null::int, null::bigint
               from stored s
               join unnest(p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key, p_half_tag, p_half_headers,
-                          p_half_body, p_half_ordering_key, p_half_deliver_at)
-                   u(id, n, queue, producer, key, tag, headers, body, ordering_key, deliver_at)
+                          p_half_body, p_half_ordering_key, p_half_deliver_at, p_half_deliver_after_us)
+                   u(id, n, queue, producer, key, tag, headers, body, ordering_key, deliver_at, deliver_after_us)
                 on u.id = s.transaction_id and u.n = s.n
-             where (u.producer, u.key, u.tag, u.headers, u.body, u.ordering_key, u.deliver_at)
+             where (u.producer, u.key, u.tag, u.headers, u.body, u.ordering_key, u.deliver_at,
+                    u.deliver_after_us * interval '1 us')
                        is distinct from
-                   (s.producer, s.key, s.tag, s.headers, s.body, s.ordering_key, s.deliver_at)
+                   (s.producer, s.key, s.tag, s.headers, s.body, s.ordering_key,
+                    case when s.deliver_after is null then s.deliver_at end, s.deliver_after)
                 or not txmsg.same_topic(u.queue, s.queue);
             select array_agg(distinct h.transaction_id) filter (where h.decided) into v_held
               from txmsg.half_message h where h.transaction_id = any(p_half_id);
@@ -427,7 +432,7 @@ begin
                  where h.transaction_id = any(v_commit || v_free_ids)
                    and (h.ordering_key is null or h.order_seq in (select unnest(v_free_seqs)))
                 returning h.queue, h.order_seq, h.seq, h.transaction_id, h.n, h.key, h.tag, h.headers, h.body,
-                          h.born_at, h.ordering_key, h.deliver_at,
+                          h.born_at, h.ordering_key, h.deliver_at, h.deliver_after,
                           case when h.producer <> 0 then h.stored_at end as half_stored_at,
                           h.decided, case when h.decided then h.decided_by
                                           when h.transaction_id in (select unnest(v_by_check)) then 2
@@ -435,13 +440,17 @@ begin
                                           else 1 end::smallint as decided_by
             ), fresh as (
                 select distinct on (u.id, u.n) u.queue, null::bigint as order_seq, u.place as seq, u.id, u.n, u.key,
-                       u.tag, u.headers, u.body, u.born_at, u.ordering_key, u.deliver_at,
+                       u.tag, u.headers, u.body, u.born_at, u.ordering_key,
+                       coalesce(u.deliver_at, v_now + u.deliver_after_us * interval '1 us') as deliver_at,
+                       u.deliver_after_us * interval '1 us' as deliver_after,
                        u.ordering_key is not null and (u.queue, u.ordering_key) in (
                            select b.queue, b.ordering_key
                              from unnest(v_blocked_queues, v_blocked_keys) b(queue, ordering_key)) as waits
                   from unnest(p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag, p_plain_headers,
-                              p_plain_body, p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at) with ordinality
-                       as u(id, n, queue, key, tag, headers, body, born_at, ordering_key, deliver_at, place)
+                              p_plain_body, p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at,
+                              p_plain_deliver_after_us) with ordinality
+                       as u(id, n, queue, key, tag, headers, body, born_at, ordering_key, deliver_at,
+                            deliver_after_us, place)
                  where (u.id, u.n) not in (select k.id, k.n from unnest(v_known_ids, v_known_ns) k(id, n))
                    and u.id <> all (v_done)
                  order by u.id, u.n, u.place
@@ -466,12 +475,14 @@ begin
                 returning m.queue, m.queue_offset
             ), later as (
                 insert into txmsg.scheduled as s
-                    (transaction_id, n, deliver_at, queue, key, tag, headers, body, born_at, half_stored_at, decided_by)
-                select g.transaction_id, g.n, g.deliver_at, g.queue, g.key, g.tag, g.headers, g.body, g.born_at,
-                       g.half_stored_at, g.decided_by
+                    (transaction_id, n, deliver_at, deliver_after, queue, key, tag, headers, body, born_at,
+                     half_stored_at, decided_by)
+                select g.transaction_id, g.n, g.deliver_at, g.deliver_after, g.queue, g.key, g.tag, g.headers, g.body,
+                       g.born_at, g.half_stored_at, g.decided_by
                   from gone g where g.deliver_at > v_now
                 union all
-                select f.id, f.n, f.deliver_at, f.queue, f.key, f.tag, f.headers, f.body, f.born_at, null, 0
+                select f.id, f.n, f.deliver_at, f.deliver_after, f.queue, f.key, f.tag, f.headers, f.body, f.born_at,
+                       null, 0
                   from fresh f where f.deliver_at > v_now
                 order by 1, 2
                 on conflict do nothing
@@ -586,11 +597,12 @@ create procedure txmsg.write_batch(
     p_incarnation uuid, p_segment int, p_previous int, p_first_check interval,
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
     p_half_tag text[], p_half_headers bytea[], p_half_body bytea[], p_half_born_at timestamptz[],
-    p_half_ordering_key text[], p_half_deliver_at timestamptz[], p_half_first_check_ms int[],
+    p_half_ordering_key text[], p_half_deliver_at timestamptz[], p_half_deliver_after_us bigint[],
+    p_half_first_check_ms int[],
     p_commit uuid[], p_rollback uuid[], p_decided_by smallint[], p_check uuid[], p_end_group text[],
     p_plain_id uuid[], p_plain_n smallint[], p_plain_queue int[], p_plain_key text[],
     p_plain_tag text[], p_plain_headers bytea[], p_plain_body bytea[], p_plain_born_at timestamptz[],
-    p_plain_ordering_key text[], p_plain_deliver_at timestamptz[],
+    p_plain_ordering_key text[], p_plain_deliver_at timestamptz[], p_plain_deliver_after_us bigint[],
     out kinds text[], out ids uuid[], out queues int[], out queue_offsets bigint[],
     out standby_names text, out flushed_at text
 ) language plpgsql as $$
@@ -603,9 +615,10 @@ begin
       from txmsg.apply_batch(
         p_segment, p_previous, p_first_check, p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key,
         p_half_tag, p_half_headers, p_half_body, p_half_born_at, p_half_ordering_key, p_half_deliver_at,
-        p_half_first_check_ms,
+        p_half_deliver_after_us, p_half_first_check_ms,
         p_commit, p_rollback, p_decided_by, p_check, p_end_group, p_plain_id, p_plain_n, p_plain_queue, p_plain_key,
-        p_plain_tag, p_plain_headers, p_plain_body, p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at) r;
+        p_plain_tag, p_plain_headers, p_plain_body, p_plain_born_at, p_plain_ordering_key, p_plain_deliver_at,
+        p_plain_deliver_after_us) r;
     -- A session reads changed settings between statements only: this one is what the wait begins with.
     if current_setting('synchronous_commit') = 'on' then
         standby_names := current_setting('synchronous_standby_names');

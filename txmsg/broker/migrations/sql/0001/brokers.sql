@@ -27,6 +27,8 @@ create index queue_lease_broker on txmsg.queue_lease (broker_id);
 -- one, and what was decided by reading leases is applied only if none has changed meanwhile.
 create table txmsg.lease_epoch (
     only_row boolean primary key default true check (only_row),
-    epoch bigint not null default 0
+    epoch bigint not null default 0,
+    -- When a broker last left in order, which deletes its row: if that is yet to come, the clock was set back since.
+    left_at timestamptz
 );
 insert into txmsg.lease_epoch default values;

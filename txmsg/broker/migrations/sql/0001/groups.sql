@@ -41,6 +41,8 @@ create table txmsg.cursor (
     held_until timestamptz,
     -- For how long that was noted: they hold them no longer, though the clock may have been set back.
     held_s double precision,
+    -- Which consumers, by their client ids: when each of them has said that it holds none, nobody waits any longer.
+    held_by jsonb check (jsonb_typeof(held_by) = 'array'),
     primary key (group_id, queue_id),
     check (cardinality(again_generations) = cardinality(again_from) and cardinality(again_from) <= 1000)
 );

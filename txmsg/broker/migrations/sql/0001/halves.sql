@@ -41,6 +41,8 @@ create table txmsg.half_message (
     decided boolean not null default false,
     decided_by smallint,
     deliver_at timestamptz,
+    -- After storing, where that is how deliver_at came about.
+    deliver_after interval,
     primary key (transaction_id, n),
     -- Few constraints, because PostgreSQL reads and compiles the text of each for each statement.
     -- Only the first half of an undecided transaction is checked, or parked instead.

@@ -74,6 +74,8 @@ create table txmsg.scheduled (
     transaction_id uuid not null,
     n smallint not null,
     deliver_at timestamptz not null,
+    -- As in half_message.
+    deliver_after interval,
     queue int not null,
     key text collate "C",
     tag text collate "C",

@@ -1,0 +1,297 @@
+"""The clock of the database is set while everything runs: nothing waits for as long as the step, and nobody dies of it.
+
+`ahead`: the clock was an hour ahead, and is set right. `back`: it was right, and is set back by an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import create_engine
+
+from tests.broker_process import running_broker
+from tests.integration.batch_harness import Notify as Database
+from tests.integration.batch_harness import notify
+from tests.integration.delivery_harness import T, delivering, notify_at, offsets, receive, receive_only
+from tests.stepped import SteppedServer, stepped_server
+from tests.waiting import until_async
+from txmsg.broker.cluster import Registry
+from txmsg.broker.config import BrokerConfig
+from txmsg.broker.delivery.values import Refusal
+from txmsg.broker.store import alerts as alerts_store
+from txmsg.broker.store import consumer_groups as groups_store
+from txmsg.broker.store.batch import Batch, apply
+from txmsg.broker.store.connect import open_pool, session
+from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.topic_settings import SETTLED_S, TopicChange, TopicSettings
+from txmsg.broker.waits import Waits
+from txmsg.checker.ports import Askable
+from txmsg.client.outbox import rows
+from txmsg.message import new_transaction_id_bytes
+from txmsg.tables import create_tables
+
+HOUR_S = 3600.0
+AHEAD, BACK = (HOUR_S, 0.0), (0.0, -HOUR_S)
+LEASE_TTL_S = 5.0
+WAIT_S = 900.0
+"""For which things wait here: longer than a test takes on a busy machine, and much shorter than the step."""
+steps = pytest.mark.parametrize("step", [pytest.param(AHEAD, id="ahead"), pytest.param(BACK, id="back")])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SteppedServer]:
+    with stepped_server() as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: SteppedServer) -> Iterator[str]:
+    """A fresh Notify database, whose clock is right."""
+    server.set_by(0.0)
+    yield server.notify_url()
+    server.set_by(0.0)
+
+
+@pytest.fixture
+async def db(url: str) -> AsyncIterator[Database]:
+    async with notify(url) as database:
+        yield database
+
+
+def renewing(url: str, pool: object) -> Waits:
+    return Waits(pool, BrokerConfig(storage=url), on_renewed=lambda: None)  # type: ignore[arg-type]
+
+
+async def wait_s(db: Database, what: str) -> list[float]:
+    """For how long rows wait by the clock as it is now."""
+    return [row[0] for row in await db.rows(f"select extract(epoch from {what})::float8")]
+
+
+async def until_rows(db: Database, statement: str) -> None:
+    """Until there is a row."""
+    async with asyncio.timeout(200):
+        while not await db.rows(statement):  # noqa: ASYNC110 - the database says nothing by itself
+            await asyncio.sleep(0.05)
+
+
+async def store_halves(db: Database) -> None:
+    """One that was not checked yet, and one that was."""
+    for first_check_s in (WAIT_S, 0.0):
+        await apply(db.connection, Batch(half=db.columns(1)), segment=1, previous=0, first_check_s=first_check_s)
+    async with open_pool(db.url) as pool:
+        claim = await Halves(pool).claim_due(
+            [Askable(group="shop", fence_id=None, interval_s=6.0)], limit=10, since=None
+        )
+    assert len(claim.halves) == 1
+
+
+async def store_delayed(db: Database) -> None:
+    """One that is scheduled, and one whose transaction is undecided; and two for a time, not after a delay."""
+    delayed, at_a_time = db.columns(1), db.columns(1)
+    delayed.deliver_after_us = [round(WAIT_S * 1_000_000)]
+    at_a_time.deliver_at_us = [time.time_ns() // 1000 + round(WAIT_S * 1_000_000)]
+    for columns in (delayed, at_a_time):
+        await db.apply(Batch(plain=columns))
+        await db.apply(Batch(half=replace(columns, ids=[new_transaction_id_bytes()])))
+
+
+DELAYED_IN = (
+    "max(deliver_at) - now() from (select deliver_at, deliver_after from txmsg.scheduled union all "
+    "select deliver_at, deliver_after from txmsg.half_message) m where deliver_after is not null"
+)
+CHECKED_IN = "max(next_check_at) - now() from txmsg.half_message"
+RETRIED_IN = "max(due_at) - now() from txmsg.retry"
+
+
+async def fail_one(url: str) -> None:
+    """A message that is to be retried after WAIT_S."""
+    async with notify_at(url) as seen, delivering(seen) as delivery:
+        await seen.add(1)
+        (message,) = await receive(delivery, 1)
+        await delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", WAIT_S)])
+
+
+@steps
+async def test_a_broker_notices_the_step_and_lets_halves_and_retries_wait_as_long_as_others(
+    server: SteppedServer, db: Database, step: tuple[float, float], tmp_path: Path
+) -> None:
+    before, after = step
+    server.set_by(before)
+    await fail_one(db.url)
+    log = tmp_path / "broker.log"
+    with running_broker(db.url, log=log):
+        await until_async(lambda: "broker.started" in log.read_text() or "listens on" in log.read_text())
+        await store_halves(db)
+        await store_delayed(db)
+        await until_rows(db, "select from txmsg.broker where heartbeat_at > now() - interval '5 s'")
+        server.set_by(after)
+        waiting = f"select {CHECKED_IN}", f"select {RETRIED_IN}", f"select {DELAYED_IN}"
+        for statement in waiting:
+            await until_rows(db, f"select from ({statement}) w(wait) where wait <= interval '{WAIT_S} s'")
+        await until_async(lambda: "wait again from now on" in log.read_text())
+    told = log.read_text()
+    assert "the clock of the database was set back by 36" in told
+
+
+@steps
+async def test_waits_are_renewed_once_and_for_as_long_as_they_were(
+    server: SteppedServer, db: Database, step: tuple[float, float]
+) -> None:
+    server.set_by(step[0])
+    await store_halves(db)
+    await store_delayed(db)
+    await fail_one(db.url)
+    server.set_by(step[1])
+    assert max(await wait_s(db, CHECKED_IN)) > HOUR_S - WAIT_S / 2
+    assert max(await wait_s(db, RETRIED_IN)) > HOUR_S - WAIT_S / 2
+    assert max(await wait_s(db, DELAYED_IN)) > HOUR_S - WAIT_S / 2
+    at_a_time = "select deliver_at from txmsg.scheduled where deliver_after is null"
+    asked = await db.rows(at_a_time)
+    async with open_pool(db.url) as pool:
+        waits = renewing(db.url, pool)
+        await waits.renew_once()
+        due = await db.rows("select next_check_at from txmsg.half_message union select due_at from txmsg.retry")
+        assert 0 < max(await wait_s(db, CHECKED_IN)) <= WAIT_S
+        assert 0 < max(await wait_s(db, RETRIED_IN)) <= WAIT_S
+        assert 0 < max(await wait_s(db, DELAYED_IN)) <= WAIT_S
+        assert await db.rows(at_a_time) == asked
+        await waits.renew_once()
+        assert await db.rows("select next_check_at from txmsg.half_message union select due_at from txmsg.retry") == due
+
+
+@steps
+async def test_what_waited_before_the_clock_was_touched_is_left_alone(
+    server: SteppedServer, db: Database, step: tuple[float, float]
+) -> None:
+    server.set_by(-2 * HOUR_S)
+    await db.apply(Batch(half=db.columns(1)))
+    server.set_by(step[0])
+    server.set_by(step[1])
+    due = await db.rows("select next_check_at, stored_at from txmsg.half_message")
+    async with open_pool(db.url) as pool:
+        await renewing(db.url, pool).renew_once()
+    assert await db.rows("select next_check_at, stored_at from txmsg.half_message") == due
+
+
+@steps
+@pytest.mark.parametrize("broker_id", ["b1", "b2"], ids=["the same id", "another id"])
+async def test_queues_of_a_broker_that_died_before_the_clock_went_back_stand_no_longer_than_others(
+    server: SteppedServer, url: str, step: tuple[float, float], broker_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.set_by(step[0])
+    async with notify_at(url) as seen:
+        await seen.add(3)
+        async with delivering(seen, "b1", graceful=False, lease_ttl_s=LEASE_TTL_S) as delivery:
+            await receive_only(delivery, 3)
+        server.set_by(step[1])
+        async with delivering(seen, broker_id, lease_ttl_s=LEASE_TTL_S) as delivery:
+            assert offsets(await receive(delivery, 3)) == [0, 1, 2]
+            if broker_id == "b2":
+                assert "broker b1 sends no heartbeats: its queues are assigned to others" in caplog.text
+                async with open_pool(url) as pool:
+                    await Registry(pool).forget("b1")
+    assert "the clock of the database was set back" in caplog.text
+
+
+async def test_a_clock_that_was_set_back_while_no_broker_ran_is_noticed_by_the_next_one(
+    server: SteppedServer, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.set_by(HOUR_S)
+    async with notify_at(url) as seen, delivering(seen) as delivery:
+        assert delivery._membership.leases.is_held()
+    assert "the clock of the database" not in caplog.text
+    server.set_by(0.0)
+    async with notify_at(url) as seen, delivering(seen):
+        assert "was set back, since times that were noted are yet to come" in caplog.text
+    caplog.clear()
+    async with notify_at(url) as seen, delivering(seen):
+        assert "the clock of the database" not in caplog.text, "it is told once"
+
+
+async def test_living_brokers_are_not_taken_for_dead_when_the_clock_is_set_forward(
+    server: SteppedServer, url: str
+) -> None:
+    async with notify_at(url) as seen, delivering(seen, "b1", background=False) as one:
+        async with delivering(seen, "b2", background=False, graceful=False) as other:
+            for delivery in (one, other):
+                await delivery._membership.step_once()
+            server.set_by(HOUR_S)
+            for delivery in (one, other, one):
+                await delivery._membership.step_once()
+            assert seen.query("select id, state from txmsg.broker order by id") == [("b1", "active"), ("b2", "active")]
+            assert (one._state.leases.losses, other._state.leases.losses) == (0, 0)
+
+
+async def test_ordered_messages_are_waited_for_though_the_clock_says_that_their_time_is_over(
+    server: SteppedServer, url: str
+) -> None:
+    async with notify_at(url) as seen, delivering(seen, "b2", background=False) as heir:
+        await seen.queue_ids()
+        seen.query("update txmsg.broker set state = 'draining'")  # the queues are the other one's
+        async with delivering(seen, "b1", graceful=False) as delivery:
+            await seen.add(1)
+            seen.query("update txmsg.message set ordering_key = 'k'")
+            (message,) = await receive(delivery, 1, visibility_timeout_s=HOUR_S / 2)
+        assert seen.query("select held_until > now() from txmsg.cursor") == [(True,)]
+        server.set_by(HOUR_S)
+        await heir._membership.step_once()
+        seen.query("update txmsg.broker set state = case id when 'b1' then 'dead' else 'active' end")
+        await heir._membership.step_once()
+        await heir.receive("g", "c", T, 1, 0, 60)
+        (feed,) = heir._state.groups["g"].feeds.values()
+        assert feed.opens_at is not None, f"{message} may be in the hands of its consumer"
+
+
+async def test_groups_in_use_at_other_brokers_are_kept_when_the_clock_is_set_forward(
+    server: SteppedServer, url: str
+) -> None:
+    async with notify_at(url) as seen, delivering(seen, background=False) as delivery:
+        async with open_pool(url) as pool, session(pool) as conn:
+            await groups_store.create_group(conn, "g%1", HOUR_S / 2)
+        await delivery._membership.step_once()
+        server.set_by(HOUR_S)
+        await delivery._membership.step_once()
+        await delivery.maintenance.upkeep_once()
+        assert seen.query("select name from txmsg.consumer_group") == [("g%1",)]
+
+
+@steps
+async def test_the_turn_to_relay_an_outbox_is_taken_from_a_process_that_died_before_the_clock_went_back(
+    server: SteppedServer, step: tuple[float, float]
+) -> None:
+    engine = create_engine(server.empty_url().replace("postgresql:", "postgresql+psycopg:", 1))
+    create_tables(engine)
+    dead, other = uuid4(), uuid4()
+    with engine.connect() as connection:
+        server.set_by(step[0])
+        assert rows.take_turn(connection, "shop", dead)
+        assert not rows.take_turn(connection, "shop", other)
+        server.set_by(step[1])
+        assert rows.take_turn(connection, "shop", other)
+        assert not rows.take_turn(connection, "shop", dead)
+    server.set_by(0.0)
+    engine.dispose()
+
+
+@steps
+async def test_receivers_are_told_of_alerts_and_topics_settle_as_soon_as_ever(
+    server: SteppedServer, db: Database, step: tuple[float, float]
+) -> None:
+    server.set_by(step[0])
+    async with open_pool(db.url) as pool:
+        async with session(pool) as conn:
+            await alerts_store.add_notification(conn, "r", {})
+            assert await alerts_store.claim_notification(conn, "r", 60.0) is not None
+        await TopicSettings(pool).alter("orders", TopicChange(write_queues=2))
+        server.set_by(step[1])
+        await renewing(db.url, pool).renew_once()
+        (waits_s,) = await wait_s(db, "max(next_try_at) - now() from txmsg.alert_notification")
+        assert waits_s <= 300
+        topic = await TopicSettings(pool).settings("orders")
+        assert topic.settled_in_s <= SETTLED_S

@@ -1,0 +1,73 @@
+"""A PostgreSQL for tests that step its clock: the statements that run meet the clock that is set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psycopg
+import pytest
+
+from tests.chaos.keeper import ClockedPostgres, compiler, prepare_clock, set_clock
+from txmsg.broker import migrate
+
+_TEMPLATE = "template"
+
+
+class SteppedServer:
+    """A server whose clock is right, but for what `set_by` says."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._numbers = count(1)
+        self._server = ClockedPostgres(directory / "postgres")
+
+    def start(self) -> None:
+        prepare_clock(self._directory)
+        self._server.start()
+        self.set_by(60.0)
+        with psycopg.connect(self._server.url("postgres"), connect_timeout=10) as connection:
+            ((is_ahead,),) = connection.execute(
+                "select clock_timestamp() > %s + interval '30 s'", [datetime.now(UTC)]
+            ).fetchall()
+        assert is_ahead, "the clock that is preloaded does not move"
+        self.set_by(0.0)
+        migrate.upgrade(self._server.create_database(_TEMPLATE))
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def empty_url(self) -> str:
+        """A fresh and empty database."""
+        return self._server.create_database(f"empty_{next(self._numbers)}")
+
+    def notify_url(self) -> str:
+        """A fresh Notify database."""
+        url = self._server.create_database(f"notify_{next(self._numbers)}", template=_TEMPLATE)
+        with psycopg.connect(url, connect_timeout=10) as connection:
+            connection.execute("update txmsg.notify_db set shard = gen_random_uuid()")
+        return url
+
+    def set_by(self, offset_s: float) -> None:
+        """From now on the clock is wrong by so much."""
+        set_clock(self._directory, offset_s)
+
+
+@contextmanager
+def stepped_server() -> Iterator[SteppedServer]:
+    """Skips the test where there is no C compiler."""
+    if compiler() is None:
+        pytest.skip("stepping the clock needs a C compiler")
+    with TemporaryDirectory(prefix="txmsg-stepped-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)  # PostgreSQL may run as another user, and looks at its clock
+        server = SteppedServer(directory)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()

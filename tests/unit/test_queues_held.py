@@ -1,0 +1,32 @@
+"""Of which queues a consumer holds messages, over all its links of a Notify database."""
+
+from __future__ import annotations
+
+from txmsg.client.receiving.held import Hand, Held
+from txmsg.client.receiving.queues_held import QueuesHeld
+
+
+def test_a_queue_is_free_when_no_link_holds_a_message_of_it() -> None:
+    queues = QueuesHeld()
+    free: list[int] = []
+    queues.watch(free.append)
+    dead, living = Held(queues), Held(queues)
+    dead.add(Hand(7, 1, 1), [], {0, 1}, 60.0)
+    living.add(Hand(7, 1, 2), [], {2}, 60.0)
+    living.add(Hand(8, 1, 2), [], {0}, 60.0)
+    dead.drop(Hand(7, 1, 1), 0)
+    dead.drop(Hand(7, 1, 1), 1)
+    assert (queues.holds(7), free) == (True, [])
+    living.drop(Hand(7, 1, 2), 2)
+    assert (queues.holds(7), queues.holds(8), free) == (False, True, [7])
+
+
+def test_who_no_longer_watches_is_told_nothing() -> None:
+    queues = QueuesHeld()
+    free: list[int] = []
+    queues.watch(free.append)
+    queues.unwatch(free.append)
+    queues.unwatch(free.append)
+    queues.add(7, 1)
+    queues.drop(7)
+    assert free == []

@@ -1,0 +1,138 @@
+"""Statements that let what waits wait anew, after the database's clock was set back.
+
+What waits until a time was told so when it began to wait. If that moment lies in the future, the clock was set back
+since, and the wait would be longer by as much: it begins again now. Each statement passes over rows that are locked,
+and repeating it changes nothing. The caller owns the transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txmsg.broker.store.connect import Connection
+from txmsg.broker.store.delivery import plain_cursor
+
+
+async def clock(conn: Connection) -> tuple[float, bool]:
+    """The database's time in seconds since 1970, and whether it was set back while no broker looked.
+
+    It was if brokers of before have noted times that are yet to come.
+    """
+    cursor = await plain_cursor(conn).execute(
+        """
+        select extract(epoch from clock_timestamp())::float8,
+               exists (select from txmsg.broker where heartbeat_at > now() + interval '1 s')
+            or exists (select from txmsg.lease_epoch where left_at > now() + interval '1 s')
+        """
+    )
+    row = await cursor.fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+async def renew_checks(conn: Connection, interval_s: float) -> int:
+    """Half messages: the first check as long after now as it was after storing, later ones after an interval.
+
+    interval_s: between checks of producer groups that have none of their own. Returns how many there were.
+    """
+    cursor = await plain_cursor(conn).execute(_RENEW_CHECKS, {"interval_s": interval_s})
+    return cursor.rowcount
+
+
+_RENEW_CHECKS: Final = """
+with late as materialized (
+    select h.transaction_id,
+           case when h.checks = 0 then h.next_check_at - h.stored_at
+                else make_interval(secs => coalesce(c.check_interval_s, %(interval_s)s)) end as wait
+      from txmsg.half_message h
+      join txmsg.producer p on p.id = h.producer
+      left join txmsg.check_policy c on c.group_name = p.group_name
+     where h.next_check_at > now() and h.n = 0
+       and (h.stored_at > now() or h.checks > 0)
+     order by h.transaction_id
+       for update of h skip locked
+)
+update txmsg.half_message h set next_check_at = now() + l.wait, stored_at = least(h.stored_at, now())
+  from late l
+ where h.transaction_id = l.transaction_id and h.n = 0 and h.next_check_at > now() + l.wait
+"""
+
+
+async def renew_retries(conn: Connection) -> int:
+    """Retries: as long after now as it was after their last failure; what was due without one is due now.
+
+    Returns how many there were.
+    """
+    cursor = await plain_cursor(conn).execute(
+        """
+        with late as materialized (
+            select r.group_id, r.queue_id, r.queue_offset,
+                   case when r.attempt = 0 or r.failures = '[]' then r.due_at
+                        else (r.failures -> -1 ->> 'at')::timestamptz end as failed_at
+              from txmsg.retry r
+             where r.due_at > now() and r.due_at < 'infinity'
+             order by r.group_id, r.queue_id, r.queue_offset
+               for update skip locked
+        )
+        update txmsg.retry r
+           set due_at = now() + (r.due_at - l.failed_at),
+               failures = case when r.attempt = 0 or r.failures = '[]' then r.failures
+                               else jsonb_set(r.failures, '{-1,at}', to_jsonb(now())) end
+          from late l
+         where r.group_id = l.group_id and r.queue_id = l.queue_id and r.queue_offset = l.queue_offset
+           and l.failed_at > now()
+        """
+    )
+    return cursor.rowcount
+
+
+async def renew_delays(conn: Connection) -> int:
+    """Delayed messages that were sent with a delay, not a time: they wait for it from now on. How many there were."""
+    count = 0
+    for table in ("half_message", "scheduled"):
+        cursor = await plain_cursor(conn).execute(
+            f"""
+            with late as materialized (
+                select m.transaction_id, m.n from txmsg.{table} m
+                 where m.deliver_at - m.deliver_after > now() order by 1, 2 for update skip locked
+            )
+            update txmsg.{table} m set deliver_at = now() + m.deliver_after from late l
+             where m.transaction_id = l.transaction_id and m.n = l.n
+            """.encode()
+        )
+        count += cursor.rowcount
+    return count
+
+
+async def renew_alerts(conn: Connection, again_s: float) -> None:
+    """Notifications are tried again within again_s; alerts hold, and silences end, by the clock as it is now."""
+    await conn.execute(
+        "update txmsg.alert_notification set next_try_at = now() + make_interval(secs => %(again_s)s), "
+        "created_at = least(created_at, now()) where next_try_at > now() + make_interval(secs => %(again_s)s)",
+        {"again_s": again_s},
+    )
+    await conn.execute(
+        "update txmsg.alert set since = least(since, now()), seen_at = least(seen_at, now()) "
+        "where state <> 'resolved' and since > now()"
+    )
+    await conn.execute(
+        "update txmsg.alert_silence set until = now() + (until - created_at), created_at = now() "
+        "where created_at > now() and until > now()"
+    )
+
+
+async def renew_topics(conn: Connection, settled_s: float) -> None:
+    """Changes of topics, and ages of groups and segments, count from now if they seem to be of the future.
+
+    settled_s: after so long all brokers know of a change.
+    """
+    # Not least(): that of a null and a time is the time.
+    await conn.execute("update txmsg.topic set write_changed_at = now() where write_changed_at > now()")
+    await conn.execute(
+        "update txmsg.topic set erasable_since = now() + make_interval(secs => %(settled_s)s) "
+        "where erasable_since > now() + make_interval(secs => %(settled_s)s)",
+        {"settled_s": settled_s},
+    )
+    await conn.execute("update txmsg.consumer_group set seen_at = now() where seen_at > now()")
+    await conn.execute("update txmsg.segment set opened_at = now() where opened_at > now()")
+    await conn.execute("update txmsg.segment set closed_at = now() where closed_at > now()")

@@ -1,0 +1,42 @@
+"""The queues of which a consumer has unsettled messages, whatever broker of the Notify database they came from.
+
+Knows no connection and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+
+class QueuesHeld:
+    """Counts the messages of each queue that were received and are not settled, and tells when none is left."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self._on_free: list[Callable[[int], None]] = []
+
+    def watch(self, on_free: Callable[[int], None]) -> None:
+        """Calls this with a queue of which nothing is held any more."""
+        self._on_free.append(on_free)
+
+    def unwatch(self, on_free: Callable[[int], None]) -> None:
+        """The end of `watch`. Idempotent."""
+        self._on_free = [each for each in self._on_free if each != on_free]
+
+    def holds(self, queue_id: int) -> bool:
+        """Whether messages of a queue are held."""
+        return queue_id in self._counts
+
+    def add(self, queue_id: int, count: int) -> None:
+        """Messages of a queue were received."""
+        if count:
+            self._counts[queue_id] += count
+
+    def drop(self, queue_id: int) -> None:
+        """One of them was settled, or given up."""
+        self._counts[queue_id] -= 1
+        if not self._counts[queue_id]:
+            del self._counts[queue_id]
+            for on_free in list(self._on_free):
+                on_free(queue_id)
