@@ -42,6 +42,7 @@ _ROWS = {
     "restore": "backups restored",
     "lost": "  messages lost by these, with every copy",
     "clock": "steps of the clock of the database",
+    "clock_kill": "  while all brokers were dead",
     "seek": "groups sent back",
     "redrive": "dead letters redriven",
     "stop": "brokers stopped in order, and started again",
@@ -177,6 +178,8 @@ def _print(result: Result, console: Console) -> None:
     for kind, (sends_s, deliveries_s) in result.waits_s.items():
         waits.add_row(kind, f"{sends_s:.1f}", f"{deliveries_s:.1f}")
     console.print(waits)
+    for what, for_s in result.stands_s:
+        console.print(f"stood for {for_s:.1f} s: {what}", markup=False, soft_wrap=True)
     for invariant, group in groupby(result.violations, key=lambda violation: violation.invariant):
         texts = [violation.text for violation in group]
         for text in texts[:SHOWN_MAX]:
@@ -214,6 +217,7 @@ def _as_json(result: Result) -> dict[str, object]:
         "duration_s": result.duration_s,
         **result.counts,
         "waits_s": result.waits_s,
+        "stands_s": list(result.stands_s),
         "violations": [each._asdict() for each in result.violations[:SHOWN_MAX]],
         "violation_count": len(result.violations),
         "missing": list(result.missing),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from itertools import count
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -14,9 +14,11 @@ from tests.chaos import business
 from tests.chaos.client import orders, quiet_event
 from tests.chaos.history import GROUPS_WITH_GUESTS, PULLED, VISIBILITY_TIMEOUT_S
 from tests.chaos.journal import Journal
-from txmsg import AsyncConsumer, ReceivedMessage, idempotent
+from txmsg import AsyncConsumer, ReceivedMessage, RetryAfter, idempotent
 from txmsg.runtime.start import Start
 
+RETRIED_LATER = 0.5
+"""Share of failures that say themselves when they are to be retried."""
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
 
 
@@ -33,6 +35,8 @@ def handlers(url: str, rng: random.Random, *, guests: bool) -> dict[str, Handler
 
     async def grumbler(message: ReceivedMessage) -> None:
         if business.is_disliked(message.body, message.attempt, is_first=message.generation == 0):
+            if rng.random() < RETRIED_LATER:
+                raise RetryAfter(rng.uniform(0.0, 2.0), "later")
             raise Failed(f"attempt {message.attempt}: не сейчас, „Müller“ ☃")
 
     async def sleeper(message: ReceivedMessage) -> None:
@@ -62,6 +66,17 @@ def noted(group: str, handle: Handler, journal: Journal, calls: count[int]) -> H
     return note
 
 
+async def pause_one(consumer: AsyncConsumer, rng: random.Random, quiet: asyncio.Event) -> None:
+    """After some seconds one of the groups is paused in this process, for a moment."""
+    for pause_s, then in ((rng.uniform(2, 8), consumer.pause), (rng.uniform(0.2, 2), consumer.resume)):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await quiet.wait()
+        if quiet.is_set():
+            return
+        then()
+
+
 async def main() -> None:
     told = orders()
     quiet = quiet_event()
@@ -69,6 +84,7 @@ async def main() -> None:
     rng = random.Random(f"{told.seed} {told.name}")
     calls = count(1)
     async with AsyncExitStack() as consumers:
+        running: list[AsyncConsumer] = []
         for group, handle in handlers(told.business_url, rng, guests=told.guests).items():
             # RocketMQ's clients are alone in the first one.
             shards = told.brokers[1:] if group == PULLED else told.brokers
@@ -85,8 +101,9 @@ async def main() -> None:
             )
             for topic, tags in GROUPS_WITH_GUESTS[consumer.group].items():
                 consumer.subscribe(topic, tags)(noted(consumer.group, handle, journal, calls))
-            await consumers.enter_async_context(consumer)
-        await quiet.wait()
+            running.append(await consumers.enter_async_context(consumer))
+        while not quiet.is_set():
+            await pause_one(rng.choice(running), rng, quiet)
     journal.write("quiet")
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from types import TracebackType
 from typing import Self, assert_never
 
@@ -50,6 +51,8 @@ class Faults:
         self.began = 0.0
         self._cluster = cluster
         self._journal = journal
+        self._of_broker = [threading.Lock() for _ in cluster.brokers]
+        """Held while something is done to a broker's process: all of them are killed at once, too."""
         self._ending = threading.Event()
         self._failure: BaseException | None = None
         by_actor: defaultdict[tuple[object, int], list[Fault]] = defaultdict(list)
@@ -88,7 +91,8 @@ class Faults:
                     return
                 began = time.monotonic()
                 self._journal.write("fault", fault.kind.value, fault.target, fault.cut.value, fault.for_s)
-                moment = self._commit(fault)
+                with self._of_broker[fault.target] if _actor(fault)[0] == "broker" else nullcontext():
+                    moment = self._commit(fault)
                 self._journal.write("mended", fault.kind.value, fault.target, moment.value)
                 self.done.append(Done(fault=fault, began=began, ended=time.monotonic(), moment=moment))
         except Exception as exc:  # noqa: BLE001 - a thread's root: `check` raises it
@@ -106,6 +110,8 @@ class Faults:
                 self._disturb_database(fault)
             case Kind.CLOCK:
                 self._step_clock(fault)
+            case Kind.CLOCK_KILL:
+                self._set_back_without_brokers(fault)
             case Kind.SEEK:
                 self._send_back(fault)
             case Kind.REDRIVE:
@@ -178,12 +184,29 @@ class Faults:
                 servers.restore(wait, fault.for_s, to_moment=fault.to_moment)
 
     def _step_clock(self, fault: Fault) -> None:
-        for offset_s in (fault.clock_step_s, 0.0):
-            self._cluster.servers.step_clock(offset_s)
-            self.clock.append((time.monotonic(), offset_s))
-            self._cluster.servers.assert_clock(offset_s)
-            if offset_s:
-                self._ending.wait(fault.for_s)
+        self._set_clock(fault.clock_step_s)
+        self._ending.wait(fault.for_s)
+        self._set_clock(0.0)
+
+    def _set_back_without_brokers(self, fault: Fault) -> None:
+        """Heartbeats are of a clock that was ahead, and who sent them is dead when it is set right."""
+        brokers = [broker.process for broker in self._cluster.brokers[:BROKERS]]
+        with ExitStack() as locks:
+            for number in range(BROKERS):
+                locks.enter_context(self._of_broker[number])
+            self._set_clock(fault.clock_step_s)
+            self._ending.wait(fault.for_s)
+            for process in brokers:
+                process.check()
+                process.kill()
+            self._set_clock(0.0)
+            for process in brokers:
+                process.start()
+
+    def _set_clock(self, offset_s: float) -> None:
+        self._cluster.servers.step_clock(offset_s)
+        self.clock.append((time.monotonic(), offset_s))
+        self._cluster.servers.assert_clock(offset_s)
 
     def _send_back(self, fault: Fault) -> None:
         """Some messages back, in one queue of one group; further back where handlers were to run again before."""
@@ -285,6 +308,8 @@ def _actor(fault: Fault) -> tuple[object, int]:
             return kinds, fault.target
     if fault.kind in (Kind.POSTGRES, Kind.PROMOTE, Kind.RESTORE):
         return "servers", 0
+    if fault.kind in (Kind.CLOCK, Kind.CLOCK_KILL):
+        return "clock", 0
     if fault.kind in (Kind.SEEK, Kind.REDRIVE):
         return "groups", 0
     return fault.kind.value, fault.target

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.chaos.journal import Entry
+from tests.chaos.liveness import Standstill
 
 STORY_TOPIC = "story"
 """Of messages with an ordering key."""
@@ -270,6 +271,8 @@ class Record:
     """Group and body of dead letters that may have been delivered again on request."""
     clock: list[tuple[float, float]] = field(default_factory=list)
     """From each moment on, by how much the clock of the database was wrong."""
+    stands: Sequence[Standstill] = ()
+    """What stood still for longer than it may."""
 
     rows: list[Row] = field(default_factory=list)
     """By topic, queue and offset."""

@@ -10,6 +10,7 @@
   I8  nothing is left over or passed over: undecided, parked, scheduled, waiting, retrying
   due no handler gets a message before it is due
   out no call that has an outbox is refused because brokers are away
+  live what waits goes on: see liveness.py
 
 A copy may come back when its outcome is forgotten; brokers here remember longer than anything is on its way. What a
 crash, a promotion or a restore may take away, `losses.py` says.
@@ -37,6 +38,7 @@ from tests.chaos.history import (
     Sent,
     Way,
 )
+from tests.chaos.liveness import LIVE_S
 from tests.chaos.losses import Losses
 
 OUTCOME_MEMORY_S = 40.0
@@ -68,6 +70,7 @@ def judge(record: Record) -> list[Violation]:
         ("I8", _nothing_is_left_over),
         ("due", _not_before_it_is_due),
         ("out", _kept_when_brokers_are_away),
+        ("live", _nothing_stands),
     )
     return [Violation(invariant, text) for invariant, rule in rules for text in rule(record)]
 
@@ -403,16 +406,21 @@ def _not_before_it_is_due(record: Record) -> Iterator[str]:
 
 
 def _ahead_s(record: Record, since: float, until: float) -> float:
-    """By how much the clock of the database, which says what is due, was ahead of the sender's at most."""
+    """By how much the clock of the database, which says what is due, can have run ahead since a message was sent."""
     offsets = [offset for at, offset in record.clock if since < at <= until]
-    offsets += [offset for at, offset in record.clock if at <= since][-1:]
-    return max([0.0, *offsets])
+    offsets += [offset for at, offset in record.clock if at <= since][-1:] or [0.0]
+    return max(offsets) - min(offsets)  # a delay counts by that clock from when it was stored
 
 
 def _kept_when_brokers_are_away(record: Record) -> Iterator[str]:
     for serial, sending in record.sendings.items():
         if sending.way is Way.KEPT and sending.failed in SURE_FAILURES:
             yield f"{serial} was refused with {sending.failed}, and has an outbox"
+
+
+def _nothing_stands(record: Record) -> Iterator[str]:
+    for what, for_s in record.stands:
+        yield f"{what} stood for {for_s:.0f} s: {LIVE_S:.0f} s at most are allowed"
 
 
 def _at(row: Row) -> str:

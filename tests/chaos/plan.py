@@ -20,7 +20,8 @@ PAUSE_S = (6.0, 8.0)
 GUEST_PAUSE_S = (1.0, 12.0)
 """At times longer than what a client was given is its own, and than a producer waits for an answer."""
 CLOCK_STEP_S = (2.0, 15.0)
-"""Of the database. What was due, or held, by the wrong clock has to be over before patience ends."""
+CLOCK_LEAP_S = 3600.0
+"""Of the database: at times somewhat, at times an hour, forward or back, and then set right."""
 
 
 class Kind(enum.Enum):
@@ -37,6 +38,7 @@ class Kind(enum.Enum):
     PROMOTE = "standby promoted"
     RESTORE = "backup restored"
     CLOCK = "clock of the database stepped"
+    CLOCK_KILL = "clock of the database set back while all brokers are dead"
     SEEK = "group sent back"
     REDRIVE = "dead letters redriven"
     BUSINESS = "clients cut off from their database"
@@ -108,12 +110,13 @@ OF_GUEST_PRODUCERS = (Kind.GUEST_PRODUCER, Kind.GUEST_PRODUCER_PAUSE)
 OF_GUEST_CONSUMERS = (Kind.GUEST_CONSUMER, Kind.GUEST_CONSUMER_PAUSE)
 _OF_GUESTS = (*OF_GATEWAYS, *OF_GUEST_PRODUCERS, *OF_GUEST_CONSUMERS)
 _MUST_BE_SHORT = (Kind.PROMOTE, Kind.SEEK)
-_MUST_BE = (*_MUST_BE_SHORT, Kind.RESTORE, Kind.CLOCK, Kind.REDRIVE)
+_MUST_BE = (*_MUST_BE_SHORT, Kind.RESTORE, Kind.CLOCK, Kind.CLOCK_KILL, Kind.REDRIVE)
 _SPANS_S = {
     Kind.PAUSE: PAUSE_S,
     Kind.TWIN: (5.0, 8.0),
     Kind.PROMOTE: (0.4, 1.5),
     Kind.CLOCK: (3.0, 12.0),
+    Kind.CLOCK_KILL: (2.0, 3.0),
     Kind.GATEWAY_PAUSE: (1.0, 3.5),
     Kind.GUEST_PRODUCER_PAUSE: GUEST_PAUSE_S,
     Kind.GUEST_CONSUMER_PAUSE: GUEST_PAUSE_S,
@@ -144,7 +147,7 @@ def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
         for place, kind in enumerate(rng.sample(_OF_BROKERS, len(_OF_BROKERS))):
             at_s = start_s + place * quarter_s + rng.uniform(0, quarter_s / 3)
             yield replace(_fault(rng, kind, broker, at_s), moment=moments[broker])
-    others = [(kind, 0) for kind in (Kind.BUSINESS, Kind.REDRIVE, Kind.CLOCK)]
+    others = [(kind, 0) for kind in (Kind.BUSINESS, Kind.REDRIVE, Kind.CLOCK, Kind.CLOCK_KILL)]
     others += [(kind, rng.randrange(BROKERS)) for kind in (Kind.TWIN, Kind.STOP, Kind.DRAIN)]
     others += [(Kind.PRODUCER, rng.randrange(PRODUCERS)), *((Kind.CONSUMER, each) for each in range(CONSUMERS))]
     others += [(Kind.KILL, OF_OTHER_SHARD), (Kind.CUT_DATABASE, OF_OTHER_SHARD)]
@@ -189,7 +192,9 @@ def _of_guests(rng: random.Random, duration_s: float) -> Iterator[Fault]:
 def _fault(rng: random.Random, kind: Kind, target: int, at_s: float) -> Fault:
     step_s = rng.choice((-3600.0, 0.0, 7200.0)) if kind is Kind.KILL else 0.0
     if kind is Kind.CLOCK:
-        step_s = rng.choice((-1, 1)) * rng.uniform(*CLOCK_STEP_S)
+        step_s = rng.choice((-1, 1)) * rng.choice((rng.uniform(*CLOCK_STEP_S), CLOCK_LEAP_S))
+    elif kind is Kind.CLOCK_KILL:
+        step_s = CLOCK_LEAP_S
     return Fault(
         at_s=at_s,
         kind=kind,

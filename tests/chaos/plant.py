@@ -17,10 +17,12 @@ from sqlalchemy import Connection
 
 from tests.model import plant as model
 from tests.model.model import Defect
+from txmsg.broker.cluster.clock import Heartbeats
 from txmsg.broker.delivery.keys import Keys
 from txmsg.broker.delivery.window import Progress, Window
-from txmsg.broker.store import batch
+from txmsg.broker.store import batch, retries
 from txmsg.broker.store.rows import Generations
+from txmsg.broker.waits import Waits
 from txmsg.client import AsyncProducer
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.gate import Gate
@@ -45,6 +47,8 @@ class Plant:
     """Whether only a run in which no broker answers for some time shows it."""
     needs_guests: bool = False
     """Whether only clients of RocketMQ show it."""
+    stands: bool = False
+    """Whether something stands still by it, which takes as long as patience to be told."""
 
     @property
     def name(self) -> str:
@@ -163,6 +167,35 @@ def _acknowledged_when_given() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _keys_stay_blocked() -> Iterator[None]:
+    """A failure blocks its ordering key, and nothing frees it."""
+
+    async def free_keys(*values: object) -> retries.FreedKeys:
+        return retries.FreedKeys([], [])
+
+    with patch.object(retries, "free_keys", free_keys):
+        yield
+
+
+@contextmanager
+def _waits_stay_as_they_are() -> Iterator[None]:
+    """What was due soon by a clock that was ahead is due as late as that says, when it is set right."""
+
+    async def renew_once(self: Waits) -> None:
+        return None
+
+    with patch.object(Waits, "renew_once", renew_once):
+        yield
+
+
+@contextmanager
+def _heartbeats_are_believed() -> Iterator[None]:
+    """A broker that has died is alive for as long as its row says by the database's clock."""
+    with patch.object(Heartbeats, "silent", lambda *_: {}):
+        yield
+
+
 def _of_model(name: str) -> model.Plant:
     return next(plant for plant in model.PLANTS if plant.name == name)
 
@@ -235,6 +268,24 @@ PLANTS = (
         frozenset({"I5"}),
         model.Plant("the outbox is not looked at", Defect.REORDERED, code=_outbox_is_not_looked_at),
         needs_away=True,
+    ),
+    Plant(
+        "blocked",
+        frozenset({"live"}),
+        model.Plant("a key that has failed once stays blocked", Defect.LOST, code=_keys_stay_blocked),
+        stands=True,
+    ),
+    Plant(
+        "clock",
+        frozenset({"live"}),
+        model.Plant("waits are not renewed when the clock is set back", Defect.LOST, code=_waits_stay_as_they_are),
+        stands=True,
+    ),
+    Plant(
+        "heartbeats",
+        frozenset({"live"}),
+        model.Plant("the times of heartbeats are believed", Defect.LOST, code=_heartbeats_are_believed),
+        stands=True,
     ),
     Plant(
         "unended",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import count
@@ -25,6 +26,8 @@ from txmsg import Half, Message, TransactionState, TxmsgError
 CALLERS = 16
 RARE, DELAYED, STORIES = 0.1, 0.1, 0.1
 """Shares: of messages with the tag, of operations that are delayed, and that are stories."""
+HOT = 0.15
+"""Share of operations that send one message of the caller's own ordering key, which has traffic all the time."""
 KEPT_STORIES = 0.5
 """Of what has an outbox: when brokers come back, there are to be several who are in the middle of one."""
 KEPT_TOPICS = tuple(topic for topic in TOPICS if DURABILITY[topic] == "sync")
@@ -38,6 +41,7 @@ class Caller:
     def __init__(self, told: Orders, journal: Journal, senders: Senders, serials: count[int], number: int) -> None:
         self._name, self._journal, self._senders, self._serials = told.name, journal, senders, serials
         self._rng = random.Random(f"{told.seed} {told.name} {number}")
+        self._hot_key = f"{told.name} hot {number}"
         self._pause_s = CALLERS / told.rate_per_s
         self._keeps = told.keeps
 
@@ -51,17 +55,24 @@ class Caller:
             (Way.KEPT, 6 if self._keeps else 0, self._keep),
         ]
         while not quiet.is_set():
+            if self._rng.random() < HOT:
+                serial = self._serial()
+                message = Message(STORY_TOPIC, f"{serial}/0".encode(), tag="common", ordering_key=self._hot_key)
+                await self._note(Way.PLAIN, serial, [message], self._plain)
+                await self._pause(quiet)
+                continue
             way, _, act = self._rng.choices(ways, [weight for _, weight, _ in ways])[0]
             if self._rng.random() < (KEPT_STORIES if way is Way.KEPT else STORIES):
                 await (self._tell_kept_story() if way is Way.KEPT else self._tell_story())
             else:
                 serial = self._serial()
                 await self._note(way, serial, self._messages(serial, KEPT_TOPICS if way is Way.KEPT else TOPICS), act)
-            try:
-                async with asyncio.timeout(self._rng.uniform(0, 2 * self._pause_s)):
-                    await quiet.wait()
-            except TimeoutError:
-                continue
+            await self._pause(quiet)
+
+    async def _pause(self, quiet: asyncio.Event) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._rng.uniform(0, 2 * self._pause_s)):
+                await quiet.wait()
 
     def _serial(self) -> str:
         return f"{self._name}.{next(self._serials)}"

@@ -20,11 +20,13 @@ from tests.chaos.guests import GUEST_CONSUMER, GUEST_PRODUCER, JAVA, PYTHON, Gue
 from tests.chaos.history import PULLED, PUSHED, Record, Recorder, Way
 from tests.chaos.journal import Journal, Journals
 from tests.chaos.judge import Violation, judge
+from tests.chaos.liveness import LIVE_S, Waiting, Watch
 from tests.chaos.plan import OF_GUEST_CONSUMERS, OF_GUEST_PRODUCERS, Cut, Done, Kind, Moment, faults, missing
 from tests.chaos.plant import Plant
 
 PATIENCE_S, PATIENCE_WITH_PLANT_S = 45.0, 6.0
 """How long nothing may get nearer to its end, after all has healed."""
+STANDS_SHOWN = 3
 _STEP_S = 0.5
 _BACK_S = 3.0
 _GUESTS_S_MAX = 300.0
@@ -43,6 +45,8 @@ class Result:
     counts: Counter[str] = field(default_factory=Counter)
     waits_s: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By kind of fault: at worst so long without an acknowledged send, and without a delivery."""
+    stands_s: Sequence[tuple[str, float]] = ()
+    """What stood still for longest."""
     violations: Sequence[Violation] = ()
     missing: Sequence[str] = ()
     """Faults of which there were too few."""
@@ -82,7 +86,7 @@ def play(
         away_s = away_s or _AWAY_OF_PLANT_S
     if plant is not None and plant.needs_guests:
         guests = guests or (PYTHON,)
-    without = {*without, *(() if keeper.compiler() else (Kind.CLOCK,))}
+    without = {*without, *(() if keeper.compiler() else (Kind.CLOCK, Kind.CLOCK_KILL))}
     result = Result(seed, duration_s, without=without, guests=guests)
     directory = Path(tempfile.mkdtemp(prefix="txmsg-chaos-"))
     is_over = False
@@ -101,7 +105,7 @@ def play(
         on_progress("starting all processes")
         with cluster:
             result.settings = cluster.settings
-            patience_s = PATIENCE_WITH_PLANT_S if plant else PATIENCE_S
+            patience_s = PATIENCE_WITH_PLANT_S if plant and not plant.stands else PATIENCE_S
             _play(cluster, result, patience_s, on_progress, away_s=away_s)
         is_over = result.clean or plant is not None
     except KeyboardInterrupt:
@@ -140,14 +144,16 @@ def _play(
     look = _Look(cluster, on_progress)
     if cluster.guests is not None:
         _await_guests(cluster.guests, look)
+    watch = Watch(lambda: _waiting(cluster))
     cluster.start_producers()
-    disturbed = _disturb(cluster, result, look)
-    done, began = disturbed.done, disturbed.began
-    aways = _be_away(cluster, away_s, look) if away_s else []
-    for process in cluster.processes():
-        process.check()
-    left = _settle(cluster, patience_s, look)
-    record = look.recorder.record
+    watch.begin()
+    try:
+        disturbed, aways, left = _load_and_settle(cluster, result, patience_s, look, away_s=away_s)
+    finally:
+        watch.end()
+    record, done, began = look.recorder.record, disturbed.done, disturbed.began
+    record.stands = watch.standing.over(LIVE_S + away_s)
+    result.stands_s = sorted(watch.standing.longest.items(), key=lambda item: -item[1])[:STANDS_SHOWN]
     record.groups = cluster.groups
     record.crashes, record.losses = cluster.servers.crashes, cluster.servers.losses
     record.seeks, record.redriven, record.clock = disturbed.seeks, disturbed.redriven, disturbed.clock
@@ -170,6 +176,23 @@ def _play(
         if not result.counts["kept_while_away"]:
             result.missing = [*result.missing, "no message was kept while all brokers were away"]
     result.waits_s = _waits(look.recorder, done, began + result.duration_s)
+
+
+def _load_and_settle(
+    cluster: Cluster, result: Result, patience_s: float, look: _Look, *, away_s: float
+) -> tuple[Faults, list[tuple[float, float]], int]:
+    """The load and all faults, until nothing moves any more; how much is left then."""
+    disturbed = _disturb(cluster, result, look)
+    aways = _be_away(cluster, away_s, look) if away_s else []
+    for process in cluster.processes():
+        process.check()
+    return disturbed, aways, _settle(cluster, patience_s, look)
+
+
+def _waiting(cluster: Cluster) -> Iterator[Waiting]:
+    yield from tables.waiting(cluster.notify_url, cluster.groups)
+    yield from tables.waiting(cluster.other_url, cluster.groups, is_other=True)
+    yield from tables.waiting_in_outbox(cluster.business_url)
 
 
 def _await_guests(guests: Guests, look: _Look) -> None:

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from tests.chaos.history import OTHER_SHARD, Passed, Record, Row, Stand
+from tests.chaos.liveness import Waiting
 
 _STEP_S = 0.2
 
@@ -99,6 +100,50 @@ def _left(connection: psycopg.Connection[Any], groups: Mapping[str, Mapping[str,
     row = connection.execute(_LEFT.encode(), {"groups": names, "topics": topics}).fetchone()
     assert row is not None
     return int(row[0])
+
+
+_WAITING_OF_GROUPS = """
+with subscription as (
+    select s.group_name, t.id as topic_id, t.name as topic, q.id as queue_id, q.number
+      from unnest(%(groups)s::text[], %(topics)s::text[]) s(group_name, topic)
+      join txmsg.topic t on t.name = s.topic join txmsg.queue q on q.topic_id = t.id),
+ends as (select queue, max(queue_offset) + 1 as end_offset from txmsg.message group by queue)
+select format('message of queue %%s of %%s for group %%s', s.number + %(shift)s, s.topic, s.group_name),
+       c.next_offset::text
+  from subscription s join ends e on e.queue = s.queue_id
+  join txmsg.consumer_group g on g.name = s.group_name
+  join txmsg.cursor c on c.group_id = g.id and c.queue_id = s.queue_id
+ where c.next_offset < e.end_offset
+union all
+select format('retry of offset %%s in queue %%s of %%s for group %%s', r.queue_offset, q.number + %(shift)s, t.name,
+              g.name), r.attempt::text
+  from txmsg.retry r join txmsg.consumer_group g on g.id = r.group_id
+  join txmsg.queue q on q.id = r.queue_id join txmsg.topic t on t.id = q.topic_id
+ where r.ordering_key is null or not exists (
+       select from txmsg.retry e where e.group_id = r.group_id and e.queue_id = r.queue_id
+          and e.ordering_key = r.ordering_key and e.queue_offset < r.queue_offset)
+union all
+select format('half message %%s', convert_from(h.body, 'UTF8')), h.checks::text
+  from txmsg.half_message h where h.n = 0 and not h.decided and h.parked_reason is null
+union all
+select format('delayed message %%s', convert_from(s.body, 'UTF8')), '' from txmsg.scheduled s
+"""
+
+
+def waiting(url: str, groups: Mapping[str, Mapping[str, str]], *, is_other: bool = False) -> list[Waiting]:
+    """All that waits in a Notify database."""
+    subscriptions = [(group, topic) for group, topics in groups.items() for topic in topics]
+    names, topics = map(list, zip(*subscriptions, strict=True))
+    values = {"groups": names, "topics": topics, "shift": OTHER_SHARD if is_other else 0}
+    with _connection(url) as connection:
+        return list(itertools.starmap(Waiting, connection.execute(_WAITING_OF_GROUPS.encode(), values)))
+
+
+def waiting_in_outbox(url: str) -> list[Waiting]:
+    """The first row of each producer group in the outbox."""
+    with _connection(url) as connection:
+        found = connection.execute("select 'outbox of ' || group_name, min(seq)::text from txmsg_outbox group by 1")
+        return list(itertools.starmap(Waiting, found))
 
 
 _ROWS = """

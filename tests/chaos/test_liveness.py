@@ -1,0 +1,34 @@
+"""The judge of liveness: what has been just as it is for too long is named, and what goes on is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.chaos.judge import judge
+from tests.chaos.liveness import Standing, Standstill, Waiting
+from tests.chaos.sample import sample
+
+
+def test_what_stays_as_it_is_stands_from_when_it_was_first_seen_so() -> None:
+    standing = Standing()
+    for now in range(50):
+        standing.look([Waiting("queue 0", "offset 3"), Waiting("queue 1", f"offset {now // 10}")], float(now))
+    assert standing.over(40.0) == [Standstill("queue 0", 49.0)]
+    assert standing.longest["queue 1"] == 9.0
+
+
+def test_what_was_gone_meanwhile_or_went_on_begins_anew() -> None:
+    standing = Standing()
+    standing.look([Waiting("a", "1"), Waiting("b", "1")], 0.0)
+    standing.look([Waiting("a", "1")], 30.0)
+    standing.look([Waiting("a", "2"), Waiting("b", "1")], 50.0)
+    standing.look([Waiting("a", "2"), Waiting("b", "1")], 60.0)
+    assert standing.longest == {"a": 30.0, "b": 10.0}
+    assert standing.over(40.0) == []
+
+
+def test_a_standstill_is_a_violation() -> None:
+    record = replace(sample(), stands=[Standstill("retry of offset 3 in queue 0 of t for group g", 61.0)])
+    assert [(each.invariant, each.text.partition(":")[0]) for each in judge(record)] == [
+        ("live", "retry of offset 3 in queue 0 of t for group g stood for 61 s")
+    ]
