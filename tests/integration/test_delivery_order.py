@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import psycopg
@@ -25,7 +26,7 @@ from tests.integration.delivery_harness import (
 )
 from tests.waiting import until_async
 from txmsg.broker.delivery import Delivery
-from txmsg.broker.delivery.values import Refusal
+from txmsg.broker.delivery.values import Line, Refusal
 from txmsg.broker.store.connect import open_pool, session
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
@@ -127,15 +128,34 @@ async def test_a_queue_opens_when_all_that_may_hold_messages_of_a_dead_broker_sa
             await until_async(lambda: bool(delivery._state.leases.epochs()))
             polling = asyncio.create_task(receive(delivery, 1, client="e", wait_s=300.0))
             await until_async(lambda: "g" in delivery._state.groups)
-            assert delivery.ask("g", "e") == []
-            ((queue_id, epoch),) = delivery.ask("g", "c")
+            assert delivery.awaited("g", "e") == []
+            ((queue_id, epoch),) = delivery.awaited("g", "c")
             delivery.free("g", "c", [(queue_id, epoch - 1)])
-            assert delivery.ask("g", "c") == [(queue_id, epoch)], "that is not about what the broker before gave"
+            assert delivery.awaited("g", "c") == [(queue_id, epoch)], "that is not about what the broker before gave"
             delivery.free("g", "c", [(queue_id, epoch)])
-            assert delivery.ask("g", "c") == []
+            assert delivery.awaited("g", "c") == []
             assert not polling.done(), "the other one may hold a message"
             delivery.free("g", "d", [(queue_id, epoch)])
             assert offsets(await polling) == [1]
+
+
+async def test_a_poll_that_waits_ends_to_ask_what_its_member_holds_of_a_dead_broker(notify_url: str) -> None:
+    """And while the member holds something, its polls end soon, since a reply that asks may be lost."""
+    async with notify_at(notify_url) as notify, AsyncExitStack() as stack:
+        await add_keyed(notify, "a", "a")
+        async with delivering(notify, graceful=False) as dead:
+            await until_async(lambda: bool(dead._state.leases.epochs()))
+            heir = await stack.enter_async_context(delivering(notify, "b2"))
+            line = Line(7, 0)
+            polling = asyncio.create_task(heir.receive("g", "c", T, 1, NEVER_S, NEVER_S, line=line))
+            await until_async(lambda: bool(heir._parked))
+            (message,) = await receive(dead, 1, visibility_timeout_s=NEVER_S)
+        notify.bury("b1")
+        assert await polling == []
+        ((queue_id, epoch),) = heir.awaited("g", "c")
+        assert await heir.receive("g", "c", T, 1, NEVER_S, NEVER_S) == []
+        heir.free("g", "c", [(queue_id, epoch)])
+        assert offsets(await receive(heir, 1)) == [message.offset]
 
 
 async def test_consumers_that_got_messages_at_once_are_all_named(notify_url: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 
 from tests.broker_process import BrokerProcess
 from tests.waiting import until
@@ -25,9 +26,9 @@ def send(address: str, numbers: range) -> None:
                 producer.send(Message("order", b"%d" % n, ordering_key=f"k{key}"))
 
 
-def consuming(address: str, handle: object) -> Consumer:
+def consuming(address: str, handle: Callable[[ReceivedMessage], None]) -> Consumer:
     consumer = Consumer(address, group="mailer", visibility_timeout_s=VISIBILITY_S)
-    consumer.subscribe("order", handle)  # type: ignore[arg-type]
+    consumer.subscribe("order")(handle)
     return consumer
 
 

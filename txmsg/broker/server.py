@@ -298,12 +298,12 @@ class Broker:
         self.checks.restart_grace()  # halves may seem to be overdue for long
 
     def _is_age_valid(self) -> bool:
-        """Not while a segment may look older than it is by so much that the outcomes before it would be forgotten."""
+        """False after a step forward: a segment that looks old enough would be closed, and outcomes forgotten early."""
         leases = self.membership.leases
         return not leases.clock.was_set_forward(leases.monotonic(), self.config.outcome_memory_s)
 
     def _look_at_all(self) -> None:
-        """What is due was moved: windows over due times begin again."""
+        """Due times have changed: all that looks for what is due begins from the start."""
         self.scheduler.forget("")
         self.checks.forget("")
         self.delivery.look_for_retries()

@@ -1,6 +1,7 @@
-"""Lets what waits for a time of the database's clock wait anew when that clock was set back.
+"""Restarts what waits for a time of the database's clock after that clock was set back.
 
-Membership notices it. The statements are in store/waits.py; what is in memory is told by `on_renewed`.
+Membership notices the step; the statements are in store/waits.py. Knows nothing of what is in memory: `on_renewed` is
+called for that.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from txmsg.logs import EventLog
 _log = EventLog(__name__)
 
 _AGAIN_S: Final = 10.0
-"""After so long once more: for transactions that had begun before the clock was set. They end within seconds."""
+"""Between the two runs: transactions that had begun before the step may commit after the first one."""
 
 
 class Waits:
-    """What waits in the tables. `run` renews it after each `clock_set`."""
+    """The waits in the tables. `run` restarts them after each `clock_set`."""
 
     def __init__(self, pool: Pool, config: BrokerConfig, *, on_renewed: Callable[[], None]) -> None:
         self._pool = pool
@@ -32,16 +33,16 @@ class Waits:
         self._on_renewed = on_renewed
         self._soon = asyncio.Event()
         self._left = 0
-        """How often it is still to be renewed."""
+        """How many runs are left."""
 
     def clock_set(self, step_s: float) -> None:
-        """The database's clock was set by so much. Only if it was set back does something wait for too long."""
+        """The database's clock was set by step_s. Nothing is done after a step forward: no wait is longer by that."""
         if step_s < 0:
             self._left = 2
             self._soon.set()
 
     async def renew_once(self) -> None:
-        """Renews all waits that began in what is the future now. Raises BrokerUnavailable."""
+        """Restarts all waits that began at a time that is still to come. Raises BrokerUnavailable."""
         async with session(self._pool) as conn:
             checks = await store.renew_checks(conn, self._config.check_policy().interval_s)
             retries = await store.renew_retries(conn)
@@ -60,7 +61,7 @@ class Waits:
         self._on_renewed()
 
     async def run(self) -> None:
-        """Renews what waits whenever the clock was set back, until cancelled."""
+        """Restarts waits whenever the clock was set back, until cancelled."""
 
         async def step() -> None:
             if self._left:

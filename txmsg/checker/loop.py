@@ -174,7 +174,7 @@ class CheckLoop:
         self.wake(sweep=True)
 
     def restart_grace(self) -> None:
-        """The database's clock was set: no half is parked for want of a client before clients could be asked."""
+        """The database's clock was set, so halves may look overdue: parks none before their clients could be asked."""
         self._abandon_look_s = self._clock.now_s() + self._config.abandon_grace_s
 
     async def run(self) -> None:

@@ -85,9 +85,23 @@ class DeliveryService(Protocol):
         ...
 
     async def renew(
-        self, group: str, held: Sequence[Receipt], visibility_timeout_s: float, *, is_exact: bool = False
+        self,
+        group: str,
+        client_id: str,
+        held: Sequence[Receipt],
+        visibility_timeout_s: float,
+        *,
+        is_exact: bool = False,
     ) -> Sequence[Receipt]:
         """Restarts the visibility timeout of what a member still holds; returns what it does not."""
+        ...
+
+    def awaited(self, group: str, client_id: str) -> Sequence[tuple[QueueId, int]]:
+        """Queues, by id and epoch, that wait until this member holds nothing of them; it is being asked."""
+        ...
+
+    def free(self, group: str, client_id: str, queues: Sequence[tuple[QueueId, int]]) -> None:
+        """A member holds nothing of these queues, by id and epoch."""
         ...
 
     def attached(self, group: str, client_id: str, *, is_there: bool) -> None:
@@ -321,7 +335,7 @@ class NotifyApi:
             pause=self._delivery.why_paused(request.group) if request.max_messages else "",
             awaited=[
                 pb.Receipt(queue_id=queue_id, epoch=epoch)
-                for queue_id, epoch in self._delivery.ask(request.group, request.client_id)
+                for queue_id, epoch in self._delivery.awaited(request.group, request.client_id)
             ],
         )
 

@@ -69,7 +69,7 @@ class Membership:
         self.is_cut_off = False
         """Whether the last step did not reach the database. Clients that have another database to go to are told."""
         self.on_clock_set: Callable[[float], None] = lambda step_s: None
-        """Called when the database's clock was set, with the difference in s; -inf: back, before this broker looked."""
+        """Called when the database's clock was set, with the step in s; -inf: back, before this broker started."""
         self._heartbeats = Heartbeats(leases.ttl_s)
         self._pool = pool
         self._release = release
@@ -163,7 +163,7 @@ class Membership:
                 self._drop("the leases expired before a heartbeat could renew them")
             incarnation = await self._current_incarnation()
             async with self._session() as conn:
-                if not self.leases.clock.is_known:
+                if self.leases.clock.read_s is None:
                     await self._read_clock(conn)
                 if not self.leases.is_member and not await self._join(conn, incarnation):
                     return
@@ -234,9 +234,11 @@ class Membership:
         """Declares silent brokers dead, assigns queues if something has changed, and reads this broker's leases."""
         looked_at = self.leases.monotonic()
         silent = self._heartbeats.silent(looked_at)
-        # Others have sent their last heartbeat before the clock was set, and the next one is yet to come.
-        is_expiry_valid = not self.leases.clock.was_set_forward(looked_at, self.leases.ttl_s)
-        dead = await brokers_store.mark_dead(conn, silent, expired=is_expiry_valid)
+        # If the clock was set forward, the last heartbeats of the others seem old until they send the next ones. It may
+        # also have been set since this broker's heartbeat: so what counts is the time that this one has read.
+        clock = self.leases.clock
+        expired_at_s = None if clock.was_set_forward(looked_at, self.leases.ttl_s) else clock.read_s
+        dead = await brokers_store.mark_dead(conn, silent, expired_at_s=expired_at_s)
         for broker_id in dead:
             _log.warning(
                 "cluster.broker_dead",
@@ -326,7 +328,7 @@ class Membership:
 
     def _note_clock_set(self, step_s: float) -> None:
         if math.isinf(step_s):
-            set_by = "back, since times that were noted are yet to come"
+            set_by = "back before this broker started"
         else:
             set_by = f"{'forward' if step_s > 0 else 'back'} by {abs(step_s):.0f} s"
         _log.warning(

@@ -8,6 +8,7 @@ whose acknowledgements were not yet written are redelivered.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,7 +38,7 @@ _TOKEN_BITS = 48
 """Tokens begin at random and rise, so that a receipt of an earlier process of this broker, or of an incarnation of the
 database with the same epochs, settles nothing that this process delivers."""
 _ASK_AGAIN_S = 5.0
-"""The answer with the question may be lost."""
+"""How often a member is asked again whether it holds messages of a queue: a reply that asked it may be lost."""
 _NAP_S_MAX = 0.5
 """How long a member that may get nothing sleeps before it checks whether the broker is closing."""
 
@@ -62,6 +63,7 @@ class Delivery:
         pool.incarnation.on_end(self._forget)
         self._membership = membership
         self._state = State(pool, membership.leases, config, journal)
+        self._state.end_polls = self._end_polls
         self.writer = ProgressWriter(self._state, membership)
         self._loader = Loader(self._state, membership, self.writer, topics)
         self.maintenance = Maintenance(self._state, self.writer, self._loader, topics)
@@ -133,7 +135,8 @@ class Delivery:
             )
 
         batches = take()
-        if not batches and wait_s > 0 and not self._must_ask(loaded, client_id):
+        wait_s = min(wait_s, self._ask_in_s(loaded, client_id))
+        if not batches and wait_s > 0:
             with loaded.members.waits(client_id, self._state.monotonic, line):
                 batches = await self._wait(loaded, client_id, wants, wait_s, batches, take, line, outlet)
         batches = batches or []
@@ -229,7 +232,7 @@ class Delivery:
             loaded.members.left(client_id)
 
     def free(self, group: str, client_id: str, queues: Sequence[tuple[QueueId, int]]) -> None:
-        """A member has nothing of these queues, by id and epoch, in its hands, as it was asked."""
+        """A member holds no messages of these queues, by id and epoch. Those that waited only for it are delivered."""
         loaded = self._state.groups.get(group)
         for feed in () if loaded is None else loaded.free(client_id, queues):
             _log.info(
@@ -241,20 +244,21 @@ class Delivery:
             )
             self._state.read_soon(feed)
 
-    def ask(self, group: str, client_id: str) -> list[tuple[QueueId, int]]:
-        """Queues, by id and epoch, that wait until this member says whether it holds messages of them."""
+    def awaited(self, group: str, client_id: str) -> list[tuple[QueueId, int]]:
+        """Queues, by id and epoch, that wait until this member holds no messages of them; it is being asked."""
         loaded = self._state.groups.get(group)
         awaited = [] if loaded is None else loaded.awaited(client_id)
         for feed in awaited:
             feed.awaits[client_id] = self._state.monotonic()
         return [(feed.queue_id, feed.epoch) for feed in awaited]
 
-    def _must_ask(self, group: Group, client_id: str) -> bool:
-        """Whether a poll is answered at once to ask: not again at once while the member still holds something."""
-        asked_before = self._state.monotonic() - _ASK_AGAIN_S
-        return any(feed.awaits[client_id] < asked_before for feed in group.awaited(client_id))
+    def _ask_in_s(self, group: Group, client_id: str) -> float:
+        """After how many seconds a poll of this member ends, so that the reply asks what it holds; infinity: never."""
+        asked_at = min((feed.awaits[client_id] for feed in group.awaited(client_id)), default=math.inf)
+        return asked_at + _ASK_AGAIN_S - self._state.monotonic()
 
     def _end_polls(self, group: str, client_ids: Collection[str]) -> None:
+        """Ends the polls of these members that wait, so that the replies ask what they hold."""
         for (name, client_id, _), patience in self._parked.items():
             if name == group and client_id in client_ids and not patience.expired():
                 patience.reschedule(asyncio.get_running_loop().time())

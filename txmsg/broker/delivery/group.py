@@ -65,13 +65,15 @@ class Feed:
     opens_at: float | None = None
     """Nothing is delivered before: ordered messages that the former broker delivered may be in flight. None: open."""
     awaits: dict[str, float] = field(default_factory=dict)
-    """Consumers that may hold these, and when each was asked last. When all have said that they hold none, it opens."""
+    """Consumers that may hold these messages, and when each was asked last. It opens when all hold none."""
     noted_until: float = 0.0
     """Until when, says the cursor, ordered messages that this broker delivers may be in flight; 0: none are."""
     noted_s: float = 0.0
     """The longest visibility timeout that was noted since the notes were last cleared."""
     noted_by: dict[str, float] = field(default_factory=dict)
     """The consumers that the cursor names, by client id, and until when each may hold messages."""
+    noting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while that is written: of two writes at once, the later one would not name the consumer of the other."""
     idle_since: float | None = None
     """Since when nothing noted was seen in flight."""
 

@@ -100,7 +100,7 @@ class State:
         """Receives no longer wait."""
         self.closed = asyncio.Event()
         self.end_polls: Callable[[str, Collection[str]], None] = lambda group, client_ids: None
-        """Ends polls of these members that wait, so that they hear what is awaited of them."""
+        """Ends polls of these members that wait, so that the replies ask what they hold."""
         self.retries_due = asyncio.Event()
         """Set when retries have become due that are not in memory: they are read at once."""
         self.groups: dict[str, Group] = {}

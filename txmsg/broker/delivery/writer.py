@@ -6,6 +6,7 @@ import asyncio
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 
 from psycopg.errors import ForeignKeyViolation
 
@@ -42,7 +43,6 @@ class ProgressWriter:
         self._state = state
         self._membership = membership
         self.flushing = asyncio.Lock()
-        self._noting = asyncio.Lock()
         """Held while cursors are written."""
 
     async def finish(self, feeds: Sequence[Feed]) -> None:
@@ -179,7 +179,9 @@ class ProgressWriter:
         client_id: the consumer that is about to get some, besides those that have some. A feed may be named several
         times. Raises BrokerUnavailable if leases are over, and drops their feeds.
         """
-        async with self._noting:  # of two statements at once, the later one would not name the consumer of the other
+        async with AsyncExitStack() as locks:
+            for feed in sorted(set(feeds), key=lambda each: (each.group.id, each.queue_id)):
+                await locks.enter_async_context(feed.noting)
             await self._note_in_flight(feeds, visibility_timeout_s, client_id)
 
     async def _note_in_flight(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -18,7 +17,6 @@ from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
 from txmsg.wire.changes import change_of
 
 _SHOWN_DEAD = "1 day"
-_NONE_SILENT: Mapping[str, datetime] = MappingProxyType({})
 
 
 class BrokerRow(NamedTuple):
@@ -147,24 +145,23 @@ async def leave(conn: Connection, broker_id: str, joined_at: datetime) -> None:
     )
 
 
-async def mark_dead(
-    conn: Connection, silent: Mapping[str, datetime] = _NONE_SILENT, *, expired: bool = True
-) -> list[str]:
+async def mark_dead(conn: Connection, silent: Mapping[str, datetime], *, expired_at_s: float | None) -> list[str]:
     """Marks brokers as dead, for good: they must join again. Returns their ids.
 
-    silent: by id, those of which no heartbeat was seen after this one for as long as they may be silent, whatever the
-    database's clock says. expired: also those that are dead by that clock.
+    silent: by id the last heartbeat of brokers that have sent none for too long by the caller's clock. They are dead
+    unless they have sent one since. expired_at_s: those are dead, too, whose rows expire before this time of the
+    database, in s since 1970.
     """
     cursor = await plain_cursor(conn).execute(
         """
         with forgotten as (delete from txmsg.broker where state = 'dead' and expires_at < now() - %s::interval)
         update txmsg.broker b set state = 'dead'
          where b.state <> 'dead'
-           and (%s and b.expires_at < now() or (b.id, b.heartbeat_at) in (
+           and (b.expires_at < to_timestamp(%s::float8) or (b.id, b.heartbeat_at) in (
                 select s.id, s.heartbeat_at from unnest(%s::text[], %s::timestamptz[]) s(id, heartbeat_at)))
         returning b.id
         """,
-        (_SHOWN_DEAD, expired, list(silent), list(silent.values())),
+        (_SHOWN_DEAD, expired_at_s, list(silent), list(silent.values())),
     )
     return [broker_id for (broker_id,) in await cursor.fetchall()]
 

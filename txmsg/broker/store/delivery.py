@@ -222,7 +222,6 @@ async def note_held(  # noqa: PLR0917
 
     held_by: for each of them the client ids of these consumers.
 
-
     Returns (group id, queue id) of those that were noted: the leases of the others are over. incarnation: of the
     database; OTHER_INCARNATION if it is not current.
     """

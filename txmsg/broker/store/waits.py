@@ -1,8 +1,9 @@
-"""Statements that let what waits wait anew, after the database's clock was set back.
+"""Statements that restart waits after the database's clock was set back.
 
-What waits until a time was told so when it began to wait. If that moment lies in the future, the clock was set back
-since, and the wait would be longer by as much: it begins again now. Each statement passes over rows that are locked,
-and repeating it changes nothing. The caller owns the transaction.
+A row says until when something waits. If the wait began at a time that is still to come, the clock was set back since,
+and the wait would last longer by as much: so it begins again now, with its full length. Waits that began before stay
+as they are. Statements skip rows that are locked, and running them again changes nothing. The caller owns the
+transaction.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from txmsg.broker.store.delivery import plain_cursor
 
 
 async def clock(conn: Connection) -> tuple[float, bool]:
-    """The database's time in seconds since 1970, and whether it was set back while no broker looked.
+    """The database's time in seconds since 1970, and whether it was set back while no broker ran.
 
-    It was if brokers of before have noted times that are yet to come.
+    It was if the last heartbeat of a broker, or the time when one left, is still to come.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -31,9 +32,10 @@ async def clock(conn: Connection) -> tuple[float, bool]:
 
 
 async def renew_checks(conn: Connection, interval_s: float) -> int:
-    """Half messages: the first check as long after now as it was after storing, later ones after an interval.
+    """Restarts the waits of half messages for their next check. Returns how many there were.
 
-    interval_s: between checks of producer groups that have none of their own. Returns how many there were.
+    The first check waits as long as it did after storing, a later one for the interval of its producer group, or for
+    interval_s if the group has none.
     """
     cursor = await plain_cursor(conn).execute(_RENEW_CHECKS, {"interval_s": interval_s})
     return cursor.rowcount
@@ -59,9 +61,9 @@ update txmsg.half_message h set next_check_at = now() + l.wait, stored_at = leas
 
 
 async def renew_retries(conn: Connection) -> int:
-    """Retries: as long after now as it was after their last failure; what was due without one is due now.
+    """Restarts the waits of retries, as long as after their last failure. Returns how many there were.
 
-    Returns how many there were.
+    What has not failed, but was freed or redriven, is due now.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -87,7 +89,7 @@ async def renew_retries(conn: Connection) -> int:
 
 
 async def renew_delays(conn: Connection) -> int:
-    """Delayed messages that were sent with a delay, not a time: they wait for it from now on. How many there were."""
+    """Restarts the delays of messages that were sent with a delay, not with a time. Returns how many there were."""
     count = 0
     for table in ("half_message", "scheduled"):
         cursor = await plain_cursor(conn).execute(
@@ -105,7 +107,7 @@ async def renew_delays(conn: Connection) -> int:
 
 
 async def renew_alerts(conn: Connection, again_s: float) -> None:
-    """Notifications are tried again within again_s; alerts hold, and silences end, by the clock as it is now."""
+    """Restarts the waits of notifications, for at most again_s, the times for which alerts hold, and silences."""
     await conn.execute(
         "update txmsg.alert_notification set next_try_at = now() + make_interval(secs => %(again_s)s), "
         "created_at = least(created_at, now()) where next_try_at > now() + make_interval(secs => %(again_s)s)",
@@ -122,7 +124,7 @@ async def renew_alerts(conn: Connection, again_s: float) -> None:
 
 
 async def renew_topics(conn: Connection, settled_s: float) -> None:
-    """Changes of topics, and ages of groups and segments, count from now if they seem to be of the future.
+    """Lets changes of topics, and the ages of groups and segments, count from now if they lie in the future.
 
     settled_s: after so long all brokers know of a change.
     """

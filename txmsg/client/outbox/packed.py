@@ -25,7 +25,7 @@ def packed(transaction_id: TransactionId, messages: Sequence[Message]) -> str:
 def unpacked(text: str, now_us: int) -> tuple[list[Message], int]:
     """The messages in their order, and when they were born. Raises ProtocolError.
 
-    now_us: by the clock that said when they were born. Of a delay, what has passed since is left out.
+    now_us: by this machine's clock. A delay is shorter by the time since the birth of its message.
     """
     try:
         request = SendRequest.FromString(b64decode(text, validate=True))

@@ -47,7 +47,7 @@ _turn = outbox_turn_table.c
 _NOW: Final = Ago(literal(0, literal_execute=True))
 _TURN_BEGAN: Final = Ago(literal(TURN_S, literal_execute=True))
 _TURN_ENDS: Final = Ago(literal(-TURN_S, literal_execute=True))
-"""A turn that seems to have been taken later is over: the clock was set back since, and its holder may be dead."""
+"""A turn taken later than this is over: the clock was set back since, and its holder may have died before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

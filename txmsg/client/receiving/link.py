@@ -112,7 +112,7 @@ class Link:
         self._queues, self._epochs = queues or QueuesHeld(), epochs or Epochs()
         self._held = Held(self._queues)
         self._awaited: dict[int, int] = {}
-        """Queues with their epochs: the broker waits until nothing of them is held here, and it is told so."""
+        """Queues by id, and their epochs, that the broker does not deliver until it hears that none of them is held."""
         self._queues.watch(self._queue_free)
         self._settled_count = 0
         self._paced_at = 0.0
@@ -242,7 +242,7 @@ class Link:
             self._flush_later(FLUSH_DELAY_S)
 
     def _free(self) -> list[Receipt]:
-        """What is awaited and not held, whatever broker it came from."""
+        """The awaited queues of which no message is held, whatever broker it came from."""
         return [
             Receipt(queue_id=queue_id, epoch=epoch)
             for queue_id, epoch in self._awaited.items()
@@ -250,7 +250,7 @@ class Link:
         ]
 
     def _hear_awaited(self, awaited: Sequence[Receipt]) -> None:
-        """What a broker before may have given us and still sends is refused from now on: else it would not be free."""
+        """Notes what the broker asks. From now on, deliveries of these queues under lower epochs are refused."""
         now = asyncio.get_running_loop().time()
         self._awaited = {
             receipt.queue_id: receipt.epoch
@@ -463,7 +463,7 @@ class Link:
             self._counts.failed_calls += 1
             self._is_refused = isinstance(exc, Unauthenticated | PermissionDenied)
             self._log_failure(exc)
-            self._awaited = {}  # by that broker; the next one asks itself
+            self._awaited = {}  # a broker that still waits asks again
             if isinstance(exc, ProtocolError):  # an unreadable reply would be sent again for ever, uncounted
                 self._line, self._received = _new_line(), 0
             return None

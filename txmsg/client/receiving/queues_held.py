@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 
 class QueuesHeld:
-    """Counts the messages of each queue that were received and are not settled, and tells when none is left."""
+    """Counts the unsettled messages of each queue, and calls watchers when none is left."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self._on_free: list[Callable[[int], None]] = []
 
     def watch(self, on_free: Callable[[int], None]) -> None:
-        """Calls this with a queue of which nothing is held any more."""
+        """Calls on_free with the id of each queue whose last message is settled or given up."""
         self._on_free.append(on_free)
 
     def unwatch(self, on_free: Callable[[int], None]) -> None:
