@@ -41,16 +41,22 @@ class SteppedServer:
     def stop(self) -> None:
         self._server.stop()
 
-    def empty_url(self) -> str:
-        """A fresh and empty database."""
-        return self._server.create_database(f"empty_{next(self._numbers)}")
+    @contextmanager
+    def empty(self) -> Iterator[str]:
+        """A fresh and empty database. Dropped at the end: one test need not delete the files of all."""
+        name = f"empty_{next(self._numbers)}"
+        yield self._server.create_database(name)
+        self._server.drop_database(name)
 
-    def notify_url(self) -> str:
-        """A fresh Notify database."""
-        url = self._server.create_database(f"notify_{next(self._numbers)}", template=_TEMPLATE)
+    @contextmanager
+    def notify(self) -> Iterator[str]:
+        """A fresh Notify database. Dropped at the end."""
+        name = f"notify_{next(self._numbers)}"
+        url = self._server.create_database(name, template=_TEMPLATE)
         with psycopg.connect(url, connect_timeout=10) as connection:
             connection.execute("update txmsg.notify_db set shard = gen_random_uuid()")
-        return url
+        yield url
+        self._server.drop_database(name)
 
     def set_by(self, offset_s: float) -> None:
         """From now on the clock is wrong by so much."""

@@ -55,8 +55,9 @@ def server() -> Iterator[SteppedServer]:
 def url(server: SteppedServer) -> Iterator[str]:
     """A fresh Notify database, whose clock is right."""
     server.set_by(0.0)
-    yield server.notify_url()
-    server.set_by(0.0)
+    with server.notify() as url:
+        yield url
+        server.set_by(0.0)
 
 
 @pytest.fixture
@@ -272,18 +273,19 @@ async def test_groups_in_use_at_other_brokers_are_kept_when_the_clock_is_set_for
 async def test_the_turn_to_relay_an_outbox_is_taken_from_a_process_that_died_before_the_clock_went_back(
     server: SteppedServer, step: tuple[float, float]
 ) -> None:
-    engine = create_engine(server.empty_url().replace("postgresql:", "postgresql+psycopg:", 1))
-    create_tables(engine)
     dead, other = uuid4(), uuid4()
-    with engine.connect() as connection:
-        server.set_by(step[0])
-        assert rows.take_turn(connection, "shop", dead)
-        assert not rows.take_turn(connection, "shop", other)
-        server.set_by(step[1])
-        assert rows.take_turn(connection, "shop", other)
-        assert not rows.take_turn(connection, "shop", dead)
-    server.set_by(0.0)
-    engine.dispose()
+    with server.empty() as url:
+        engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:", 1))
+        create_tables(engine)
+        with engine.connect() as connection:
+            server.set_by(step[0])
+            assert rows.take_turn(connection, "shop", dead)
+            assert not rows.take_turn(connection, "shop", other)
+            server.set_by(step[1])
+            assert rows.take_turn(connection, "shop", other)
+            assert not rows.take_turn(connection, "shop", dead)
+        server.set_by(0.0)
+        engine.dispose()
 
 
 @steps
