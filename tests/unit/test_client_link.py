@@ -71,6 +71,8 @@ class Broker(AnsweredBrokers):
         """How many such calls wait."""
         self.acks: list[pb.Receipt] = []
         """What was acknowledged in calls that were answered."""
+        self.refused: list[pb.Receipt] = []
+        """What was refused in them."""
         self.lines: list[tuple[int, int, int]] = []
         """Of each call that names its line: that, what was received, and how many messages are asked for."""
         self.numbers: list[int] = []
@@ -102,6 +104,7 @@ class Broker(AnsweredBrokers):
             if self.refuses:
                 raise Unauthenticated("the token is revoked")
             self.acks.extend(request.acks)
+            self.refused.extend(refusal.receipt for refusal in request.refusals)
         if request.held:
             self.held.put_nowait(list(request.held))
             return pb.ReceiveReply(expired=self.expired)
@@ -119,11 +122,11 @@ class Broker(AnsweredBrokers):
         return pb.ReceiveReply()
 
 
-def columns(*offsets: int, attempt: int = 1, body: bytes = b"x") -> pb.DeliveredColumns:
+def columns(*offsets: int, hand: Hand = HAND, attempt: int = 1, body: bytes = b"x") -> pb.DeliveredColumns:
     count = len(offsets)
     return pb.DeliveredColumns(
         topic="t",
-        receipt=HAND.receipt(offsets),
+        receipt=hand.receipt(offsets),
         transaction_ids=bytes(16 * count),
         body=[body] * count,
         born_at_us=[0] * count,
@@ -245,6 +248,52 @@ async def test_the_broker_is_told_what_is_still_held_and_only_that(loop: Loop) -
         assert link.holds(HAND, 6, now())
         link.ack(HAND, 6)
         assert not link.holds(HAND, 6, now())
+
+
+async def test_a_message_that_is_held_and_comes_again_is_handled_once_and_settled_for_both() -> None:
+    broker, taken = Broker(), list[tuple[Hand, int | None]]()
+    again = HAND._replace(token=2)
+    broker.replies = [
+        pb.ReceiveReply(batches=[columns(5, 6, 7, 8, hand=again, attempt=2)]),
+        pb.ReceiveReply(batches=[columns(5, 6, 7)]),
+    ]
+    broker.holds_polls = True
+    link = new_link(broker, lambda _, hand, messages: taken.extend((hand, each.offset) for each in messages))
+    running = asyncio.create_task(link.run())
+    try:
+        await until_async(lambda: link.out == 7)
+        assert taken == [(HAND, 5), (HAND, 6), (HAND, 7), (again, 8)]
+        assert link.holds(HAND, 5, now() + VISIBILITY_TIMEOUT_S / 2)
+        link.ack(HAND, 5)
+        link.refuse(HAND, 6, Failure("boom"))
+        link.drop(HAND, 7)
+        assert link.out == 1
+        await link.flush(VISIBILITY_TIMEOUT_S)
+        assert broker.acks == [HAND.receipt([5]), again.receipt([5])]
+        assert broker.refused == [HAND.receipt([6]), again.receipt([6])]
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_a_message_that_is_done_and_comes_again_before_the_broker_knows_is_not_handled_again() -> None:
+    async with filled_link() as (link, broker):
+        again = HAND._replace(token=2)
+        broker.gate.clear()
+        link.ack(HAND, 5)
+        await until_async(lambda: broker.settling == 1)
+        link.ack(HAND, 6)
+        broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, hand=again, attempt=2)])]
+        await until_async(lambda: not broker.replies)
+        broker.gate.set()
+        await until_async(lambda: sum(len(receipt.offset) for receipt in broker.acks) == 4)
+        assert link.out == 2
+        assert {(receipt.token, offset) for receipt in broker.acks for offset in receipt.offset} == {
+            (1, 5),
+            (1, 6),
+            (2, 5),
+            (2, 6),
+        }
 
 
 async def test_what_the_broker_does_not_leave_to_us_is_not_handled(loop: Loop) -> None:

@@ -6,6 +6,7 @@ Delivery is at least once: a handler that must not repeat its effects is wrapped
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -138,6 +139,7 @@ class AsyncConsumer(AsyncLifecycle):
         self._shards: list[_Shard] = []
         self._counts = ConsumerCounts()
         self._is_paused = False
+        self._blocked_at = -math.inf
 
     def put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
@@ -154,6 +156,7 @@ class AsyncConsumer(AsyncLifecycle):
             self._concurrency,
             name=f"txmsg-{self.group}",
             before=lambda message: self.hooks.before_handler(message),  # noqa: PLW0108 - tests may set it later
+            blocked=self._note_blocked,
         )
         polling = Polling(
             group=self.group,
@@ -317,12 +320,43 @@ class AsyncConsumer(AsyncLifecycle):
         late_at = now + self._visibility_timeout_s
         self._workers.put([Delivery(link, hand, message, handler, late_at) for message in messages])
 
+    def _note_blocked(self, delivery: Delivery, time_s: float) -> None:
+        """A handler has kept the loop from all else, also from telling brokers that this process lives."""
+        if time_s < self._visibility_timeout_s / 2:
+            return
+        self._blocked_at = asyncio.get_running_loop().time()
+        _log.warning(
+            "handler.blocked_loop",
+            "group %(group)s: the handler of topic %(topic)r blocked the event loop for %(blocked_s).1f s with message "
+            "%(message_id)s. Brokers did not hear of this process meanwhile, and redeliver all that it has to others "
+            "after visibility_timeout_s=%(visibility_timeout_s)g: write the handler as def, for a thread, "
+            "or call what blocks by asyncio.to_thread",
+            group=self.group,
+            topic=delivery.handler.topic,
+            message_id=delivery.message.id,
+            blocked_s=time_s,
+            visibility_timeout_s=self._visibility_timeout_s,
+        )
+
     async def _watch(self) -> None:
         """Logs each handler that takes too long or hangs: nothing else would show it."""
         loop = asyncio.get_running_loop()
         told: list[Delivery] = []
         while True:
-            await asyncio.sleep(min(self._visibility_timeout_s / 4, WATCH_INTERVAL_S_MAX))
+            began_at, time_s = loop.time(), min(self._visibility_timeout_s / 4, WATCH_INTERVAL_S_MAX)
+            await asyncio.sleep(time_s)
+            late_s = loop.time() - began_at - time_s
+            if late_s >= self._visibility_timeout_s / 2 and self._blocked_at < began_at:
+                _log.warning(
+                    "consumer.loop_blocked",
+                    "group %(group)s: its event loop did not run for %(blocked_s).1f s, and no handler of it was the "
+                    "reason: messages are redelivered when brokers do not hear of this process for "
+                    "visibility_timeout_s=%(visibility_timeout_s)g. Find what blocks the loop (PYTHONASYNCIODEBUG=1 "
+                    "logs it), or whether this process was stopped",
+                    group=self.group,
+                    blocked_s=late_s,
+                    visibility_timeout_s=self._visibility_timeout_s,
+                )
             self._workers.revive()
             late = [delivery for delivery in self._workers.running() if delivery.late_at <= loop.time()]
             for delivery in late:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -28,6 +29,8 @@ _log = EventLog(__name__)
 
 _CANCEL_S_MAX: Final = 1.0
 """How long a cancelled handler may take to end."""
+_STEP_S_MAX: Final = 0.25
+"""For so long an `async def` handler may keep the loop from all else without being told of."""
 _TURN_COUNT: Final = 50
 """Messages handled in one turn of the loop, when no handler waits for anything."""
 
@@ -67,11 +70,19 @@ class Workers(Generic[R]):
     """What handles the runs of one consumer: of each kind of handlers `count` at once.
 
     name: of the threads. before: called with each message where its handler is called, and instead of it if it raises.
+    blocked: called on the loop with a run whose `async def` handler kept the loop from all else, and with the seconds.
     How many runs wait is bounded by those who put them.
     """
 
-    def __init__(self, count: int, *, name: str, before: Callable[[ReceivedMessage], object] | None = None) -> None:
-        self._on_loop = _LoopWorkers[R](count, before)
+    def __init__(
+        self,
+        count: int,
+        *,
+        name: str,
+        before: Callable[[ReceivedMessage], object] | None = None,
+        blocked: Callable[[R, float], object] = lambda run, time_s: None,
+    ) -> None:
+        self._on_loop = _LoopWorkers[R](count, before, blocked)
         self._on_threads = _ThreadWorkers[R](count, before, name)
 
     def put(self, runs: Sequence[R]) -> None:
@@ -102,9 +113,12 @@ class Workers(Generic[R]):
 class _LoopWorkers(Generic[R]):
     """Coroutines that call `async def` handlers; all are there when there is something to do."""
 
-    def __init__(self, count: int, before: Callable[[ReceivedMessage], object] | None) -> None:
+    def __init__(
+        self, count: int, before: Callable[[ReceivedMessage], object] | None, blocked: Callable[[R, float], object]
+    ) -> None:
         self._count = count
         self._before = before
+        self._blocked = blocked
         self._loop = asyncio.get_running_loop()
         self._runs: deque[R] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -184,7 +198,7 @@ class _LoopWorkers(Generic[R]):
             self.running[place] = run = self._runs.popleft()
             self._wake_one()
             try:
-                await _in_context(self._context.copy(), self._handle(run))
+                await _in_context(self._context.copy(), self._handle(run), run, self._blocked)
             except Exception:  # noqa: BLE001 - a worker that ends handles nothing more
                 _log_failed(run)
             finally:
@@ -356,18 +370,26 @@ def _log_failed(run: Run) -> None:
 
 
 @coroutine
-def _in_context(context: contextvars.Context, work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
+def _in_context(
+    context: contextvars.Context, work: Coroutine[Any, Any, None], run: R, blocked: Callable[[R, float], object]
+) -> Generator[Any, Any, None]:
     """Awaits `work`, each step of it in this context: what a handler sets is not seen by the next run.
 
+    blocked: called with the run and the seconds that a step took, if it took long.
     Not a task for each run: that costs a turn of the loop.
     """
     step: Callable[[Any], Any] = work.send
     given: Any = None
+    clock = time.monotonic
     while True:
+        began_at = clock()
         try:
             awaited = context.run(step, given)
         except StopIteration:
             return
+        finally:
+            if (took_s := clock() - began_at) >= _STEP_S_MAX:
+                blocked(run, took_s)
         try:
             given = yield awaited
             step = work.send

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from txmsg.broker.delivery.config import GroupSettings
 from txmsg.broker.delivery.members import Members
-from txmsg.broker.delivery.retries import Retries
+from txmsg.broker.delivery.retries import Outcome, Retries
 from txmsg.broker.delivery.values import DeliveryCounts, MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import BEHIND, NOT_IN_TIME, TIME_IS_OVER, Failure, Window
 from txmsg.broker.journal import Event, Journal
@@ -377,9 +377,23 @@ class Group:
         """Counts as failed what was not acknowledged in time."""
         for feed in list(self.busy):
             for token, offsets, is_exact in feed.window.expire(now):
+                if not is_exact and self.settings.backoff.retries_max:
+                    self.retries.late.expired([RetryKey(feed.queue_id, offset) for offset in offsets], token)
                 self._fail(None, token, {feed: offsets}, [], TIME_IS_OVER if is_exact else NOT_IN_TIME, now)
         for token, keys, is_exact in self.retries.expire(now):
+            if not is_exact:
+                self.retries.late.expired(keys, token)
             self._fail(None, token, {}, keys, TIME_IS_OVER if is_exact else NOT_IN_TIME, now)
+
+    def written(self, outcomes: Mapping[RetryKey, Outcome]) -> None:
+        """These outcomes of retries are on disk."""
+        backoff = self.settings.backoff
+        self.retries.late.settled(
+            key
+            for key, (attempt, failure, *_) in outcomes.items()
+            if failure is None or failure.next_s(backoff, attempt) is None
+        )
+        self.retries.written(outcomes)
 
     def unblock(self, keys: Iterable[tuple[QueueId, str]]) -> None:
         """The table `retry` had no messages of these ordering keys, (queue id, key): delivery of them continues.
@@ -408,6 +422,8 @@ class Group:
             retried, late = self.retries.take_back(feed.queue_id, receipt.token, late)
             self._journal_retried(Event.ACKNOWLEDGED, retried, by=client_id)
             self.retries.settled(retried, None)
+        if late:
+            late = self.retries.late.acknowledge(feed.queue_id, late, receipt.token)
         next_count = feed.window.ready_count + self.retries.ready_count - ready_count
         if next_count > 0:  # the next messages of their keys
             self.wake((feed.topic,), next_count)

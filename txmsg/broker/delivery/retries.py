@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from txmsg.broker.delivery.late import LateResults
 from txmsg.broker.delivery.offsets import Expired, InFlight
 from txmsg.broker.delivery.window import Failure
 from txmsg.broker.store.rows import RetryKey, RetryRow, size_bytes_of
@@ -44,6 +45,8 @@ class Retries:
         self._behind: dict[tuple[int, str], deque[RetryRow]] = {}
         self._behind_count = self._behind_size_bytes = 0
         self._in_flight: InFlight[RetryKey] = InFlight()
+        self.late = LateResults()
+        """Of retries, and of first deliveries that are going to be retries."""
         self._outcomes: dict[RetryKey, Outcome] = {}
 
     @property
@@ -129,6 +132,7 @@ class Retries:
             if key in self._attempts:
                 self._drop(key)
         self._in_flight.forget(gone)
+        self.late.forget(queue_ids)
         self._keep_ready(lambda queue_id: queue_id not in queue_ids)
 
     def keep(self, queue_ids: Collection[QueueId]) -> None:
@@ -171,6 +175,10 @@ class Retries:
         while self._ready and len(taken) < count:
             row = self._ready.popleft()
             row_size_bytes = size_bytes_of(row.message)
+            if self.late.is_processed(key := _key_of(row)):
+                self._ready_size_bytes -= row_size_bytes
+                self.settled([key], None)
+                continue
             if not wants(row.queue_id, row.message.tag):
                 others.append(row)
                 continue
@@ -202,17 +210,18 @@ class Retries:
         return self._in_flight.expire(now)
 
     def settled(self, keys: Iterable[RetryKey], failure: Failure | None) -> None:
-        """Records the outcome of removed retries; it counts when it is `written`.
+        """Records the outcome of removed retries, unless a late result counts; it counts when it is `written`.
 
         Behind those that are done the next ones of their ordering keys are ready now.
         """
         for key in keys:
             ordering_key = self._ordered.get(key)
-            self._outcomes[key] = Outcome(self._attempts[key], failure, ordering_key)
+            outcome = None if self.late.is_processed(key) else failure
+            self._outcomes[key] = Outcome(self._attempts[key], outcome, ordering_key)
             if ordering_key is None:
                 continue
             pair = (key.queue_id, ordering_key)
-            if failure is None and pair in self._behind:
+            if outcome is None and pair in self._behind:
                 row = self._next_behind(pair)
                 self._current[pair] = _key_of(row)
                 self._make_ready(row)

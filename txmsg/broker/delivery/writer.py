@@ -156,7 +156,7 @@ class ProgressWriter:
             for feed, failures in failing:
                 feed.window.stored(failures)
                 self._state.read_soon(feed)
-            group.retries.written(outcomes)
+            group.written(outcomes)
             self._state.freed(group, free)
 
     async def try_to_write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:

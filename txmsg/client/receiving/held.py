@@ -85,6 +85,13 @@ class Held:
         found = self._by_hand.get(hand)
         return found is not None and offset in found.sizes and offset not in found.lost and now < found.until
 
+    def earlier(self, hand: Hand, offset: int) -> Hand | None:
+        """The first delivery by which this message is held already, if there is one."""
+        for known, found in self._by_hand.items():
+            if known.queue_id == hand.queue_id and known != hand and offset in found.sizes:
+                return known
+        return None
+
     def until_before(self, moment: float) -> list[Hand]:
         """The hands whose reservation ends before this time."""
         return [hand for hand, found in self._by_hand.items() if found.until < moment]

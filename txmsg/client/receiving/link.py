@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -121,6 +121,10 @@ class Link:
         self._is_paused = False
         self._acks: defaultdict[Hand, list[int]] = defaultdict(list)
         self._refusals: list[Refusal] = []
+        self._telling: list[Mapping[Hand, list[int]]] = []
+        """The acknowledgements in calls under way."""
+        self._again: defaultdict[tuple[Hand, int], list[Hand]] = defaultdict(list)
+        """Later deliveries of messages, by hand and offset, that are held here already: they end together."""
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._line, self._received, self._named_count = _new_line(), 0, 0
@@ -150,6 +154,8 @@ class Link:
         """The message is done."""
         self._acks[hand].append(offset)
         self._settled(hand, offset)
+        for again in self._deliveries_again(hand, offset):
+            self.ack(again, offset)
 
     def refuse(self, hand: Hand, offset: int, failure: Failure) -> None:
         """The message failed: `failure` says what becomes of it. Its text is shown with it, cut to 4,000 characters."""
@@ -163,19 +169,32 @@ class Link:
             )
         )
         self._settled(hand, offset)
+        for again in self._deliveries_again(hand, offset):
+            self.refuse(again, offset, failure)
 
     def drop(self, hand: Hand, offset: int) -> None:
         """The message is not settled: it is redelivered when its visibility timeout ends."""
-        self._held.drop(hand, offset)
-        self._room.set()
+        self._drop(hand, offset)
+        for again in self._deliveries_again(hand, offset):
+            self._drop(again, offset)
 
     def holds(self, hand: Hand, offset: int, now: float) -> bool:
         """Whether this message is still reserved for this consumer. Else another one gets it."""
-        return self._held.holds(hand, offset, now)
+        return self._held.holds(hand, offset, now) or any(
+            self._held.holds(again, offset, now) for again in self._again.get((hand, offset), ())
+        )
+
+    def _deliveries_again(self, hand: Hand, offset: int) -> Sequence[Hand]:
+        """The later deliveries of a message that ends."""
+        return self._again.pop((hand, offset), ()) if self._again else ()
+
+    def _drop(self, hand: Hand, offset: int) -> None:
+        self._held.drop(hand, offset)
+        self._room.set()
 
     def _settled(self, hand: Hand, offset: int) -> None:
         self._settled_count += 1
-        self.drop(hand, offset)
+        self._drop(hand, offset)
         self._flush_later(FLUSH_DELAY_S)
 
     @property
@@ -286,9 +305,36 @@ class Link:
                 self._held.add(hand, messages, unreadable.keys(), until)
                 for offset, error in unreadable.items():
                     self.refuse(hand, offset, Failure(str(error)))
+                if columns.attempt:  # some were delivered before
+                    messages = self._unknown(hand, messages)
                 if messages:
                     self._take(self, hand, messages)
         self._flush_soon()
+
+    def _unknown(self, hand: Hand, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Those that are neither held here nor done: the broker may have heard too late of this process.
+
+        As when a handler blocks the loop: it would be called again at once, and again.
+        """
+        unknown: list[ReceivedMessage] = []
+        for message in messages:
+            offset = message.offset
+            assert offset is not None
+            if self._is_acknowledged(hand, offset):
+                self.ack(hand, offset)
+            elif (earlier := self._held.earlier(hand, offset)) is not None:
+                self._again[earlier, offset].append(hand)
+            else:
+                unknown.append(message)
+        return unknown
+
+    def _is_acknowledged(self, hand: Hand, offset: int) -> bool:
+        """Whether the broker is being told that this message is done, or is going to be told, for any delivery."""
+        return any(
+            each.queue_id == hand.queue_id and offset in offsets
+            for acks in (self._acks, *self._telling)
+            for each, offsets in acks.items()
+        )
 
     async def keep(self) -> None:
         """Extends the visibility timeout of messages whose handlers run for long, until cancelled."""
@@ -422,9 +468,11 @@ class Link:
             self._is_in_doubt = False
             self._name_line(request)
         reply = None
+        self._telling.append(acks)
         try:
             reply = await self._call(request, timeout_s=CALL_GRACE_S)
         finally:
+            self._telling.remove(acks)
             if reply is None:
                 for hand, offsets in acks.items():
                     self._acks[hand] += offsets
