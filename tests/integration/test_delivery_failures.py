@@ -83,7 +83,8 @@ async def test_message_not_acknowledged_in_time_comes_again(notify_url: str) -> 
         now += 61
         (again,) = await receive(delivery, 1)
         assert (again.offset, again.attempt) == (late.offset, 2)
-        assert await delivery.settle("g", "c", [late.receipt], []) == [late.receipt]
+        refused = Refusal(late.receipt, "boom", None)
+        assert await delivery.settle("g", "c", [], [refused]) == [late.receipt], "only a late acknowledgement counts"
         ((error,),) = notify.query("select last_error from txmsg.retry")
         assert "visibility timeout" in error
 
