@@ -236,6 +236,7 @@ async def receive(
             visibility_timeout_s,
             is_exact=how.get("is_exact", False),
             in_runs=how.get("in_runs", False),
+            isolates=how.get("isolates", False),
         )
         if not more:
             break

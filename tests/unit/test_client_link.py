@@ -137,7 +137,7 @@ def columns(*offsets: int, hand: Hand = HAND, attempt: int = 1, body: bytes = b"
 
 def new_link(
     broker: Broker,
-    take: Callable[[Link, Hand, list[ReceivedMessage]], None] = lambda *_: None,
+    take: Callable[[Link, Hand, list[ReceivedMessage], int], None] = lambda *_: None,
     *,
     visibility_timeout_s: float = VISIBILITY_TIMEOUT_S,
     out_size_bytes_max: int = 1000,
@@ -156,7 +156,7 @@ async def filled_link(*, visibility_timeout_s: float = VISIBILITY_TIMEOUT_S) -> 
     broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, attempt=2), columns(8, 9)])]
     taken: list[int | None] = []
 
-    def take(link: Link, hand: Hand, messages: list[ReceivedMessage]) -> None:
+    def take(link: Link, hand: Hand, messages: list[ReceivedMessage], losses: int) -> None:
         taken.extend(message.offset for message in messages)
         if len(taken) == 4:
             got.set()
@@ -258,7 +258,7 @@ async def test_a_message_that_is_held_and_comes_again_is_handled_once_and_settle
         pb.ReceiveReply(batches=[columns(5, 6, 7)]),
     ]
     broker.holds_polls = True
-    link = new_link(broker, lambda _, hand, messages: taken.extend((hand, each.offset) for each in messages))
+    link = new_link(broker, lambda _, hand, messages, losses: taken.extend((hand, each.offset) for each in messages))
     running = asyncio.create_task(link.run())
     try:
         await until_async(lambda: link.out == 7)

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.offsets import Expiry
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import TIME_IS_OVER, Window
@@ -145,10 +146,37 @@ def test_what_is_over_by_an_exact_timeout_comes_again_without_the_back_off() -> 
 def test_what_is_taken_with_an_exact_timeout_comes_again_without_the_back_off() -> None:
     group = group_of(1)
     group.retries.put([RetryRow(QueueId(10), 2, 0, row(8))])
-    group.take(T, 10, LARGE, token=1, deadline=30, is_exact=True)
+    group.take(T, 10, LARGE, token=1, deadline=30, expiry=Expiry.EXACT)
     group.expire(30)
     assert group.feeds[QueueId(10)].window.failing() == {0: TIME_IS_OVER}
     assert [outcome.failure for outcome in group.retries.outcomes().values()] == [TIME_IS_OVER]
+
+
+def test_a_suspect_is_the_only_message_of_its_reply_and_others_come_in_turn() -> None:
+    group = group_of(4)
+    retries = [RetryRow(QueueId(10), 0, 0, row(100 + n), losses) for n, losses in enumerate((2, 1, 2, 3))]
+    group.retries.put(retries)
+    replies = [
+        [
+            each.offset
+            for batch in group.take(T, 2, LARGE, token=token, deadline=30, expiry=Expiry.LOST)
+            for each in batch.rows
+        ]
+        for token in range(7)
+    ]
+    assert [replies[place] for place in (0, 2, 4)] == [[100], [102], [103]]
+    assert sorted(offset for place in (1, 3, 5) for offset in replies[place]) == [0, 1, 2, 3, 101]
+    assert replies[6] == []
+
+
+def test_suspects_come_one_by_one_while_there_is_nothing_else_and_as_others_to_members_that_do_not_isolate() -> None:
+    group = group_of(0)
+    group.retries.put([RetryRow(QueueId(10), 0, 0, row(n), 2) for n in range(4)])
+    for token in (1, 2):
+        (batch,) = group.take(T, 10, LARGE, token=token, deadline=30, expiry=Expiry.LOST)
+        assert (len(batch.rows), batch.losses) == (1, [2])
+    (batch,) = group.take(T, 10, LARGE, token=3, deadline=30)
+    assert len(batch.rows) == 2
 
 
 def test_a_refusal_may_name_the_least_delay() -> None:
@@ -173,7 +201,7 @@ def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone()
     assert group.retries.known() == [(11, 6), (11, 8)]
     expired, _ = group.settle("c", [each.receipt for each in given], [], 0)
     assert {receipt.queue_id for receipt in expired} == {10}
-    assert group.retries.expire(31) == [(2, [(11, 8)], False)], "the retry of the other queue is still out"
+    assert group.retries.expire(31) == [(2, [(11, 8)], Expiry.COUNTED)], "the retry of the other queue is still out"
 
 
 def test_busy_feeds_are_always_among_those_that_periodic_steps_visit_and_idle_groups_are_not() -> None:

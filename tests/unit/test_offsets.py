@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from txmsg.broker.delivery.offsets import InFlight, OffsetRanges, runs
+from txmsg.broker.delivery.offsets import Expiry, InFlight, OffsetRanges, runs
 
 LARGE = 1 << 30
 
@@ -59,9 +59,9 @@ def test_expiry_comes_at_the_deadline_of_each_batch() -> None:
     out.give([1, 2], token=1, deadline=10)
     out.give([3], token=2, deadline=5)
     assert out.expire(4.9) == []
-    assert out.expire(5) == [(2, [3], False)]
+    assert out.expire(5) == [(2, [3], Expiry.COUNTED)]
     out.give_back([1], token=1)
-    assert out.expire(100) == [(1, [2], False)]
+    assert out.expire(100) == [(1, [2], Expiry.COUNTED)]
     assert out.give_back([2], token=1) == ([], [2])
 
 
@@ -71,7 +71,7 @@ def test_key_given_again_is_not_expired_by_its_old_deadline() -> None:
     out.give_back([1], token=1)
     out.give([1], token=2, deadline=20)
     assert out.expire(15) == []
-    assert out.expire(20) == [(2, [1], False)]
+    assert out.expire(20) == [(2, [1], Expiry.COUNTED)]
 
 
 def test_finished_batches_do_not_pile_up_until_their_deadline() -> None:
@@ -87,9 +87,9 @@ def test_what_is_held_is_renewed_and_the_rest_of_its_batch_is_not() -> None:
     out.give([1, 2, 3], token=1, deadline=10)
     assert out.renew([1, 3, 3, 9], token=1, deadline=15) == [9]
     assert out.renew([1], token=2, deadline=99) == [1], "another delivery of it"
-    assert out.expire(10) == [(1, [2], False)]
+    assert out.expire(10) == [(1, [2], Expiry.COUNTED)]
     assert out.give_back([1], token=1) == ([1], [])
-    assert out.expire(15) == [(1, [3], False)]
+    assert out.expire(15) == [(1, [3], Expiry.COUNTED)]
     assert len(out) == 0
 
 
@@ -99,7 +99,7 @@ def test_a_deadline_is_put_off_up_to_its_end_and_never_brought_forward() -> None
     for now in range(1, 25):
         assert out.renew([1], token=1, deadline=now + 10) == []
         assert out.expire(now) == []
-    assert out.expire(25) == [(1, [1], False)]
+    assert out.expire(25) == [(1, [1], Expiry.COUNTED)]
     out.give([1], token=2, deadline=50)
     out.renew([1], token=2, deadline=40)
     assert out.expire(45) == []
@@ -111,14 +111,14 @@ def test_an_exact_deadline_comes_as_it_is_set_earlier_or_later() -> None:
     assert out.renew([1, 9], token=1, deadline=5, is_exact=True) == [9]
     assert out.renew([2], token=1, deadline=99, is_exact=True) == []
     assert out.expire(4.9) == []
-    assert out.expire(5) == [(1, [1], True)]
-    assert out.expire(10) == [(1, [3], False)]
-    assert out.expire(25) == [(1, [2], True)]
+    assert out.expire(5) == [(1, [1], Expiry.EXACT)]
+    assert out.expire(10) == [(1, [3], Expiry.COUNTED)]
+    assert out.expire(25) == [(1, [2], Expiry.EXACT)]
     assert out.renew([1], token=1, deadline=30, is_exact=True) == [1], "too late"
-    out.give([4], token=2, deadline=40, is_exact=True)
+    out.give([4], token=2, deadline=40, expiry=Expiry.EXACT)
     out.renew([4], token=2, deadline=30)
     assert out.expire(39) == [], "only an exact deadline is brought forward"
-    assert out.expire(40) == [(2, [4], True)]
+    assert out.expire(40) == [(2, [4], Expiry.EXACT)]
 
 
 def test_renewing_for_long_leaves_nothing_behind() -> None:

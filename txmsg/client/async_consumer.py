@@ -23,6 +23,7 @@ from txmsg.client.receiving.held import Hand
 from txmsg.client.receiving.link import OUT_SIZE_BYTES_MAX, Bounds, Link, Polling
 from txmsg.client.receiving.links import Links
 from txmsg.client.receiving.queues_held import QueuesHeld
+from txmsg.client.receiving.suspects import SUSPECT_FROM, Suspects
 from txmsg.client.sending.counts import ConsumerCounts
 from txmsg.client.steering import follow
 from txmsg.consumer.failures import Failure
@@ -158,6 +159,8 @@ class AsyncConsumer(AsyncLifecycle):
             before=lambda message: self.hooks.before_handler(message),  # noqa: PLW0108 - tests may set it later
             blocked=self._note_blocked,
         )
+        self._suspects = Suspects(self._workers, self.group)
+        self._isolating = asyncio.create_task(self._suspects.run(), name=f"txmsg-suspects-{self.group}")
         polling = Polling(
             group=self.group,
             client_id=uuid4().hex,
@@ -210,6 +213,8 @@ class AsyncConsumer(AsyncLifecycle):
             task.cancel()
         await asyncio.gather(*(shard.links.close() for shard in self._shards), *tasks, return_exceptions=True)
         await self._workers.close()
+        self._isolating.cancel()  # not before: what waits for a suspect to end would begin
+        await asyncio.wait([self._isolating])
         await asyncio.gather(*(shard.links.flush() for shard in self._shards))
         await asyncio.gather(*(shard.brokers.close() for shard in self._shards))
 
@@ -296,10 +301,11 @@ class AsyncConsumer(AsyncLifecycle):
 
     # ---- work
 
-    def _take(self, epochs: Epochs, link: Link, hand: Hand, messages: Sequence[ReceivedMessage]) -> None:
+    def _take(self, epochs: Epochs, link: Link, hand: Hand, messages: Sequence[ReceivedMessage], losses: int) -> None:
         """Hands messages that were delivered together to the workers of their handler.
 
-        epochs: those of the link's Notify database; another one has queues of its own.
+        epochs: those of the link's Notify database; another one has queues of its own. losses: with how many consumers
+        they were lost before.
         """
         now = asyncio.get_running_loop().time()
         if not epochs.is_current(hand.queue_id, hand.epoch, now):
@@ -318,7 +324,12 @@ class AsyncConsumer(AsyncLifecycle):
                 link.refuse(hand, message.offset, Failure(str(error)))
             return
         late_at = now + self._visibility_timeout_s
-        self._workers.put([Delivery(link, hand, message, handler, late_at) for message in messages])
+        deliveries = [Delivery(link, hand, message, handler, late_at) for message in messages]
+        if losses < SUSPECT_FROM:
+            self._workers.put(deliveries)
+            return
+        for delivery in deliveries:
+            self._suspects.put(delivery, losses)
 
     def _note_blocked(self, delivery: Delivery, time_s: float) -> None:
         """A handler has kept the loop from all else, also from telling brokers that this process lives."""

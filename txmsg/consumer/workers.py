@@ -20,6 +20,7 @@ from types import coroutine
 from typing import Any, Final, Generic, TypeVar
 
 from txmsg.consumer.failures import Failure
+from txmsg.consumer.isolation import isolation
 from txmsg.consumer.subscriptions import Handler
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
@@ -84,6 +85,8 @@ class Workers(Generic[R]):
     ) -> None:
         self._on_loop = _LoopWorkers[R](count, before, blocked)
         self._on_threads = _ThreadWorkers[R](count, before, name)
+        self._alone: set[R] = set()
+        isolation.add(self)
 
     def put(self, runs: Sequence[R]) -> None:
         """Has these runs of one topic handled. To be called on the loop."""
@@ -96,9 +99,36 @@ class Workers(Generic[R]):
         self._on_loop.resize(count)
         self._on_threads.resize(count)
 
+    def run_alone(self, run: R) -> asyncio.Event:
+        """Has this run handled at once, also while no other may begin. The event is set when it has ended."""
+        ended = asyncio.Event()
+        self._alone.add(run)
+
+        def end() -> None:
+            self._alone.discard(run)
+            ended.set()
+
+        workers = self._on_loop if run.handler.function.is_coroutine else self._on_threads
+        workers.run_alone(run, end)
+        return ended
+
     def running(self) -> list[R]:
         """The runs that are being handled."""
-        return [run for run in (*self._on_loop.running, *self._on_threads.running) if run is not None]
+        return [run for run in (*self._on_loop.running, *self._on_threads.running, *self._alone) if run is not None]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a handler runs. To be asked by any thread."""
+        return bool(self._alone) or any(self._on_loop.running) or any(self._on_threads.running)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether runs wait. To be asked by any thread."""
+        return self._on_loop.has_waiting or self._on_threads.has_waiting
+
+    def wake(self) -> None:
+        """Runs may begin again. To be called by any thread."""
+        self._on_loop.wake()
 
     def revive(self) -> None:
         """Replaces coroutines that a handler has cancelled: its own task, or another's. So does `put`."""
@@ -108,6 +138,7 @@ class Workers(Generic[R]):
         """Cancels `async def` handlers, and waits a second for them; leaves `def` handlers to end by themselves."""
         await self._on_loop.close()
         self._on_threads.close()
+        isolation.remove(self)
 
 
 class _LoopWorkers(Generic[R]):
@@ -129,6 +160,7 @@ class _LoopWorkers(Generic[R]):
         self.running: list[R | None] = [None] * count
         self._context = _handlers_context()
         self._tasks: list[asyncio.Task[None]] = []
+        self._alone: set[asyncio.Task[None]] = set()
 
     def put(self, runs: Sequence[R]) -> None:
         if self._closed:
@@ -152,12 +184,30 @@ class _LoopWorkers(Generic[R]):
                 if task.done():
                     self._tasks[place] = self._new_task(place)
 
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._runs)
+
+    def wake(self) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(self._wake_one)
+
+    def run_alone(self, run: R, end: Callable[[], object]) -> None:
+        if self._closed:
+            end()
+            return
+        task = self._loop.create_task(self._run(run), context=contextvars.Context())
+        self._alone.add(task)
+        task.add_done_callback(self._alone.discard)
+        task.add_done_callback(lambda _: end())
+
     async def close(self) -> None:
         self._closed = True
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._alone]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            _, left = await asyncio.wait(self._tasks, timeout=_CANCEL_S_MAX)
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=_CANCEL_S_MAX)
             if left:
                 _log.warning(
                     "handler.not_cancelled",
@@ -196,14 +246,23 @@ class _LoopWorkers(Generic[R]):
                     self._has_next = False
                 continue
             self.running[place] = run = self._runs.popleft()
-            self._wake_one()
-            try:
-                await _in_context(self._context.copy(), self._handle(run), run, self._blocked)
-            except Exception:  # noqa: BLE001 - a worker that ends handles nothing more
-                _log_failed(run)
-            finally:
+            if isolation.is_closed:  # looked at when this one counts as running, for another thread may have closed it
                 self.running[place] = None
-                run.end()
+                self._runs.appendleft(run)
+                await self._wait()
+                continue
+            self._wake_one()
+            await self._run(run, place)
+
+    async def _run(self, run: R, place: int | None = None) -> None:
+        try:
+            await _in_context(self._context.copy(), self._handle(run), run, self._blocked)
+        except Exception:  # noqa: BLE001 - a worker that ends handles nothing more
+            _log_failed(run)
+        finally:
+            if place is not None:
+                self.running[place] = None
+            run.end()
 
     async def _handle(self, run: R) -> None:
         while (message := run.next(self._loop.time())) is not None:
@@ -275,6 +334,29 @@ class _ThreadWorkers(Generic[R]):
             if self._closed or not self._start_thread():
                 break
 
+    @property
+    def has_waiting(self) -> bool:
+        return not self._runs.empty()
+
+    def run_alone(self, run: R, end: Callable[[], object]) -> None:
+        def work() -> None:
+            try:
+                self._run(run)
+            finally:
+                with suppress(RuntimeError):  # the loop was closed meanwhile
+                    self._loop.call_soon_threadsafe(end)
+
+        if self._closed:
+            end()
+            return
+        # A thread of its own: those of the pool may all wait with runs that may not begin.
+        try:
+            threading.Thread(target=work, name=f"{self._name}-alone", daemon=True).start()
+        except RuntimeError:  # the limit of processes: it is redelivered
+            _log_failed(run)
+            self._end_soon(run)
+            end()
+
     def close(self) -> None:
         self._closed = True
         for _ in range(self._live_count):
@@ -314,13 +396,23 @@ class _ThreadWorkers(Generic[R]):
                     self._wake_count -= 1
             elif not self._closed:
                 self.running[place] = run
-                try:
-                    self._context.copy().run(self._handle, run)
-                except BaseException:  # noqa: BLE001 - a worker that ends handles nothing more
-                    _log_failed(run)
-                finally:
+                while isolation.is_closed:  # looked at when this one counts as running
                     self.running[place] = None
-                    self._end_soon(run)
+                    isolation.opened.wait()
+                    if self._closed:
+                        return
+                    self.running[place] = run
+                self._run(run, place)
+
+    def _run(self, run: R, place: int | None = None) -> None:
+        try:
+            self._context.copy().run(self._handle, run)
+        except BaseException:  # noqa: BLE001 - a worker that ends handles nothing more
+            _log_failed(run)
+        finally:
+            if place is not None:
+                self.running[place] = None
+            self._end_soon(run)
 
     def _leaves(self, place: int) -> bool:
         """Whether there are more threads than there are to be. If so, this one has left on return."""

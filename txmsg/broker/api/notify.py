@@ -66,6 +66,7 @@ class DeliveryService(Protocol):
         outlet: Outlet | None = None,
         is_exact: bool = False,
         in_runs: bool = False,
+        isolates: bool = False,
     ) -> Sequence[MessageBatch]:
         """Messages for a member of a group, waiting up to wait_s for the first."""
         ...
@@ -102,6 +103,10 @@ class DeliveryService(Protocol):
 
     def free(self, group: str, client_id: str, queues: Sequence[tuple[QueueId, int]]) -> None:
         """A member holds nothing of these queues, by id and epoch."""
+        ...
+
+    def note_alone(self, group: str, receipts: Sequence[Receipt], *, is_alone: bool) -> Sequence[Receipt]:
+        """A member runs these suspects alone now, or no longer alone; returns what it does not hold."""
         ...
 
     def attached(self, group: str, client_id: str, *, is_there: bool) -> None:
@@ -280,6 +285,10 @@ class NotifyApi:
             expired += await self._delivery.renew(
                 request.group, request.client_id, held, held_s, is_exact=request.exact
             )
+        for told, is_alone in ((request.joined, False), (request.alone, True)):
+            if told:
+                receipts = [_receipt(receipt) for receipt in told]
+                expired += self._delivery.note_alone(request.group, receipts, is_alone=is_alone)
         if request.acks or request.refusals:
             expired += await self._delivery.settle(
                 request.group,
@@ -323,6 +332,7 @@ class NotifyApi:
                 outlet=call.connection,
                 is_exact=request.exact,
                 in_runs=request.runs,
+                isolates=request.isolates,
             )
             receipts = [handout.receipt for handout in handouts]
             call.unsent = lambda: self._delivery.put_back(request.group, request.client_id, receipts)
@@ -485,6 +495,7 @@ def _columns(handout: MessageBatch) -> pb.DeliveredColumns:
         attempt=handout.attempts,
         ordering_key=[key or "" for key in ordering_keys] if any(ordering_keys) else None,
         generation=handout.generations if handout.generations and any(handout.generations) else None,
+        losses=handout.losses if handout.losses and any(handout.losses) else None,
     )
 
 

@@ -21,6 +21,7 @@ from txmsg.broker.delivery.group import Group
 from txmsg.broker.delivery.handover import note_holder, notes_to_lengthen, notes_to_write
 from txmsg.broker.delivery.loader import Loader
 from txmsg.broker.delivery.maintenance import Maintenance
+from txmsg.broker.delivery.offsets import Expiry
 from txmsg.broker.delivery.reader import Reader
 from txmsg.broker.delivery.state import State
 from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Refusal, Subscription, Topics
@@ -101,6 +102,7 @@ class Delivery:
         outlet: Outlet | None = None,
         is_exact: bool = False,
         in_runs: bool = False,
+        isolates: bool = False,
     ) -> list[MessageBatch]:
         """Up to max_messages for a member of a group, or nothing after wait_s. At least one, whatever max_bytes is.
 
@@ -108,8 +110,8 @@ class Delivery:
         back-off, or at once if the timeout is_exact, because the member knows it. start: where the group
         starts in topics that are new to it. line: if the member says whether it got what was sent before. outlet:
         while it is full, nothing is taken. in_runs: the member may get several messages of an ordering key at once, and
-        processes them in order. Raises BrokerUnavailable, InvalidName for a bad tag expression, and
-        UnknownTopic.
+        processes them in order. isolates: it runs suspects alone, and says so; what it loses otherwise does not
+        count as an attempt. Raises BrokerUnavailable, InvalidName for a bad tag expression, and UnknownTopic.
         """
         wants = wants_of(tuple(subscriptions))
         loaded = await self._loader.group(group, wants, start)
@@ -130,7 +132,7 @@ class Delivery:
                 max_messages,
                 max_bytes,
                 visibility_timeout_s,
-                is_exact=is_exact,
+                expiry=Expiry.EXACT if is_exact else Expiry.LOST if isolates else Expiry.COUNTED,
                 in_runs=in_runs,
             )
 
@@ -287,6 +289,15 @@ class Delivery:
             await self.writer.note_in_flight(unnoted, visibility_timeout_s, client_id)
         return expired
 
+    def note_alone(self, group: str, receipts: Sequence[Receipt], *, is_alone: bool) -> list[Receipt]:
+        """A member runs these suspects alone from now on, or no longer alone: then their loss does not count.
+
+        Returns what it does not hold. Raises BrokerUnavailable.
+        """
+        self._state.leases.require()
+        loaded = self._state.groups.get(group)
+        return [*receipts] if loaded is None else loaded.note_alone(receipts, is_alone=is_alone)
+
     async def settle(
         self, group: str, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]
     ) -> list[Receipt]:
@@ -437,7 +448,7 @@ class Delivery:
         size_bytes: int | None,
         visibility_timeout_s: float,
         *,
-        is_exact: bool,
+        expiry: Expiry,
         in_runs: bool,
     ) -> list[MessageBatch] | None:
         """None: the member may get nothing now."""
@@ -457,7 +468,7 @@ class Delivery:
             token=self._token,
             deadline=now + visibility_timeout_s,
             deadline_max=now + max(visibility_timeout_s, self._state.config.held_s_max),
-            is_exact=is_exact,
+            expiry=expiry,
             in_runs=in_runs,
         )
         if batches:

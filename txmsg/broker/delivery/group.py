@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from txmsg.broker.delivery.config import GroupSettings
 from txmsg.broker.delivery.members import Members
+from txmsg.broker.delivery.offsets import Expiry
 from txmsg.broker.delivery.retries import Outcome, Retries
 from txmsg.broker.delivery.values import DeliveryCounts, MessageBatch, Receipt, Refusal
-from txmsg.broker.delivery.window import BEHIND, NOT_IN_TIME, TIME_IS_OVER, Failure, Window
+from txmsg.broker.delivery.window import BEHIND, FAILURE_OF, Failure, Window
 from txmsg.broker.journal import Event, Journal
 from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryKey, RetryRow, Row, size_bytes_of
 from txmsg.message import QueueId, QueueNumber
@@ -35,7 +36,7 @@ class _Until(NamedTuple):
     token: int
     deadline: float
     deadline_max: float
-    is_exact: bool
+    expiry: Expiry
 
 
 @dataclass(slots=True, eq=False)
@@ -126,6 +127,8 @@ class Group:
     """The broker's."""
     _waiting: dict[asyncio.Future[None], Mapping[str, TagExpression]] = field(default_factory=dict)
     _turn: int = 0
+    _gave_suspect: bool = False
+    """Whether the last reply was a suspect: the next one is not, if there is anything else."""
 
     def add(self, topics: Iterable[str], feeds: Iterable[Feed]) -> None:
         """Begins to deliver these topics, and of their queues these."""
@@ -185,14 +188,36 @@ class Group:
         token: int,
         deadline: float,
         deadline_max: float = math.inf,
-        is_exact: bool = False,
+        expiry: Expiry = Expiry.COUNTED,
         in_runs: bool = False,
     ) -> list[MessageBatch]:
         """Messages for one member, now in flight: due retries first, at most half; then the queues, round robin.
 
-        in_runs: several of an ordering key at once, unless a dead letter is to hold the next one back.
+        in_runs: several of an ordering key at once, unless a dead letter is to hold the next one back. A member whose
+        messages may be LOST gets a suspect as the only message, in turn with others.
         """
-        until = _Until(token, deadline, deadline_max, is_exact)
+        until = _Until(token, deadline, deadline_max, expiry)
+        if expiry is not Expiry.LOST:
+            return self._take_any(wants, count, size_bytes, until, in_runs=in_runs)
+        if not self._gave_suspect and (batches := self._take_retries(wants, 1, size_bytes, until, suspects=True)):
+            self._gave_suspect = True
+        elif batches := self._take_any(wants, count, size_bytes, until, in_runs=in_runs, suspects=False):
+            self._gave_suspect = False
+        else:
+            batches = self._take_retries(wants, 1, size_bytes, until, suspects=True)
+        return batches
+
+    def _take_any(
+        self,
+        wants: Mapping[str, TagExpression],
+        count: int,
+        size_bytes: int,
+        until: _Until,
+        *,
+        in_runs: bool,
+        suspects: bool | None = None,
+    ) -> list[MessageBatch]:
+        token, deadline, deadline_max, expiry = until
         feeds = [
             feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count and feed.is_open
         ]
@@ -202,7 +227,7 @@ class Group:
             first = self._turn % len(feeds)
             feeds = feeds[first:] + feeds[:first]
             retries_max = (count + self._turn % 2) // 2  # alternately, where one is asked for at a time
-        batches = self._take_retries(wants, retries_max, size_bytes, until)
+        batches = self._take_retries(wants, retries_max, size_bytes, until, suspects=suspects)
         for batch in batches:
             count -= len(batch.rows)
             size_bytes -= sum(map(size_bytes_of, batch.rows))
@@ -216,7 +241,7 @@ class Group:
                     token=token,
                     deadline=deadline,
                     deadline_max=deadline_max,
-                    is_exact=is_exact,
+                    expiry=expiry,
                     mine=wants[feed.topic],
                     group=self.members.wanted(feed.topic),
                     at_least_one=not batches,
@@ -227,11 +252,17 @@ class Group:
                     size_bytes -= sum(map(size_bytes_of, rows))
                     batches.append(self._batch_of(feed, rows, token))
         if not batches:  # all that is ready is for other members: retries need not leave room for it
-            batches = self._take_retries(wants, count, size_bytes, until)
+            batches = self._take_retries(wants, count, size_bytes, until, suspects=suspects)
         return batches
 
     def _take_retries(
-        self, wants: Mapping[str, TagExpression], count: int, size_bytes: int, until: _Until
+        self,
+        wants: Mapping[str, TagExpression],
+        count: int,
+        size_bytes: int,
+        until: _Until,
+        *,
+        suspects: bool | None = None,
     ) -> list[MessageBatch]:
         if not self.retries.ready_count:
             return []
@@ -243,24 +274,26 @@ class Group:
             return mine is not None and (mine.matches(tag) or not self.members.wanted(feed.topic).matches(tag))
 
         taken: defaultdict[QueueId, list[RetryRow]] = defaultdict(list)
-        token, deadline, deadline_max, is_exact = until
+        token, deadline, deadline_max, expiry = until
         for row in self.retries.take(
             count,
             size_bytes,
             token=token,
             deadline=deadline,
             deadline_max=deadline_max,
-            is_exact=is_exact,
+            expiry=expiry,
+            suspects=suspects,
             wants=is_wanted,
         ):
             taken[row.queue_id].append(row)
         return [
             self._batch_of(
                 self.feeds[queue_id],
-                [row for *_, row in rows],
+                [row.message for row in rows],
                 token,
-                attempts=[attempt + 1 for _, attempt, _, _ in rows],
-                written=[generation for _, _, generation, _ in rows],
+                attempts=[row.attempts + 1 for row in rows],
+                written=[row.generation for row in rows],
+                losses=[row.losses for row in rows],
             )
             for queue_id, rows in taken.items()
         ]
@@ -273,13 +306,14 @@ class Group:
         *,
         attempts: Sequence[int] | None = None,
         written: Sequence[int] | None = None,
+        losses: Sequence[int] | None = None,
     ) -> MessageBatch:
         offsets = [row.offset for row in rows]
         receipt = Receipt(feed.queue_id, token, feed.epoch, offsets)
         generations = [feed.generations.at(offset) for offset in offsets] if feed.generations.starts else None
         if written is not None:  # retries: the later of their own generation and that of a seek since
             generations = list(map(max, written, generations or repeat(0)))
-        return MessageBatch(feed.topic, feed.number, receipt, rows, attempts, generations)
+        return MessageBatch(feed.topic, feed.number, receipt, rows, attempts, generations, losses)
 
     def put_back(self, receipts: Iterable[Receipt]) -> list[Feed]:
         """The member does not get these: they are delivered again as if they had not been taken. Returns the feeds."""
@@ -363,6 +397,20 @@ class Group:
                     expired.append(receipt._replace(offsets=late))
         return expired
 
+    def note_alone(self, receipts: Iterable[Receipt], *, is_alone: bool) -> list[Receipt]:
+        """A member runs these suspects alone, or no longer alone: lost with it, they count, or they do not.
+
+        Returns what it does not hold.
+        """
+        expired: list[Receipt] = []
+        expiry = Expiry.COUNTED if is_alone else Expiry.LOST
+        for receipt in receipts:
+            if (feed := self._feed_of(receipt, expired)) is not None:
+                _, token, _, offsets = receipt
+                if late := self.retries.expire_as(expiry, feed.queue_id, token, offsets):
+                    expired.append(receipt._replace(offsets=late))
+        return expired
+
     def mark_busy(self, feed: Feed) -> None:
         """This feed may have become busy."""
         self.busy.add(feed)
@@ -374,16 +422,16 @@ class Group:
         return not self.busy and self.retries.is_empty
 
     def expire(self, now: float) -> None:
-        """Counts as failed what was not acknowledged in time."""
+        """Counts as failed, or as lost, what was not acknowledged in time."""
         for feed in list(self.busy):
-            for token, offsets, is_exact in feed.window.expire(now):
-                if not is_exact and self.settings.backoff.retries_max:
+            for token, offsets, expiry in feed.window.expire(now):
+                if expiry is not Expiry.EXACT and self.settings.backoff.retries_max:
                     self.retries.late.expired([RetryKey(feed.queue_id, offset) for offset in offsets], token)
-                self._fail(None, token, {feed: offsets}, [], TIME_IS_OVER if is_exact else NOT_IN_TIME, now)
-        for token, keys, is_exact in self.retries.expire(now):
-            if not is_exact:
+                self._fail(None, token, {feed: offsets}, [], FAILURE_OF[expiry], now)
+        for token, keys, expiry in self.retries.expire(now):
+            if expiry is not Expiry.EXACT:
                 self.retries.late.expired(keys, token)
-            self._fail(None, token, {}, keys, TIME_IS_OVER if is_exact else NOT_IN_TIME, now)
+            self._fail(None, token, {}, keys, FAILURE_OF[expiry], now)
 
     def written(self, outcomes: Mapping[RetryKey, Outcome]) -> None:
         """These outcomes of retries are on disk."""

@@ -6,6 +6,7 @@ import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 
@@ -77,16 +78,27 @@ K = TypeVar("K", bound=Hashable)
 _STALE_MIN = 64  # below this many, finished batches are not worth a sweep
 
 
+class Expiry(Enum):
+    """What it means that a message is not settled by its deadline."""
+
+    COUNTED = "counted"
+    """Its consumer may have failed because of it."""
+    EXACT = "exact"
+    """Its consumer chose this time."""
+    LOST = "lost"
+    """Its consumer had others, too, any of which may be the reason: nobody knows whether this one had begun."""
+
+
 class _Batch(Generic[K]):
     """Messages delivered together: one token, one deadline and its maximum, and how many are still in flight."""
 
-    __slots__ = ("deadline", "deadline_max", "is_exact", "keys", "left", "token")
+    __slots__ = ("deadline", "deadline_max", "expiry", "keys", "left", "token")
 
-    def __init__(self, token: int, deadline: float, deadline_max: float, keys: Sequence[K], *, is_exact: bool) -> None:
+    def __init__(self, token: int, deadline: float, deadline_max: float, keys: Sequence[K], expiry: Expiry) -> None:
         self.token = token
         self.deadline = deadline
         self.deadline_max = deadline_max
-        self.is_exact = is_exact
+        self.expiry = expiry
         self.keys = keys
         self.left = len(keys)
 
@@ -95,11 +107,11 @@ class _Batch(Generic[K]):
 
 
 class Expired(NamedTuple, Generic[K]):
-    """What was delivered under a token and not settled by its deadline. is_exact: which was exact."""
+    """What was delivered under a token and not settled by its deadline."""
 
     token: int
     keys: list[K]
-    is_exact: bool = False
+    expiry: Expiry = Expiry.COUNTED
 
 
 class InFlight(Generic[K]):
@@ -128,8 +140,7 @@ class InFlight(Generic[K]):
         token: int,
         deadline: float,
         deadline_max: float = math.inf,
-        *,
-        is_exact: bool = False,
+        expiry: Expiry = Expiry.COUNTED,
     ) -> None:
         """Records that these keys are in flight until the deadline, which can be extended up to deadline_max.
 
@@ -137,7 +148,7 @@ class InFlight(Generic[K]):
         """
         if not keys:
             return
-        batch = _Batch(token, deadline, deadline_max, keys, is_exact=is_exact)
+        batch = _Batch(token, deadline, deadline_max, keys, expiry)
         self._batch_of.update(dict.fromkeys(keys, batch))
         heapq.heappush(self._heap, batch)
 
@@ -146,22 +157,41 @@ class InFlight(Generic[K]):
 
         is_exact: it also comes earlier.
         """
-        renewed: dict[_Batch[K], dict[K, None]] = {}
+        renewed, late = self._by_batch(keys, token)
+        for batch, its_keys in renewed.items():
+            until = min(deadline, batch.deadline_max)
+            if is_exact:
+                self._move(batch, its_keys, until, Expiry.EXACT)
+            elif until > batch.deadline:
+                self._move(batch, its_keys, until, Expiry.COUNTED if batch.expiry is Expiry.EXACT else batch.expiry)
+        return late
+
+    def expire_as(self, expiry: Expiry, keys: Iterable[K], token: int) -> list[K]:
+        """Sets what the expiry of these means, which are in flight under this token. Returns those that are not."""
+        found, late = self._by_batch(keys, token)
+        for batch, its_keys in found.items():
+            self._move(batch, its_keys, batch.deadline, expiry)
+        return late
+
+    def _by_batch(self, keys: Iterable[K], token: int) -> tuple[dict[_Batch[K], dict[K, None]], list[K]]:
+        """The keys in flight under this token, by batch, each once; and those that are not."""
+        found: dict[_Batch[K], dict[K, None]] = {}
         late: list[K] = []
         for key in keys:
             batch = self._batch_of.get(key)
             if batch is None or batch.token != token:
                 late.append(key)
             else:
-                renewed.setdefault(batch, {})[key] = None
-        for batch, its_keys in renewed.items():
-            if is_exact or min(deadline, batch.deadline_max) > batch.deadline:
-                batch.left -= len(its_keys)
-                until = min(deadline, batch.deadline_max)
-                self.give(list(its_keys), token, until, batch.deadline_max, is_exact=is_exact)
-                if not batch.left:
-                    self._finish(batch)
-        return late
+                found.setdefault(batch, {})[key] = None
+        return found, late
+
+    def _move(self, batch: _Batch[K], keys: Iterable[K], deadline: float, expiry: Expiry) -> None:
+        """Keys of a batch, each once, are of another one from now on."""
+        moved = list(keys)
+        batch.left -= len(moved)
+        self.give(moved, batch.token, deadline, batch.deadline_max, expiry)
+        if not batch.left:
+            self._finish(batch)
 
     def give_back(self, keys: Iterable[K], token: int) -> tuple[list[K], list[K]]:
         """Removes what is in flight under this token. Returns the keys that were, and those that were not."""
@@ -214,5 +244,5 @@ class InFlight(Generic[K]):
                 del self._batch_of[key]
             batch.left = 0
             if gone:
-                late.append(Expired(batch.token, gone, batch.is_exact))
+                late.append(Expired(batch.token, gone, batch.expiry))
         return late

@@ -8,18 +8,26 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from txmsg.broker.delivery.late import LateResults
-from txmsg.broker.delivery.offsets import Expired, InFlight
-from txmsg.broker.delivery.window import Failure
+from txmsg.broker.delivery.offsets import Expired, Expiry, InFlight
+from txmsg.broker.delivery.window import NOT_IN_TIME, Failure
 from txmsg.broker.store.rows import RetryKey, RetryRow, size_bytes_of
 from txmsg.message import QueueId
 
+SUSPECT_FROM = 2
+"""A message that was lost with its consumer so often is a suspect. Not from the first time on: a consumer that is
+killed loses all that it has, which would be delivered one by one."""
+
 
 class Outcome(NamedTuple):
-    """The outcome of a retry, to be written: done (failure None), or failed at delivery `attempt`."""
+    """The outcome of a retry, to be written: done (failure None), or failed at delivery `attempt`.
+
+    losses: with how many consumers it was lost by then, since it was last counted as a failure of its own.
+    """
 
     attempt: int
     failure: Failure | None
     ordering_key: str | None = None
+    losses: int = 0
 
 
 class Retries:
@@ -39,6 +47,8 @@ class Retries:
         self._ready: deque[RetryRow] = deque()
         self._ready_size_bytes = 0
         self._attempts: dict[RetryKey, int] = {}
+        self._losses: dict[RetryKey, int] = {}  # of those that have any
+        self._suspect_count = 0  # of those ready
         self._ordered: dict[RetryKey, str] = {}
         self._busy: dict[tuple[int, str], int] = {}  # by ordering key, how many are in memory
         self._current: dict[tuple[int, str], RetryKey] = {}  # the one that is ready or in flight
@@ -111,7 +121,7 @@ class Retries:
                     continue
                 self._ordered[key] = ordering_key
                 self._busy[pair] = self._busy.get(pair, 0) + 1
-                self._attempts[key] = row.attempts + 1
+                self._note(key, row)
                 if pair in added:
                     self._behind.setdefault(pair, deque()).append(row)
                     self._behind_count += 1
@@ -119,8 +129,13 @@ class Retries:
                     continue
                 added.add(pair)
                 self._current[pair] = key
-            self._attempts[key] = row.attempts + 1
+            self._note(key, row)
             self._make_ready(row)
+
+    def _note(self, key: RetryKey, row: RetryRow) -> None:
+        self._attempts[key] = row.attempts + 1
+        if row.losses:
+            self._losses[key] = row.losses
 
     def forget(self, queue_ids: Collection[QueueId]) -> None:
         """Drops the retries of these queues: another broker delivers them now."""
@@ -145,10 +160,17 @@ class Retries:
     def _keep_ready(self, of_queue: Callable[[int], bool]) -> None:
         self._ready = deque(row for row in self._ready if of_queue(row.queue_id))
         self._ready_size_bytes = sum(size_bytes_of(row.message) for row in self._ready)
+        self._suspect_count = sum(map(_is_suspect, self._ready))
 
     def _make_ready(self, row: RetryRow) -> None:
         self._ready.append(row)
         self._ready_size_bytes += size_bytes_of(row.message)
+        self._suspect_count += _is_suspect(row)
+
+    def _take_out(self, row: RetryRow) -> None:
+        """It is not ready any more."""
+        self._ready_size_bytes -= size_bytes_of(row.message)
+        self._suspect_count -= _is_suspect(row)
 
     def is_busy(self, queue_id: QueueId, ordering_key: str) -> bool:
         """Whether a retry of this key is in memory."""
@@ -166,31 +188,42 @@ class Retries:
         token: int,
         deadline: float,
         deadline_max: float = math.inf,
-        is_exact: bool = False,
+        expiry: Expiry = Expiry.COUNTED,
+        suspects: bool | None = None,
         wants: Callable[[QueueId, str | None], bool],
     ) -> list[RetryRow]:
-        """Up to `count` retries that `wants(queue id, tag)`, now in flight; as Window.take."""
+        """Up to `count` retries that `wants(queue id, tag)`, now in flight; as Window.take.
+
+        suspects: only those, or only others; None: all.
+        """
         taken: list[RetryRow] = []
+        if suspects and not self._suspect_count:
+            return taken
         others: list[RetryRow] = []
         while self._ready and len(taken) < count:
             row = self._ready.popleft()
-            row_size_bytes = size_bytes_of(row.message)
             if self.late.is_processed(key := _key_of(row)):
-                self._ready_size_bytes -= row_size_bytes
+                self._take_out(row)
                 self.settled([key], None)
                 continue
-            if not wants(row.queue_id, row.message.tag):
+            if (suspects is not None and suspects is not _is_suspect(row)) or not wants(row.queue_id, row.message.tag):
                 others.append(row)
                 continue
+            row_size_bytes = size_bytes_of(row.message)
             if taken and row_size_bytes > size_bytes:
                 others.append(row)
                 break
             size_bytes -= row_size_bytes
-            self._ready_size_bytes -= row_size_bytes
+            self._take_out(row)
             taken.append(row)
         self._ready.extendleft(reversed(others))
-        self._in_flight.give([_key_of(row) for row in taken], token, deadline, deadline_max, is_exact=is_exact)
+        self._in_flight.give([_key_of(row) for row in taken], token, deadline, deadline_max, expiry)
         return taken
+
+    def expire_as(self, expiry: Expiry, queue_id: QueueId, token: int, offsets: Sequence[int]) -> list[int]:
+        """Sets what the expiry of these means, which are in flight under this token. Returns those that are not."""
+        keys = [RetryKey(queue_id, offset) for offset in offsets]
+        return [offset for _, offset in self._in_flight.expire_as(expiry, keys, token)]
 
     def renew(
         self, queue_id: QueueId, token: int, offsets: Sequence[int], deadline: float, *, is_exact: bool = False
@@ -217,7 +250,7 @@ class Retries:
         for key in keys:
             ordering_key = self._ordered.get(key)
             outcome = None if self.late.is_processed(key) else failure
-            self._outcomes[key] = Outcome(self._attempts[key], outcome, ordering_key)
+            self._outcomes[key] = Outcome(self._attempts[key], outcome, ordering_key, self._losses_after(key, outcome))
             if ordering_key is None:
                 continue
             pair = (key.queue_id, ordering_key)
@@ -227,6 +260,12 @@ class Retries:
                 self._make_ready(row)
             else:
                 self._end(pair)
+
+    def _losses_after(self, key: RetryKey, failure: Failure | None) -> int:
+        losses = self._losses.get(key, 0)
+        if failure is None or not (failure.is_loss or failure is NOT_IN_TIME):
+            return 0  # its consumer has outlived it
+        return losses + failure.is_loss
 
     def leave(self, keys: Iterable[RetryKey]) -> None:
         """Removed retries stay in their table unchanged, and are read again."""
@@ -256,6 +295,7 @@ class Retries:
 
     def _drop(self, key: RetryKey) -> None:
         del self._attempts[key]
+        self._losses.pop(key, None)
         if (ordering_key := self._ordered.pop(key, None)) is not None:
             pair = (key.queue_id, ordering_key)
             self._busy[pair] -= 1
@@ -267,7 +307,7 @@ class Retries:
         """Whether an outcome is more than an acknowledgement with the next retry of its ordering key in memory."""
         return any(
             failure is not None or ordering_key is None or not self.goes_on(key.queue_id, ordering_key)
-            for key, (_, failure, ordering_key) in self._outcomes.items()
+            for key, (_, failure, ordering_key, _) in self._outcomes.items()
         )
 
     def outcomes(self) -> dict[RetryKey, Outcome]:
@@ -283,3 +323,7 @@ class Retries:
 
 def _key_of(row: RetryRow) -> RetryKey:
     return RetryKey(row.queue_id, row.message.offset)
+
+
+def _is_suspect(row: RetryRow) -> bool:
+    return row.losses >= SUSPECT_FROM

@@ -30,7 +30,7 @@ class MessageBatch:
 
     queue: its number within the topic. receipt: for all of `rows`, in the same order. attempts: how often each was
     delivered to the group, including now; None if it is the first time for all. generations: how often each was
-    redelivered on request; None if none was.
+    redelivered on request; None if none was. losses: with how many consumers each was lost; None if with none.
     """
 
     topic: str
@@ -39,6 +39,7 @@ class MessageBatch:
     rows: Sequence[Row]
     attempts: Sequence[int] | None = None
     generations: Sequence[int] | None = None
+    losses: Sequence[int] | None = None
 
 
 class Refusal(NamedTuple):

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from txmsg.broker.delivery.keys import Keys
-from txmsg.broker.delivery.offsets import Expired, InFlight, OffsetRanges, runs
+from txmsg.broker.delivery.offsets import Expired, Expiry, InFlight, OffsetRanges, runs
 from txmsg.broker.store.rows import Row, size_bytes_of
 from txmsg.runtime.backoff import Backoff
 from txmsg.wire.tags import ALL_TAGS, TagExpression
@@ -45,7 +45,8 @@ class Failure:
     """Why a delivery failed. delay_s: when the consumer wants the next one; None: the back-off decides.
 
     is_final: the consumer wants none. is_rejected: because of the message, not of the consumer. is_least: the back-off
-    decides if it is longer than delay_s.
+    decides if it is longer than delay_s. is_loss: the consumer was lost, perhaps because of another message, so it does
+    not count as an attempt.
     """
 
     error: str
@@ -53,9 +54,12 @@ class Failure:
     is_final: bool = False
     is_rejected: bool = False
     is_least: bool = False
+    is_loss: bool = False
 
     def next_s(self, backoff: Backoff, attempt: int) -> float | None:
         """Seconds from the failure of delivery `attempt` to the next one; None: now it is a dead letter."""
+        if self.is_loss:
+            return 0.0
         return None if self.is_final else backoff.delay_s(attempt, self.delay_s, is_least=self.is_least)
 
 
@@ -63,6 +67,9 @@ NOT_IN_TIME = Failure(EXPIRED)
 """Its consumer may have failed: the back-off decides."""
 TIME_IS_OVER = Failure(EXPIRED, delay_s=0.0)
 """Its consumer chose the time: it is redelivered at once."""
+LOST = Failure("its consumer was lost, and had other messages, too", is_loss=True)
+"""Redelivered at once, uncounted; alone if that happens again."""
+FAILURE_OF = {Expiry.COUNTED: NOT_IN_TIME, Expiry.EXACT: TIME_IS_OVER, Expiry.LOST: LOST}
 BEHIND = Failure("an earlier message of its ordering key failed")
 """It was not delivered: it follows its key into the table `retry`. Compared by identity."""
 
@@ -231,7 +238,7 @@ class Window:
         token: int,
         deadline: float,
         deadline_max: float = math.inf,
-        is_exact: bool = False,
+        expiry: Expiry = Expiry.COUNTED,
         mine: TagExpression = ALL_TAGS,
         group: TagExpression = ALL_TAGS,
         at_least_one: bool = True,
@@ -263,7 +270,7 @@ class Window:
         unwanted = self._add_runs(taken, count, size_bytes, mine, group) if in_runs and self._keys else []
         self._weigh()
         if taken:
-            self._in_flight.give([row.offset for row in taken], token, deadline, deadline_max, is_exact=is_exact)
+            self._in_flight.give([row.offset for row in taken], token, deadline, deadline_max, expiry)
             self.on_busy()
         self._count_as_acked(unwanted)
         return taken

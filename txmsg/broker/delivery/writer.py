@@ -22,7 +22,7 @@ from txmsg.broker.store import delivery as store
 from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store import retries as retries_store
 from txmsg.broker.store.connect import Connection
-from txmsg.broker.store.retries import FirstFailure, FreedKeys, LastFailure, RetryFailure
+from txmsg.broker.store.retries import FirstFailure, FreedKeys, LastFailure, Loss, RetryFailure
 from txmsg.broker.store.rows import RetryKey
 from txmsg.errors import BrokerUnavailable
 from txmsg.logs import EventLog
@@ -114,7 +114,7 @@ class ProgressWriter:
             leases |= {queue_id: group.feeds[queue_id].epoch for queue_id, _ in outcomes}
             failing.sort(key=lambda item: item[0].queue_id)
             keys = {(feed.queue_id, key) for feed, failures in failing for key in feed.window.keys_of(failures)}
-            keys |= {(queue_id, key) for (queue_id, _), (*_, key) in outcomes.items() if key}
+            keys |= {(queue_id, each.ordering_key) for (queue_id, _), each in outcomes.items() if each.ordering_key}
             try:
                 async with self._state.session() as conn, conn.transaction():
                     held = await leases_store.hold(conn, incarnation, self._state.leases.broker_id, leases)
@@ -253,7 +253,7 @@ def _journal_outcomes(
         if feed.queue_id in journal.queues:
             for offset, failure in failures.items():
                 _journal_outcome(journal, group, RetryKey(feed.queue_id, offset), 1, failure)
-    for key, (attempt, failure_of_retry, _) in outcomes.items():
+    for key, (attempt, failure_of_retry, *_) in outcomes.items():
         if failure_of_retry is not None and key.queue_id in journal.queues:
             _journal_outcome(journal, group, key, attempt, failure_of_retry)
 
@@ -292,7 +292,8 @@ async def _write_first_failures(
             delay_s = failure.next_s(settings.backoff, 1)
             if delay_s is None:
                 last.add(offset)
-            by_segment[segment].append(FirstFailure(offset, delay_s or 0.0, _clean_error(failure.error)))
+            losses = int(failure.is_loss)
+            by_segment[segment].append(FirstFailure(offset, delay_s or 0.0, _clean_error(failure.error), losses))
     count = dead_count = 0
     for segment, failures in sorted(by_segment.items()):
         for start in range(0, len(failures), _ROWS_PER_STATEMENT):
@@ -328,15 +329,20 @@ async def _write_retry_outcomes(conn: Connection, group: Group, outcomes: Mappin
     done: dict[QueueId, list[int]] = defaultdict(list)
     again: dict[QueueId, list[RetryFailure]] = defaultdict(list)
     dead: dict[QueueId, list[LastFailure]] = defaultdict(list)
-    for (queue_id, offset), (attempt, failure, _) in sorted(outcomes.items(), key=lambda item: item[0]):
+    lost: dict[QueueId, list[Loss]] = defaultdict(list)
+    for (queue_id, offset), (attempt, failure, _, losses) in sorted(outcomes.items(), key=lambda item: item[0]):
         if failure is None:
             done[queue_id].append(offset)
+        elif failure.is_loss:
+            lost[queue_id].append(Loss(offset, losses, failure.error))
         elif (delay_s := failure.next_s(settings.backoff, attempt)) is None:
             dead[queue_id].append(LastFailure(offset, attempt, _clean_error(failure.error)))
         else:
-            again[queue_id].append(RetryFailure(offset, attempt, delay_s, _clean_error(failure.error)))
+            again[queue_id].append(RetryFailure(offset, attempt, delay_s, _clean_error(failure.error), losses))
     for queue_id, offsets in done.items():
         await retries_store.delete_retries(conn, group.id, queue_id, offsets)
+    for queue_id, losing in lost.items():
+        await retries_store.note_losses(conn, group.id, queue_id, losing)
     for queue_id, put_off in again.items():
         await retries_store.update_retries(conn, group.id, queue_id, put_off)
     for queue_id, buried in dead.items():

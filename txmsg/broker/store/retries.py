@@ -26,19 +26,29 @@ from txmsg.message import QueueId
 
 class FirstFailure(NamedTuple):
     """A first delivery that failed. No delay: it was not delivered, but follows its ordering key, and is due when those
-    before it are done or dead."""
+    before it are done or dead. losses: 1 if its consumer was lost with it, so that it does not count."""
 
     offset: int
     delay_s: float | None
     error: str | None
+    losses: int = 0
 
 
 class RetryFailure(NamedTuple):
-    """A retry that failed, after this many deliveries."""
+    """A retry that failed, after this many deliveries. losses: what remains of them."""
 
     offset: int
     attempts: int
     delay_s: float
+    error: str
+    losses: int = 0
+
+
+class Loss(NamedTuple):
+    """A retry whose consumer was lost with it, for the `losses`-th time: due at once, and not counted."""
+
+    offset: int
+    losses: int
     error: str
 
 
@@ -65,13 +75,14 @@ def _of_offset(array: str, row: str, kind: str) -> sql.Composed:
 def _insert_retries_from(segment: int) -> sql.Composed:
     return sql.SQL(
         """
-        insert into txmsg.retry (group_id, queue_id, generation, attempt, due_at, last_error, failures, {columns})
+        insert into txmsg.retry
+               (group_id, queue_id, generation, attempt, losses, due_at, last_error, failures, {columns})
         select %(group)s, m.queue,
                coalesce((select c.again_generations[width_bucket(m.queue_offset, c.again_from)] from txmsg.cursor c
                           where c.group_id = %(group)s and c.queue_id = %(queue_id)s), 0),
-               case when {delay_s} is null then 0 else 1 end,
-               case when {delay_s} is null then 'infinity' else now() + make_interval(secs => {delay_s}) end,
-               {error}, case when {delay_s} is null then '[]' else jsonb_build_array({entry}) end, {columns}
+               case when {delay_s} is null or {losses} > 0 then 0 else 1 end, {losses},
+               case when {delay_s} is null then 'infinity' else now() + make_interval(secs => {delay_s}) end, {error},
+               case when {delay_s} is null or {losses} > 0 then '[]' else jsonb_build_array({entry}) end, {columns}
           from {partition} m
          where m.segment = {segment} and m.queue = %(queue_id)s and m.queue_offset = any(%(offsets)s::bigint[])
          order by m.queue_offset
@@ -80,6 +91,7 @@ def _insert_retries_from(segment: int) -> sql.Composed:
     ).format(
         columns=MESSAGE_COLUMNS,
         delay_s=_of_offset("delays_s", "m", "float8"),
+        losses=_of_offset("losses", "m", "int"),
         error=_of_offset("errors", "m", "text"),
         entry=_ENTRY.format(a=sql.SQL("1"), e=_of_offset("errors", "m", "text")),
         partition=partition(segment),
@@ -105,6 +117,7 @@ async def insert_retries(
             "queue_id": queue_id,
             "offsets": [failure.offset for failure in failures],
             "delays_s": [failure.delay_s for failure in failures],
+            "losses": [failure.losses for failure in failures],
             "errors": [failure.error for failure in failures],
         },
         prepare=False,
@@ -118,13 +131,14 @@ async def update_retries(conn: Connection, group: int, queue_id: QueueId, failur
         sql.SQL(
             """
             update txmsg.retry r
-               set attempt = {attempt}, due_at = now() + make_interval(secs => {delay_s}),
+               set attempt = {attempt}, losses = {losses}, due_at = now() + make_interval(secs => {delay_s}),
                    last_error = {error}, failures = r.failures || {entry}
              where r.group_id = %(group)s and r.queue_id = %(queue_id)s and r.queue_offset = any(%(offsets)s::bigint[])
                and r.attempt < {attempt}
             """
         ).format(
             attempt=_of_offset("attempts", "r", "int"),
+            losses=_of_offset("losses", "r", "int"),
             delay_s=_of_offset("delays_s", "r", "float8"),
             error=_of_offset("errors", "r", "text"),
             entry=_ENTRY.format(a=_of_offset("attempts", "r", "int"), e=_of_offset("errors", "r", "text")),
@@ -134,8 +148,30 @@ async def update_retries(conn: Connection, group: int, queue_id: QueueId, failur
             "queue_id": queue_id,
             "offsets": [failure.offset for failure in failures],
             "attempts": [failure.attempts for failure in failures],
+            "losses": [failure.losses for failure in failures],
             "delays_s": [failure.delay_s for failure in failures],
             "errors": [failure.error for failure in failures],
+        },
+    )
+
+
+async def note_losses(conn: Connection, group: int, queue_id: QueueId, lost: Collection[Loss]) -> None:
+    """Makes retries due whose consumers were lost, and counts that. Repeating it changes nothing."""
+    await plain_cursor(conn).execute(
+        sql.SQL(
+            """
+            update txmsg.retry r
+               set losses = {losses}, due_at = now(), last_error = {error}
+             where r.group_id = %(group)s and r.queue_id = %(queue_id)s and r.queue_offset = any(%(offsets)s::bigint[])
+               and r.losses < {losses}
+            """
+        ).format(losses=_of_offset("losses", "r", "int"), error=_of_offset("errors", "r", "text")),
+        {
+            "group": group,
+            "queue_id": queue_id,
+            "offsets": [each.offset for each in lost],
+            "losses": [each.losses for each in lost],
+            "errors": [each.error for each in lost],
         },
     )
 
@@ -287,8 +323,8 @@ async def groups_with_due_retries(conn: Connection) -> list[str]:
 
 def _retry_row(cursor: object) -> Callable[[Sequence[Any]], RetryRow]:
     def retry(values: Sequence[Any]) -> RetryRow:
-        queue_id, attempts, generation, *message = values
-        return RetryRow(queue_id, attempts, generation, Row._make(message))
+        queue_id, attempts, generation, losses, *message = values
+        return RetryRow(queue_id, attempts, generation, Row._make(message), losses)
 
     return retry
 
@@ -364,7 +400,7 @@ _DUE_RETRIES = sql.SQL(
         window w as (order by d.place, d.first_due_at, d.queue_id, d.queue_offset
                      rows between unbounded preceding and 1 preceding)
     )
-    select queue_id, attempt, generation, {columns} from sized
+    select queue_id, attempt, generation, losses, {columns} from sized
      where coalesce(before, 0) < %(size_bytes)s
        and (place = 0 or coalesce(before_behind, 0) < %(behind_size_bytes)s)
      order by place, first_due_at, queue_id, queue_offset limit %(count)s

@@ -33,12 +33,16 @@ class RetryKey(NamedTuple):
 
 
 class RetryRow(NamedTuple):
-    """A retry as read: deliveries so far, and the generation when it was written."""
+    """A retry as read: deliveries counted so far, and the generation when it was written.
+
+    losses: how often its consumer was lost with it, which was not counted.
+    """
 
     queue_id: QueueId
     attempts: int
     generation: int
     message: Row
+    losses: int = 0
 
 
 class Generations(NamedTuple):

@@ -52,6 +52,14 @@ class Delivery(Run):
         """What the link is told at the end."""
         self._is_noted, self._failure = True, failure
 
+    async def tell_alone(self, *, is_alone: bool) -> bool:
+        """Tells the broker that it begins, alone in its process, or that others run beside it from now on.
+
+        Returns whether the broker has heard it and still leaves the message to this process.
+        """
+        assert self.message.offset is not None
+        return await self._link.tell_alone(self._hand, self.message.offset, is_alone=is_alone)
+
     def end(self) -> None:
         """Tells the link."""
         assert self.message.offset is not None

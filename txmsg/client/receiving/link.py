@@ -22,6 +22,7 @@ from txmsg.client.receiving.queues_held import QueuesHeld
 from txmsg.client.receiving.received import delivered
 from txmsg.client.sending.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
+from txmsg.consumer.isolation import isolation
 from txmsg.errors import PermissionDenied, ProtocolError, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
@@ -52,6 +53,10 @@ RENEWALS = 4
 HELD_COUNT_MAX = 1000
 """Receipts in such a call."""
 PACE_INTERVAL_S = 0.1
+ISOLATION_LOOK_S = 0.02
+"""How often a link looks whether suspects still wait in its process."""
+TELL_TIMEOUT_S = 5.0
+"""For telling a broker that a suspect begins: nothing else begins meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,7 @@ class Link:
     """Polls one broker while `run` runs and `stop` has not been called.
 
     `take` gets what was delivered, and whoever took it calls `ack`, `refuse` or `drop` exactly once for each message.
+    It is also told with how many consumers the messages were lost before, at most.
     """
 
     def __init__(
@@ -93,7 +99,7 @@ class Link:
         address: str,
         polling: Polling,
         bounds: Bounds,
-        take: Callable[[Link, Hand, list[ReceivedMessage]], None],
+        take: Callable[[Link, Hand, list[ReceivedMessage], int], None],
         *,
         counts: ConsumerCounts | None = None,
         queues: QueuesHeld | None = None,
@@ -285,6 +291,9 @@ class Link:
             room, room_bytes = self._out_max - self._held.count, size_bytes_max - self._held.size_bytes
             if self._is_paused:
                 self._flush_soon()
+            if isolation.is_wanted:
+                await self._wait(ISOLATION_LOOK_S, self._stopping)
+                continue
             if self._is_paused or room < max(1, self._out_max // 4) or room_bytes < max(1, size_bytes_max // 4):
                 self._room.clear()
                 await self._room.wait()
@@ -305,10 +314,10 @@ class Link:
                 self._held.add(hand, messages, unreadable.keys(), until)
                 for offset, error in unreadable.items():
                     self.refuse(hand, offset, Failure(str(error)))
-                if columns.attempt:  # some were delivered before
+                if columns.attempt or columns.losses:  # some were delivered before
                     messages = self._unknown(hand, messages)
                 if messages:
-                    self._take(self, hand, messages)
+                    self._take(self, hand, messages, max(columns.losses, default=0))
         self._flush_soon()
 
     def _unknown(self, hand: Hand, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
@@ -350,6 +359,18 @@ class Link:
                 receipts = self._held.receipts(hands)
                 if receipts and await self._settle(receipts):
                     self._held.extend(hands, now + visibility_timeout_s)
+
+    async def tell_alone(self, hand: Hand, offset: int, *, is_alone: bool) -> bool:
+        """Tells the broker that a message begins, alone in this process, or that others run beside it from now on.
+
+        Returns whether the broker has heard it and the message is still ours.
+        """
+        request = self._request()
+        (request.alone if is_alone else request.joined).append(hand.receipt([offset]))
+        reply = await self._call(request, timeout_s=TELL_TIMEOUT_S)
+        if reply is not None and reply.expired:
+            self._hear_expired(reply.expired)
+        return reply is not None and self._held.holds(hand, offset, asyncio.get_running_loop().time())
 
     async def idle(self) -> None:
         """Returns when all messages are settled."""
@@ -495,6 +516,7 @@ class Link:
             subscriptions=self._polling.subscriptions,
             visibility_timeout_ms=int(self._bounds.visibility_timeout_s * 1000),
             start=self._polling.start,
+            isolates=True,
         )
 
     def _name_line(self, request: ReceiveRequest) -> None:

@@ -50,7 +50,7 @@ def _check_columns(columns: DeliveredColumns) -> None:
     full = (columns.receipt.offset, columns.born_at_us, columns.stored_at_us)
     sparse = (
         *(columns.n, columns.key, columns.tag, columns.headers),
-        *(columns.attempt, columns.ordering_key, columns.generation),
+        *(columns.attempt, columns.ordering_key, columns.generation, columns.losses),
     )
     if (
         len(columns.transaction_ids) != 16 * count

@@ -161,7 +161,7 @@ class Refusal(_message.Message):
     def __init__(self, receipt: _Optional[_Union[Receipt, _Mapping]] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ..., dead: bool = ..., rejected: bool = ..., least: bool = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held", "line", "received", "call", "max_bytes", "exact", "runs", "free")
+    __slots__ = ("group", "client_id", "subscriptions", "max_messages", "wait_ms", "visibility_timeout_ms", "acks", "refusals", "start", "held", "line", "received", "call", "max_bytes", "exact", "runs", "free", "isolates", "alone", "joined")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,9 @@ class ReceiveRequest(_message.Message):
     EXACT_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
+    ISOLATES_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
@@ -196,10 +199,13 @@ class ReceiveRequest(_message.Message):
     exact: bool
     runs: bool
     free: _containers.RepeatedCompositeFieldContainer[Receipt]
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., line: _Optional[int] = ..., received: _Optional[int] = ..., call: _Optional[int] = ..., max_bytes: _Optional[int] = ..., exact: bool = ..., runs: bool = ..., free: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
+    isolates: bool
+    alone: _containers.RepeatedCompositeFieldContainer[Receipt]
+    joined: _containers.RepeatedCompositeFieldContainer[Receipt]
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., line: _Optional[int] = ..., received: _Optional[int] = ..., call: _Optional[int] = ..., max_bytes: _Optional[int] = ..., exact: bool = ..., runs: bool = ..., free: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., isolates: bool = ..., alone: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
 
 class DeliveredColumns(_message.Message):
-    __slots__ = ("topic", "queue", "receipt", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt", "ordering_key", "generation")
+    __slots__ = ("topic", "queue", "receipt", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt", "ordering_key", "generation", "losses")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
@@ -214,6 +220,7 @@ class DeliveredColumns(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     receipt: Receipt
@@ -228,7 +235,8 @@ class DeliveredColumns(_message.Message):
     attempt: _containers.RepeatedScalarFieldContainer[int]
     ordering_key: _containers.RepeatedScalarFieldContainer[str]
     generation: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., stored_at_us: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., generation: _Optional[_Iterable[int]] = ...) -> None: ...
+    losses: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., stored_at_us: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., generation: _Optional[_Iterable[int]] = ..., losses: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
     __slots__ = ("batches", "expired", "pause", "awaited")

@@ -84,6 +84,8 @@ create table txmsg.retry (
     failures jsonb not null default '[]',
     -- Redelivered on request after it was dead: to the inbox it is another message than before.
     generation int not null default 0,
+    -- With how many consumers it was lost, without an attempt being counted; from the second on it is delivered alone.
+    losses int not null default 0 check (losses >= 0),
     primary key (group_id, queue_id, queue_offset)
 );
 create index retry_due on txmsg.retry (group_id, due_at);

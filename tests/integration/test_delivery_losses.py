@@ -1,0 +1,131 @@
+"""What is lost with its consumer on a real PostgreSQL: it does not count, and it comes alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.integration.delivery_harness import (
+    Delivered,
+    Notify,
+    delivering,
+    each_of,
+    notify_at,
+    offsets,
+    receipts,
+    receive,
+)
+from txmsg.broker.delivery import Delivery
+from txmsg.broker.delivery.values import Refusal
+from txmsg.broker.store.rows import GroupLag
+from txmsg.runtime.backoff import Backoff
+
+TIMEOUT_S = 60.0
+
+
+class World:
+    """A delivery whose clock the test moves, and consumers that isolate what was lost twice."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.notify: Notify
+        self.delivery: Delivery
+
+    async def take(self, count: int, **how: Any) -> list[Delivered]:
+        """So many messages, for a consumer that has TIMEOUT_S to settle them."""
+        return await receive(self.delivery, count, visibility_timeout_s=TIMEOUT_S, isolates=True, **how)
+
+    async def lose(self, count: int) -> list[Delivered]:
+        """The messages of a consumer that is heard of no more."""
+        got = await self.take(count)
+        self.now += TIMEOUT_S
+        return got
+
+    async def settle(self, *acked: Delivered, refused: Delivered | None = None) -> list[Any]:
+        """The receipts that came too late."""
+        refusals = [] if refused is None else [Refusal(refused.receipt, "boom", 0.0)]
+        return list(await self.delivery.settle("g", "c", receipts(acked), refusals))
+
+    async def lag(self) -> GroupLag:
+        (lag,) = await self.notify.lag(self.delivery)
+        return lag
+
+
+@asynccontextmanager
+async def world(url: str, count: int, *, retries_max: int = 4) -> AsyncIterator[World]:
+    it = World()
+    backoff = Backoff(delays_s=(0.0,), retries_max=retries_max)
+    settings: dict[str, Any] = {"expire_s": 0.02, "retry_poll_s": 0.02, "lease_ttl_s": 1e9, "backoff": backoff}
+    async with notify_at(url) as it.notify, delivering(it.notify, monotonic=lambda: it.now, **settings) as it.delivery:
+        await it.notify.add(count)
+        yield it
+
+
+async def test_a_loss_does_not_count_and_the_second_one_brings_messages_alone(notify_url: str) -> None:
+    async with world(notify_url, 3) as it:
+        assert len(await it.lose(3)) == 3
+        second = await it.lose(3)
+        assert [message.attempt for message in second] == [1, 1, 1]
+        alone: list[Delivered] = []
+        for _ in range(3):
+            (batch,) = await it.delivery.receive("g", "c", [("t", "*")], 10, 30.0, TIMEOUT_S, isolates=True)
+            assert (len(batch.rows), batch.attempts, batch.losses) == (1, [1], [2])
+            alone += each_of([batch])
+        assert sorted(offsets(alone)) == [0, 1, 2]
+        assert await it.settle(*alone) == []
+        assert await it.lag() == GroupLag(group="g", topic="t", waiting=0, retrying=0, dead=0)
+
+
+async def test_only_what_is_lost_while_it_is_alone_counts(notify_url: str) -> None:
+    async with world(notify_url, 1) as it:
+        await it.lose(1)
+        await it.lose(1)
+        (unbegun,) = await it.lose(1)
+        (joined,) = await it.take(1)
+        assert it.delivery.note_alone("g", [joined.receipt], is_alone=True) == []
+        assert it.delivery.note_alone("g", [joined.receipt], is_alone=False) == []
+        it.now += TIMEOUT_S
+        (alone,) = await it.take(1)
+        assert [unbegun.attempt, joined.attempt, alone.attempt] == [1, 1, 1]
+        assert it.delivery.note_alone("g", [alone.receipt], is_alone=True) == []
+        it.now += TIMEOUT_S
+        (again,) = await it.take(1)
+        assert again.attempt == 2
+        assert it.delivery.note_alone("g", [alone.receipt], is_alone=True) == [alone.receipt], "it was taken back"
+        assert await it.settle(again) == []
+
+
+async def test_what_is_lost_alone_each_time_is_a_dead_letter(notify_url: str) -> None:
+    async with world(notify_url, 1, retries_max=2) as it:
+        await it.lose(1)
+        await it.lose(1)
+        for attempt in (1, 2, 3):
+            (message,) = await it.take(1)
+            assert message.attempt == attempt
+            assert await it.delivery.renew("g", [message.receipt], TIMEOUT_S) == []
+            it.delivery.note_alone("g", [message.receipt], is_alone=True)
+            it.now += TIMEOUT_S
+        assert await it.take(1, wait_s=0.2) == []
+        assert await it.lag() == GroupLag(group="g", topic="t", waiting=0, retrying=0, dead=1)
+
+
+async def test_a_refusal_ends_the_suspicion(notify_url: str) -> None:
+    async with world(notify_url, 2) as it:
+        await it.lose(2)
+        await it.lose(2)
+        for _ in range(2):
+            (message,) = await it.take(1)
+            await it.settle(refused=message)
+        assert it.notify.query("select attempt, losses from txmsg.retry") == [(1, 0), (1, 0)]
+        assert [message.attempt for message in await it.take(2)] == [2, 2]
+
+
+async def test_members_that_do_not_isolate_get_what_was_lost_as_ever_and_it_counts(notify_url: str) -> None:
+    async with world(notify_url, 2) as it:
+        await it.lose(2)
+        await it.lose(2)
+        got = await receive(it.delivery, 2, visibility_timeout_s=TIMEOUT_S)
+        it.now += TIMEOUT_S
+        again = await receive(it.delivery, 2)
+        assert ([m.attempt for m in got], [m.attempt for m in again]) == ([1, 1], [2, 2])

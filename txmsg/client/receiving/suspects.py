@@ -1,0 +1,95 @@
+"""Suspects: messages that were lost with their consumers repeatedly are handled alone, for one may kill its process.
+
+The broker counts such a loss only if the message was alone, as it is told before the handler begins. So a message that
+kills its process becomes a dead letter, and no other does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from txmsg.client.receiving.delivery import Delivery
+from txmsg.consumer.isolation import isolation
+from txmsg.consumer.workers import Workers
+from txmsg.logs import EventLog
+
+_log = EventLog(__name__)
+
+SUSPECT_FROM: Final = 2
+"""With so many consumers it was lost: the broker delivers it alone."""
+COUNTED_FROM: Final = 6
+"""With so many consumers it was lost, although it was alone for longer: from now on its loss always counts."""
+_ALONE_S: Final = 2.0
+_GROWTH: Final = 4.0
+_ALONE_S_MAX: Final = 32.0
+
+
+def alone_s(losses: int) -> float:
+    """For how long a message is alone at most, and others are waited for before: 2 s, 8 s, 32 s, 32 s ...
+
+    Then others join it, for handlers may take hours. If it is lost after that, it does not count, and it is alone for
+    longer the next time.
+    """
+    return min(_ALONE_S * _GROWTH ** min(losses - SUSPECT_FROM, 9), _ALONE_S_MAX)
+
+
+class Suspects:
+    """Handles messages alone, one after the other. `run` ends only when it is cancelled. Belongs to one loop.
+
+    How many wait is bounded by those who put them: a broker delivers one at a time.
+    """
+
+    def __init__(self, workers: Workers[Delivery], group: str) -> None:
+        self._workers = workers
+        self._group = group
+        self._waiting: asyncio.Queue[tuple[Delivery, int]] = asyncio.Queue()
+
+    def put(self, delivery: Delivery, losses: int) -> None:
+        """Has a message handled that was lost with so many consumers. Until then this process fetches nothing more."""
+        isolation.want(1)
+        self._waiting.put_nowait((delivery, losses))
+
+    async def run(self) -> None:
+        """Handles what was put."""
+        try:
+            while True:
+                delivery, losses = await self._waiting.get()
+                try:
+                    await self._handle(delivery, losses)
+                except Exception:  # noqa: BLE001 - a task's root
+                    _log.exception(
+                        "consumer.alone_failed",
+                        "group %(group)s: what txmsg does around a handler that runs alone failed",
+                        group=self._group,
+                    )
+                finally:
+                    isolation.want(-1)
+        finally:
+            isolation.want(-self._waiting.qsize())
+
+    async def _handle(self, delivery: Delivery, losses: int) -> None:
+        _log.info(
+            "consumer.alone",
+            "group %(group)s: message %(message_id)s of topic %(topic)r was lost with %(losses)d consumers, and is "
+            "handled alone: it may be what ends them",
+            group=self._group,
+            message_id=delivery.message.id,
+            topic=delivery.message.topic,
+            losses=losses,
+        )
+        time_s, is_counted = alone_s(losses), losses >= COUNTED_FROM
+        async with isolation.alone(time_s) as is_alone:
+            counts = is_alone or is_counted
+            if counts and not await delivery.tell_alone(is_alone=True):
+                await delivery.tell_alone(is_alone=False)  # it may have heard the first, but nothing begins
+                delivery.end()
+                return
+            ended = self._workers.run_alone(delivery)
+            if is_alone:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(time_s):
+                        await ended.wait()
+            if counts and not is_counted and not ended.is_set():
+                await delivery.tell_alone(is_alone=False)
