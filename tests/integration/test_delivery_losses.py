@@ -103,7 +103,7 @@ async def test_what_is_lost_alone_each_time_is_a_dead_letter(notify_url: str) ->
         for attempt in (1, 2, 3):
             (message,) = await it.take(1)
             assert message.attempt == attempt
-            assert await it.delivery.renew("g", [message.receipt], TIMEOUT_S) == []
+            assert await it.delivery.renew("g", "c", [message.receipt], TIMEOUT_S) == []
             it.delivery.note_alone("g", [message.receipt], is_alone=True)
             it.now += TIMEOUT_S
         assert await it.take(1, wait_s=0.2) == []
