@@ -260,7 +260,7 @@ CONSUMERS: Refused = {
     "inbox of one session": (lambda: inbox(Session()), MisuseError, "give the sessionmaker"),
     "inbox of an engine": (lambda: inbox(engine), MisuseError, "is Engine(sqlite://), not a function"),
     "inbox for a handler of one": (
-        lambda: inbox(sessions)(print_one),
+        lambda: consumer().subscribe("t")(inbox(sessions)(print_one)),
         MisuseError,
         "but is called as (session, message): too many positional arguments",
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -66,8 +66,9 @@ class _Call:
 class Injected:
     """A handler whose parameters are filled from a message, or from a list of them.
 
-    is_batch: it is called with lists. payload_type: of the messages, if their topic knows one. overrides: what stands
-    in for dependencies. Raises MisuseError for a parameter of which its annotation does not say what it is.
+    is_batch: it is called with lists. given: how many arguments it gets before those, such as a session. payload_type:
+    of the messages, if their topic knows one. overrides: what stands in for dependencies. Raises MisuseError for a
+    parameter of which its annotation does not say what it is.
     """
 
     def __init__(
@@ -75,17 +76,19 @@ class Injected:
         handler: Callable[..., Any],
         *,
         is_batch: bool = False,
+        given: int = 0,
         payload_type: type | None = None,
         overrides: Overrides = NO_OVERRIDES,
     ) -> None:
         self.payload_type = payload_type
         self._is_batch = is_batch
+        self._given = given
         self._overrides = overrides
         self.overridden: dict[Callable[..., Any], Callable[..., Any]] = {}
         """Those of the overrides that this handler asks for."""
         self._call = self._plan(handler, ())
         self.is_coroutine = self._call.kind == "async def"
-        self.is_plain = list(self._call.sources.values()) == [_Source.MESSAGE] and _takes_by_place(handler)
+        self.is_plain = _takes_message_by_place(handler, given, list(self._call.sources.values()))
         """Whether it is called with the message alone, as handlers of consumers are."""
 
     # ---- reading it
@@ -98,7 +101,7 @@ class Injected:
         if not above and kind.endswith("yield"):
             raise MisuseError(f"the handler {name_of(function)} is a generator, whose body would never run: no yield")
         sources: dict[str, _Source | _Call] = {}
-        for name, parameter, annotation in _parameters(function):
+        for name, parameter, annotation in _parameters(function, 0 if above else self._given):
             source = self._source_of(function, name, parameter, annotation, is_first=not sources and not above)
             if isinstance(source, _Source):
                 sources[name] = source
@@ -144,8 +147,13 @@ class Injected:
         raise MisuseError(
             f"parameter {name!r} of {name_of(function)} is {self._unknown(annotation)}: annotate it with "
             f"{', '.join(f'list[{each}]' if self._is_batch else each for each in wanted_types)}, logging.Logger, or "
-            "Annotated[T, Depends(f)]"
+            f"Annotated[T, Depends(f)]{self._session_hint(is_first=is_first)}"
         )
+
+    def _session_hint(self, *, is_first: bool) -> str:
+        if not is_first or self._given:
+            return ""
+        return "; if it is the session of @idempotent, put @idempotent below @subscribe"
 
     def _is_message(self, annotation: Any) -> bool:
         if get_origin(annotation) is ReceivedMessage:
@@ -173,23 +181,23 @@ class Injected:
 
     # ---- calling it
 
-    def on_thread(self, message: Any) -> Any:
-        """Calls a `def` handler with what it depends on. message: or the list of them."""
+    def on_thread(self, *given_and_message: Any) -> Any:
+        """Calls a `def` handler with what it depends on. The last argument is the message, or the list of them."""
         failed: BaseException | None = None
         with ExitStack() as entered:
             try:
-                return finished(name_of(self._call.of), _called(self._call, message, {}, entered))
+                return finished(name_of(self._call.of), _called(self._call, given_and_message, {}, entered))
             except BaseException as exc:
                 failed = exc
                 raise
         raise _swallowed(failed)
 
-    async def on_loop(self, message: Any) -> Any:
+    async def on_loop(self, *given_and_message: Any) -> Any:
         """The same of an `async def` handler."""
         failed: BaseException | None = None
         async with AsyncExitStack() as entered:
             try:
-                result = await _called_async(self._call, message, {}, entered)
+                result = await _called_async(self._call, given_and_message, {}, entered)
                 return await finished_async(name_of(self._call.of), result)
             except BaseException as exc:
                 failed = exc
@@ -205,14 +213,17 @@ def _swallowed(failed: BaseException | None) -> BaseException:
     return failed or RuntimeError("a dependency failed when the handler had returned, and another one caught that")
 
 
-def _called(call: _Call, message: Any, known: dict[Callable[..., Any], Any], entered: ExitStack) -> Any:
+def _called(
+    call: _Call, given_and_message: Sequence[Any], known: dict[Callable[..., Any], Any], entered: ExitStack
+) -> Any:
     if call.of in known:
         return known[call.of]
+    *given, message = given_and_message
     values = {
-        name: _called(source, message, known, entered) if isinstance(source, _Call) else _value(source, message, call)
+        name: _called(source, [message], known, entered) if isinstance(source, _Call) else _value(source, message, call)
         for name, source in call.sources.items()
     }
-    result = call.call(**values)
+    result = call.call(*given, **values)
     if call.kind == "yield":
         result = entered.enter_context(result)
     elif inspect.iscoroutine(result):
@@ -222,17 +233,18 @@ def _called(call: _Call, message: Any, known: dict[Callable[..., Any], Any], ent
 
 
 async def _called_async(
-    call: _Call, message: Any, known: dict[Callable[..., Any], Any], entered: AsyncExitStack
+    call: _Call, given_and_message: Sequence[Any], known: dict[Callable[..., Any], Any], entered: AsyncExitStack
 ) -> Any:
     if call.of in known:
         return known[call.of]
+    *given, message = given_and_message
     values: dict[str, Any] = {}
     for name, source in call.sources.items():
         if isinstance(source, _Call):
-            values[name] = await _called_async(source, message, known, entered)
+            values[name] = await _called_async(source, [message], known, entered)
         else:
             values[name] = _value(source, message, call)
-    result = call.call(**values)
+    result = call.call(*given, **values)
     match call.kind:
         case "async def":
             result = await result
@@ -275,8 +287,8 @@ def _entered(function: Callable[..., Any], kind: str) -> Callable[..., Any]:
     return function
 
 
-def _parameters(function: Callable[..., Any]) -> list[tuple[str, inspect.Parameter, Any]]:
-    """Name, parameter and evaluated annotation of each. Raises MisuseError."""
+def _parameters(function: Callable[..., Any], given: int) -> list[tuple[str, inspect.Parameter, Any]]:
+    """Name, parameter and evaluated annotation of each after those that are given. Raises MisuseError."""
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -286,15 +298,10 @@ def _parameters(function: Callable[..., Any]) -> list[tuple[str, inspect.Paramet
         body = body.__init__
     elif not inspect.isroutine(body):
         body = type(function).__call__
-    try:
-        hints = get_type_hints(inspect.unwrap(body), include_extras=True)
-    except (NameError, TypeError) as exc:
-        raise MisuseError(
-            f"the annotations of {name_of(function)} cannot be read ({exc}): they must be names of its module, "
-            "imported when it runs, not under TYPE_CHECKING alone"
-        ) from exc
+    filled = list(signature.parameters.items())[given:]
+    hints = _hints(function, inspect.unwrap(body), [name for name, _ in filled])
     found = []
-    for name, parameter in signature.parameters.items():
+    for name, parameter in filled:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
@@ -303,9 +310,27 @@ def _parameters(function: Callable[..., Any]) -> list[tuple[str, inspect.Paramet
     return found
 
 
-def _takes_by_place(function: Callable[..., Any]) -> bool:
-    (first, *_) = inspect.signature(function).parameters.values()
-    return first.kind is not first.KEYWORD_ONLY
+def _hints(function: Callable[..., Any], body: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The annotations of these parameters, evaluated. Others may name what only a type checker imports."""
+
+    def read() -> None: ...
+
+    try:
+        annotations = getattr(body, "__annotations__", {})
+        read.__annotations__ = {name: annotations[name] for name in names if name in annotations}
+        return get_type_hints(read, getattr(body, "__globals__", {}), include_extras=True)
+    except (NameError, TypeError) as exc:
+        raise MisuseError(
+            f"the annotations of {name_of(function)} cannot be read ({exc}): they must be names of its module, "
+            "imported when it runs, not under TYPE_CHECKING alone"
+        ) from exc
+
+
+def _takes_message_by_place(function: Callable[..., Any], given: int, sources: Sequence[_Source | _Call]) -> bool:
+    parameters = list(inspect.signature(function).parameters.values())
+    if not sources:  # as a wrapper that passes on what it gets
+        return any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    return sources == [_Source.MESSAGE] and parameters[given].kind is not inspect.Parameter.KEYWORD_ONLY
 
 
 def _dependency_in(annotation: Any) -> Callable[..., Any] | None:

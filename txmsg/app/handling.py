@@ -42,10 +42,13 @@ class Handling:
     def _innermost(self, overrides: Overrides, pace: Pace | None) -> Handle:
         subscription = self.of
         handler = subscription.handler
+        injected = injected_of(subscription, overrides)
         if isinstance(handler, GroupHandler):
             assert subscription.group is not None, "the application has completed it"
-            return handler.bound(subscription.group)
-        injected = injected_of(subscription, overrides)
+            bound = handler.bound(subscription.group)
+            if not injected.is_plain:
+                bound.handler = injected.on_loop if is_coroutine(bound) else injected.on_thread
+            return bound
         call = injected.on_loop if injected.is_coroutine else injected.on_thread
         if subscription.batch is not None:
             self._threads = DaemonThreads(subscription.concurrency, name=f"txmsg-{subscription.group}")

@@ -12,7 +12,7 @@ from txmsg.app.dependencies import NO_OVERRIDES, Injected, Overrides
 from txmsg.app.processes import check_importable
 from txmsg.consumer.failures import Retry, check_retry
 from txmsg.consumer.lifecycle import check_count
-from txmsg.consumer.subscriptions import GroupHandler
+from txmsg.consumer.subscriptions import GroupHandler, hidden_group_handler, hides_group_handler, note_subscribed
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.start import Start, check_group_start
@@ -125,6 +125,7 @@ class Router:
             )
             _check(own)
             self._own.append(own)
+            note_subscribed(handler)
             return handler
 
         return register
@@ -164,11 +165,12 @@ def _check(subscription: Subscription) -> None:
     what = f"the handler of topic {subscription.topic!r}"
     if not callable(handler):
         raise MisuseError(f"{what} is {shown(handler)}, not a function")
-    if isinstance(handler, GroupHandler):
-        if subscription.batch is not None or subscription.runs_in == "processes":
-            raise MisuseError(f"{what} is @idempotent: it takes one message, here; leave batch= and runs_in= out")
-        return
+    if isinstance(handler, GroupHandler) and (subscription.batch is not None or subscription.runs_in == "processes"):
+        raise MisuseError(f"{what} is @idempotent: it takes one message, here; leave batch= and runs_in= out")
     injected = injected_of(subscription)
+    hidden = hidden_group_handler(handler)
+    if hidden is not None and (hidden.group is None or not _injected(hidden, subscription).is_plain):
+        raise hides_group_handler(what)
     if subscription.runs_in == "processes":
         if injected.is_coroutine or subscription.batch is not None:
             raise MisuseError(f'{what} with runs_in="processes" must be a def for single messages: {name_of(handler)}')
@@ -179,8 +181,14 @@ def _check(subscription: Subscription) -> None:
 
 def injected_of(subscription: Subscription, overrides: Overrides = NO_OVERRIDES) -> Injected:
     """Its handler with what it depends on. Raises MisuseError."""
+    return _injected(subscription.handler, subscription, overrides)
+
+
+def _injected(handler: Callable[..., Any], subscription: Subscription, overrides: Overrides = NO_OVERRIDES) -> Injected:
+    inner, given = (handler.handler, handler.given) if isinstance(handler, GroupHandler) else (handler, 0)
     return Injected(
-        subscription.handler,
+        inner,
+        given=given,
         is_batch=subscription.batch is not None,
         payload_type=None if subscription.typed is None else subscription.typed.payload_type,
         overrides=overrides,

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from inspect import isfunction, unwrap
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+from weakref import WeakSet
 
 from txmsg.consumer.failures import AS_THE_GROUP, Failure, Reject, Retry, RetryAfter, check_retry
 from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, said_by
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.reason import text_of
-from txmsg.runtime.user_function import UserFunction
+from txmsg.runtime.user_function import UserFunction, check_takes
+from txmsg.runtime.user_function import name_of as name_of_function
 from txmsg.typed.topic import Topic, name_of
 from txmsg.wire.tags import TagExpression, parse_tags
 
@@ -31,9 +35,51 @@ H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
 class GroupHandler(ABC):
     """A handler that has to know whose progress it is part of: `Subscriptions` tells it its consumer group."""
 
+    given: ClassVar[int] = 0
+    """How many arguments it gives to the user's function before the message, such as a session."""
+    handler: Callable[..., Any]
+    """That function. An application replaces it in a bound handler by one that fills further parameters."""
+    group: str | None
+    """None: that of its subscription."""
+
+    def bound(self, group: str) -> Self:
+        """The same for this consumer group, unless a group was given before."""
+        bound = copy(self)
+        bound.group = self.group or group
+        return bound
+
     @abstractmethod
-    def bound(self, group: str) -> Callable[[ReceivedMessage], Any]:
-        """The handler for this consumer group."""
+    def __call__(self, message: ReceivedMessage) -> Any:
+        """Handles it."""
+
+
+def hidden_group_handler(handler: object) -> GroupHandler | None:
+    """The one that a decorator has wrapped, whose subscription cannot tell it its group."""
+    found = unwrap(handler, stop=lambda each: isinstance(each, GroupHandler)) if callable(handler) else None
+    return found if isinstance(found, GroupHandler) and found is not handler else None
+
+
+def hides_group_handler(what: str) -> MisuseError:
+    """The error for a handler of which this is so."""
+    return MisuseError(f"{what} has a decorator between @subscribe and @idempotent: put it below @idempotent")
+
+
+_subscribed: Final[WeakSet[Callable[..., Any]]] = WeakSet()
+
+
+def note_subscribed(handler: object) -> None:
+    """Remembers a function that an application has subscribed, and returned as it is."""
+    if isfunction(handler):
+        _subscribed.add(handler)
+
+
+def refuse_subscribed(handler: object) -> None:
+    """Raises MisuseError for such a function: what @idempotent makes of it would never be called."""
+    if isfunction(handler) and handler in _subscribed:
+        raise MisuseError(
+            f"@idempotent is above the @subscribe of {name_of_function(handler)}, which calls the function itself: put "
+            "@idempotent below @subscribe"
+        )
 
 
 class Handler:
@@ -141,11 +187,15 @@ class Subscriptions:
             if topic in self.handlers:
                 raise MisuseError(f"group {self._group} has a handler for topic {topic!r} already: one per consumer")
             self._require_open(topic)
-            call = handler.bound(self._group) if isinstance(handler, GroupHandler) else handler
+            call: Callable[[ReceivedMessage], Any] = handler
+            what = f"the handler of topic {topic!r}"
+            if isinstance(handler, GroupHandler):
+                check_takes(what, handler.handler, *["session"] * handler.given, "message")
+                call = handler.bound(self._group)
+            elif (hidden := hidden_group_handler(handler)) is not None and hidden.group is None:
+                raise hides_group_handler(what)
             convert = partial(_typed, wanted_topic, self._convert) if isinstance(wanted_topic, Topic) else self._convert
-            function = UserFunction(
-                f"the handler of topic {topic!r}", call, "message", around=self._around, convert=convert
-            )
+            function = UserFunction(what, call, "message", around=self._around, convert=convert)
             self.handlers[topic] = Handler(self._group, topic, function, retry or AS_THE_GROUP)
             return handler
 

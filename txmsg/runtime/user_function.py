@@ -159,8 +159,8 @@ def name_of(function: object) -> str:
     return f"{name}()" if name else shown(function)
 
 
-def check_takes(what: str, function: object, *parameters: str) -> Callable[..., Any]:
-    """`function` if it can be called with these parameters, by place; else MisuseError."""
+def check_takes(what: str, function: object, *parameters: str, is_all: bool = True) -> Callable[..., Any]:
+    """`function` if it can be called with these parameters, by place; else MisuseError. is_all: with no others."""
     if not callable(function):
         raise MisuseError(
             f"{what} is {shown(function)}, not a function: give one that is called as {_call(parameters)}"
@@ -175,7 +175,7 @@ def check_takes(what: str, function: object, *parameters: str) -> Callable[..., 
     except ValueError:  # some functions written in C do not tell
         return function
     try:
-        signature.bind(*parameters)
+        (signature.bind if is_all else signature.bind_partial)(*parameters)
     except TypeError as exc:
         raise MisuseError(
             f"{what} {name_of(function)} takes {signature}, but is called as {_call(parameters)}: {exc}"

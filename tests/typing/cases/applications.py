@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, assert_type
 
-from txmsg import Depends, Message, ReceivedMessage, Router, Txmsg
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
 
+from txmsg import Depends, Message, ReceivedMessage, Router, Txmsg, idempotent
+
+sessions = sessionmaker(create_engine("sqlite://"))
+async_sessions = async_sessionmaker(create_async_engine("sqlite+aiosqlite://"))
 router = Router(group="mail")
 app = Txmsg("localhost:7700", group="shop")
 app.include(router)
@@ -26,6 +32,16 @@ def mail(message: ReceivedMessage, opened: Annotated[int, Depends(session)], log
 
 @app.subscribe("order.placed", group="count", batch=10)
 async def count(messages: list[ReceivedMessage]) -> None: ...
+
+
+@app.subscribe("paid", group="payer")
+@idempotent(sessions)
+def pay(session: Session, opened: Annotated[int, Depends(session)], log: logging.Logger) -> None: ...
+
+
+@app.subscribe("paid", group="async-payer")
+@idempotent(async_sessions)
+async def pay_async(session: AsyncSession, amount: int) -> None: ...
 
 
 @app.middleware

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -12,21 +12,36 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from txmsg.client.receiving.inbox_handler import IdempotentHandler
 from txmsg.client.receiving.inbox_handler_async import AsyncIdempotentHandler
 from txmsg.connections.opening import package_of
+from txmsg.consumer.subscriptions import refuse_subscribed
 from txmsg.errors import MisuseError
-from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import check_takes, is_coroutine, name_of
 
-S = TypeVar("S")
+P = ParamSpec("P")
+S_co = TypeVar("S_co", covariant=True)
+
+
+class _Decorator(Protocol[S_co]):
+    """Takes the session parameter away: who calls the handler does not give it. S is the session, or the connection."""
+
+    def __call__(self, handler: Callable[Concatenate[S_co, P], None], /) -> Callable[P, None]: ...
+
+
+class _AsyncDecorator(Protocol[S_co]):
+    """The same for coroutine functions."""
+
+    def __call__(
+        self, handler: Callable[Concatenate[S_co, P], Awaitable[None]], /
+    ) -> Callable[P, Coroutine[Any, Any, None]]: ...
 
 
 @overload
 def idempotent(
-    session_factory: Callable[[], AbstractContextManager[S]], *, group: str | None = None
-) -> Callable[[Callable[[S, ReceivedMessage], None]], IdempotentHandler]: ...
+    session_factory: Callable[[], AbstractContextManager[S_co]], *, group: str | None = None
+) -> _Decorator[S_co]: ...
 @overload
 def idempotent(
-    session_factory: Callable[[], AbstractAsyncContextManager[S] | Awaitable[S]], *, group: str | None = None
-) -> Callable[[Callable[[S, ReceivedMessage], Awaitable[None]]], AsyncIdempotentHandler]: ...
+    session_factory: Callable[[], AbstractAsyncContextManager[S_co] | Awaitable[S_co]], *, group: str | None = None
+) -> _AsyncDecorator[S_co]: ...
 def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) -> Callable[[Any], Any]:
     """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
 
@@ -36,7 +51,8 @@ def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) 
     session_factory: a sessionmaker, or an async_sessionmaker for `async def`; or a function that opens a connection, as
     for `transactional_message`. The session is opened, the message is recorded in txmsg_inbox (see `create_tables`),
     the handler runs, and everything is committed together; a repeated message is skipped. Committing inside raises
-    MisuseError. group: default that of the consumer.
+    MisuseError. group: default that of the consumer. In an application, what comes after the session is filled as for
+    any other handler: the message, its payload, or dependencies.
 
         @consumer.subscribe("user.registered")
         @idempotent(SessionLocal)
@@ -49,7 +65,9 @@ def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) 
     check_takes("@idempotent(session_factory)", session_factory)
 
     def decorate(handler: Callable[..., Any]) -> IdempotentHandler | AsyncIdempotentHandler:
-        check_takes("the handler under @idempotent", handler, "session", "message")
+        refuse_subscribed(handler)
+        # What comes after the session is checked by `subscribe`, which knows who fills it.
+        check_takes("the handler under @idempotent", handler, "session", is_all=False)
         is_async = is_coroutine(handler)
         other = sessionmaker | scoped_session if is_async else async_sessionmaker
         if isinstance(session_factory, other):

@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any, Final, Generic, Self, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, tuple_
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
@@ -78,6 +78,8 @@ class HandledBefore(Exception):
 class InboxHandler(GroupHandler, Generic[H]):
     """What handlers `(session, message)` have in common. The consumer's `subscribe` gives them their group."""
 
+    given = 1
+
     def __init__(self, handler: H, factory: Callable[[], Any], group: str | None) -> None:
         self.handler = handler
         self.factory = factory
@@ -85,10 +87,6 @@ class InboxHandler(GroupHandler, Generic[H]):
         self.owner = name_of(handler)
         self.__name__ = getattr(handler, "__name__", type(handler).__name__)
         self.__doc__ = handler.__doc__
-
-    def bound(self, group: str) -> Self:
-        """The same for this consumer group, unless a group was given before."""
-        return type(self)(self.handler, self.factory, self.group or group)
 
     @abstractmethod
     def __call__(self, message: ReceivedMessage) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, transaction
 
-from txmsg.consumer.subscriptions import GroupHandler
+from txmsg.consumer.subscriptions import GroupHandler, refuse_subscribed
 from txmsg.contrib.django import rows
 from txmsg.errors import MisuseError, StorageError
 from txmsg.logs import EventLog
@@ -30,6 +30,7 @@ def idempotent(using: str = DEFAULT_DB_ALIAS, *, group: str | None = None) -> Ca
         raise MisuseError("@idempotent is used without parentheses: write @idempotent()")
 
     def decorate(handler: Handler) -> IdempotentHandler:
+        refuse_subscribed(handler)
         check_takes("the handler under @idempotent", handler, "message")
         return IdempotentHandler(handler, using, group)
 
@@ -45,9 +46,6 @@ class IdempotentHandler(GroupHandler):
         self.group = None if group is None else check_name("consumer group", group)
         self.__name__ = getattr(handler, "__name__", type(handler).__name__)
         self.__doc__ = handler.__doc__
-
-    def bound(self, group: str) -> Self:
-        return type(self)(self.handler, self.using, self.group or group)
 
     def __call__(self, message: ReceivedMessage) -> None:
         group = self.group
