@@ -7,13 +7,15 @@ ends in `_async`, is what `fence_async.py` is written with, and `fence.py`, whic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, exc
+from sqlalchemy import Connection, Engine, event, exc
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
+from sqlalchemy.util import await_only
 
 from txmsg.connections.engines import AsyncConnectedBy, ConnectedBy, connected_by, is_function
 from txmsg.errors import MisuseError, shown
@@ -52,6 +54,32 @@ def in_session(session: Session, step: Callable[..., T], *args: Any) -> T:
 async def in_session_async(session: AsyncSession, step: Callable[..., T], *args: Any) -> T:
     """`in_session` for asyncio."""
     return await session.run_sync(step, *args)
+
+
+def commit_after(session: Session, step: Callable[[], None]) -> None:
+    """Commits. `step` runs within it, when no other listener to `before_commit` is left to run."""
+    with _last_before_commit(session, step):
+        session.commit()
+
+
+async def commit_after_async(session: AsyncSession, step: Callable[[], Awaitable[None]]) -> None:
+    """`commit_after` for asyncio."""
+    with _last_before_commit(session.sync_session, lambda: await_only(step())):
+        await session.commit()
+
+
+@contextmanager
+def _last_before_commit(session: Session, step: Callable[[], None]) -> Iterator[None]:
+    def last(_: Session) -> None:
+        if not session.in_nested_transaction():  # SQLAlchemy calls this for savepoints, too
+            step()
+
+    # Of this session: listeners of its class run before, also those that are added later.
+    event.listen(session, "before_commit", last)
+    try:
+        yield
+    finally:
+        event.remove(session, "before_commit", last)
 
 
 def sync_session_of(session: Session | AsyncSession) -> Session:

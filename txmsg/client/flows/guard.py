@@ -28,6 +28,8 @@ from txmsg.errors import MisuseError, OutcomeUnknown, shown
 _BEGUN_BY_DRIVER: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "PRAGMA", "EXPLAIN", "VALUES"})
 """Statements before which SQLite's driver begins a transaction, or that need none."""
 _LOCK_WAIT_TIMEOUT: Final = 1205
+_FLUSHES_MAX: Final = 100
+"""In one commit. As SQLAlchemy's own bound."""
 _IN_ABORTED: Final = "25P02"
 
 
@@ -63,7 +65,10 @@ class SessionGuard:
         self._connection: Connection | None = None
         self._watched: list[Connection] = []
         """That connection, and others that were refused: a session goes on using what it was refused."""
+        self._flow_commits = False
+        """Whether it is the flow that has the session commit."""
         self._work_ended = False
+        """Whether no code of the user's runs any more."""
         self._refusal: MisuseError | None = None
         self._noted: BaseException | None = None
         self._codes: set[int | str] = set()
@@ -106,14 +111,29 @@ class SessionGuard:
         if self._session.in_nested_transaction():
             raise MisuseError(f"a savepoint is still open at the end of {self._owner}: end it inside")
 
-    def end_work(self) -> None:
-        """Flushes. Raises MisuseError when the transaction is not what it was; else it may be committed."""
+    def end_work(self, *, is_last: bool = True) -> None:
+        """Flushes. Raises MisuseError when the transaction is not what it was; else it may be committed.
+
+        is_last: False where it is called again behind what the user has listen to `before_commit`.
+        """
         self.check_intact()
-        self._session.flush()
+        self._flush()
         self.check_intact()  # events of the user's run in a flush
         if self._connection is not None:
             self._prove(self._connection)
-        self._work_ended = True
+        self._flow_commits = True
+        self._work_ended = is_last
+
+    def _flush(self) -> None:
+        """Also what the user's listeners to a flush have changed: COMMIT would flush it later."""
+        for _ in range(_FLUSHES_MAX):
+            self._session.flush()
+            if not (self._session.new or self._session.dirty or self._session.deleted):
+                return
+        raise MisuseError(
+            f"the session of {self._owner} has changes after {_FLUSHES_MAX} flushes: a listener to after_flush makes "
+            "new ones each time"
+        )
 
     def check_committed(self) -> None:
         """Raises unless `session.commit()`, which has returned, committed what was proved."""
@@ -170,7 +190,7 @@ class SessionGuard:
 
     def committing_session(self) -> None:
         """The session is about to commit its transaction."""
-        if not self._work_ended:
+        if not self._flow_commits:
             self._refuse_commit()
 
     def committing(self, connection: Connection) -> None:

@@ -3,26 +3,28 @@
 """The late flow: messages that depend on what a transaction computed leave just before it commits.
 
 `with producer.transaction(session) as tx` owns the end of the session's transaction: its exit flushes, writes the
-fence row, sends all half messages in one request, commits, and tells the broker. An exception inside rolls the session
-back; nothing has been sent by then. Without messages it merely commits.
+fence row, sends all half messages in one request, commits, and tells the broker. Listeners of the application that run
+at that flush, or before the commit, may still send. An exception inside rolls the session back; nothing has been sent
+by then. Without messages it merely commits.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Self
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from txmsg.checker.fence.engines import in_session, sync_session_of
+from txmsg.checker.fence.engines import commit_after, in_session, sync_session_of
 from txmsg.checker.fence.store import FenceStore
 from txmsg.client.flows.flow import tell
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves import Halves
 from txmsg.client.flows.sent import Sent
 from txmsg.client.running import running
+from txmsg.client.sending.half import Half
 from txmsg.client.sending.traced import NOT_TRACED, transaction
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.logs import EventLog
@@ -62,14 +64,17 @@ class LateTransaction:
         self._sent = Sent()
         self._guard = SessionGuard(self._sync_session, owner=_OWNER, savepoints=self._sent)
         self._span: AbstractContextManager[object] = NOT_TRACED
+        self._half: Half | None = None
         self._open = False
         self._used = False
 
     def send(self, message: Message) -> MessageId:
         """Buffers a message; it leaves when the block ends, and is delivered if and only if the session commits.
 
-        A message sent inside a savepoint goes with it when it is rolled back, and its id to the next one sent. Raises
-        MisuseError outside the block, InvalidMessage beyond 1,000 messages.
+        May be called by listeners to the session's `before_flush`, `after_flush`, `after_flush_postexec` and
+        `before_commit`, also at the end of the block. A message sent inside a savepoint goes with it when it is rolled
+        back, and its id to the next one sent. Raises MisuseError outside the block, InvalidMessage beyond 1,000
+        messages.
         """
         if not self._open:
             raise MisuseError("tx.send() outside its `with producer.transaction(session) as tx` block")
@@ -130,20 +135,27 @@ class LateTransaction:
             )
 
     def _commit(self) -> None:
-        self._open = False
+        in_session(self._session, lambda _: self._guard.end_work(is_last=False))
+        try:
+            with ExitStack() as entered:
+                commit_after(self._session, lambda: self._send_halves(entered))
+                if self._half is not None:
+                    self._guard.check_committed()
+        except BaseException as exc:
+            if self._half is not None:
+                tell(self._producer, self._half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+            raise
+        if self._half is not None:
+            tell(self._producer, self._half, TransactionState.COMMIT)
+
+    def _send_halves(self, entered: ExitStack) -> None:
+        """What comes right before COMMIT. entered: is left after it."""
         in_session(self._session, lambda _: self._guard.end_work())
+        self._open = False
         if not self._sent:
-            self._session.commit()
             return
         if self._producer.fence is not None:
             self._producer.fence.write(self._session, self.transaction_id)
             self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
-        half = self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
-        try:
-            with running(half.id_bytes):
-                self._session.commit()
-                self._guard.check_committed()
-        except BaseException as exc:
-            tell(self._producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
-            raise
-        tell(self._producer, half, TransactionState.COMMIT)
+        self._half = self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
+        entered.enter_context(running(self._half.id_bytes))
