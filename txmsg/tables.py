@@ -159,9 +159,8 @@ inbox_table = Table(
     Column(
         "generation",
         Integer,
-        primary_key=True,
-        autoincrement=False,
-        comment="Rises with each request to handle the message again.",
+        nullable=False,
+        comment="Rises with each request to handle the message again. The last one that was handled.",
     ),
     Column("handled_at", DateTime(timezone=True), server_default=func.now(), nullable=False, index=True),
     comment="Messages whose effects are in this database: a repeat is skipped.",

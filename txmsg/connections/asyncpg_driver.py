@@ -27,9 +27,6 @@ class AsyncpgDriver:
         count = tag.rpartition(" ")[2]
         return int(count) if count.isdecimal() else 0
 
-    async def is_found(self, connection: Any, sql: str, *values: object) -> bool:
-        return await connection.fetchrow(_numbered(sql), *values) is not None
-
 
 @cache
 def _numbered(sql: str) -> str:

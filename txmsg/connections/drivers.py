@@ -40,10 +40,6 @@ class Psycopg:
         """How many rows were written."""
         return int((connection.execute(sql, values or None)).rowcount)
 
-    def is_found(self, connection: Any, sql: str, *values: object) -> bool:
-        """Whether a query finds a row."""
-        return int((connection.execute(sql, values)).rowcount) > 0
-
 
 class PsycopgTransaction:
     """psycopg's own, in which `connection.commit()` is refused and `connection.transaction()` is a savepoint."""
@@ -84,10 +80,6 @@ class Sqlite:
 
     def execute(self, connection: Any, sql: str, *values: object) -> int:
         return int((connection.execute(sql.replace("%s", "?"), values)).rowcount)
-
-    def is_found(self, connection: Any, sql: str, *values: object) -> bool:
-        cursor = connection.execute(sql.replace("%s", "?"), values)
-        return cursor.fetchone() is not None
 
 
 class SqliteTransaction:
@@ -133,11 +125,6 @@ class MySQL:
         with connection.cursor() as cursor:
             cursor.execute(sql, values)
             return int(cursor.rowcount)
-
-    def is_found(self, connection: Any, sql: str, *values: object) -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, values)
-            return cursor.fetchone() is not None
 
     def packet_bytes(self, connection: Any) -> int:
         """The largest packet that the server takes."""

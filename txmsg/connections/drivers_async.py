@@ -38,10 +38,6 @@ class AsyncPsycopg:
         """How many rows were written."""
         return int((await connection.execute(sql, values or None)).rowcount)
 
-    async def is_found(self, connection: Any, sql: str, *values: object) -> bool:
-        """Whether a query finds a row."""
-        return int((await connection.execute(sql, values)).rowcount) > 0
-
 
 class AsyncPsycopgTransaction:
     """psycopg's own, in which `connection.commit()` is refused and `connection.transaction()` is a savepoint."""
@@ -82,10 +78,6 @@ class AsyncSqlite:
 
     async def execute(self, connection: Any, sql: str, *values: object) -> int:
         return int((await connection.execute(sql.replace("%s", "?"), values)).rowcount)
-
-    async def is_found(self, connection: Any, sql: str, *values: object) -> bool:
-        cursor = await connection.execute(sql.replace("%s", "?"), values)
-        return await cursor.fetchone() is not None
 
 
 class AsyncSqliteTransaction:
@@ -131,11 +123,6 @@ class AsyncMySQL:
         async with connection.cursor() as cursor:
             await cursor.execute(sql, values)
             return int(cursor.rowcount)
-
-    async def is_found(self, connection: Any, sql: str, *values: object) -> bool:
-        async with connection.cursor() as cursor:
-            await cursor.execute(sql, values)
-            return await cursor.fetchone() is not None
 
     async def packet_bytes(self, connection: Any) -> int:
         """The largest packet that the server takes."""

@@ -33,7 +33,7 @@ def on_engine(engine: FenceEngine, step: Callable[..., T], *args: Any) -> T:
     if isinstance(engine, ConnectedBy):
         engine = engine.engine()
     with engine.connect() as connection:
-        return step(_read_committed(connection), *args)
+        return step(read_committed(connection), *args)
 
 
 async def on_engine_async(engine: AsyncFenceEngine, step: Callable[..., T], *args: Any) -> T:
@@ -43,7 +43,7 @@ async def on_engine_async(engine: AsyncFenceEngine, step: Callable[..., T], *arg
     if isinstance(engine, AsyncConnectedBy):
         engine = await engine.engine()
     async with engine.connect() as connection:
-        return await connection.run_sync(lambda sync_connection: step(_read_committed(sync_connection), *args))
+        return await connection.run_sync(lambda sync_connection: step(read_committed(sync_connection), *args))
 
 
 def in_session(session: Session, step: Callable[..., T], *args: Any) -> T:
@@ -136,7 +136,8 @@ def checked_engine_async(engine: object) -> AsyncFenceEngine:
     return engine
 
 
-def _read_committed(connection: Connection) -> Connection:
+def read_committed(connection: Connection) -> Connection:
+    """The connection, whose next transaction is in READ COMMITTED."""
     # Explicitly: under a stricter default of the engine or the server, INSERT ... DO NOTHING fails with 40001.
     if connection.dialect.name == "sqlite":
         return connection  # has no such level; its writers exclude each other

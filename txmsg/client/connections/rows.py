@@ -8,7 +8,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from txmsg.checker.fence.driver import codes_of, is_absent_table
-from txmsg.client.connections.statements import HANDLED_LATER, INSERT_FENCE, INSERT_INBOX, INSERT_OUTBOX
+from txmsg.client.connections.statements import (
+    INSERT_FENCE,
+    INSERT_INBOX,
+    INSERT_OUTBOX,
+    RAISE_INBOX,
+    RAISE_INBOX_BY_UPSERT,
+)
 from txmsg.client.outbox.rows import PACKET_CHECKED_BYTES, check_packet
 from txmsg.connections.drivers import MySQL
 from txmsg.connections.opening import Driver, driver_of
@@ -39,15 +45,18 @@ def write_fence(driver: Driver, connection: Any, transaction_id: TransactionId, 
 
 def record(driver: Driver, connection: Any, row: dict[str, object]) -> bool:
     """Writes the row of a message that is handled. False: it was handled before."""
-    values = row["group_name"], str(row["message_id"]), row["generation"]
+    group, message_id, generation = row["group_name"], str(row["message_id"]), row["generation"]
+    is_upsert = generation != 0 and not isinstance(driver, MySQL)
+    statement = RAISE_INBOX_BY_UPSERT if is_upsert else INSERT_INBOX
     try:
-        driver.execute(connection, INSERT_INBOX, *values)
+        return driver.execute(connection, statement, group, message_id, generation) == 1
     except Exception as exc:
-        if _is_duplicate(exc):
-            return False
-        _refuse_absent_table(exc)
-        raise
-    return not driver.is_found(connection, HANDLED_LATER, *values)
+        if not _is_duplicate(exc):
+            _refuse_absent_table(exc)
+            raise
+    if generation == 0:
+        return False
+    return driver.execute(connection, RAISE_INBOX, generation, group, message_id, generation) == 1
 
 
 def write_outbox(

@@ -1,7 +1,10 @@
 """The inbox: a handler's effects exactly once, though its message comes at least once.
 
 One row per handled message, written in the transaction of the effects, in the consumer's own database. A message whose
-row is already there is skipped. Knows no network.
+row is already there is skipped, unless it comes on request and the row is of an earlier one. Knows no network.
+
+No statement looks for rows: under SERIALIZABLE a read keeps a page of the index, or a range, and transactions of other
+messages, which write there, would fail.
 """
 
 from __future__ import annotations
@@ -11,14 +14,30 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
-from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Engine,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.driver import is_absent_table
+from txmsg.checker.fence.engines import read_committed
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.connections.engines import AsyncConnect, AsyncConnectedBy, Connect, connected_by, is_function
 from txmsg.consumer.subscriptions import GroupHandler
@@ -37,29 +56,58 @@ _PURGE_STEP: Final = 1000
 """Rows that one transaction deletes."""
 _KEY: Final = tuple(inbox_table.primary_key)
 
-_OWN_ROW = select(inbox_table.c.generation).where(*(column == bindparam(column.name) for column in _KEY))
-
-# Not within the insert: in MySQL two inserts that read the table lock each other out.
-_HANDLED_LATER = select(inbox_table.c.generation).where(
-    inbox_table.c.group_name == bindparam("group_name"),
-    inbox_table.c.message_id == bindparam("message_id"),
-    inbox_table.c.generation > bindparam("generation"),
+_OWN_ROW = select(inbox_table.c.generation).where(
+    *(column == bindparam(column.name) for column in (*_KEY, inbox_table.c.generation))
 )
-"""Whether a message was handled on request already, which comes once more as it came before: after a plain seek."""
+"""Read after an error alone, see `SessionGuard`."""
+
+
+def _upsert(make: Callable[[Table], Any]) -> Any:
+    statement = make(inbox_table)
+    later = statement.excluded.generation
+    return statement.on_conflict_do_update(
+        index_elements=list(_KEY),
+        set_={"generation": later, "handled_at": func.now()},
+        where=inbox_table.c.generation < later,
+    ).execution_options(preserve_rowcount=True)
+
+
+_RAISE_BY_UPSERT: Final = {"postgresql": _upsert(postgresql.insert), "sqlite": _upsert(sqlite.insert)}
+_RAISE = (
+    update(inbox_table)
+    .where(*(column == bindparam(f"of_{column.name}") for column in _KEY))
+    .where(inbox_table.c.generation < bindparam("later"))
+    .values(generation=bindparam("later"), handled_at=func.now())
+    .execution_options(preserve_rowcount=True)
+)
+"""Of MySQL, whose upsert does not tell whether it has changed the row."""
 
 
 def record(session: Session, guard: SessionGuard, row: dict[str, object]) -> bool:
     """Writes the row, and has the guard watch that it stays. False: the message was handled before."""
     try:
-        session.execute(insert(inbox_table), row)
-        is_later = session.execute(_HANDLED_LATER, row).first() is not None
-    except IntegrityError:  # the key is the table's only constraint that this row can break
-        return False
+        is_new = _write(session, row)
     except (ProgrammingError, OperationalError) as exc:
         _refuse_absent_table(session.connection().engine, exc)
         raise
     guard.own_row = lambda connection: connection.execute(_OWN_ROW, row).first() is not None
-    return not is_later
+    return is_new
+
+
+def _write(session: Session, row: dict[str, object]) -> bool:
+    is_asked_for = row["generation"] != 0
+    upsert = _RAISE_BY_UPSERT.get(session.connection().dialect.name) if is_asked_for else None
+    if upsert is not None:
+        return bool(session.execute(upsert, row).rowcount)
+    try:
+        session.execute(insert(inbox_table), row)
+        return True
+    except IntegrityError:  # the key is the table's only constraint that this row can break
+        if not is_asked_for:
+            return False
+    which = {f"of_{column.name}": row[column.name] for column in _KEY}
+    result = session.execute(_RAISE, which | {"later": row["generation"]})
+    return bool(cast("CursorResult[Any]", result).rowcount)
 
 
 def _refuse_absent_table(engine: Engine, error: DBAPIError) -> None:
@@ -156,7 +204,7 @@ def _purge_in_steps(engine: Engine, age_s: float) -> int:
     purged = 0
     while True:
         began = time.monotonic()
-        with engine.begin() as connection:
+        with engine.connect() as connection, read_committed(connection).begin():
             deleted = _purge(connection, age_s, rows_max=_PURGE_STEP)
         purged += deleted
         if deleted < _PURGE_STEP:
@@ -170,8 +218,10 @@ async def _purge_async(bind: AsyncEngine | AsyncConnection, age_s: float) -> int
     purged = 0
     while True:
         began = time.monotonic()
-        async with bind.begin() as connection:
-            deleted = await connection.run_sync(_purge, age_s, rows_max=_PURGE_STEP)
+        async with bind.connect() as connection:
+            await connection.run_sync(read_committed)
+            async with connection.begin():
+                deleted = await connection.run_sync(_purge, age_s, rows_max=_PURGE_STEP)
         purged += deleted
         if deleted < _PURGE_STEP:
             return purged
@@ -184,10 +234,10 @@ def _purge(connection: Connection, age_s: float, *, rows_max: int | None = None)
         begin = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s)
     else:
         begin = connection.execute(select(func.now())).scalar_one() - timedelta(seconds=age_s)
-    old = inbox_table.c.handled_at < begin
+    old: ColumnElement[bool] = inbox_table.c.handled_at < begin
     if rows_max is not None:
         oldest = select(*_KEY).where(old).order_by(inbox_table.c.handled_at).limit(rows_max)
         # Not as a subquery: MySQL has none with a limit within IN.
         keys = [tuple(row) for row in connection.execute(oldest)]
-        old = tuple_(*_KEY).in_(keys)
+        old = and_(old, tuple_(*_KEY).in_(keys))  # a message that is handled again meanwhile is not old any more
     return connection.execute(delete(inbox_table).where(old)).rowcount

@@ -28,7 +28,7 @@ class Fence(models.Model):
 class Inbox(models.Model):
     """One row per message that an idempotent handler has handled."""
 
-    pk = models.CompositePrimaryKey("group_name", "message_id", "generation")
+    pk = models.CompositePrimaryKey("group_name", "message_id")
     group_name = models.CharField(max_length=127)
     message_id = models.CharField(max_length=48)
     generation = models.IntegerField()

@@ -11,10 +11,11 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 
 from txmsg.checker.fence.driver import is_absent_table
 from txmsg.client.connections.statements import (
-    HANDLED_LATER,
     INSERT_FENCE,
     INSERT_INBOX,
     INSERT_OUTBOX,
+    RAISE_INBOX,
+    RAISE_INBOX_BY_UPSERT,
     SELECT_FENCE,
     SELECT_INBOX,
 )
@@ -65,12 +66,14 @@ def has_kept(using: str, group: str, key: str) -> bool:
 def record_message(using: str, group: str, message: ReceivedMessage) -> bool:
     """Writes the row of a message that is handled. False: it was handled before."""
     row = (group, str(message.id), message.generation)
+    is_upsert = message.generation != 0 and connections[using].vendor != "mysql"
     try:
         with transaction.atomic(using=using):  # PostgreSQL takes no more statements after an error
-            _execute(using, INSERT_INBOX, *row)
+            return _execute(using, RAISE_INBOX_BY_UPSERT if is_upsert else INSERT_INBOX, *row) == 1
     except IntegrityError:  # the key is the table's only constraint that this row can break
-        return False
-    return not _is_there(using, HANDLED_LATER, *row)
+        if message.generation == 0:
+            return False
+    return _execute(using, RAISE_INBOX, message.generation, *row) == 1
 
 
 def is_message_recorded(using: str, group: str, message: ReceivedMessage) -> bool:

@@ -28,7 +28,6 @@ class Migration(migrations.Migration):
                     models.CompositePrimaryKey(
                         "group_name",
                         "message_id",
-                        "generation",
                         blank=True,
                         editable=False,
                         primary_key=True,
