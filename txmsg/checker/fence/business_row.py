@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import Connection, CursorResult, Engine, String, Table, bindparam, exc, insert, literal, select
+from sqlalchemy import Connection, Engine, String, Table, bindparam, exc, insert, literal, select
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.driver import in_autocommit, is_absent_table
 from txmsg.checker.fence.identity import SELECT_IDENTITY
+from txmsg.checker.fence.own_rows import own_bind, own_connection
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
 from txmsg.tables import ID, fence_identity_table, fence_table
@@ -32,28 +32,28 @@ def fence_id(session: Session) -> UUID | None:
     """The id of the fence in the session's database, where it has been made."""
     _refuse_misuse(session)
     try:
-        found: UUID | None = session.execute(SELECT_IDENTITY).scalar_one_or_none()
+        found: UUID | None = _connection(session).execute(SELECT_IDENTITY).scalar_one_or_none()
         return found
     except exc.DBAPIError as error:
-        refuse_absent_tables(session.connection().engine, error, fence_identity_table)
+        refuse_absent_tables(_connection(session).engine, error, fence_identity_table)
         raise
 
 
 def write(session: Session, transaction_id: TransactionId, fence_id: UUID) -> None:
     _refuse_misuse(session)
     try:
-        result = session.execute(_INSERT_COMMIT, {"id": transaction_id, "fence": fence_id})
+        result = _connection(session).execute(_INSERT_COMMIT, {"id": transaction_id, "fence": fence_id})
     except (exc.ProgrammingError, exc.OperationalError) as error:
-        refuse_absent_tables(session.connection().engine, error, fence_table, fence_identity_table)
+        refuse_absent_tables(_connection(session).engine, error, fence_table, fence_identity_table)
         raise
     except exc.IntegrityError as error:
         raise TransactionRefused(
             f"transaction {transaction_id} must not commit: its fence row exists already, because a check has decided "
             "ROLLBACK, or because the id was used before; run the operation again as a new transaction"
         ) from error
-    if cast("CursorResult[Any]", result).rowcount != 1:
+    if result.rowcount != 1:
         raise MisuseError(
-            f"the session's database {session.connection().engine.url} is not that of fence {fence_id}: checks would "
+            f"the session's database {_connection(session).engine.url} is not that of fence {fence_id}: checks would "
             "look for the transaction elsewhere and drop its message; give both the same database"
         )
 
@@ -78,10 +78,14 @@ def refuse_absent_tables(engine: Engine, error: exc.DBAPIError, *tables: Table) 
             ) from error
 
 
+def _connection(session: Session) -> Connection:
+    return own_connection(session, fence_table)
+
+
 def _refuse_misuse(session: Session) -> None:
-    bind = session.get_bind()
+    bind = own_bind(session, fence_table)
     owned = session.in_transaction() or not (isinstance(bind, Connection) and bind.in_transaction())
-    if session.in_nested_transaction() or session.connection().in_nested_transaction():
+    if session.in_nested_transaction() or _connection(session).in_nested_transaction():
         raise MisuseError(
             "a fence row inside a savepoint is lost when the savepoint is rolled back and the transaction commits: "
             "write it before session.begin_nested()"
@@ -91,7 +95,7 @@ def _refuse_misuse(session: Session) -> None:
             "the session is bound to a connection whose transaction began outside it, so session.commit() does not "
             "commit: bind the session to an engine"
         )
-    if in_autocommit(session.connection()):
+    if in_autocommit(_connection(session)):
         raise MisuseError(
             "the session's connection is in AUTOCOMMIT, so the fence row would not depend on the business effects: "
             "use a transactional isolation level"

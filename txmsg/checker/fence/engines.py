@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from sqlalchemy.util import await_only
 
+from txmsg.checker.fence.own_rows import own_bind
 from txmsg.connections.engines import AsyncConnectedBy, ConnectedBy, connected_by, is_function
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import keep
@@ -90,7 +91,7 @@ def sync_session_of(session: Session | AsyncSession) -> Session:
 def is_of_pool(session: Session, engine: AsyncFenceEngine) -> bool:
     """Whether the session takes the connection for txmsg's tables from the pool of this engine."""
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
-    return isinstance(sync_engine, Engine) and session.get_bind(clause=fence_table).engine.pool is sync_engine.pool
+    return isinstance(sync_engine, Engine) and own_bind(session, fence_table).engine.pool is sync_engine.pool
 
 
 def forget_connections(engine: AsyncFenceEngine) -> None:

@@ -229,7 +229,8 @@ class SessionGuard:
             self._refuse(
                 MisuseError(
                     f"the transaction of {self._owner} works on {self._connection.engine.url} and now on "
-                    f"{connection.engine.url}: one transaction is one database, or its two halves could end differently"
+                    f"{connection.engine.url}: one transaction is one database, or its two halves could end "
+                    "differently; let a session that routes reads to a replica use the primary here"
                 )
             )
         if in_autocommit(connection):

@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.business_row import refuse_absent_tables
 from txmsg.checker.fence.check import transaction
+from txmsg.checker.fence.own_rows import own_connection
 from txmsg.errors import MessageTooLarge, MisuseError
 from txmsg.message import TransactionId
 from txmsg.tables import Ago, fence_identity_table, fence_table, outbox_table, outbox_turn_table
@@ -104,10 +105,11 @@ class Listed:
 
 def write(session: Session, group: str, transaction_id: TransactionId, key: str | None, messages: str) -> None:
     """Adds a row in the transaction of the session. Raises StorageError without the table, MessageTooLarge."""
-    if len(messages) > PACKET_CHECKED_BYTES and session.get_bind().dialect.name in ("mysql", "mariadb"):
-        check_packet(session.scalar(text("SELECT @@max_allowed_packet")) or 0, len(messages))
+    own = own_connection(session, outbox_table)
+    if len(messages) > PACKET_CHECKED_BYTES and own.dialect.name in ("mysql", "mariadb"):
+        check_packet(own.scalar(text("SELECT @@max_allowed_packet")) or 0, len(messages))
     try:
-        session.execute(
+        own.execute(
             insert(outbox_table).values(
                 group_name=group,
                 transaction_id=transaction_id,
@@ -117,7 +119,7 @@ def write(session: Session, group: str, transaction_id: TransactionId, key: str 
             )
         )
     except (exc.ProgrammingError, exc.OperationalError) as error:
-        refuse_absent_tables(session.connection().engine, error, outbox_table)
+        refuse_absent_tables(own.engine, error, outbox_table)
         raise
 
 

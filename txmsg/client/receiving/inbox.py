@@ -14,12 +14,11 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeVar, cast, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    CursorResult,
     Engine,
     Table,
     and_,
@@ -38,6 +37,7 @@ from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.driver import is_absent_table
 from txmsg.checker.fence.engines import read_committed
+from txmsg.checker.fence.own_rows import own_connection
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.connections.engines import AsyncConnect, AsyncConnectedBy, Connect, connected_by, is_function
 from txmsg.consumer.subscriptions import GroupHandler
@@ -85,29 +85,29 @@ _RAISE = (
 
 def record(session: Session, guard: SessionGuard, row: dict[str, object]) -> bool:
     """Writes the row, and has the guard watch that it stays. False: the message was handled before."""
+    own = own_connection(session, inbox_table)
     try:
-        is_new = _write(session, row)
+        is_new = _write(own, row)
     except (ProgrammingError, OperationalError) as exc:
-        _refuse_absent_table(session.connection().engine, exc)
+        _refuse_absent_table(own.engine, exc)
         raise
     guard.own_row = lambda connection: connection.execute(_OWN_ROW, row).first() is not None
     return is_new
 
 
-def _write(session: Session, row: dict[str, object]) -> bool:
+def _write(connection: Connection, row: dict[str, object]) -> bool:
     is_asked_for = row["generation"] != 0
-    upsert = _RAISE_BY_UPSERT.get(session.connection().dialect.name) if is_asked_for else None
+    upsert = _RAISE_BY_UPSERT.get(connection.dialect.name) if is_asked_for else None
     if upsert is not None:
-        return bool(session.execute(upsert, row).rowcount)
+        return bool(connection.execute(upsert, row).rowcount)
     try:
-        session.execute(insert(inbox_table), row)
+        connection.execute(insert(inbox_table), row)
         return True
     except IntegrityError:  # the key is the table's only constraint that this row can break
         if not is_asked_for:
             return False
     which = {f"of_{column.name}": row[column.name] for column in _KEY}
-    result = session.execute(_RAISE, which | {"later": row["generation"]})
-    return bool(cast("CursorResult[Any]", result).rowcount)
+    return bool(connection.execute(_RAISE, which | {"later": row["generation"]}).rowcount)
 
 
 def _refuse_absent_table(engine: Engine, error: DBAPIError) -> None:
