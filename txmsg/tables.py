@@ -239,15 +239,22 @@ def _create(connection: Connection) -> None:
     with _alone(connection):
         # Looks first: PostgreSQL asks for permissions, and for an index locks out writers of the table, before it sees
         # that there is nothing to create.
+        schema = schema_of(connection)
         for table in metadata.sorted_tables:
-            if not connection.dialect.has_table(connection, table.name):
+            if not connection.dialect.has_table(connection, table.name, schema=schema):
                 connection.execute(CreateTable(table, if_not_exists=True))
                 for comment in comments_of(table, connection.dialect):
                     connection.execute(comment)
             for index in table.indexes:
-                if not connection.dialect.has_index(connection, table.name, str(index.name)):
+                if not connection.dialect.has_index(connection, table.name, str(index.name), schema=schema):
                     connection.execute(CreateIndex(index, if_not_exists=dialect_name not in _MYSQL))
         connection.execute(_INSERT_IDENTITY[dialect_name], {"one": 1, "fence_id": uuid4()})
+
+
+def schema_of(connection: Connection) -> str | None:
+    """Where the connection has txmsg's tables, if its engine has a `schema_translate_map`; None: by default."""
+    schema: str | None = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
+    return schema
 
 
 def comments_of(table: Table, dialect: Dialect) -> list[SetTableComment | SetColumnComment]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine, String, Table, bindparam, exc, insert, literal, select
@@ -13,6 +15,9 @@ from txmsg.checker.fence.own_rows import own_bind, own_connection
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
 from txmsg.tables import ID, fence_identity_table, fence_table
+
+RowOptions: TypeAlias = Mapping[str, Any]
+"""Of `row_options`."""
 
 # Without ON CONFLICT DO NOTHING: a late transaction would see 0 rows and go on. Through the identity table, so that a
 # session of another database inserts nothing: a fence row that no check finds would lose the message.
@@ -28,21 +33,23 @@ _INSERT_COMMIT = (
 )
 
 
-def fence_id(session: Session) -> UUID | None:
+def fence_id(session: Session, options: RowOptions) -> UUID | None:
     """The id of the fence in the session's database, where it has been made."""
     _refuse_misuse(session)
     try:
-        found: UUID | None = _connection(session).execute(SELECT_IDENTITY).scalar_one_or_none()
+        result = _connection(session).execute(SELECT_IDENTITY, execution_options=options)
+        found: UUID | None = result.scalar_one_or_none()
         return found
     except exc.DBAPIError as error:
         refuse_absent_tables(_connection(session).engine, error, fence_identity_table)
         raise
 
 
-def write(session: Session, transaction_id: TransactionId, fence_id: UUID) -> None:
+def write(session: Session, transaction_id: TransactionId, fence_id: UUID, options: RowOptions) -> None:
     _refuse_misuse(session)
     try:
-        result = _connection(session).execute(_INSERT_COMMIT, {"id": transaction_id, "fence": fence_id})
+        row = {"id": transaction_id, "fence": fence_id}
+        result = _connection(session).execute(_INSERT_COMMIT, row, execution_options=options)
     except (exc.ProgrammingError, exc.OperationalError) as error:
         refuse_absent_tables(_connection(session).engine, error, fence_table, fence_identity_table)
         raise
@@ -63,9 +70,9 @@ _SELECT_COMMIT = select(fence_table.c.outcome).where(
 )
 
 
-def is_written(connection: Connection, transaction_id: TransactionId) -> bool:
+def is_written(connection: Connection, transaction_id: TransactionId, options: RowOptions) -> bool:
     """Whether the row is there, as the transaction of this connection sees it."""
-    return connection.execute(_SELECT_COMMIT, {"id": transaction_id}).first() is not None
+    return connection.execute(_SELECT_COMMIT, {"id": transaction_id}, execution_options=options).first() is not None
 
 
 def refuse_absent_tables(engine: Engine, error: exc.DBAPIError, *tables: Table) -> None:

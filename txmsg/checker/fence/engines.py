@@ -94,6 +94,16 @@ def is_of_pool(session: Session, engine: AsyncFenceEngine) -> bool:
     return isinstance(sync_engine, Engine) and own_bind(session, fence_table).engine.pool is sync_engine.pool
 
 
+def row_options(engine: AsyncFenceEngine) -> dict[str, Any]:
+    """Execution options by which a session writes its rows into the schema that this engine looks for them in.
+
+    The session may have a schema for each tenant, and another one in the next transaction.
+    """
+    sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    given = sync_engine.get_execution_options() if isinstance(sync_engine, Engine) else {}
+    return {"schema_translate_map": given.get("schema_translate_map") or {}}
+
+
 def forget_connections(engine: AsyncFenceEngine) -> None:
     """In a forked child: empties the engine's pool. The connections in it are the parent's."""
     if isinstance(engine, ConnectedBy | AsyncConnectedBy):

@@ -19,6 +19,7 @@ from txmsg.checker.fence.engines import (
     in_session,
     is_of_pool,
     on_engine,
+    row_options,
     sync_session_of,
 )
 from txmsg.connections.engines import Connect
@@ -40,6 +41,7 @@ class Fence:
     def __init__(self, engine: FenceEngine | Connect) -> None:
         self.engine = checked_engine(engine)
         """What it runs its checks on."""
+        self._row_options = row_options(self.engine)
         self.identity = identity.Identity()
         """What is known of its id; shared with another object for the same database by assigning that one's."""
         renew_in_children(self)
@@ -80,12 +82,12 @@ class Fence:
         """
         if self.identity.fence_id is None and is_of_pool(sync_session_of(session), self.engine):
             # Not on a connection of our own: the pool may have no other than the session's.
-            self.identity.fence_id = in_session(session, business_row.fence_id)
-        in_session(session, business_row.write, transaction_id, self.fence_id())
+            self.identity.fence_id = in_session(session, business_row.fence_id, self._row_options)
+        in_session(session, business_row.write, transaction_id, self.fence_id(), self._row_options)
 
     def own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
         """Returns a function that checks whether the row of `write` is still in a connection's transaction."""
-        return lambda connection: business_row.is_written(connection, transaction_id)
+        return lambda connection: business_row.is_written(connection, transaction_id, self._row_options)
 
     # ---- the check
 

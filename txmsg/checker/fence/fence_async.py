@@ -17,6 +17,7 @@ from txmsg.checker.fence.engines import (
     in_session_async,
     is_of_pool,
     on_engine_async,
+    row_options,
     sync_session_of,
 )
 from txmsg.connections.engines import AsyncConnect
@@ -38,6 +39,7 @@ class AsyncFence:
     def __init__(self, engine: AsyncFenceEngine | AsyncConnect) -> None:
         self.engine = checked_engine_async(engine)
         """What it runs its checks on."""
+        self._row_options = row_options(self.engine)
         self.identity = identity.Identity()
         """What is known of its id; shared with another object for the same database by assigning that one's."""
         renew_in_children(self)
@@ -78,12 +80,12 @@ class AsyncFence:
         """
         if self.identity.fence_id is None and is_of_pool(sync_session_of(session), self.engine):
             # Not on a connection of our own: the pool may have no other than the session's.
-            self.identity.fence_id = await in_session_async(session, business_row.fence_id)
-        await in_session_async(session, business_row.write, transaction_id, await self.fence_id())
+            self.identity.fence_id = await in_session_async(session, business_row.fence_id, self._row_options)
+        await in_session_async(session, business_row.write, transaction_id, await self.fence_id(), self._row_options)
 
     def own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
         """Returns a function that checks whether the row of `write` is still in a connection's transaction."""
-        return lambda connection: business_row.is_written(connection, transaction_id)
+        return lambda connection: business_row.is_written(connection, transaction_id, self._row_options)
 
     # ---- the check
 

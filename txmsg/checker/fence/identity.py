@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import Connection, bindparam, delete, exc, insert, select
 
 from txmsg.errors import StorageError
-from txmsg.tables import ID, fence_identity_table
+from txmsg.tables import ID, fence_identity_table, schema_of
 
 SELECT_IDENTITY = select(fence_identity_table.c.fence_id)
 _INSERT_IDENTITY = insert(fence_identity_table).values(one=1, fence_id=bindparam("fence", type_=ID)).inline()
@@ -53,7 +53,7 @@ def _found(connection: Connection) -> UUID | None:
             found: UUID | None = connection.execute(SELECT_IDENTITY).scalar_one_or_none()
             return found
     except (exc.ProgrammingError, exc.OperationalError) as error:
-        if connection.dialect.has_table(connection, fence_identity_table.name):
+        if connection.dialect.has_table(connection, fence_identity_table.name, schema=schema_of(connection)):
             raise
         raise StorageError(
             f"table {fence_identity_table.name} is absent from {connection.engine.url}: call "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
@@ -54,7 +55,8 @@ def run_in_session(
 
     def keep_and_work(session: Any) -> R:
         if isinstance(session, Session):
-            in_session(session, rows.write, producer.group, transaction_id, key, kept)
+            write = partial(rows.write, options=fence._row_options)
+            in_session(session, write, producer.group, transaction_id, key, kept)
         else:
             write_outbox(session, producer.group, transaction_id, None if key is None else rows.stored_key(key), kept)
         return work(session)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -52,7 +53,8 @@ async def run_in_session(
 
     async def keep_and_work(session: Any) -> R:
         if isinstance(session, AsyncSession):
-            await in_session_async(session, rows.write, producer.group, transaction_id, key, kept)
+            write = partial(rows.write, options=fence._row_options)
+            await in_session_async(session, write, producer.group, transaction_id, key, kept)
         else:
             await write_outbox(
                 session, producer.group, transaction_id, None if key is None else rows.stored_key(key), kept

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 from uuid import UUID
 
@@ -103,8 +103,19 @@ class Listed:
 # ---- around a call
 
 
-def write(session: Session, group: str, transaction_id: TransactionId, key: str | None, messages: str) -> None:
-    """Adds a row in the transaction of the session. Raises StorageError without the table, MessageTooLarge."""
+def write(
+    session: Session,
+    group: str,
+    transaction_id: TransactionId,
+    key: str | None,
+    messages: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Adds a row in the transaction of the session. Raises StorageError without the table, MessageTooLarge.
+
+    options: of `row_options`, or those of the session.
+    """
     own = own_connection(session, outbox_table)
     if len(messages) > PACKET_CHECKED_BYTES and own.dialect.name in ("mysql", "mariadb"):
         check_packet(own.scalar(text("SELECT @@max_allowed_packet")) or 0, len(messages))
@@ -116,7 +127,8 @@ def write(session: Session, group: str, transaction_id: TransactionId, key: str 
                 ordering_key=None if key is None else stored_key(key),
                 messages=messages,
                 size_bytes=len(messages),
-            )
+            ),
+            execution_options=options or {},
         )
     except (exc.ProgrammingError, exc.OperationalError) as error:
         refuse_absent_tables(own.engine, error, outbox_table)
