@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from sqlalchemy import Engine, MetaData, NullPool, create_engine
+from sqlalchemy import Engine, MetaData, NullPool, create_engine, event, select
+from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
-from txmsg.tables import create_tables
+from txmsg.tables import create_tables, fence_table, metadata
 
 POOL_OF_ONE: Final[dict[str, Any]] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 5}
 """Options of `create_engine` for tests that are not about several connections at once.
@@ -25,6 +26,24 @@ def business_database(url: str, tables: MetaData) -> Iterator[Engine]:
     create_tables(engine)
     yield engine
     engine.dispose()
+
+
+def awkward_sessions(engine: Engine, base: type[DeclarativeBase]) -> sessionmaker[Session]:
+    """Sessions as an application may have them for reasons of its own: no flow depends on plainer ones.
+
+    Each table has a bind, the session itself has none; transactions are SERIALIZABLE; a listener flushes and reads
+    before each commit.
+    """
+    strict = engine.execution_options(isolation_level="SERIALIZABLE")
+    binds: dict[Any, Engine] = dict.fromkeys([base, *metadata.sorted_tables], strict)
+    sessions = sessionmaker(binds=binds)
+
+    def look(session: Session) -> None:
+        session.flush()
+        session.execute(select(fence_table).limit(0))
+
+    event.listen(sessions, "before_commit", look)
+    return sessions
 
 
 def seen_from_outside(engine: Engine) -> Engine:

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from tests.broker_process import BrokerProcess
-from tests.business import business_database
+from tests.business import awkward_sessions, business_database
 from tests.integration.client_harness import WAIT_S
 from tests.integration.transactional.users import Base
 from txmsg.checker.fence import FenceCheckListener
@@ -24,7 +24,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def sessions(engine: Engine) -> sessionmaker[Session]:
-    return sessionmaker(engine)
+    return awkward_sessions(engine, Base)
 
 
 @pytest.fixture
