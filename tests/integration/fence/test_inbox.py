@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import pytest
 from sqlalchemy import Engine, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
@@ -73,22 +70,20 @@ def test_a_request_whose_handler_fails_is_not_recorded(engine: Engine) -> None:
 
 
 def test_transactions_of_other_messages_do_not_fail_under_serializable(server: Engine) -> None:
-    """Each is handled while another one is: those of one database that only write would not meet either."""
+    """Three at once, of which the last one commits first: each read of the first two would be overtaken."""
     serializable = server.execution_options(isolation_level="SERIALIZABLE")
-    got: list[bytes] = []
 
-    def handling(inner: Callable[[], None]) -> Callable[[ReceivedMessage], None]:
+    def handled(generation: int, *, within: int) -> None:
         def handle(session: Session, message: ReceivedMessage) -> None:
-            inner()
-            got.append(message.body)
+            if within:
+                handled(generation, within=within - 1)
 
-        return idempotent(sessionmaker(serializable), group="g")(handle)
+        received = message()._replace(generation=generation)
+        idempotent(sessionmaker(serializable), group="g")(handle)(received)
 
     for generation in (0, 1):
-        inner = partial(handling(lambda: None), message()._replace(generation=generation))
-        handling(inner)(message()._replace(generation=generation))
-    assert len(got) == 4
-    assert recorded(server) == [0, 0, 1, 1]
+        handled(generation, within=2)
+    assert recorded(server) == [0, 0, 0, 1, 1, 1]
 
 
 async def test_nor_do_coroutines(async_url: str) -> None:
@@ -98,15 +93,16 @@ async def test_nor_do_coroutines(async_url: str) -> None:
     await create_tables(engine)
     serializable = engine.execution_options(isolation_level="SERIALIZABLE")
 
-    @idempotent(async_sessionmaker(serializable), group="g")
-    async def inner(session: AsyncSession, message: ReceivedMessage) -> None: ...
+    async def handled(*, within: int) -> None:
+        @idempotent(async_sessionmaker(serializable), group="g")
+        async def handle(session: AsyncSession, message: ReceivedMessage) -> None:
+            if within:
+                await handled(within=within - 1)
 
-    @idempotent(async_sessionmaker(serializable), group="g")
-    async def outer(session: AsyncSession, received: ReceivedMessage) -> None:
-        await inner(message())
+        await handle(message())
 
-    await outer(message())
-    assert await count_of(engine) == 2
+    await handled(within=2)
+    assert await count_of(engine) == 3
     await engine.dispose()
 
 
