@@ -287,7 +287,7 @@ def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(
         assert [str(each) for each in receive("nobody", count=0, acks=mine).expired] == [str(each) for each in mine]
 
 
-def test_a_receipt_whose_time_is_over_settles_nothing(broker: BrokerProcess, producer: Producer) -> None:
+def test_a_receipt_whose_time_is_over_refuses_nothing(broker: BrokerProcess, producer: Producer) -> None:
     with BlockingChannel(broker.address) as channel:
 
         def receive(**more: Any) -> pb.ReceiveReply:
@@ -308,7 +308,8 @@ def test_a_receipt_whose_time_is_over_settles_nothing(broker: BrokerProcess, pro
         producer.send(Message("slow", b"x"))
         first, second = one(visibility_timeout_ms=1000), one(visibility_timeout_ms=600_000)
         assert (list(first.attempt), list(second.attempt)) == ([], [2])
-        assert list(receive(acks=[first.receipt]).expired) == [first.receipt]
+        refused = pb.Refusal(receipt=first.receipt, error="late", delay_ms=-1)
+        assert list(receive(refusals=[refused]).expired) == [first.receipt]
         assert list(receive(acks=[second.receipt]).expired) == []
 
 
