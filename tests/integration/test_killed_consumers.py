@@ -115,6 +115,7 @@ def test_several_messages_that_kill_their_process_are_dead_letters_and_no_other_
         until(lambda: {key for key, _ in it.notes("ended")} == keys - set(deadly))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # many processes, one after the other
 def test_a_consumer_that_is_killed_again_and_again_makes_no_dead_letters(
     broker: BrokerProcess, notify_url: str, tmp_path: Path
