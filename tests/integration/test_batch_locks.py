@@ -50,7 +50,7 @@ async def test_a_broker_that_does_not_read_its_answer_holds_no_lock(db: Notify) 
     with closing(psycopg.connect(db.url, autocommit=True)) as paused:
         pid = paused.info.backend_pid
         ids = uuid_array([new_transaction_id_bytes() for _ in range(_ANSWER_ROWS)])
-        halves, others = ", ".join(["'{}'"] * 12), ", ".join(["'{}'"] * 14)
+        halves, others = ", ".join(["'{}'"] * 13), ", ".join(["'{}'"] * 15)
         outs = ", ".join(["null"] * 6)
         call = f"call txmsg.write_batch(null, 1, 0, '6 s', {halves}, $1, {others}, {outs})"
         paused.pgconn.send_query_params(call.encode(), [ids.data], param_types=[ids.oid], param_formats=[1])
@@ -132,7 +132,7 @@ async def test_a_batch_into_thousands_of_queues_takes_a_bounded_number_of_locks(
     half = columns_of(queues)
     await db.apply(Batch(half=half))
     async with await AsyncConnection.connect(db.url) as other:
-        halves, others = ", ".join(["'{}'"] * 12), ", ".join(["'{}'"] * 14)
+        halves, others = ", ".join(["'{}'"] * 13), ", ".join(["'{}'"] * 15)
         await other.execute(
             f"select count(*) from txmsg.apply_batch(1, 0, '6 s', {halves}, %s::uuid[], {others})".encode(),
             ([transaction_id.hex() for transaction_id in half.ids],),

@@ -32,8 +32,8 @@ _ROWS_MAX = 4096
 _CALL = """
 explain (analyze, buffers, costs off, timing off, summary off, format json)
 select * from txmsg.apply_batch(
-    1, 0, '6 s', %b, %b, %b, %b, '{}', '{}', '{}', %b, %b, %b, '{}', '{}', %b, %b, '{}', '{}', %b,
-    %b, %b, %b, '{}', '{}', '{}', %b, %b, '{}', '{}')
+    1, 0, '6 s', %b, %b, %b, %b, '{}', '{}', '{}', %b, %b, %b, '{}', '{}', '{}', %b, %b, '{}', '{}', %b,
+    %b, %b, %b, '{}', '{}', '{}', %b, %b, '{}', '{}', '{}')
 """
 
 

@@ -15,10 +15,10 @@ from txmsg.broker.store.batch import Batch, Unreplicated
 from txmsg.broker.store.connect import open_pool
 
 _WAITING = "select 1 from pg_locks where locktype = 'advisory' and not granted"
-_NONE = ", ".join(["'{}'"] * 11)
+_NONE = ", ".join(["'{}'"] * 12)
 _CALL = f"""
 select count(*) from txmsg.apply_batch(1, 0, '6 s', '{{}}', {_NONE}, %(commit)s::uuid[], %(rollback)s::uuid[], null,
-    '{{}}', '{{}}', '{{}}', {", ".join(["'{}'"] * 9)})
+    '{{}}', '{{}}', '{{}}', {", ".join(["'{}'"] * 10)})
 """
 
 

@@ -70,8 +70,8 @@ async def test_two_copies_at_one_moment_that_name_different_queues_are_one_messa
         with psycopg.connect(notify_url) as other:
             other.execute(
                 "select txmsg.apply_batch(1, 0, '6 s', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', "
-                "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', %s::uuid[], '{0}', %s, '{}', '{}', '{}', "
-                "array['body'::bytea], array[now()], '{}', '{}')",
+                "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', %s::uuid[], '{0}', %s, '{}', '{}', '{}', "
+                "array['body'::bytea], array[now()], '{}', '{}', '{}')",
                 ([copy.ids[0].hex()], [db.queues[0]]),
             )
             writing = asyncio.create_task(writer.write(Batch(plain=copy), 1))

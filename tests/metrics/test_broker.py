@@ -201,7 +201,7 @@ def test_failures_retries_and_dead_letters_are_counted(scraped: Scraped) -> None
         until(lambda: scrape(metrics).total("txmsg_group_dead_letters") == 1)
 
 
-def test_messages_that_nobody_settles_expire_and_what_settles_them_later_is_late(scraped: Scraped) -> None:
+def test_messages_that_nobody_settles_expire_and_a_later_refusal_is_late(scraped: Scraped) -> None:
     before = scraped.await_ready()
     with Producer(scraped.address, group="shop") as producer:
         producer.send(Message("t", b"1"))
@@ -217,7 +217,8 @@ def test_messages_that_nobody_settles_expire_and_what_settles_them_later_is_late
         [batch] = channel.call(Notify.receive, receive, timeout_s=WAIT_S).batches
         assert scrape(scraped.metrics).value("txmsg_delivery_in_flight_messages") in {0, 1}  # it may have expired
         rises(scraped.metrics, "txmsg_expired_messages_total", since=before)
-        settle = pb.ReceiveRequest(group="mailer", client_id="c", acks=[batch.receipt])
+        refusal = pb.Refusal(receipt=batch.receipt, error="boom")
+        settle = pb.ReceiveRequest(group="mailer", client_id="c", refusals=[refusal])
         assert channel.call(Notify.receive, settle, timeout_s=WAIT_S).expired == [batch.receipt]
     found = rises(scraped.metrics, "txmsg_late_messages_total", since=before)
     assert found.value("txmsg_acknowledged_messages_total") == 0

@@ -11,6 +11,7 @@ cluster      the brokers of the database, and which delivers what
 clients      attached clients, which answer check-backs (the loop is txmsg.checker)
 check_policies, settings, access   kept in step with the database: check policies, settings, users and rules
 scheduler    moves delayed messages when they are due
+waits        renews what waits when the database's clock is set
 segments, retention   opens segments of the message table; drops old ones
 admission    rates of topics
 erasable     encrypts the bodies of erasable topics
