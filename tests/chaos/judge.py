@@ -45,6 +45,8 @@ OUTCOME_MEMORY_S = 40.0
 """What brokers are told to remember, at least."""
 SURE_FAILURES = frozenset({"broker_unavailable", "overloaded"})
 """What a plain send raises when nothing was stored."""
+LIVE = "live"
+"""The one invariant that is a matter of time."""
 
 
 class Violation(NamedTuple):
@@ -70,7 +72,7 @@ def judge(record: Record) -> list[Violation]:
         ("I8", _nothing_is_left_over),
         ("due", _not_before_it_is_due),
         ("out", _kept_when_brokers_are_away),
-        ("live", _nothing_stands),
+        (LIVE, _nothing_stands),
     )
     return [Violation(invariant, text) for invariant, rule in rules for text in rule(record)]
 

@@ -15,6 +15,7 @@ from uuid import UUID
 import psycopg
 from sqlalchemy import Connection
 
+from tests.chaos.judge import LIVE
 from tests.model import plant as model
 from tests.model.model import Defect
 from txmsg.broker.cluster.clock import Heartbeats
@@ -271,19 +272,19 @@ PLANTS = (
     ),
     Plant(
         "blocked",
-        frozenset({"live"}),
+        frozenset({LIVE}),
         model.Plant("a key that has failed once stays blocked", Defect.LOST, code=_keys_stay_blocked),
         stands=True,
     ),
     Plant(
         "clock",
-        frozenset({"live"}),
+        frozenset({LIVE}),
         model.Plant("waits are not renewed when the clock is set back", Defect.LOST, code=_waits_stay_as_they_are),
         stands=True,
     ),
     Plant(
         "heartbeats",
-        frozenset({"live"}),
+        frozenset({LIVE}),
         model.Plant("the times of heartbeats are believed", Defect.LOST, code=_heartbeats_are_believed),
         stands=True,
     ),
