@@ -42,7 +42,11 @@ class _Opening:
         self._stack: list[tuple[CodeType, int]] = [
             (frame.f_code, line) for frame, line in traceback.walk_stack(sys._getframe(2))
         ]
-        self.is_excused = _is_dropping or threading.get_ident() in _servers
+        self.is_excused = _is_dropping or threading.get_ident() in _servers or self._is_of_spark()
+
+    def _is_of_spark(self) -> bool:
+        """Its session keeps what a stream calls, and so the sink that closes the connection, until it ends itself."""
+        return any("/py4j/" in code.co_filename for code, _ in self._stack)
 
     def __str__(self) -> str:
         """The database, and the stack without pytest's frames."""
