@@ -36,14 +36,14 @@ SYNC_THREADS = (1, 16, 64)
 PGBENCH_BATCH = 200
 SETTINGS = ("server_version", "fsync", "synchronous_commit", "wal_level", "shared_buffers", "commit_delay")
 
-_NONE = ", ".join(["'{}'"] * 10)
+_NONE = ", ".join(["'{}'"] * 11)
 PGBENCH_SCRIPT = f"""\
 select array_agg(uuidv7()) as ids, array_agg(1 + i % 4) as queues from generate_series(1, {PGBENCH_BATCH}) i \\gset
 select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
   :ids::uuid[], array_fill(0::int2, array[{PGBENCH_BATCH}]), :queues::int[], array_fill(1, array[{PGBENCH_BATCH}]),
   '{{}}', '{{}}', '{{}}',
   array_fill('\\x{BODY.hex()}'::bytea, array[{PGBENCH_BATCH}]), array_fill(now(), array[{PGBENCH_BATCH}]),
-  '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', {_NONE});
+  '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', {_NONE});
 select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
   '{{}}', '{{}}', {_NONE}, :ids::uuid[], '{{}}', '{{}}', '{{}}', '{{}}', {_NONE});
 """
@@ -53,10 +53,10 @@ select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
 ALONE_STATEMENT = f"""\
 call txmsg.write_batch(null, %(segment)s, 0, '6 s',
   %(half)s::uuid[], %(half_n)s::int2[], %(half_queue)s::int[], %(half_producer)s::int[], '{{}}', '{{}}', '{{}}',
-  %(half_body)s::bytea[], %(half_at)s::timestamptz[], '{{}}', '{{}}', '{{}}',
+  %(half_body)s::bytea[], %(half_at)s::timestamptz[], '{{}}', '{{}}', '{{}}', '{{}}',
   %(commit)s::uuid[], {", ".join(["'{}'"] * 4)},
   %(plain)s::uuid[], %(plain_n)s::int2[], %(plain_queue)s::int[], '{{}}', '{{}}', '{{}}', %(plain_body)s::bytea[],
-  %(plain_at)s::timestamptz[], '{{}}', '{{}}', {", ".join(["null"] * 6)})
+  %(plain_at)s::timestamptz[], '{{}}', '{{}}', '{{}}', {", ".join(["null"] * 6)})
 """
 _ALONE_COLUMNS = [f"{kind}{name}" for kind in ("half", "plain") for name in ("", "_n", "_queue", "_body", "_at")]
 _ALONE_COLUMNS += ["half_producer", "commit"]
