@@ -27,6 +27,6 @@ def test_who_no_longer_watches_is_told_nothing() -> None:
     queues.watch(free.append)
     queues.unwatch(free.append)
     queues.unwatch(free.append)
-    queues.add(7, 1)
+    queues.add(7)
     queues.drop(7)
     assert free == []

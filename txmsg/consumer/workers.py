@@ -196,7 +196,7 @@ class _LoopWorkers(Generic[R]):
         if self._closed:
             end()
             return
-        task = self._loop.create_task(self._run(run), context=contextvars.Context())
+        task = self._loop.create_task(self._run_alone(run), context=contextvars.Context())
         self._alone.add(task)
         task.add_done_callback(self._alone.discard)
         task.add_done_callback(lambda _: end())
@@ -252,16 +252,21 @@ class _LoopWorkers(Generic[R]):
                 await self._wait()
                 continue
             self._wake_one()
-            await self._run(run, place)
+            # As `_run_alone`, but without a call of its own for each message.
+            try:
+                await _in_context(self._context.copy(), self._handle(run), run, self._blocked)
+            except Exception:  # noqa: BLE001 - a worker that ends handles nothing more
+                _log_failed(run)
+            finally:
+                self.running[place] = None
+                run.end()
 
-    async def _run(self, run: R, place: int | None = None) -> None:
+    async def _run_alone(self, run: R) -> None:
         try:
             await _in_context(self._context.copy(), self._handle(run), run, self._blocked)
-        except Exception:  # noqa: BLE001 - a worker that ends handles nothing more
+        except Exception:  # noqa: BLE001 - as of a worker
             _log_failed(run)
         finally:
-            if place is not None:
-                self.running[place] = None
             run.end()
 
     async def _handle(self, run: R) -> None:

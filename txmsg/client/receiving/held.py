@@ -62,9 +62,10 @@ class Held:
     def add(self, hand: Hand, messages: Sequence[ReceivedMessage], unreadable: Collection[int], until: float) -> None:
         """Adds delivered messages, and offsets whose message cannot be read."""
         self.count += len(messages) + len(unreadable)
-        self._queues.add(hand.queue_id, len(messages) + len(unreadable))
         # What came before from one queue and under one token came in this reply: a part are retries.
         sizes = self._by_hand.setdefault(hand, _OfHand({}, until)).sizes
+        if not sizes and (messages or unreadable):
+            self._queues.add(hand.queue_id)
         sizes.update(dict.fromkeys(unreadable, 0))
         # Not from the columns: protobuf copies a body each time it is read.
         sizes.update(zip(map(_OFFSET, messages), map(len, map(_BODY, messages)), strict=True))
@@ -78,7 +79,7 @@ class Held:
             self.size_bytes -= found.sizes.pop(offset, 0)
             if not found.sizes:
                 del self._by_hand[hand]
-        self._queues.drop(hand.queue_id)
+                self._queues.drop(hand.queue_id)
 
     def holds(self, hand: Hand, offset: int, now: float) -> bool:
         """Whether this message is still reserved for this consumer."""

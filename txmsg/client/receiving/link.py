@@ -160,8 +160,9 @@ class Link:
         """The message is done."""
         self._acks[hand].append(offset)
         self._settled(hand, offset)
-        for again in self._deliveries_again(hand, offset):
-            self.ack(again, offset)
+        if self._again:
+            for again in self._again.pop((hand, offset), ()):
+                self.ack(again, offset)
 
     def refuse(self, hand: Hand, offset: int, failure: Failure) -> None:
         """The message failed: `failure` says what becomes of it. Its text is shown with it, cut to 4,000 characters."""
@@ -175,13 +176,13 @@ class Link:
             )
         )
         self._settled(hand, offset)
-        for again in self._deliveries_again(hand, offset):
+        for again in self._again.pop((hand, offset), ()):
             self.refuse(again, offset, failure)
 
     def drop(self, hand: Hand, offset: int) -> None:
         """The message is not settled: it is redelivered when its visibility timeout ends."""
         self._drop(hand, offset)
-        for again in self._deliveries_again(hand, offset):
+        for again in self._again.pop((hand, offset), ()):
             self._drop(again, offset)
 
     def holds(self, hand: Hand, offset: int, now: float) -> bool:
@@ -190,17 +191,14 @@ class Link:
             self._held.holds(again, offset, now) for again in self._again.get((hand, offset), ())
         )
 
-    def _deliveries_again(self, hand: Hand, offset: int) -> Sequence[Hand]:
-        """The later deliveries of a message that ends."""
-        return self._again.pop((hand, offset), ()) if self._again else ()
-
     def _drop(self, hand: Hand, offset: int) -> None:
         self._held.drop(hand, offset)
         self._room.set()
 
     def _settled(self, hand: Hand, offset: int) -> None:
         self._settled_count += 1
-        self._drop(hand, offset)
+        self._held.drop(hand, offset)
+        self._room.set()
         self._flush_later(FLUSH_DELAY_S)
 
     @property

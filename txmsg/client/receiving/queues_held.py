@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 
 class QueuesHeld:
-    """Counts the unsettled messages of each queue, and calls watchers when none is left."""
+    """Counts the deliveries of each queue with unsettled messages, and calls watchers when none is left."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self._on_free: list[Callable[[int], None]] = []
 
     def watch(self, on_free: Callable[[int], None]) -> None:
-        """Calls on_free with the id of each queue whose last message is settled or given up."""
+        """Calls on_free with the id of each queue of which no message is held any more."""
         self._on_free.append(on_free)
 
     def unwatch(self, on_free: Callable[[int], None]) -> None:
@@ -28,13 +28,12 @@ class QueuesHeld:
         """Whether messages of a queue are held."""
         return queue_id in self._counts
 
-    def add(self, queue_id: int, count: int) -> None:
-        """Messages of a queue were received."""
-        if count:
-            self._counts[queue_id] += count
+    def add(self, queue_id: int) -> None:
+        """Messages of a queue were received, in one delivery."""
+        self._counts[queue_id] += 1
 
     def drop(self, queue_id: int) -> None:
-        """One of them was settled, or given up."""
+        """All messages of a delivery are settled, or given up."""
         self._counts[queue_id] -= 1
         if not self._counts[queue_id]:
             del self._counts[queue_id]
