@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests import unclosed
 from tests.integration.fence.business import COMMIT, ROLLBACK, UNKNOWN
 from tests.integration.fence.races import Race, Said, problems, report, run_async, run_sync
 
@@ -51,7 +52,8 @@ def test_effects_are_there_if_and_only_if_the_fence_says_commit_with_asyncio(
     async_url: str, judge: Callable[[Run], None]
 ) -> None:
     blocking_url = async_url.replace("+asyncpg", "+psycopg").replace("+aiomysql", "+pymysql").replace("+aiosqlite", "")
-    judge(lambda count, seed: asyncio.run(run_async(async_url, blocking_url, _share(async_url, count), seed)))
+    with unclosed.tasks_are_cancelled(async_url):
+        judge(lambda count, seed: asyncio.run(run_async(async_url, blocking_url, _share(async_url, count), seed)))
 
 
 def _share(url: str, count: int) -> int:

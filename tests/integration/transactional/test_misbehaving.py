@@ -80,7 +80,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCapt
     engine = create_engine(url, connect_args={"timeout": 0.05} if driver == "sqlite" else {})
     prepare(engine)
     create_tables(engine)
-    with unclosed.not_judged() if "aiosqlite" in name else contextlib.nullcontext():  # tasks are cancelled
+    with unclosed.tasks_are_cancelled(name):
         yield Place(name, engine, async_driver)
     engine.dispose()
     if "aiomysql" in name:
