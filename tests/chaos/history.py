@@ -272,7 +272,7 @@ class Record:
     clock: list[tuple[float, float]] = field(default_factory=list)
     """From each moment on, by how much the clock of the database was wrong."""
     stands: Sequence[Standstill] = ()
-    """What stood still for longer than it may."""
+    """What waited without any change for longer than is allowed."""
 
     rows: list[Row] = field(default_factory=list)
     """By topic, queue and offset."""

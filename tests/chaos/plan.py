@@ -21,7 +21,7 @@ GUEST_PAUSE_S = (1.0, 12.0)
 """At times longer than what a client was given is its own, and than a producer waits for an answer."""
 CLOCK_STEP_S = (2.0, 15.0)
 CLOCK_LEAP_S = 3600.0
-"""Of the database: at times somewhat, at times an hour, forward or back, and then set right."""
+"""The clock of the database is set forward or back by CLOCK_STEP_S or by this, and then set right."""
 
 
 class Kind(enum.Enum):

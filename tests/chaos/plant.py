@@ -49,7 +49,7 @@ class Plant:
     needs_guests: bool = False
     """Whether only clients of RocketMQ show it."""
     stands: bool = False
-    """Whether something stands still by it, which takes as long as patience to be told."""
+    """Whether it makes something wait for ever: such a run needs the full patience until that is told."""
 
     @property
     def name(self) -> str:

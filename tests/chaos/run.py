@@ -46,7 +46,7 @@ class Result:
     waits_s: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By kind of fault: at worst so long without an acknowledged send, and without a delivery."""
     stands_s: Sequence[tuple[str, float]] = ()
-    """What stood still for longest."""
+    """What waited longest without any change, and for how many seconds."""
     violations: Sequence[Violation] = ()
     missing: Sequence[str] = ()
     """Faults of which there were too few."""

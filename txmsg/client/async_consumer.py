@@ -23,7 +23,7 @@ from txmsg.client.receiving.held import Hand
 from txmsg.client.receiving.link import OUT_SIZE_BYTES_MAX, Bounds, Link, Polling
 from txmsg.client.receiving.links import Links
 from txmsg.client.receiving.queues_held import QueuesHeld
-from txmsg.client.receiving.suspects import SUSPECT_FROM, Suspects
+from txmsg.client.receiving.suspects import Suspects
 from txmsg.client.sending.counts import ConsumerCounts
 from txmsg.client.steering import follow
 from txmsg.consumer.failures import Failure
@@ -41,6 +41,7 @@ from txmsg.settings.clients import (
     VISIBILITY_TIMEOUT_S_MIN,
     ClientConfig,
 )
+from txmsg.wire.codec import SUSPECT_FROM
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
 from txmsg.wire.v1.groups_pb2 import AlterGroupRequest

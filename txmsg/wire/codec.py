@@ -12,6 +12,7 @@ __all__ = [
     "MESSAGE_SIZE_BYTES_MAX",
     "REQUEST_ITEMS_MAX",
     "REQUEST_SIZE_BYTES_MAX",
+    "SUSPECT_FROM",
     "bytes_of_ids",
     "ids_of_bytes",
     "pack_headers",
@@ -24,6 +25,11 @@ REQUEST_SIZE_BYTES_MAX = 8 * 1024 * 1024
 """Bodies, keys and headers of one request. A single message may be larger than that only up to its own limit."""
 REQUEST_ITEMS_MAX = 4096
 """Messages or transactions of one request; a broker refuses more."""
+SUSPECT_FROM = 2
+"""A message that was lost with so many consumers is a suspect: it is delivered and handled alone.
+
+Not from the first time on: a consumer that is killed loses all that it has, which would be handled one by one.
+"""
 
 _ID_SIZE_BYTES = 16
 

@@ -47,7 +47,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def replica(tmp_path: Path) -> Iterator[Engine]:
-    """Where routed reads go. It has no tables."""
+    """The database that sessions read from when they route their statements. It has no tables."""
     engine = create_engine(f"sqlite:///{tmp_path / 'replica.db'}", **POOL_OF_ONE)
     yield engine
     engine.dispose()

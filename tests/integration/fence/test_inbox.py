@@ -12,7 +12,7 @@ from txmsg.message import ReceivedMessage, new_transaction_id
 from txmsg.tables import create_tables, inbox_table
 
 GENERATIONS = [(0, True), (0, False), (2, True), (1, False), (0, False), (2, False), (3, True)]
-"""Of one message as it comes, and whether it is handled."""
+"""The generations with which one message is delivered, in this order, and whether each is handled."""
 
 
 def message() -> ReceivedMessage:

@@ -55,8 +55,8 @@ _DELIVER_S: Final = 5.0
 _LEASE_S: Final = ATTEMPTS * ATTEMPT_S_MAX + PAUSE_S_MAX + 10.0
 """How long a notification is this broker's to deliver."""
 _AGAIN_S: Final = (10.0, 30.0, 60.0, 300.0)
-AGAIN_S_MAX: Final = max(_AGAIN_S)
 """Until a notification is tried again, after each time."""
+AGAIN_S_MAX: Final = max(_AGAIN_S)
 
 RULE_FAILED: Final = ActiveRule(
     name="TxmsgRuleFailed",

@@ -2,7 +2,7 @@
 
 assignment  assigns queues to brokers                           (pure)
 leases      the queues this broker may deliver, and until when  (memory only)
-clock       notices when the database's clock is set             (pure)
+clock       notices when the database's clock is set            (pure)
 membership  heartbeats, assignment and hand-over, once a second
 notices     notifications between brokers
 registry    the cluster as operators see it, and draining

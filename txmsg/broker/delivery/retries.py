@@ -12,10 +12,7 @@ from txmsg.broker.delivery.offsets import Expired, Expiry, InFlight
 from txmsg.broker.delivery.window import NOT_IN_TIME, Failure
 from txmsg.broker.store.rows import RetryKey, RetryRow, size_bytes_of
 from txmsg.message import QueueId
-
-SUSPECT_FROM = 2
-"""A message that was lost with its consumer so often is a suspect. Not from the first time on: a consumer that is
-killed loses all that it has, which would be delivered one by one."""
+from txmsg.wire.codec import SUSPECT_FROM
 
 
 class Outcome(NamedTuple):

@@ -14,11 +14,10 @@ from txmsg.client.receiving.delivery import Delivery
 from txmsg.consumer.isolation import isolation
 from txmsg.consumer.workers import Workers
 from txmsg.logs import EventLog
+from txmsg.wire.codec import SUSPECT_FROM
 
 _log = EventLog(__name__)
 
-SUSPECT_FROM: Final = 2
-"""With so many consumers it was lost: the broker delivers it alone."""
 COUNTED_FROM: Final = 6
 """With so many consumers it was lost, although it was alone for longer: from now on its loss always counts."""
 _ALONE_S: Final = 2.0
