@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
@@ -22,7 +23,10 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from txmsg.message import ReceivedMessage, TransactionId, TransactionState
+from tests.integration.client_harness import WAIT_S
+from txmsg.checker.fence import FenceCheckListener
+from txmsg.client import Producer, transactional_message
+from txmsg.message import Message, ReceivedMessage, TransactionId, TransactionState
 from txmsg.tables import fence_table
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
@@ -86,3 +90,19 @@ def kill_by(connection: Connection, connection_id: int) -> None:
 def message(transaction_id: TransactionId) -> ReceivedMessage:
     """What a listener is asked about."""
     return ReceivedMessage("user.registered", b"", id_bytes=transaction_id.bytes)
+
+
+def place_by_both_flows(
+    address: str, listener: FenceCheckListener, sessions: Callable[[], Session], order: Callable[[int], object]
+) -> None:
+    """Adds orders 1 and 2 with a message for topic order each: by a decorated function, and by a late transaction."""
+    with Producer(address, group="g", timeout_s=WAIT_S, check_listener=listener) as producer:
+
+        @transactional_message(producer, topic="order", session=sessions)
+        def place(session: Session, number: int) -> None:
+            session.add(order(number))
+
+        place(1)
+        with sessions() as session, producer.transaction(session) as tx:
+            session.add(order(2))
+            tx.send(Message("order", b"2"))

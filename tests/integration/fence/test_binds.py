@@ -14,8 +14,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from tests.broker_process import BrokerProcess
 from tests.business import POOL_OF_ONE
 from tests.integration.client_harness import WAIT_S, message_count
+from tests.integration.fence.business import place_by_both_flows
 from txmsg.checker.fence import Fence, FenceCheckListener
-from txmsg.client import AsyncProducer, Producer, idempotent, transactional_message
+from txmsg.client import AsyncProducer, idempotent, transactional_message
 from txmsg.client.outbox import rows
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
@@ -108,16 +109,7 @@ def test_an_outbox_does(sessions: Sessions, engine: Engine) -> None:
 
 def test_both_flows_do(broker: BrokerProcess, sessions: Sessions, engine: Engine, notify_url: str) -> None:
     listener = FenceCheckListener(engine)
-    with Producer(broker.address, group="g", timeout_s=WAIT_S, check_listener=listener) as producer:
-
-        @transactional_message(producer, topic="order", session=sessions)
-        def place(session: Session, number: int) -> None:
-            session.add(Order(id=number))
-
-        place(1)
-        with sessions() as session, producer.transaction(session) as tx:
-            session.add(Order(id=2))
-            tx.send(Message("order", b"2"))
+    place_by_both_flows(broker.address, listener, sessions, lambda number: Order(id=number))
     assert orders(engine) == [1, 2]
     assert message_count(notify_url) == 2
 

@@ -8,13 +8,14 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from tests.broker_process import BrokerProcess
-from tests.integration.client_harness import WAIT_S, message_count
+from tests.integration.client_harness import message_count
+from tests.integration.fence.business import place_by_both_flows
 from txmsg.checker.fence import AsyncFence, Fence, FenceCheckListener
-from txmsg.client import Producer, idempotent, transactional_message
+from txmsg.client import idempotent
 from txmsg.client.outbox import rows
 from txmsg.client.receiving.inbox import purge_inbox
 from txmsg.errors import StorageError
-from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
+from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
 from txmsg.tables import create_tables, metadata, outbox_table
 
 TABLES = {table.name for table in metadata.sorted_tables}
@@ -91,16 +92,7 @@ def test_one_fence_serves_the_sessions_of_all_tenants(shared: Engine) -> None:
 def test_both_flows_and_the_inbox_serve_a_tenant(broker: BrokerProcess, shared: Engine, notify_url: str) -> None:
     listener, sessions = FenceCheckListener(shared), sessionmaker(of_tenant(shared))
     create_tables(of_tenant(shared))  # for the inbox, whose rows are beside the effects
-    with Producer(broker.address, group="g", timeout_s=WAIT_S, check_listener=listener) as producer:
-
-        @transactional_message(producer, topic="order", session=sessions)
-        def place(session: Session, number: int) -> None:
-            session.add(Order(id=number))
-
-        place(1)
-        with sessions() as session, producer.transaction(session) as tx:
-            session.add(Order(id=2))
-            tx.send(Message("order", b"2"))
+    place_by_both_flows(broker.address, listener, sessions, lambda number: Order(id=number))
     handler = idempotent(sessions, group="g")(lambda session, message: session.add(Order(id=3)))
     for _ in range(2):
         handler(ReceivedMessage("t", b""))
