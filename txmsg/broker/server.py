@@ -410,10 +410,17 @@ def stop_s_max(config: BrokerConfig) -> float:
     return delivery_s + requests_s + _WRITE_S_MIN + pools_s
 
 
-async def serve(given: Given[BrokerConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+async def serve(
+    given: Given[BrokerConfig],
+    on_ready: Callable[[str], None],
+    stop: asyncio.Event,
+    *,
+    on_made: Callable[[Broker], None] = lambda _: None,
+) -> None:
     """Runs a broker until `stop` is set, then ends in order: what was accepted is written, cursors are flushed.
 
-    `on_ready` is called once with the address HOST:PORT when the broker answers. Raises SchemaMismatch or StorageError
+    `on_made` is called once with the broker before it serves, `on_ready` once with the address HOST:PORT when it
+    answers. Raises SchemaMismatch or StorageError
     if the database cannot be used at the start, MisuseError if the port is taken; later the database may go and return.
     """
     config = given.config
@@ -426,7 +433,9 @@ async def serve(given: Given[BrokerConfig], on_ready: Callable[[str], None], sto
     try:
         segments = Segments(pool, config)
         if await _wait_for_database(config, pool, segments, stop):
-            await Broker(given, pool, admin_pool, segments, stop).run(on_ready)
+            broker = Broker(given, pool, admin_pool, segments, stop)
+            on_made(broker)
+            await broker.run(on_ready)
     finally:
         await admin_pool.close(_CLOSE_S_MAX)
         await pool.close(_CLOSE_S_MAX)

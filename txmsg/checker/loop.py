@@ -143,6 +143,7 @@ class CheckLoop:
         self._swept_s: float | None = None
         self._through: datetime | None = None
         self._in_flight = 0
+        self._is_looking = False
         self._sweep_wanted = True
         self._wake = asyncio.Event()
 
@@ -150,6 +151,11 @@ class CheckLoop:
     def in_flight(self) -> int:
         """Checks under way now."""
         return self._in_flight
+
+    @property
+    def is_checking(self) -> bool:
+        """Whether a check is under way, or a look that may begin one."""
+        return self._is_looking or self._in_flight > 0
 
     def wake(self, *, sweep: bool = False) -> None:
         """Looks again at once, as after a client has reported UNKNOWN. sweep: at all halves, not only new ones."""
@@ -234,7 +240,11 @@ class CheckLoop:
         sweep = self._sweep_due() or self._through is None
         self._sweep_wanted = False  # a wake during the claim asks for another one
         since = None if sweep or self._through is None else self._through - _WINDOW_OVERLAP
-        claim = await self._store.claim_due(askable, limit=limit, since=since)
+        self._is_looking = True
+        try:
+            claim = await self._store.claim_due(askable, limit=limit, since=since)
+        finally:
+            self._is_looking = False
         if sweep:
             self._swept_s = self._clock.now_s()
             self._sweep_wanted = self._sweep_wanted or len(claim.halves) >= limit  # more may lie anywhere

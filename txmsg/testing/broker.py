@@ -20,8 +20,6 @@ from txmsg.wire.codec import unpack_headers
 _LOOK_S = 0.02
 _SOON_S = 0.1
 _DONE = object()
-_ASK_AGAIN_S = 0.5
-"""How long a check-back has for its answer before `jump` brings the next one."""
 
 
 class Broker:
@@ -110,7 +108,7 @@ class Broker:
         """Returns when the group has acknowledged `count` messages of the topic in total; otherwise fails with a list.
 
         timeout_s: default 10, or the value of `--txmsg-timeout-s`. jump: whenever only a time is waited for (a
-        check-back, a retry, a delay), the clock is advanced to it.
+        check-back, a retry, a delay), the clock is advanced to it; never while a check-back is being answered.
         """
         __tracebackhide__ = True
         wait(self._until_delivered(group, topic, count, timeout_s, jump))
@@ -179,23 +177,23 @@ class Broker:
         if timeout_s <= 0:
             raise MisuseError(f"timeout_s={timeout_s} must be more than 0 seconds")
         deadline = time.monotonic() + timeout_s
-        jump_at = 0.0
         while not is_done(all_progress := progress_of(self._connection, wanted)):
             now = time.monotonic()
             if now >= deadline:
                 found = _told(f"{what} within {timeout_s:g} s", all_progress)
                 raise AssertionError(found if all_progress else f"{found}\n{self._nothing_of(*wanted[0])}")
-            if jump and now >= jump_at and self._jump(all_progress):
-                jump_at = now + (_ASK_AGAIN_S if any(progress.undecided for progress in all_progress) else 0.0)
+            if jump:
+                self._jump(all_progress)
             yield
 
-    def _jump(self, all_progress: list[Progress]) -> bool:
+    def _jump(self, all_progress: list[Progress]) -> None:
         """Moves the clock to the next moment, if nothing is going on that is to be waited for first."""
         dues_s = [late.due_in_s for progress in all_progress for late in progress.late if late.due_in_s is not None]
         if any(progress.waiting for progress in all_progress) or not dues_s or min(dues_s) <= _SOON_S:
-            return False
+            return
+        if any(progress.undecided for progress in all_progress) and self._host.is_checking():
+            return
         self.clock.advance(seconds=min(dues_s) + 0.001)
-        return True
 
     def _nothing_of(self, group: str, topic: str | None) -> str:
         """The names that exist instead, for a misspelt one."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from subprocess import TimeoutExpired
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from txmsg.errors import TxmsgError, error_of_code
@@ -24,24 +25,28 @@ from txmsg.runtime.child import Child, take_stdin
 
 if TYPE_CHECKING:
     from txmsg.broker.config import BrokerConfig
+    from txmsg.broker.server import Broker
 
 _END_S_MAX = 30.0
 _NO_BROKER: dict[str, str] = {}
+_IS_CHECKING = {"ask": "checking"}
 _END = None
 
 
 class BrokerHost:
-    """The process, as its owner sees it. Not for several threads at once."""
+    """The process, as its owner sees it. Its calls wait for one another."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
+        self._lock = RLock()
         self._child: Child | None = self._start()  # it has something to import while a database is made
 
     def start_broker(self, storage: str, listen: str) -> None:
         """Returns when the broker answers at `listen`. Raises what the broker raises."""
-        if self._child is None:
-            self._child = self._start()
-        self._ask(self._child, {"storage": storage, "listen": listen})
+        with self._lock:
+            if self._child is None:
+                self._child = self._start()
+            self._ask(self._child, {"storage": storage, "listen": listen})
 
     def _start(self) -> Child:
         self._answers = answers = SimpleQueue[str | None]()
@@ -55,60 +60,82 @@ class BrokerHost:
 
     def stop_broker(self) -> None:
         """Stops the broker in order, if there is one."""
-        if self._child is not None:
-            self._ask(self._child, _NO_BROKER)
+        with self._lock:
+            if self._child is not None:
+                self._ask(self._child, _NO_BROKER)
+
+    def is_checking(self) -> bool:
+        """Whether the broker, if there is one, asks about a transaction now, or looks for one to ask about."""
+        with self._lock:
+            return self._child is not None and bool(self._ask(self._child, _IS_CHECKING)["checking"])
 
     def kill(self) -> None:
         """SIGKILL: the broker ends at once, as in a crash."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
-            child.stop()
+        with self._lock:
+            child, self._child = self._child, None
+            if child is not None:
+                child.kill()
+                child.stop()
 
     def close(self) -> None:
         """Ends the process and the broker in it. Twice is fine."""
-        if self._child is not None:
-            with suppress(BrokenPipeError, TimeoutExpired):
-                self._child.tell(json.dumps(_END))
-                self._child.wait(_END_S_MAX)
-        self.kill()
+        with self._lock:
+            if self._child is not None:
+                with suppress(BrokenPipeError, TimeoutExpired):
+                    self._child.tell(json.dumps(_END))
+                    self._child.wait(_END_S_MAX)
+            self.kill()
 
-    def _ask(self, child: Child, command: Mapping[str, str]) -> None:
+    def _ask(self, child: Child, command: Mapping[str, str]) -> dict[str, Any]:
         with suppress(BrokenPipeError):  # it has ended: so it answers nothing
             child.tell(json.dumps(command))
         line = self._answers.get()
         if line is None:
             self.kill()
             raise RuntimeError(f"the broker of the tests has ended; its log says\n{child.log_tail()}")
-        answer = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         if "code" in answer:
             raise error_of_code(answer["code"], answer["text"])
+        return answer
 
 
 # ---- in the process, which alone imports the broker
 
 
+Serve = Callable[["BrokerConfig", Callable[["Broker"], None], Callable[[str], None], asyncio.Event], Awaitable[None]]
+
+
 class _Served:
     """The broker that runs now."""
 
-    def __init__(self, serve: Callable[[BrokerConfig, Callable[[str], None], asyncio.Event], Awaitable[None]]) -> None:
+    def __init__(self, serve: Serve) -> None:
         self._serve = serve
+        self._broker: Broker | None = None
         self._stop = asyncio.Event()
         self._task: asyncio.Future[None] | None = None
+
+    @property
+    def is_checking(self) -> bool:
+        return self._broker is not None and self._broker.checks.is_checking
 
     async def start(self, storage: str, listen: str) -> None:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[str] = loop.create_future()
         self._stop = asyncio.Event()
-        self._task = asyncio.ensure_future(self._serve(_config(storage, listen), ready.set_result, self._stop))
+        serving = self._serve(_config(storage, listen), self._take, ready.set_result, self._stop)
+        self._task = asyncio.ensure_future(serving)
         either: list[asyncio.Future[Any]] = [self._task, ready]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
             task, self._task = self._task, None
             task.result()  # raises why
 
+    def _take(self, broker: Broker) -> None:
+        self._broker = broker
+
     async def stop(self) -> None:
         task, self._task = self._task, None
+        self._broker = None
         if task is not None:
             self._stop.set()
             await task
@@ -139,17 +166,20 @@ async def _main() -> None:
     from txmsg.broker import server
     from txmsg.settings.live import Given
 
-    served = _Served(lambda config, on_ready, stop: server.serve(Given(config), on_ready, stop))
+    served = _Served(lambda config, made, ready, stop: server.serve(Given(config), ready, stop, on_made=made))
     # Closed on exec, so that nothing that is started here reads from it.
     commands = os.fdopen(take_stdin())
     while line := await asyncio.to_thread(commands.readline):
         if (command := json.loads(line)) == _END:
             break
-        answer: dict[str, str] = {}
+        answer: dict[str, Any] = {}
         try:
-            await served.stop()
-            if command != _NO_BROKER:
-                await served.start(**command)
+            if command == _IS_CHECKING:
+                answer = {"checking": served.is_checking}
+            else:
+                await served.stop()
+                if command != _NO_BROKER:
+                    await served.start(**command)
         except TxmsgError as exc:
             answer = {"code": exc.code, "text": str(exc)}
         print(json.dumps(answer), flush=True)
