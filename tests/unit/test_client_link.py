@@ -296,6 +296,23 @@ async def test_a_message_that_is_done_and_comes_again_before_the_broker_knows_is
         }
 
 
+async def test_a_message_that_is_done_and_comes_by_a_poll_that_began_before_is_not_handled_again() -> None:
+    async with filled_link() as (link, broker):
+        polls: list[int] = []
+        broker.asked = polls.append
+        broker.poll_gate.clear()
+        await until_async(lambda: bool(polls))
+        link.ack(HAND, 5)
+        await until_async(lambda: link._counts.acknowledged == 1)
+        broker.replies = [pb.ReceiveReply(batches=[columns(5, hand=HAND._replace(token=2), attempt=2)])]
+        broker.poll_gate.set()
+        await until_async(lambda: link._counts.acknowledged == 2)
+        assert broker.acks == [HAND.receipt([5]), HAND._replace(token=2).receipt([5])]
+        assert link.out == 3
+        broker.replies = [pb.ReceiveReply(batches=[columns(5, hand=HAND._replace(token=3), attempt=3)])]
+        await until_async(lambda: link.out == 4)
+
+
 async def test_what_the_broker_does_not_leave_to_us_is_not_handled(loop: Loop) -> None:
     async with filled_link() as (link, broker):
         loop.ahead_s += VISIBILITY_TIMEOUT_S / RENEWALS

@@ -129,6 +129,8 @@ class Link:
         self._refusals: list[Refusal] = []
         self._telling: list[Mapping[Hand, list[int]]] = []
         """The acknowledgements in calls under way."""
+        self._told: list[Mapping[Hand, list[int]]] = []
+        """Those that the broker has heard since the poll under way began, which may bring these messages once more."""
         self._again: defaultdict[tuple[Hand, int], list[Hand]] = defaultdict(list)
         """Later deliveries of messages, by hand and offset, that are held here already: they end together."""
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -336,10 +338,10 @@ class Link:
         return unknown
 
     def _is_acknowledged(self, hand: Hand, offset: int) -> bool:
-        """Whether the broker is being told that this message is done, or is going to be told, for any delivery."""
+        """Whether the broker is told that this message is done, or was since it was asked, for any delivery."""
         return any(
             each.queue_id == hand.queue_id and offset in offsets
-            for acks in (self._acks, *self._telling)
+            for acks in (self._acks, *self._telling, *self._told)
             for each, offsets in acks.items()
         )
 
@@ -459,6 +461,8 @@ class Link:
         self._asked_s = self._bounds.visibility_timeout_s
         request.wait_ms = int(POLL_WAIT_S * 1000)
         self._name_line(request)
+        if not self._is_in_doubt:
+            self._told.clear()
         self._is_in_doubt = True
         poll = self._poll = asyncio.create_task(self._call(request, timeout_s=POLL_WAIT_S + CALL_GRACE_S))
         try:
@@ -500,6 +504,8 @@ class Link:
                 if self._has_to_tell:
                     self._flush_later(self._pause_s_max)
         if reply is not None:
+            if acks and self._is_in_doubt:
+                self._told.append(acks)
             self._counts.acknowledged += sum(map(len, acks.values()))
             self._counts.refused += len(refusals)
         if reply is not None and reply.expired:
