@@ -33,6 +33,7 @@ class World:
     def __init__(self, url: str, pool: Pool, file: Path) -> None:
         self.url, self.pool, self.file = url, pool, file
         self.dead, self.paused, self.dropped, self.age_s = 0, 0, 0, 1.0
+        self.has_read = True
         self.a, self.b = self.broker("a"), self.broker("b")
 
     def broker(self, name: str, **settings: Any) -> Alerting:
@@ -42,7 +43,9 @@ class World:
     async def read(self) -> Figures:
         figures = Figures(Process.BROKER)
         figures.put("txmsg_database_figures_age_seconds", self.age_s)
-        figures.put("txmsg_group_dead_letters", self.dead, **{GROUP: "shop", TOPIC: "t"})
+        if self.has_read:
+            figures.put("txmsg_brokers_dead", 0)
+            figures.put("txmsg_group_dead_letters", self.dead, **{GROUP: "shop", TOPIC: "t"})
         figures.put("txmsg_delivery_paused_groups", self.paused)
         figures.put("txmsg_unread_dropped_messages_total", self.dropped)
         return figures
@@ -156,7 +159,7 @@ async def test_while_figures_of_the_database_are_old_its_alerts_stay_as_they_are
     world.dead, world.age_s = 0, 601.0
     await world.a.look_once()
     assert await world.states() == [("TxmsgDeadLetters", "firing")]
-    world.age_s = -1.0
+    world.age_s, world.has_read = 1.0, False
     await world.a.look_once()
     assert await world.states() == [("TxmsgDeadLetters", "firing")]
 

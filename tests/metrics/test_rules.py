@@ -43,7 +43,7 @@ FIRES = {
     "TxmsgServerErrors": ('txmsg_call_errors_total{error_type="internal"}', "0+1x60", "5x60"),
     "TxmsgDroppedUnread": ("txmsg_unread_dropped_messages_total", "0+1x60", "5x60"),
     "TxmsgSegmentsTooLarge": ("txmsg_retention_limit_bytes 100x60;txmsg_segments_bytes", "126x60", "125x60"),
-    "TxmsgFiguresOld": ("txmsg_database_figures_age_seconds", "601x60", "-1x60"),
+    "TxmsgFiguresOld": ("txmsg_database_figures_age_seconds", "601x60", "600x60"),
     "TxmsgOpenFilesNear": ("txmsg_process_open_files_limit 100x60;txmsg_process_open_files", "81x60", "80x60"),
     "TxmsgReleasesDiffer": (
         'txmsg_build_info{service_version="1"} 1x120;txmsg_build_info{service_version="2"}',

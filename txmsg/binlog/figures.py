@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
 from txmsg.binlog.tailer import State, Tailer
 from txmsg.metrics.catalogue import Process
@@ -13,7 +13,15 @@ _SILENCE_S_MAX: Final = 120.0
 
 def unready(tailer: Tailer) -> str:
     """Why a tailer does not do its part, which is to mirror, or to stand by."""
-    return "it has not begun: its database, or its log, is away" if tailer.state is State.STARTING else ""
+    match tailer.state:
+        case State.STARTING:
+            return "it has not begun: its database, or its log, is away"
+        case State.INTERRUPTED:
+            return "its database, or its log, is away: it tries again"
+        case State.STANDING_BY | State.TAILING:
+            return ""
+        case state:
+            assert_never(state)
 
 
 def dead(tailer: Tailer) -> str:
@@ -23,16 +31,19 @@ def dead(tailer: Tailer) -> str:
 
 
 def figures_of(tailer: Tailer) -> Figures:
-    """All figures of a tailer."""
-    figures, progress = Figures(Process.TAILER), tailer.progress
+    """All figures of a tailer, without those that it does not know at the moment."""
+    figures, progress, state = Figures(Process.TAILER), tailer.progress, tailer.state
     figures.put("txmsg_ready", not unready(tailer))
-    figures.put("txmsg_mirror_tailing", tailer.state is State.TAILING)
-    figures.put("txmsg_mirror_lag_seconds", progress.lag_s)
-    figures.put("txmsg_mirror_lag_bytes", progress.behind_bytes)
-    figures.put("txmsg_mirror_lag_messages", max(0, progress.goal - progress.messages))
-    figures.put("txmsg_mirror_kept_bytes", progress.kept_bytes)
-    if progress.safe_bytes is not None:
-        figures.put("txmsg_mirror_safe_bytes", progress.safe_bytes)
+    figures.put("txmsg_mirror_tailing", state is State.TAILING)
+    if state is not State.STANDING_BY:
+        figures.put("txmsg_mirror_lag_seconds", progress.lag_s)
+    if state is State.TAILING:
+        figures.put("txmsg_mirror_lag_messages", max(0, progress.goal - progress.messages))
+    if (slot := progress.slot) is not None:
+        figures.put("txmsg_mirror_lag_bytes", slot.behind_bytes)
+        figures.put("txmsg_mirror_kept_bytes", slot.kept_bytes)
+        if slot.safe_bytes is not None:
+            figures.put("txmsg_mirror_safe_bytes", slot.safe_bytes)
     figures.put("txmsg_mirror_stopped_queues", progress.stopped)
     figures.put("txmsg_mirror_messages_total", progress.messages)
     figures.put("txmsg_mirror_refilled_messages_total", progress.refilled)

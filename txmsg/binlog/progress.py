@@ -1,9 +1,14 @@
-"""What a tailer has done: for metrics, a bar, and tests."""
+"""What a tailer has done: for metrics, a bar, and tests.
+
+What is not known any more, as the log or the database is away, does not keep the value that it had: a lag grows.
+"""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
+from txmsg.binlog.slot import Slot
 from txmsg.metrics.counts import SECONDS, Histogram
 
 
@@ -23,15 +28,17 @@ class Progress:
     """Changes in the publication that are not messages."""
     stopped: int = 0
     """Queues that are no longer mirrored, since this run began."""
-    lag_s: float = 0.0
-    """How long ago the last transaction that is in the log was committed, while there are more; else 0."""
-    behind_bytes: int = 0
-    """Of the write-ahead log, not confirmed to the server at the last look."""
-    kept_bytes: int = 0
-    """Of it, kept by the server for the mirror."""
-    safe_bytes: int | None = None
-    """What may be written before the slot is in danger; None: there is no limit, or it is not known yet."""
+    behind_since: float | None = field(default_factory=time.monotonic)
+    """Since when, by time.monotonic(), the log has not all that is committed, or it is not known whether it has; None:
+    it has."""
+    slot: Slot | None = None
+    """As the server told it last; None: there is none, or the server cannot be asked."""
     appends: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     """Seconds that the log took."""
     goal: int = 0
     """What `messages` will be when all that was in the table at the last look is in the log."""
+
+    @property
+    def lag_s(self) -> float:
+        """How long ago the last transaction that is in the log was committed, while there may be more; else 0."""
+        return 0.0 if self.behind_since is None else time.monotonic() - self.behind_since

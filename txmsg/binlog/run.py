@@ -23,7 +23,7 @@ from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.resume import Verdict
 from txmsg.binlog.rows import EPOCH_2000_US, check_relation, inserted_row
 from txmsg.binlog.sink import REFUSALS, Sink
-from txmsg.binlog.slot import Slots, end_holder, wal_end
+from txmsg.binlog.slot import Slots, end_holder, wal_end, wal_flushed
 from txmsg.binlog.stops import Stops
 from txmsg.binlog.table import TableQueue
 from txmsg.binlog.under_way import Queue, UnderWay
@@ -68,6 +68,8 @@ class MirrorRun:
         self._committed_at_us = 0
         self._taken_end = 0
         """Everything before this place is taken: appended, or among the rows that wait."""
+        self._begun_at_end = 0
+        """Where the write-ahead log ended when this run began: before it is taken, more may be on its way."""
         self._noted_at = self._looked_at = time.monotonic()
         self._slot_at = float("-inf")
         self._look: tuple[int, dict[int, int]] | None = None
@@ -115,6 +117,7 @@ class MirrorRun:
                 self._refill(queue, in_table.end)
         self._under_way.append()
         self._write_positions({queue.id: queue.next_offset for queue in self._under_way.queues.values()})
+        self._begun_at_end = wal_flushed(self._session)
         self._reading = Reading(self._started_stream())
         self._looked_at = time.monotonic() - self.config.compare_s
 
@@ -196,6 +199,8 @@ class MirrorRun:
             reading.close()
             self._slots.drop_undecodable(exc)
             raise
+        if messages and self.progress.behind_since is None:
+            self.progress.behind_since = time.monotonic()  # also while the log does not take them
         self._take(messages)
         self._under_way.append()
         if not self._in_transaction:
@@ -303,20 +308,18 @@ class MirrorRun:
 
     def _note_lag(self, reading: Reading, *, is_all: bool) -> None:
         if is_all:
-            self.progress.lag_s = 0.0
+            if self._taken_end >= self._begun_at_end:
+                self.progress.behind_since = None
         elif self._committed_at_us:
             now_us = time.time_ns() // 1000 + reading.server_ahead_us
-            self.progress.lag_s = max(0.0, (now_us - self._committed_at_us) / 1e6)
+            self.progress.behind_since = time.monotonic() - max(0.0, (now_us - self._committed_at_us) / 1e6)
 
     def _note_slot(self) -> None:
         now = time.monotonic()
         if now - self._slot_at < _SLOT_S:
             return
         self._slot_at = now
-        slot = self._slots.look()
-        if slot is not None:
-            self.progress.behind_bytes, self.progress.kept_bytes = slot.behind_bytes, slot.kept_bytes
-            self.progress.safe_bytes = slot.safe_bytes
+        self.progress.slot = self._slots.look()
 
     def _note_positions(self) -> None:
         now = time.monotonic()

@@ -200,6 +200,12 @@ def wal_end(session: Session) -> int:
     return lsn_of(lsn)
 
 
+def wal_flushed(session: Session) -> int:
+    """How far the server's log is on its disk: as much as it sends. `wal_end` may be ahead of that for long."""
+    ((lsn,),) = session.execute("select pg_current_wal_flush_lsn()::text").fetchall()
+    return lsn_of(lsn)
+
+
 def end_holder(session: Session, pid: int) -> None:
     """Ends the server process of a tailer that has lost its lock, and may not know it yet."""
     session.execute("select pg_terminate_backend(%s)", (pid,))

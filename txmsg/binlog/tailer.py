@@ -19,6 +19,7 @@ from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.progress import Progress
 from txmsg.binlog.run import MirrorRun
 from txmsg.binlog.sink import Sink
+from txmsg.binlog.slot import Slots
 from txmsg.errors import BrokerUnavailable, LogBusy, OutcomeUnknown, StorageError, Unauthenticated
 from txmsg.logs import EventLog
 
@@ -34,6 +35,11 @@ class State(Enum):
     STARTING = "starting"
     STANDING_BY = "standing by"
     TAILING = "tailing"
+    INTERRUPTED = "interrupted"
+    """Its database, or its log, has gone: it tries again."""
+
+
+_BEGUN = (State.TAILING, State.INTERRUPTED)
 
 
 class Stop:
@@ -108,14 +114,17 @@ class Tailer:
                 try:
                     self.run_once()
                 except (BrokerUnavailable, LogBusy, OutcomeUnknown) as exc:  # where the log ends is looked at again
+                    self._interrupted()
                     _log.warning("mirror.interrupted", "%(error)s; trying again", error=exc)
                 except (StorageError, OSError) as exc:
-                    if self.state is not State.TAILING:
+                    if self.state not in _BEGUN:
                         raise
+                    self._interrupted()
                     _log.error("mirror.failed", "%(error)s; trying again", error=exc)
                 except Unauthenticated as exc:
                     if self.state is State.STARTING:
                         raise
+                    self._interrupted()
                     _log.error("mirror.failed", "%(error)s; trying again", error=exc)
                 if self.progress.messages > before:
                     wait_s = _WAIT_S
@@ -126,9 +135,11 @@ class Tailer:
 
     def run_once(self) -> None:
         """Waits for its turn and mirrors until it is stopped, or something fails."""
+        self.progress.slot = None
         with closing(connect(self._config.storage)) as session, translated():
             if not self._await_turn(session):
                 return
+            self.progress.slot = Slots(session, self._config.mirror).look()
             sink = self._await_sink(session)
             if sink is None:
                 return
@@ -162,7 +173,7 @@ class Tailer:
     def _await_turn(self, session: Session) -> bool:
         mirrors = Mirrors(session, self._config.mirror)
         while not mirrors.try_lock():
-            self._tell(State.STANDING_BY)
+            self._stand_by()
             if self._stop.wait(_TURN_S):
                 return False
         return True
@@ -174,10 +185,21 @@ class Tailer:
             except LogBusy as exc:
                 if self.state is not State.STANDING_BY:
                     _log.info("mirror.standing_by", "%(error)s; standing by", error=exc)
-                self._tell(State.STANDING_BY)
+                self._stand_by()
             session.execute("select 1")  # an idle session would be ended, and the turn lost
             if self._stop.wait(_TURN_S):
                 return None
+
+    def _stand_by(self) -> None:
+        self._tell(State.STANDING_BY)
+        self.progress.behind_since = time.monotonic()  # if it lags, then from its turn on
+
+    def _interrupted(self) -> None:
+        """Whether the log has all is not known any more."""
+        if self.progress.behind_since is None:
+            self.progress.behind_since = time.monotonic()
+        if self.state in _BEGUN:
+            self._tell(State.INTERRUPTED)
 
     def _tell(self, state: State) -> None:
         if state is not self.state:

@@ -288,7 +288,9 @@ _DATABASE: Final = (
         "pool",
     ),
     _gauge(
-        "txmsg_database_figures_age_seconds", "seconds", "Age of the values of scope `database`; -1 before the first."
+        "txmsg_database_figures_age_seconds",
+        "seconds",
+        "Age of the values of scope `database`; before the first, time since the start.",
     ),
     _gauge("txmsg_database_figures_seconds", "seconds", "Time that the query for these values took."),
 )
@@ -333,7 +335,7 @@ _LOG: Final = (
     _gauge(
         "txmsg_log_follow_silent_seconds",
         "seconds",
-        "Of a copy: time since the leader's last answer, -1 before the first answer; else 0.",
+        "Of a copy: time since the leader's last answer or, before the first, since the start; else 0.",
     ),
     _counter("txmsg_log_deleted_files_total", "files", "Files of messages that retention has deleted."),
     _gauge("txmsg_log_retention_limit_bytes", "bytes", "Size above which the oldest files are deleted; 0: no limit."),
@@ -353,19 +355,30 @@ _LOG: Final = (
     _gauge(
         "txmsg_log_figures_age_seconds",
         "seconds",
-        "Age of the values of files, topics and groups; -1 before the first.",
+        "Age of the values of files, topics and groups; before the first, time since the start.",
     ),
 )
 _MIRROR: Final = (
-    _gauge("txmsg_mirror_tailing", "1", "Whether this tailer mirrors; 0: it is starting, or another one mirrors."),
+    _gauge(
+        "txmsg_mirror_tailing",
+        "1",
+        "Whether this tailer mirrors; 0: it is starting, another one mirrors, or its database or log is away.",
+    ),
     _gauge(
         "txmsg_mirror_lag_seconds",
         "seconds",
-        "Time since the commit of the last mirrored transaction, while there are later ones.",
+        "Time since the commit of the last mirrored transaction, while there are later ones; while that is not known, "
+        "time since it was. No series while another tailer mirrors.",
     ),
-    _gauge("txmsg_mirror_lag_bytes", "bytes", "Bytes of write-ahead log that are not confirmed as mirrored."),
     _gauge(
-        "txmsg_mirror_lag_messages", "messages", "Messages in the table that were not in the log at the last check."
+        "txmsg_mirror_lag_bytes",
+        "bytes",
+        "Bytes of write-ahead log that are not confirmed as mirrored; no series while the database is away.",
+    ),
+    _gauge(
+        "txmsg_mirror_lag_messages",
+        "messages",
+        "Messages in the table that were not in the log at the last check; no series while it does not mirror.",
     ),
     _gauge("txmsg_mirror_kept_bytes", "bytes", "Bytes of write-ahead log that the database keeps for the mirror."),
     _gauge(
@@ -423,7 +436,7 @@ _PAGE: Final = (
     _gauge(
         "txmsg_page_figures_age_seconds",
         "seconds",
-        "Time since the last read from the database; -1 before the first.",
+        "Time since the last read from the database; before the first, since the start.",
     ),
 )
 _CLIENT: Final = (

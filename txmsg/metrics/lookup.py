@@ -35,14 +35,14 @@ class Lookup(Generic[T]):
         self.took_s = 0.0
         self._what = what
         self._read = read
-        self._read_at = 0.0
+        self._read_at = time.monotonic()
         self._trouble = ""
         self._asked = asyncio.Event()
         self._answered = asyncio.Event()
 
     def age_s(self) -> float:
-        """How long ago `found` was read; -1 if nothing was."""
-        return -1.0 if self.found is None else time.monotonic() - self._read_at
+        """How long ago `found` was read; if nothing was, how long that has been so."""
+        return time.monotonic() - self._read_at
 
     async def look(self) -> None:
         """Has it read again, if it is old, and waits a moment for that. What was read before stays until then."""

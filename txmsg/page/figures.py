@@ -7,12 +7,12 @@ from txmsg.metrics.figures import Figures
 from txmsg.page.feed import Feed
 
 
-def figures_of(feed: Feed, *, age_s: float | None, unready: str) -> Figures:
-    """All figures of a page server. age_s: since when nothing was read; None: nothing was read yet."""
+def figures_of(feed: Feed, *, age_s: float, unready: str) -> Figures:
+    """All figures of a page server. age_s: for how long nothing was read."""
     figures = Figures(Process.PAGE)
     figures.put("txmsg_ready", not unready)
     figures.put("txmsg_page_browsers", feed.readers)
     figures.put("txmsg_page_bulletins_total", feed.number)
     figures.put("txmsg_page_bulletin_bytes", len(feed.newest or b""))
-    figures.put("txmsg_page_figures_age_seconds", -1 if age_s is None else age_s)
+    figures.put("txmsg_page_figures_age_seconds", age_s)
     return figures

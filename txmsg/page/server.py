@@ -83,22 +83,21 @@ async def serve(
         release=page.release, stale_after_s=config.stale_after_s, clock=time.monotonic, now=lambda: datetime.now(UTC)
     )
     news = asyncio.Event()
-    read_at: float | None = None
+    has_read, read_at = False, time.monotonic()
 
     def show(snapshot: Snapshot) -> None:
-        nonlocal read_at
-        read_at = time.monotonic()
+        nonlocal has_read, read_at
+        has_read, read_at = True, time.monotonic()
         board.show(snapshot)
         news.set()
 
-    def age_s() -> float | None:
-        return None if read_at is None else time.monotonic() - read_at
+    def age_s() -> float:
+        return time.monotonic() - read_at
 
     def unready() -> str:
-        age = age_s()
-        if age is None or age > config.stale_after_s:
-            return "the figures cannot be read from their database" if age is None else f"no figures for {age:.0f} s"
-        return ""
+        if not has_read:
+            return "the figures cannot be read from their database"
+        return f"no figures for {age_s():.0f} s" if age_s() > config.stale_after_s else ""
 
     async def figures() -> Figures:
         return figures_of(feed, age_s=age_s(), unready=unready())

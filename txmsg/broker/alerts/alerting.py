@@ -45,6 +45,8 @@ TEST_S_MAX: Final = 5.0
 """How long a test may take: less than a command waits."""
 _FIGURES_AGE_S_MAX: Final = 600.0
 """Figures of the database that are older tell nothing."""
+_READ: Final = "txmsg_brokers_dead"
+"""It has a series as soon as the figures of the database were read."""
 _ROUND_SHARE: Final = 0.9
 """Of the interval: the broker that has looked last comes first again, unless it is late."""
 _SQL_S_MAX: Final = store.ROUND_S_MAX / 2
@@ -131,7 +133,7 @@ class Alerting:
         samples = samples_of(await self._read(), instance=self._config.broker_id)
         self._history.add(time.monotonic(), samples)
         age_s = max(samples["txmsg_database_figures_age_seconds"].values())
-        if not 0 <= age_s <= _FIGURES_AGE_S_MAX:
+        if age_s > _FIGURES_AGE_S_MAX or not samples[_READ]:
             samples = {name: of for name, of in samples.items() if CATALOGUE[name].scope is not Scope.DATABASE}
         by_scope: dict[Scope | None, list[Alert]] = {}
         for alert in built_in_rules(config):

@@ -96,8 +96,8 @@ class Follower:
         self.begins_again = False
         """Whether it has ended as its log has to be opened once more, and begins where its leader does."""
         self._troubles: dict[str, str] = {}
-        self.heard_at = 0.0
-        """When its leader answered last, by time.monotonic(); 0: never."""
+        self.heard_at = time.monotonic()
+        """When its leader answered last, by time.monotonic(); when it began, if it never has."""
 
     @property
     def trouble(self) -> str:
@@ -105,8 +105,8 @@ class Follower:
         return next(iter(self._troubles.values()), "")
 
     def silent_s(self) -> float:
-        """How long its leader has not answered; -1: it never has."""
-        return time.monotonic() - self.heard_at if self.heard_at else -1.0
+        """How long its leader has not answered."""
+        return time.monotonic() - self.heard_at
 
     @property
     def behind_bytes(self) -> int:

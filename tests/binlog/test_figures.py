@@ -1,0 +1,161 @@
+"""What a tailer tells while its log or its database is away, or hangs: never what was good before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.binlog.tailers import Running, Table, await_equal, tailing
+from tests.postgres_proxy import PostgresProxy
+from tests.waiting import until
+from txmsg.binlog.figures import figures_of, unready
+from txmsg.binlog.rows import Batch
+from txmsg.binlog.tailer import State
+from txmsg.errors import BrokerUnavailable
+from txmsg.metaq.location import open_log
+from txmsg.metrics.counts import Histogram
+from txmsg.mirror.log_sink import LogSink
+
+
+class Log:
+    """A log that is away, takes nothing, or hangs as the test likes."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.is_away = self.is_full = False
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def open(self) -> LogSink:
+        if self.is_away:
+            raise BrokerUnavailable("the log is away")
+        sink = LogSink(open_log(self._root, append=True), str(self._root))
+        append = sink.append
+
+        def appending(batches: Sequence[Batch]) -> None:
+            if self.is_away or self.is_full:
+                raise BrokerUnavailable("the log takes nothing")
+            self.goes_on.wait()
+            append(batches)
+
+        sink.append = appending  # type: ignore[method-assign]
+        return sink
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    log = Log(tmp_path)
+    yield log
+    log.goes_on.set()
+
+
+def told(running: Running, name: str) -> float | None:
+    """The value of a metric; None: it has no series."""
+    figures = figures_of(running.tailer)
+    [values] = [values for metric, values in figures.series() if metric.name == f"txmsg_mirror_{name}"]
+    value = next(iter(values.values()), None)
+    assert not isinstance(value, Histogram)
+    return value
+
+
+def lag_s(running: Running) -> float:
+    lag_s = told(running, "lag_seconds")
+    assert lag_s is not None
+    return lag_s
+
+
+def await_growing_lag(running: Running, until_s: float = 0.5) -> None:
+    """Returns when the lag has grown from look to look, never shrunk, as far as this."""
+    looks: list[float] = [0.0]
+    until(lambda: looks.append(lag_s(running)) or looks[-1] > until_s)  # type: ignore[func-returns-value]
+    assert looks == sorted(looks)
+
+
+def await_mirrored(running: Running, table: Table, root: Path) -> None:
+    await_equal(table, root, "t")
+    until(lambda: lag_s(running) == 0.0)
+    assert (told(running, "tailing"), told(running, "lag_messages"), unready(running.tailer)) == (1, 0, "")
+
+
+@contextmanager
+def interrupted(running: Running) -> Iterator[None]:
+    """What holds between the begin of an outage and its end."""
+    until(lambda: running.tailer.state is State.INTERRUPTED)
+    assert "it tries again" in unready(running.tailer)
+    assert told(running, "tailing") == 0
+    assert told(running, "lag_messages") is None
+    await_growing_lag(running)
+    yield
+
+
+def test_while_its_log_is_away_the_lag_grows_and_the_write_ahead_log_that_is_kept_is_told(
+    table: Table, tmp_path: Path, log: Log
+) -> None:
+    table.add("t", 5)
+    with tailing(table.url, tmp_path, sink=log.open) as running:
+        await_mirrored(running, table, tmp_path)
+        log.is_away = True
+        table.add("t", 5)
+        with interrupted(running):
+            before = until(lambda: told(running, "kept_bytes"))
+            table.add("t", 5)
+            until(lambda: (told(running, "kept_bytes") or 0) > before)
+            until(lambda: (told(running, "lag_bytes") or 0) > 0)
+        log.is_away = False
+        await_mirrored(running, table, tmp_path)
+
+
+def test_the_lag_grows_over_all_attempts_at_a_log_that_opens_and_takes_nothing(
+    table: Table, tmp_path: Path, log: Log
+) -> None:
+    table.add("t", 5)
+    with tailing(table.url, tmp_path, sink=log.open, wait_s_max=0.05) as running:
+        await_mirrored(running, table, tmp_path)
+        log.is_full = True
+        table.add("t", 5)
+        until(lambda: State.INTERRUPTED in running.states)
+        await_growing_lag(running, until_s=1.5)
+        assert running.states.count(State.INTERRUPTED) > 2
+        log.is_full = False
+        await_mirrored(running, table, tmp_path)
+
+
+def test_the_lag_grows_while_the_log_hangs(table: Table, tmp_path: Path, log: Log) -> None:
+    table.add("t", 5)
+    with tailing(table.url, tmp_path, sink=log.open) as running:
+        await_mirrored(running, table, tmp_path)
+        log.goes_on.clear()
+        table.add("t", 5)
+        until(lambda: lag_s(running) > 0)
+        await_growing_lag(running)
+        log.goes_on.set()
+        await_mirrored(running, table, tmp_path)
+
+
+def test_while_its_database_is_away_the_lag_grows_and_nothing_is_told_of_it(table: Table, tmp_path: Path) -> None:
+    table.add("t", 5)
+    with PostgresProxy(table.url) as proxy, tailing(proxy.url, tmp_path) as running:
+        await_mirrored(running, table, tmp_path)
+        until(lambda: told(running, "kept_bytes") is not None)
+        proxy.refuse()
+        proxy.cut_all()
+        with interrupted(running):
+            until(lambda: {told(running, name) for name in ("kept_bytes", "lag_bytes", "safe_bytes")} == {None})
+        proxy.accept()
+        await_mirrored(running, table, tmp_path)
+
+
+def test_who_stands_by_tells_no_lag(table: Table, tmp_path: Path) -> None:
+    with tailing(table.url, tmp_path) as first:
+        second = Running(table.url, tmp_path)
+        second.start(ready=False)
+        second.await_state(State.STANDING_BY)
+        assert (told(second, "tailing"), told(second, "lag_seconds"), unready(second.tailer)) == (0, None, "")
+        first.stop()
+        second.await_state(State.TAILING)
+        until(lambda: lag_s(second) == 0.0)
+        second.stop()
