@@ -82,6 +82,20 @@ def test_an_agent_reads_changes_once_and_keeps_them(tmp_path: Path) -> None:
         Control(log, "settings", tmp_path / "kept", lambda: None)
 
 
+def test_what_is_told_is_kept_already(tmp_path: Path) -> None:
+    """Else an agent that was killed a moment later would send what it was told to hold back."""
+    kept: list[list[Change]] = []
+    with open_log(tmp_path / "log", append=True) as log:
+
+        def look_into_file() -> None:
+            kept.append(Control(log, "settings", tmp_path / "kept", lambda: None).changes)
+
+        control = Control(log, "settings", tmp_path / "kept", look_into_file)
+        change_settings(log, "settings", [Change("*", "*", "paused", True)])
+        control.look()
+    assert kept == [[Change("*", "*", "paused", True)]]
+
+
 def test_changes_behind_a_hole_are_read(tmp_path: Path) -> None:
     with open_log(tmp_path / "log", append=True) as log:
         control = Control(log, "settings", tmp_path / "kept", lambda: None)

@@ -155,10 +155,12 @@ class Control:
         if self._offset != begin:
             self.changes = without_overruled(self.changes)
             self._is_written = False
-        if self.changes != before:
-            self._on_changed()
-        if not self._is_written:
-            self._write_file()
+        try:
+            if not self._is_written:
+                self._write_file()  # first: what is in effect is so after a crash, too
+        finally:
+            if self.changes != before:
+                self._on_changed()
 
     def _take(self, body: bytes) -> None:
         try:
