@@ -6,11 +6,13 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
+from tests.waiting import until
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeConflict
 from txmsg.message import Message, TransactionState, message_id
@@ -181,3 +183,12 @@ def test_a_closed_producer_says_so(broker: BrokerProcess) -> None:
     producer.close()
     with pytest.raises(MisuseError, match="the producer is closed: make a new one"):
         producer.send(Message("user", b"x"))
+
+
+def test_a_producer_that_is_dropped_warns_and_is_closed(broker: BrokerProcess) -> None:
+    with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
+        producer.send(Message("t", b"x"))
+    open_before = psutil.Process().num_fds()
+    with pytest.warns(ResourceWarning, match=r"unclosed producer of group 'dropped': call close\(\), or use `with`"):
+        Producer(broker.address, group="dropped", timeout_s=WAIT_S).send(Message("t", b"x"))
+    until(lambda: psutil.Process().num_fds() <= open_before, why="its connections stay open")

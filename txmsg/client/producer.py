@@ -61,6 +61,9 @@ class Producer:
     hooks: for tests, which can also set them later.
     tracing: with `txmsg.tracing.Tracing()`, OpenTelemetry traces its calls.
 
+    Close it, or use `with`: one that is dropped warns (ResourceWarning) and is closed then; one that is kept to the end
+    of the process is closed then, without a warning.
+
     Not for signal handlers: the thread that a signal interrupts may hold a lock that the call waits for. Let the
     handler set an event, and send from a thread.
 
@@ -152,7 +155,12 @@ class Producer:
             self._closed = True
             if self._thread is not None:
                 self._thread.call(self._core.close(), timeout_s=self.timeout_s + _GRACE_S)
-                self._thread.at_exit(self, None)
+                self._thread.at_exit(self._core, None)
+
+    def __del__(self) -> None:
+        thread: LoopThread | None = getattr(self, "_thread", None)  # none where the constructor raised
+        if thread is not None and not self._closed:
+            thread.close_dropped(self._core, f"producer of group {self.group!r}: call close(), or use `with`", self)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -177,7 +185,7 @@ class Producer:
                         f"the producer did not start within {self.timeout_s + _GRACE_S:g} s: does the business "
                         "database, which holds the fence, answer?"
                     ) from exc
-                thread.at_exit(self, self._core.close)
+                thread.at_exit(self._core, self._core.close)
                 self._thread = thread
             return self._thread
 

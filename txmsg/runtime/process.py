@@ -13,6 +13,7 @@ import contextlib
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
@@ -53,6 +54,7 @@ class LoopThread:
         self.loop = Context().run(new_application_loop)  # its callbacks would keep the context of who asks first
         self._ready = threading.Event()
         self._closers: dict[object, Callable[[], Awaitable[None]]] = {}
+        self._closing: set[asyncio.Future[None]] = set()
         self._thread = threading.Thread(target=self._run, name="txmsg-loop", daemon=True)
         self._thread.start()
         if not self._ready.wait(START_TIMEOUT_S):
@@ -92,6 +94,22 @@ class LoopThread:
         else:
             self._closers[owner] = closer
 
+    def close_dropped(self, owner: object, what: str, source: object) -> None:
+        """For a finalizer: closes soon what nobody can close any more, and warns. Nothing after `at_exit(owner, None)`.
+
+        what, source: what was dropped, in words and itself.
+        """
+        closer = self._closers.pop(owner, None)
+        if closer is None or self.pid != os.getpid() or not self._thread.is_alive():
+            return
+        self.post(self._close_soon, closer)
+        warnings.warn(f"unclosed {what}", ResourceWarning, source=source, stacklevel=2)
+
+    def _close_soon(self, closer: Callable[[], Awaitable[None]]) -> None:
+        closing = asyncio.ensure_future(closer())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
     def close(self) -> None:
         """Closes what is still open, then stops the loop and its thread. For the end of the process."""
         with contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
@@ -103,7 +121,7 @@ class LoopThread:
 
     async def _close_all(self) -> None:
         closers, self._closers = list(self._closers.values()), {}
-        await asyncio.gather(*(closer() for closer in closers), return_exceptions=True)
+        await asyncio.gather(*self._closing, *(closer() for closer in closers), return_exceptions=True)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
