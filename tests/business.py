@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Engine, MetaData, NullPool, create_engine, event, select
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
 from txmsg.tables import create_tables, fence_table, metadata
+
+AnEngine = TypeVar("AnEngine", Engine, AsyncEngine)
 
 POOL_OF_ONE: Final[dict[str, Any]] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 5}
 """Options of `create_engine` for tests that are not about several connections at once.
@@ -34,16 +37,28 @@ def awkward_sessions(engine: Engine, base: type[DeclarativeBase]) -> sessionmake
     Each table has a bind, the session itself has none; transactions are SERIALIZABLE; a listener flushes and reads
     before each commit.
     """
-    strict = engine.execution_options(isolation_level="SERIALIZABLE")
-    binds: dict[Any, Engine] = dict.fromkeys([base, *metadata.sorted_tables], strict)
-    sessions = sessionmaker(binds=binds)
-
-    def look(session: Session) -> None:
-        session.flush()
-        session.execute(select(fence_table).limit(0))
-
-    event.listen(sessions, "before_commit", look)
+    sessions = sessionmaker(binds=_binds(engine.execution_options(**_STRICT), base))
+    event.listen(sessions, "before_commit", _flush_and_read)
     return sessions
+
+
+def awkward_async_sessions(engine: AsyncEngine, base: type[DeclarativeBase]) -> async_sessionmaker[AsyncSession]:
+    """The same for coroutines."""
+    sync = sessionmaker()
+    event.listen(sync, "before_commit", _flush_and_read)
+    return async_sessionmaker(sync_session_class=sync.class_, binds=_binds(engine.execution_options(**_STRICT), base))
+
+
+_STRICT: Final[dict[str, Any]] = {"isolation_level": "SERIALIZABLE"}
+
+
+def _binds(engine: AnEngine, base: type[DeclarativeBase]) -> dict[Any, AnEngine]:
+    return dict.fromkeys([base, *metadata.sorted_tables], engine)
+
+
+def _flush_and_read(session: Session) -> None:
+    session.flush()
+    session.execute(select(fence_table).limit(0))
 
 
 def seen_from_outside(engine: Engine) -> Engine:
