@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from tests.waiting import until_async
 from txmsg.encryption import AesGcm
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
 from txmsg.message import Message, ReceivedMessage
-from txmsg.metaq.consumer import async_consumer
+from txmsg.metaq.consumer import async_consumer, workers
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.consumer import LogConsumer
 from txmsg.metaq.format.frame import Columns, encode, hole
@@ -76,6 +77,32 @@ async def test_a_handler_that_awaits_has_its_queue_in_order_and_others_side_by_s
         await until_async(lambda: len(seen.messages) == 60)
     assert seen.offsets == {queue: list(range(20)) for queue in range(3)}
     assert most == {1, 2}
+
+
+async def test_a_handler_that_blocks_the_loop_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers, "SESSION_S", 0.6)
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [1])
+        fill(log, "quick", 0, [1])
+    seen = Seen()
+    consumer = AsyncLogConsumer(tmp_path, "g")
+
+    @consumer.subscribe("t")
+    async def block(message: ReceivedMessage) -> None:
+        time.sleep(0.4)  # noqa: ASYNC251 - it blocks the loop: that is what is tested
+        seen(message)
+
+    @consumer.subscribe("quick")
+    async def handle(message: ReceivedMessage) -> None:
+        seen(message)
+
+    async with consumer:
+        await until_async(lambda: len(seen.messages) == 2)
+    [said] = [record.message for record in caplog.records if "blocked the event loop" in record.message]
+    assert "handler of topic 't'" in said
+    assert "asyncio.to_thread" in said
 
 
 async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handled(tmp_path: Path) -> None:

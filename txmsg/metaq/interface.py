@@ -36,6 +36,8 @@ from txmsg.runtime.start import Start
 
 FETCH_SIZE_BYTES_MAX: Final = 1024 * 1024
 """What a fetch returns at most, unless it is told otherwise (or one batch alone is larger)."""
+SESSION_S: Final = 10.0
+"""A member that a server, or Kafka, does not hear of for so long loses its queues, if its client asks for no other."""
 RETRIES: Final = "%RETRY%"
 """%RETRY%GROUP: messages that failed, in a queue per back-off step."""
 DEAD_LETTERS: Final = "%DLQ%"

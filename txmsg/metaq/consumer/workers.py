@@ -16,7 +16,7 @@ from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.consumer.lane import Chunk, Lane
 from txmsg.metaq.consumer.retries import Tried, appends_of
-from txmsg.metaq.interface import LogAccess
+from txmsg.metaq.interface import SESSION_S, LogAccess
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
 
@@ -81,7 +81,7 @@ class LaneWorkers:
         self._access = access
         self._group = group
         self._handlers = handlers
-        self._workers = Workers[ChunkRun](concurrency, name=f"txmsg-log-{group}")
+        self._workers = Workers[ChunkRun](concurrency, name=f"txmsg-log-{group}", blocked=self._note_blocked)
         self._backoff = backoff
         self._ordered = ordered
         self._threads = threads
@@ -154,6 +154,20 @@ class LaneWorkers:
         if chunk.keep_at is None:
             chunk.keep_at = now + _FAILED_S_MAX
         return not self._ordered and now < chunk.keep_at
+
+    def _note_blocked(self, run: ChunkRun, time_s: float) -> None:
+        """A handler has kept the loop from all else, also from telling the log's server that this member lives."""
+        if time_s >= SESSION_S / 2:
+            _log.warning(
+                "member.blocked_loop",
+                "group %(group)s: the handler of topic %(topic)r blocked the event loop for %(blocked_s).1f s. A "
+                "member of which the log's server does not hear for %(session_s)g s loses its queues, and others "
+                "handle the same messages: write the handler as def, for a thread, or call what blocks by asyncio.to_thread",
+                group=self._group,
+                topic=run.handler.topic,
+                blocked_s=time_s,
+                session_s=SESSION_S,
+            )
 
     def _must_end(self, lane: Lane) -> bool:
         return self.is_stopping or lane.is_stopping

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from txmsg.errors import BrokerUnavailable, MembershipLost, TxmsgError, printable
 from txmsg.logs import EventLog
+from txmsg.metaq.interface import SESSION_S
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.probe import Partition
@@ -25,8 +26,6 @@ from txmsg.metaq.kafka.probe import Partition
 _log = EventLog(__name__)
 T = TypeVar("T")
 
-SESSION_S: Final = 10.0
-"""A member that Kafka does not hear of for so long has lost its partitions, as at a MetaQ server."""
 HELD_S_MAX: Final = 300.0
 """How long a partition that Kafka takes away may still be held: handlers are waited for so long."""
 _HEARTBEAT_S: Final = 1.0

@@ -16,6 +16,7 @@ from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.interface import (
     FETCH_SIZE_BYTES_MAX,
+    SESSION_S,
     Fetched,
     GroupState,
     LogQueue,
@@ -72,7 +73,7 @@ class RemoteLog:
         address: str,
         *,
         timeout_s: float = 15.0,
-        session_s: float = 10.0,
+        session_s: float = SESSION_S,
         tls: TlsChoice = None,
         token: TokenChoice = None,
     ) -> None:
