@@ -162,7 +162,8 @@ class LaneWorkers:
                 "member.blocked_loop",
                 "group %(group)s: the handler of topic %(topic)r blocked the event loop for %(blocked_s).1f s. A "
                 "member of which the log's server does not hear for %(session_s)g s loses its queues, and others "
-                "handle the same messages: write the handler as def, for a thread, or call what blocks by asyncio.to_thread",
+                "handle the same messages: write the handler as def, for a thread, or call what blocks by "
+                "asyncio.to_thread",
                 group=self._group,
                 topic=run.handler.topic,
                 blocked_s=time_s,
