@@ -26,6 +26,7 @@ import psycopg
 
 from benchmarks.load import run, send_alone, send_transactions
 from benchmarks.surroundings import broker_process, notify_database, parser_of, pgbench_path, progress_of
+from tests.batch_calls import apply_batch, write_batch
 from txmsg.client import Producer
 from txmsg.message import Message, TransactionState, new_transaction_id
 
@@ -36,30 +37,29 @@ SYNC_THREADS = (1, 16, 64)
 PGBENCH_BATCH = 200
 SETTINGS = ("server_version", "fsync", "synchronous_commit", "wal_level", "shared_buffers", "commit_delay")
 
-_NONE = ", ".join(["'{}'"] * 11)
+_HALVES = apply_batch(
+    segment=":segment",
+    half_id=":ids::uuid[]",
+    half_n=f"array_fill(0::int2, array[{PGBENCH_BATCH}])",
+    half_queue=":queues::int[]",
+    half_producer=f"array_fill(1, array[{PGBENCH_BATCH}])",
+    half_body=f"array_fill('\\x{BODY.hex()}'::bytea, array[{PGBENCH_BATCH}])",
+    half_born_at=f"array_fill(now(), array[{PGBENCH_BATCH}])",
+)
 PGBENCH_SCRIPT = f"""\
 select array_agg(uuidv7()) as ids, array_agg(1 + i % 4) as queues from generate_series(1, {PGBENCH_BATCH}) i \\gset
-select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
-  :ids::uuid[], array_fill(0::int2, array[{PGBENCH_BATCH}]), :queues::int[], array_fill(1, array[{PGBENCH_BATCH}]),
-  '{{}}', '{{}}', '{{}}',
-  array_fill('\\x{BODY.hex()}'::bytea, array[{PGBENCH_BATCH}]), array_fill(now(), array[{PGBENCH_BATCH}]),
-  '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', {_NONE});
-select count(*) from txmsg.apply_batch(:segment, 0, '6 s',
-  '{{}}', '{{}}', {_NONE}, :ids::uuid[], '{{}}', '{{}}', '{{}}', '{{}}', {_NONE});
+select count(*) from {_HALVES};
+select count(*) from {apply_batch(segment=":segment", commit=":ids::uuid[]")};
 """
-"""Calls as the broker makes them: 200 halves, then their commits; arguments in the order of the function's."""
+"""Calls as the broker makes them: 200 halves, then their commits."""
 
 
-ALONE_STATEMENT = f"""\
-call txmsg.write_batch(null, %(segment)s, 0, '6 s',
-  %(half)s::uuid[], %(half_n)s::int2[], %(half_queue)s::int[], %(half_producer)s::int[], '{{}}', '{{}}', '{{}}',
-  %(half_body)s::bytea[], %(half_at)s::timestamptz[], '{{}}', '{{}}', '{{}}', '{{}}',
-  %(commit)s::uuid[], {", ".join(["'{}'"] * 4)},
-  %(plain)s::uuid[], %(plain_n)s::int2[], %(plain_queue)s::int[], '{{}}', '{{}}', '{{}}', %(plain_body)s::bytea[],
-  %(plain_at)s::timestamptz[], '{{}}', '{{}}', '{{}}', {", ".join(["null"] * 6)})
-"""
-_ALONE_COLUMNS = [f"{kind}{name}" for kind in ("half", "plain") for name in ("", "_n", "_queue", "_body", "_at")]
-_ALONE_COLUMNS += ["half_producer", "commit"]
+_ALONE_TYPES = {"id": "uuid", "n": "int2", "queue": "int", "body": "bytea", "born_at": "timestamptz"}
+_ALONE_COLUMNS = {f"{kind}_{name}": of for kind in ("half", "plain") for name, of in _ALONE_TYPES.items()}
+_ALONE_COLUMNS |= {"half_producer": "int", "commit": "uuid"}
+ALONE_STATEMENT = "call " + write_batch(
+    segment="%(segment)s", **{name: f"%({name})s::{of}[]" for name, of in _ALONE_COLUMNS.items()}
+)
 _NOTHING: list[Any] = []
 ALONE_SETTINGS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
 """Those of a broker's session that decide how the function is planned."""
@@ -165,18 +165,18 @@ def run_psycopg(url: str, seconds: float) -> tuple[Figure, Figure]:
             now = datetime.now(UTC)
             queue = queues[now.microsecond % len(queues)]
             columns: dict[str, list[Any]] = {
-                "": [new_transaction_id()],
+                "_id": [new_transaction_id()],
                 "_n": [0],
                 "_queue": [queue],
                 "_body": [BODY],
-                "_at": [now],
+                "_born_at": [now],
             }
             return {kind + name: column for name, column in columns.items()}
 
         def transaction() -> None:
             half = message("half")
             write(**half, half_producer=[producer[0]])
-            write(commit=half["half"])
+            write(commit=half["half_id"])
 
         return _alone(transaction, seconds / 2), _alone(lambda: write(**message("plain")), seconds / 2)
 

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection, sql
 
+from tests.batch_calls import apply_batch, write_batch
 from tests.integration.batch_harness import Notify, columns_of
 from txmsg.broker.store.arrays import uuid_array
 from txmsg.broker.store.batch import Batch, apply
@@ -50,9 +51,7 @@ async def test_a_broker_that_does_not_read_its_answer_holds_no_lock(db: Notify) 
     with closing(psycopg.connect(db.url, autocommit=True)) as paused:
         pid = paused.info.backend_pid
         ids = uuid_array([new_transaction_id_bytes() for _ in range(_ANSWER_ROWS)])
-        halves, others = ", ".join(["'{}'"] * 13), ", ".join(["'{}'"] * 15)
-        outs = ", ".join(["null"] * 6)
-        call = f"call txmsg.write_batch(null, 1, 0, '6 s', {halves}, $1, {others}, {outs})"
+        call = f"call {write_batch(commit='$1')}"
         paused.pgconn.send_query_params(call.encode(), [ids.data], param_types=[ids.oid], param_formats=[1])
         while paused.pgconn.flush():
             pass  # the request leaves, and from here on the broker does nothing any more
@@ -132,9 +131,8 @@ async def test_a_batch_into_thousands_of_queues_takes_a_bounded_number_of_locks(
     half = columns_of(queues)
     await db.apply(Batch(half=half))
     async with await AsyncConnection.connect(db.url) as other:
-        halves, others = ", ".join(["'{}'"] * 13), ", ".join(["'{}'"] * 15)
         await other.execute(
-            f"select count(*) from txmsg.apply_batch(1, 0, '6 s', {halves}, %s::uuid[], {others})".encode(),
+            f"select count(*) from {apply_batch(commit='%s::uuid[]')}".encode(),
             ([transaction_id.hex() for transaction_id in half.ids],),
         )  # not committed: its locks can be counted
         (count,) = await db.rows(f"select count(*) from pg_locks where pid = {other.info.backend_pid}")

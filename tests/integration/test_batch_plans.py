@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from psycopg import AsyncConnection
 
+from tests.batch_calls import apply_batch
 from tests.integration.batch_harness import Notify
 from txmsg.broker.store.arrays import (
     bytea_array,
@@ -29,12 +30,14 @@ _BATCH = 200
 _DEAD = 100_000
 _ROWS_MAX = 4096
 
-_CALL = """
+_GIVEN = (
+    *("half_id", "half_n", "half_queue", "half_producer", "half_body", "half_born_at", "half_ordering_key"),
+    *("commit", "rollback", "end_group", "plain_id", "plain_n", "plain_queue", "plain_body", "plain_born_at"),
+)
+_CALL = f"""
 explain (analyze, buffers, costs off, timing off, summary off, format json)
-select * from txmsg.apply_batch(
-    1, 0, '6 s', %b, %b, %b, %b, '{}', '{}', '{}', %b, %b, %b, '{}', '{}', '{}', %b, %b, '{}', '{}', %b,
-    %b, %b, %b, '{}', '{}', '{}', %b, %b, '{}', '{}', '{}')
-"""
+select * from {apply_batch(**dict.fromkeys(_GIVEN, "%b"))}
+""".encode()
 
 
 _NOTHING = Columns()

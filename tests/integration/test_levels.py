@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 
+from tests.batch_calls import apply_batch
 from tests.integration.batch_harness import Notify, columns_of
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
@@ -15,10 +16,8 @@ from txmsg.broker.store.batch import Batch, Unreplicated
 from txmsg.broker.store.connect import open_pool
 
 _WAITING = "select 1 from pg_locks where locktype = 'advisory' and not granted"
-_NONE = ", ".join(["'{}'"] * 12)
 _CALL = f"""
-select count(*) from txmsg.apply_batch(1, 0, '6 s', '{{}}', {_NONE}, %(commit)s::uuid[], %(rollback)s::uuid[], null,
-    '{{}}', '{{}}', '{{}}', {", ".join(["'{}'"] * 10)})
+select count(*) from {apply_batch(commit="%(commit)s::uuid[]", rollback="%(rollback)s::uuid[]", decided_by="null")}
 """
 
 

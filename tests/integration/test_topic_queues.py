@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from psycopg import AsyncConnection
 
+from tests.batch_calls import apply_batch
 from tests.conftest import StartBroker
 from tests.integration.batch_harness import Notify, columns_of, running_writer
 from tests.integration.client_harness import WAIT_S, collecting, message_count
@@ -68,12 +69,14 @@ async def test_two_copies_at_one_moment_that_name_different_queues_are_one_messa
     copy.extend(neighbours)
     async with running_writer(BrokerConfig(storage=notify_url)) as (writer, _, ends):
         with psycopg.connect(notify_url) as other:
-            other.execute(
-                "select txmsg.apply_batch(1, 0, '6 s', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', "
-                "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', %s::uuid[], '{0}', %s, '{}', '{}', '{}', "
-                "array['body'::bytea], array[now()], '{}', '{}', '{}')",
-                ([copy.ids[0].hex()], [db.queues[0]]),
+            call = apply_batch(
+                plain_id="%(ids)s::uuid[]",
+                plain_n="'{0}'",
+                plain_queue="%(queues)s",
+                plain_body="array['body'::bytea]",
+                plain_born_at="array[now()]",
             )
+            other.execute(f"select {call}".encode(), {"ids": [copy.ids[0].hex()], "queues": [db.queues[0]]})
             writing = asyncio.create_task(writer.write(Batch(plain=copy), 1))
             async with asyncio.timeout(60):
                 while await db.rows("select from pg_locks where not granted and locktype = 'transactionid'") == []:
