@@ -129,7 +129,7 @@ class Link:
         self._refusals: list[Refusal] = []
         self._telling: list[Mapping[Hand, list[int]]] = []
         """The acknowledgements in calls under way."""
-        self._told: list[Mapping[Hand, list[int]]] = []
+        self._confirmed: list[Mapping[Hand, list[int]]] = []
         """Those that the broker has heard since the poll under way began, which may bring these messages once more."""
         self._again: defaultdict[tuple[Hand, int], list[Hand]] = defaultdict(list)
         """Later deliveries of messages, by hand and offset, that are held here already: they end together."""
@@ -341,7 +341,7 @@ class Link:
         """Whether the broker is told that this message is done, or was since it was asked, for any delivery."""
         return any(
             each.queue_id == hand.queue_id and offset in offsets
-            for acks in (self._acks, *self._telling, *self._told)
+            for acks in (self._acks, *self._telling, *self._confirmed)
             for each, offsets in acks.items()
         )
 
@@ -462,7 +462,7 @@ class Link:
         request.wait_ms = int(POLL_WAIT_S * 1000)
         self._name_line(request)
         if not self._is_in_doubt:
-            self._told.clear()
+            self._confirmed.clear()
         self._is_in_doubt = True
         poll = self._poll = asyncio.create_task(self._call(request, timeout_s=POLL_WAIT_S + CALL_GRACE_S))
         try:
@@ -505,7 +505,7 @@ class Link:
                     self._flush_later(self._pause_s_max)
         if reply is not None:
             if acks and self._is_in_doubt:
-                self._told.append(acks)
+                self._confirmed.append(acks)
             self._counts.acknowledged += sum(map(len, acks.values()))
             self._counts.refused += len(refusals)
         if reply is not None and reply.expired:
