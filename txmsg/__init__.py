@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Unauthenticated,
         UnknownGroup,
         UnknownTopic,
+        UnreadableMessage,
         WrongMessageType,
     )
     from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
@@ -121,6 +122,7 @@ __all__ = [
     "Unauthenticated",
     "UnknownGroup",
     "UnknownTopic",
+    "UnreadableMessage",
     "WrongMessageType",
     "__version__",
     "create_tables",

@@ -26,6 +26,7 @@ TxmsgError
  +-- MirrorDiverged            operator: a log and the table that it mirrors hold different messages
  +-- CopyDiverged              operator: a copy of a MetaQ log holds what its leader does not
  +-- CorruptLog                operator: a MetaQ log is damaged; `txmsg metaq check` says where
+ |    +-- UnreadableMessage    operator: a message of a log whose headers or times cannot be read; skip it
  +-- OffsetOutOfRange          caller: a position in a queue that is not kept (any more, or not yet)
  |    +-- OffsetsMissing       caller: a hole, recorded by the log itself
  +-- MembershipLost            no one: a member of a group was silent for too long; it joins again
@@ -66,6 +67,7 @@ __all__ = [
     "Unauthenticated",
     "UnknownGroup",
     "UnknownTopic",
+    "UnreadableMessage",
     "WrongMessageType",
     "error_of_code",
     "printable",
@@ -290,6 +292,15 @@ class CorruptLog(TxmsgError):
     def __init__(self, text: str, next_offset: int | None = None) -> None:
         super().__init__(text)
         self.next_offset = next_offset
+
+
+class UnreadableMessage(CorruptLog):
+    """A message of a log has headers or times that cannot be read. All others of its queue are served.
+
+    next_offset: the offset after it.
+    """
+
+    code = "unreadable_message"
 
 
 class OffsetOutOfRange(TxmsgError):

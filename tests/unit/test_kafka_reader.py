@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Producer
 
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka import reader as reader_module
@@ -42,6 +42,15 @@ class Told:
 
     def headers(self) -> None:
         return None
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_CREATE_TIME, 1_700_000_000_000
+
+    def key(self) -> None:
+        return None
+
+    def value(self) -> bytes:
+        return b"x"
 
     def __len__(self) -> int:
         return 1

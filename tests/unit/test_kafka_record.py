@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import txmsg.metaq.kafka.batch
-from txmsg.errors import CorruptLog
+from txmsg.errors import UnreadableMessage
 from txmsg.message import Message, ReceivedMessage, new_transaction_id_bytes
 from txmsg.metaq import LogProducer
 from txmsg.metaq.format.frame import Columns, Compression, encode, unpacked
@@ -118,11 +118,14 @@ def test_columns_are_those_of_the_messages(
     ]
     if is_spoilt:
         records[-1] = records[-1]._replace(headers=[("txmsg-id", None), ("txmsg-place", b"t/3")])
-    batch = RecordBatch.of("t", 3, [read(record, offset=7 + at) for at, record in enumerate(records)], 1)
+    taken = [read(record, offset=7 + at) for at, record in enumerate(records)]
     if is_spoilt:
-        with pytest.raises(CorruptLog):
-            batch.to_arrow()
-        return
+        found, written = found[:-1], written[:-1]
+        if not found:
+            with pytest.raises(UnreadableMessage):
+                RecordBatch.of("t", 3, taken)
+            return
+    batch = RecordBatch.of("t", 3, taken)
     expected = list(batch.messages())
     assert [each.offset for each in expected] == [
         each.offset if has_offsets and number == 3 else 7 + at
@@ -166,7 +169,7 @@ def test_what_a_producer_or_a_mirror_writes_is_read_at_once(
     LogProducer(kept, queues=1).send_many([Message("t", b"%d" % number, **more) for number in range(5)])
     [append] = kept.appends
     records = [read(record) for record in records_of(unpacked(append.payload), "t", 3, offset)]
-    assert RecordBatch.of("t", 3, records, 1).to_arrow()["body"].to_pylist() == [b"0", b"1", b"2", b"3", b"4"]
+    assert RecordBatch.of("t", 3, records).to_arrow()["body"].to_pylist() == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_without_a_queue_offset_the_partition_has_the_say() -> None:
@@ -233,28 +236,83 @@ def test_a_record_of_others_is_a_message_with_an_id_of_its_own() -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        ("txmsg-place", b"t/3/x"),
-        ("txmsg-place", b"t/3/"),
         ("txmsg-id", b"x"),
+        ("txmsg-id", b"00010203-0405-0607-0809-0a0b0c0d0e0f.32768"),
         ("txmsg-times", b"5"),
+        ("txmsg-times", b"5 1%b" % (b"0" * 5000)),
         ("txmsg-tag", b"\xff"),
     ],
 )
-def test_a_header_that_txmsg_does_not_write_to_this_partition_is_named(header: tuple[str, bytes]) -> None:
-    own = [] if header[0] == "txmsg-place" else [("txmsg-place", b"t/3")]
-    for headers in ([*own, header], [header, *own]):
-        with pytest.raises(CorruptLog, match=f"{header[0]} of the record at offset 9 of partition 3"):
-            received(read({"value": b"x", "headers": headers}, offset=9), "t", 3)
+@pytest.mark.parametrize(("place", "offset"), [(b"t/3", 9), (b"t/3/5", 5)])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_header_that_txmsg_does_not_write_to_this_partition_is_named(
+    place: bytes, offset: int, header: tuple[str, bytes], is_first: bool
+) -> None:
+    own = ("txmsg-place", place)
+    record = read({"value": b"x", "headers": [header, own] if is_first else [own, header]}, offset=9)
+    with pytest.raises(UnreadableMessage, match=f"at offset 9 of partition 3 .*, header {header[0]} is") as stopped:
+        received(record, "t", 3)
+    assert stopped.value.next_offset == offset + 1
 
 
-@pytest.mark.parametrize("place", [b"t/3/x", b"t/3/"])
-def test_a_queue_offset_that_cannot_be_read_is_named(place: bytes) -> None:
-    with pytest.raises(CorruptLog, match=r"record at offset 9 of partition 3 of Kafka's topic t ends in"):
-        queue_offset(read({"headers": [("txmsg-place", place)]}, offset=9))
+@pytest.mark.parametrize("timestamp_ms", [1_700_000_000_000_000, 1_700_000_000_000_000_000, -(2**60)])
+def test_a_timestamp_that_is_no_time_is_named_unless_txmsg_says_the_time(timestamp_ms: int) -> None:
+    record = {"value": b"x", "timestamp_ms": timestamp_ms}
+    with pytest.raises(UnreadableMessage, match=f"its time {timestamp_ms} ms since 1970 is not from the year 1"):
+        received(read(record, offset=9), "t", 3)
+    own = {**record, "headers": [("txmsg-place", b"t/3"), ("txmsg-times", b"5 6")]}
+    assert received(read(own, offset=9), "t", 3).stored_at_us == 6
+
+
+@pytest.mark.parametrize("bad", [0, 1, 4, 5])
+@pytest.mark.parametrize("are_alike", [True, False])
+@pytest.mark.parametrize(
+    ("header", "timestamp_ms"), [(("txmsg-id", b"x"), 5), (("txmsg-times", b"1 9%b" % (b"0" * 17)), 5), (None, 2**60)]
+)
+def test_a_batch_ends_before_a_record_that_cannot_be_read(
+    *, bad: int, are_alike: bool, header: tuple[str, bytes] | None, timestamp_ms: int
+) -> None:
+    made = Columns([b"%d" % at for at in range(6)], [5000], 6 * ID, tags=[] if are_alike else ["", "a"] * 3)
+    records = list(records_of(made, "t", 3))
+    spoilt = [pair for pair in records[bad].headers if header is None or pair[0] != header[0]]
+    spoilt += [] if header is None else [header]
+    records[bad] = records[bad]._replace(headers=spoilt if header else [], timestamp_ms=timestamp_ms)
+    read_back = [read(record, offset=at) for at, record in enumerate(records)]
+    if bad == 0:
+        with pytest.raises(UnreadableMessage):
+            RecordBatch.of("t", 3, read_back)
+    else:
+        batch = RecordBatch.of("t", 3, read_back)
+        assert (batch.base_offset, batch.end_offset, len(batch)) == (0, bad, bad)
+        assert batch.size_bytes == sum(200 + 1 for _ in range(bad))
+        assert (
+            batch.to_arrow()["body"].to_pylist() == [message.body for message in batch.messages()] == made.bodies[:bad]
+        )
+    if bad < 5:
+        assert RecordBatch.of("t", 3, read_back[bad + 1 :]).base_offset == bad + 1
 
 
 @pytest.mark.parametrize(
-    "place", [b"t/30", b"t/30/5", b"t/0", b"u/3/5", b"shop.t/3/5", b"t3/5", b"5", b"t", b"", None, b"\xff/3"]
+    "place",
+    [
+        b"t/30",
+        b"t/30/5",
+        b"t/0",
+        b"u/3/5",
+        b"shop.t/3/5",
+        b"t3/5",
+        b"5",
+        b"t",
+        b"",
+        None,
+        b"\xff/3",
+        b"t/3/x",
+        b"t/3/",
+        b"t/3/-1",
+        b"t/3/0x1",
+        b"t/3/" + b"9" * 20,
+        b"t/3/" + b"9" * 5000,
+    ],
 )
 @pytest.mark.parametrize(
     "header",
@@ -282,7 +340,7 @@ def test_headers_of_a_record_with_another_place_are_the_messages(
     }  # fmt: skip
     assert (message.born_at_us, message.stored_at_us) == (12_000, 12_000)
     assert message.id == received(read({"timestamp_ms": 12}, offset=9), "t", 3).id
-    batch = RecordBatch.of("t", 3, [record], 1)
+    batch = RecordBatch.of("t", 3, [record])
     assert batch.to_arrow()["offset"].to_pylist() == [9]
 
 
@@ -299,7 +357,7 @@ def test_copied_records_among_a_producers_have_offsets_of_their_own() -> None:
     made = Columns([b"%d" % at for at in range(6)], [5000], ids)
     own, copied = list(records_of(made, "t", 3)), list(records_of(made, "t", 4, 1_000_000))
     records = [read(record, offset=at) for at, record in enumerate([*own, *copied, *own, *copied])]
-    batch = RecordBatch.of("t", 3, records, 1)
+    batch = RecordBatch.of("t", 3, records)
     assert (batch.base_offset, batch.end_offset) == (0, 24)
     assert batch.to_arrow()["offset"].to_pylist() == list(range(24))
     assert [message.offset for message in batch.messages()] == list(range(24))

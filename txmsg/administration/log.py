@@ -33,12 +33,32 @@ from txmsg.administration import (
     TopicLag,
     moment,
 )
-from txmsg.errors import CorruptLog, MisuseError, OffsetsMissing, ProtocolError, UnknownGroup, UnknownTopic, shown
+from txmsg.errors import (
+    CorruptLog,
+    MisuseError,
+    ProtocolError,
+    UnknownGroup,
+    UnknownTopic,
+    UnreadableMessage,
+    shown,
+)
+from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, now_us, parse_id, us_of_datetime
 from txmsg.metaq.consumer.retries import Tried, again_of, dead_again_of, tried_of
-from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, GroupState, LogAccess, LogQueue, QueueState, offsets_of
+from txmsg.metaq.interface import (
+    DEAD_LETTERS,
+    RETRIES,
+    GroupState,
+    LogAccess,
+    LogQueue,
+    QueueState,
+    offset_after,
+    offsets_of,
+)
 from txmsg.metaq.interface import GroupMember as Membership
 from txmsg.runtime.start import Start
+
+_log = EventLog(__name__)
 
 _NO_RETRIES = "retries of a log are the work of its members: `txmsg metaq` reads those of GROUP in topic %RETRY%GROUP"
 _PAGE = re.compile(r"(\d{1,17})\.(\d{1,18})\.(.+)")
@@ -203,23 +223,30 @@ class LogAdministration:
         return [group for group in self._log.groups() if self._log.queues_of(DEAD_LETTERS + group)]
 
     def _letters_of(self, group: str, begin: int = 0) -> Iterator[_Letter]:
-        """The dead letters of a group from this offset on. Raises UnknownGroup."""
+        """The dead letters of a group from this offset on, without those that cannot be read. Raises UnknownGroup."""
         dead = LogQueue(DEAD_LETTERS + group, 0)
         done = next((state.offset for state in self._log.group(group).queues if state.queue == dead), None)
         kept = self._log.ranges([dead])[dead]
-        for chunk in self._chunks(group, max(begin, done or 0, kept.begin), kept.end):
+        for chunk in self._chunks(group, max(begin, done or 0, kept.begin), kept.end, skips_unreadable=True):
             yield from chunk.letters
 
-    def _chunks(self, group: str, begin: int, end: int) -> Iterator[_Chunk]:
-        """All dead letters between these offsets, some at a time. Raises CorruptLog where they are damaged."""
+    def _chunks(self, group: str, begin: int, end: int, *, skips_unreadable: bool = False) -> Iterator[_Chunk]:
+        """All dead letters between these offsets, some at a time. Raises CorruptLog where they cannot be read.
+
+        skips_unreadable: for who only looks. Others go past what they have got, and must have seen it.
+        """
         dead = LogQueue(DEAD_LETTERS + group, 0)
         while begin < end and (found := self._log.fetch({dead: begin})):
-            [fetched] = found
-            if isinstance(fetched.error, OffsetsMissing):
-                begin = fetched.error.end  # a repair has taken them out
+            fetched = found[0].readable()
+            if (error := fetched.error) is not None:
+                is_unreadable = isinstance(error, UnreadableMessage)
+                following = offset_after(error, begin)
+                if following is None or (is_unreadable and not skips_unreadable):
+                    raise error
+                if is_unreadable:
+                    _log.warning("group.dead_letter_unreadable", "a dead letter is left out: %(error)s", error=error)
+                begin = following  # what is missing, a repair has taken out
                 continue
-            if fetched.error is not None:
-                raise fetched.error
             for batch in fetched.batches:
                 letters = [_letter(group, copy) for copy in batch.messages()]
                 begin = min(end, batch.end_offset)

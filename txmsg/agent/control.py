@@ -16,10 +16,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from txmsg.agent.config import LIVE, SourceConfig
-from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError, TxmsgError, shown
+from txmsg.errors import (
+    MisuseError,
+    OffsetOutOfRange,
+    OffsetsMissing,
+    StorageError,
+    TxmsgError,
+    UnreadableMessage,
+    shown,
+)
 from txmsg.logs import EventLog
 from txmsg.message import Message
-from txmsg.metaq.interface import LogAccess, LogQueue
+from txmsg.metaq.interface import LogAccess, LogQueue, offset_after
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.store.state import read_checked, write_checked
 
@@ -140,9 +148,13 @@ class Control:
             answer = self._log.fetch({self._queue: self._offset})
             if not answer:
                 break  # the log is being opened, or away: the next look asks again
-            [found] = answer
-            if isinstance(found.error, OffsetsMissing):
-                self._offset = found.error.end
+            found = answer[0].readable()
+            if isinstance(found.error, OffsetsMissing | UnreadableMessage):
+                following = offset_after(found.error, self._offset)
+                assert following is not None
+                if isinstance(found.error, UnreadableMessage):
+                    self._leave_out(found.error)
+                self._offset = following
                 continue
             if isinstance(found.error, OffsetOutOfRange):
                 break  # it was deleted meanwhile: the next look begins where the queue does then
@@ -166,9 +178,11 @@ class Control:
         try:
             self.changes.append(Change.of(body))
         except MisuseError as exc:
-            _log.warning(
-                "agent.control_strange", "a message of the topic of settings is left out: %(error)s", error=exc
-            )
+            self._leave_out(exc)
+
+    @staticmethod
+    def _leave_out(error: TxmsgError) -> None:
+        _log.warning("agent.control_strange", "a message of the topic of settings is left out: %(error)s", error=error)
 
     def _read_file(self) -> None:
         try:

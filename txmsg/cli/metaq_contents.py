@@ -18,13 +18,13 @@ from txmsg.cli.connections import LogDirectory, log_option, token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import START, json_option
 from txmsg.cli.output import json_text, moment, say, seconds
-from txmsg.errors import OffsetOutOfRange, OffsetsMissing, UnknownTopic
+from txmsg.errors import OffsetOutOfRange, UnknownTopic
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Header
 from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups, size_bytes_with_groups
 from txmsg.metaq.fsck.report import Report
-from txmsg.metaq.interface import LogAccess, LogQueue, offsets_of
+from txmsg.metaq.interface import LogAccess, LogQueue, offset_after, offsets_of
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.frames import next_frame, whole_frame
@@ -75,7 +75,7 @@ def tail(
 ) -> None:
     """Print messages of a topic. Does not affect groups.
 
-    Each queue is printed in order. Missing offsets are reported on stderr and skipped.
+    Each queue is printed in order. What is missing or cannot be read is reported on stderr and skipped.
     """
     if start is None:
         start = Start.latest() if follow else Start.earliest()
@@ -113,16 +113,16 @@ def _messages(
         found = access.fetch(at, wait_s=_WAIT_S if follow else 0.0)
         if not found and not follow:
             return
-        for fetched in found:
+        for fetched in (each.readable() for each in found):
             error, of = fetched.error, fetched.queue
-            if isinstance(error, OffsetsMissing):
+            if error is not None:
+                following = offset_after(error, at[of])
+                if following is None:
+                    if not isinstance(error, OffsetOutOfRange):
+                        raise error
+                    following = error.end
                 say(str(error), err=True)
-                at[of] = error.end
-            elif isinstance(error, OffsetOutOfRange):
-                say(str(error), err=True)
-                at[of] = error.begin if at[of] < error.begin else error.end
-            elif error is not None:
-                raise error
+                at[of] = following
             for batch in fetched.batches:
                 yield from batch.messages()
                 at[of] = batch.end_offset

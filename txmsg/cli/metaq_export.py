@@ -75,7 +75,9 @@ _SUFFIXES = ", ".join(each.value for each in Format)
 @click.option(
     "--queue", "queues", type=click.IntRange(0, 9999), multiple=True, help="Only these queues.  [default: all]"
 )
-@click.option("--skip-missing", is_flag=True, help="Skip missing messages, and report them on stderr.")
+@click.option(
+    "--skip-missing", is_flag=True, help="Skip messages that are missing or cannot be read, and report them on stderr."
+)
 @json_option
 def export(
     *,

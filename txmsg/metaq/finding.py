@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from txmsg.errors import CorruptLog, OffsetOutOfRange, OffsetsMissing
+from txmsg.errors import CorruptLog, OffsetOutOfRange
 from txmsg.message import ReceivedMessage, parse_message_id
-from txmsg.metaq.interface import Fetched, LogAccess, LogQueue
+from txmsg.metaq.interface import Fetched, LogAccess, LogQueue, offset_after
 
 CLOCKS_APART_S: Final = 60.0
 """How far the clock of a message's sender may have been ahead of the one that says when messages are stored."""
@@ -73,10 +73,9 @@ def _following(fetched: Fetched, offset: int) -> int | None:
     error = fetched.error
     if error is None:
         return fetched.batches[-1].end_offset
-    if isinstance(error, OffsetsMissing):
-        return error.end
-    if isinstance(error, OffsetOutOfRange):
-        return error.begin if offset < error.begin else None
+    following = offset_after(error, offset)
+    if following is not None or isinstance(error, OffsetOutOfRange):
+        return following
     if isinstance(error, CorruptLog) and error.next_offset is not None:
         return error.next_offset  # the message may be whole, behind what is damaged
     raise error

@@ -7,8 +7,8 @@ request to a server.
 The guarantees:
 
 read    Returns what is flushed as its topic promises, nothing half written, with matching checksums. A problem with
-        one queue (not kept any more, a hole, damage) is reported beside the other queues' batches, and does not
-        affect them.
+        one queue (not kept any more, a hole, damage, a message that cannot be read) is reported beside the other
+        queues' batches, and does not affect them. What stands before it is returned first.
 append  All batches or none; on disk on return as each topic's flush promises. A path needs `append=True`: a log has
         one writer. Topics %RETRY%GROUP and %DLQ%GROUP are small logs of the group: any member may append to them.
 groups  A queue has at most one owner at any time, among all members, local and remote. The offset stored for a queue
@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
-from txmsg.errors import TxmsgError
+from txmsg.errors import OffsetOutOfRange, OffsetsMissing, TxmsgError, UnreadableMessage
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import LogBatch
@@ -78,12 +78,37 @@ class Fetched:
     queue: LogQueue
     batches: tuple[LogBatch, ...] = ()
     error: TxmsgError | None = None
-    """OffsetOutOfRange (before the begin or past the end), OffsetsMissing (a hole: go on at its `end`), CorruptLog."""
+    """OffsetOutOfRange (before the begin or past the end), OffsetsMissing (a hole), UnreadableMessage, CorruptLog."""
 
     @property
     def size_bytes(self) -> int:
         """Of the batches."""
         return sum(batch.size_bytes for batch in self.batches)
+
+    def readable(self) -> Fetched:
+        """The same up to the first message that cannot be read; if that is the first one, its UnreadableMessage.
+
+        For readers of single messages: in Arrow, headers of frames are bytes that are not parsed.
+        """
+        for at, batch in enumerate(self.batches):
+            if (error := batch.unreadable()) is not None:
+                assert error.next_offset is not None
+                before = batch.before(error.next_offset - 1)
+                batches = (*self.batches[:at], *((before,) if len(before) else ()))
+                return Fetched(self.queue, batches, None if batches else error)
+        return self
+
+
+def offset_after(error: TxmsgError, offset: int) -> int | None:
+    """Where to read on after what cannot be read at this offset of a queue, if it is to be skipped.
+
+    None: nowhere. There is nothing behind it, or the error is of another kind, such as damage.
+    """
+    if isinstance(error, OffsetsMissing):
+        return error.end
+    if isinstance(error, OffsetOutOfRange):
+        return error.begin if offset < error.begin else None
+    return error.next_offset if isinstance(error, UnreadableMessage) else None
 
 
 class Member(NamedTuple):

@@ -11,10 +11,10 @@ from weakref import finalize
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txmsg.errors import OffsetOutOfRange, OffsetsMissing, StorageError, UnknownTopic
+from txmsg.errors import StorageError, UnknownTopic
 from txmsg.metaq.format.batch import SCHEMA, to_arrow
 from txmsg.metaq.format.readable import HEADERS, header_maps, id_texts
-from txmsg.metaq.interface import Fetched, LogAccess, LogQueue, offsets_of
+from txmsg.metaq.interface import Fetched, LogAccess, LogQueue, offset_after, offsets_of
 from txmsg.metaq.location import open_log
 from txmsg.runtime.start import Start
 
@@ -50,7 +50,7 @@ class Span(NamedTuple):
 
 
 Skipped = Callable[[str], object]
-"""Is told of messages that are missing, which are passed over."""
+"""Is told of messages that are missing or cannot be read, which are skipped."""
 
 
 def read_arrow(
@@ -71,8 +71,8 @@ def read_arrow(
     memory for a few batches, unless the reader is asked for all of them.
 
     Raises UnknownTopic for a topic or queue that does not exist. Reading raises OffsetOutOfRange for messages that are
-    no longer kept, and OffsetsMissing for those that the log never had; with on_missing they are skipped, and it is
-    called with a text that says which.
+    no longer kept, OffsetsMissing for those that the log never had, and UnreadableMessage for one that cannot be read,
+    after all before it; with on_missing these are skipped, and it is called with a text that says which.
     """
     with ExitStack() as opened:
         access = opened.enter_context(open_log(log)) if isinstance(log, str | os.PathLike) else log
@@ -141,11 +141,9 @@ def _passed_over(found: Fetched, offset: int, on_missing: Skipped | None) -> int
     """Where to go on."""
     error = found.error
     assert error is not None
-    if on_missing is None or not isinstance(error, OffsetOutOfRange):
+    following = None if on_missing is None else offset_after(error, offset)
+    if on_missing is None or following is None:
         raise error
-    following = error.end if isinstance(error, OffsetsMissing) else error.begin
-    if following <= offset:
-        raise error  # the queue ends before: it is another one than it was
     on_missing(str(error))
     return following
 

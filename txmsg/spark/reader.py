@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing
+from txmsg.errors import MisuseError, OffsetOutOfRange
 from txmsg.metaq.format.batch import LogBatch
-from txmsg.metaq.interface import LogAccess
+from txmsg.metaq.interface import LogAccess, offset_after
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.state import Identity
 from txmsg.spark.columns import Columns
@@ -71,15 +71,10 @@ def _fetched(log: LogAccess, part: Part, options: ReadOptions) -> Iterator[tuple
         if error is None:
             yield tuple(batch for batch in found[0].batches if batch.base_offset < part.end)
             offset = found[0].batches[-1].end_offset
-        elif isinstance(error, OffsetOutOfRange):
-            on = _after(error, offset, part.end)
-            options.report_loss(part.queue, offset, on, str(error))
-            offset = on
-        else:
+            continue
+        following = offset_after(error, offset)
+        if following is None and not isinstance(error, OffsetOutOfRange):
             raise error
-
-
-def _after(error: OffsetOutOfRange, offset: int, end: int) -> int:
-    """Where a read may go on after messages that are gone."""
-    on = error.end if isinstance(error, OffsetsMissing) else error.begin
-    return min(on, end) if on > offset else end
+        on = part.end if following is None else min(following, part.end)
+        options.report_loss(part.queue, offset, on, str(error))
+        offset = on

@@ -170,7 +170,8 @@ def offset_of(message: Message) -> int | None:
     """The offset in its queue; None: no mirror wrote it here."""
     text = next((value or b"" for name, value in _headers(message) if name == "txmsg-place"), b"")
     where, _, offset = text.rpartition(b"/")
-    return int(offset) if where == f"{message.topic()}/{message.partition()}".encode() else None
+    is_here = where == f"{message.topic()}/{message.partition()}".encode()
+    return int(offset) if is_here and offset.isdigit() else None
 
 
 def row_of(message: Message, offset: int) -> Row:

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError, shown
 from txmsg.logs import EventLog
 from txmsg.metaq.consumer.lane import Lane
-from txmsg.metaq.interface import LogAccess, LogQueue
+from txmsg.metaq.interface import Fetched, LogAccess, LogQueue
 
 _log = EventLog(__name__)
 
@@ -65,13 +65,8 @@ class Fetcher:
         self.has_waited = False
         if not wanted:
             return []
-        waits = self.has_waited = len(wanted) == sum(
-            not lane.is_paused and lane.error is None for lane in self._lanes.values()
-        )
-        fetched = await asyncio.get_running_loop().run_in_executor(
-            self._thread,
-            lambda: self._access.fetch(wanted, size_bytes_max=room_bytes, wait_s=_WAIT_S if waits else 0.0),
-        )
+        self.has_waited = len(wanted) == sum(not lane.is_paused and lane.error is None for lane in self._lanes.values())
+        fetched = await asyncio.get_running_loop().run_in_executor(self._thread, self._fetched, wanted, room_bytes)
         ready: list[Lane] = []
         for result in fetched:
             lane = self._lanes.get(result.queue)
@@ -84,6 +79,10 @@ class Fetcher:
                 lane.add(result.batches)
                 ready.append(lane)
         return ready
+
+    def _fetched(self, wanted: Mapping[LogQueue, int], room_bytes: int) -> list[Fetched]:
+        found = self._access.fetch(wanted, size_bytes_max=room_bytes, wait_s=_WAIT_S if self.has_waited else 0.0)
+        return [each.readable() for each in found]
 
     def _wanted(self) -> tuple[dict[LogQueue, int], int]:
         """Offsets of lanes that have room, another one first each time; and how much may be fetched."""

@@ -15,6 +15,7 @@ from txmsg.consumer.failures import Failure
 from txmsg.errors import CorruptLog, MisuseError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.unreadable import is_time, strange_time
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
@@ -158,8 +159,10 @@ def tried_of(copy: ReceivedMessage) -> Tried:
             generation=told["generation"],
             headers=headers,
         )
+        if not is_time(message.stored_at_us):
+            raise ValueError(strange_time(message.stored_at_us))
         return Tried(message, tuple(told["errors"]), told["due_at_us"])
-    except (KeyError, TypeError, ValueError) as exc:
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise CorruptLog(
             f"offset {copy.offset} of topic {copy.topic} queue {copy.queue} is not a copy of a failed message: header "
             f"{HEADER} is missing or invalid ({exc})"

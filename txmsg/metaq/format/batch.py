@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, pairwise, repeat
 from typing import Any, Final, Protocol, TypeAlias
@@ -13,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from txmsg.errors import ProtocolError, UnreadableMessage
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.format.frame import WIDTHS, Buffer, Column, Columns, Header, payload_of, raw_of, verify
+from txmsg.metaq.format.unreadable import is_time, strange_time, unreadable
 from txmsg.wire.headers import unpack_headers
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
@@ -43,6 +46,7 @@ _STORED = [field.name for field in SCHEMA if field.name not in {"offset", "born_
 _COUNT_COMMON = 1024
 _NO_HEADERS: Final = ReceivedMessage._field_defaults["headers"]
 _COLUMNS = [(name, name.upper(), SCHEMA.field(name).type, name != "body") for name in _STORED]
+_MAY_BE_UNREADABLE: Final = (Column.BORN_AT | Column.STORED_AT | Column.HEADERS).value
 _JOINED_MIN: Final = 8
 """Joining costs as much as this many batches by themselves."""
 _JOINED_SIZE_BYTES_MAX: Final = 32 * 1024
@@ -100,17 +104,29 @@ class LogBatch(Protocol):
         ...
 
     def with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
-        """The message of this id, if it is here."""
+        """The message of this id, if it is here. Raises UnreadableMessage if it cannot be read."""
+        ...
+
+    def unreadable(self) -> UnreadableMessage | None:
+        """The error for the first message that cannot be read; None: all can."""
+        ...
+
+    def before(self, offset: int) -> LogBatch:
+        """The messages before this offset, which is not after the last one. It may have none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:
-    """A `LogBatch` as it stands in one frame; `skip` of its first messages are not asked for. Made by `verified`."""
+    """A `LogBatch` as it stands in one frame. Made by `verified`.
+
+    skip, left: so many of its first and of its last messages are not asked for.
+    """
 
     header: Header
     frame: Buffer
     skip: int = 0
+    left: int = 0
 
     @classmethod
     def verified(cls, header: Header, frame: Buffer, skip: int = 0) -> FrameBatch:
@@ -147,10 +163,10 @@ class FrameBatch:
 
     @property
     def end_offset(self) -> int:
-        return self.header.base_offset + self.header.count
+        return self.header.base_offset + self.header.count - self.left
 
     def __len__(self) -> int:
-        return self.header.count - self.skip
+        return self.header.count - self.skip - self.left
 
     def to_arrow(self, wanted: TagExpression = ALL_TAGS) -> pa.RecordBatch:
         """The messages as columns, on the log's own bytes when they are not compressed."""
@@ -171,8 +187,8 @@ class FrameBatch:
         born_at = buffers.get("BORN_AT")
         arrays += (_moments(born_at, count, 0) if born_at else stored_at, stored_at)
         batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-        if self.skip:
-            batch = batch.slice(self.skip)
+        if self.skip or self.left:
+            batch = batch.slice(self.skip, len(self))
         return only(batch, wanted)
 
     def messages(self, wanted: TagExpression = ALL_TAGS) -> Iterator[ReceivedMessage]:
@@ -187,7 +203,7 @@ class FrameBatch:
             _values(buffers["BODY"]),
             _texts(buffers.get("KEY")),
             _texts(buffers.get("TAG")),
-            (unpack_headers(packed) for packed in _values(headers)) if headers else repeat(_NO_HEADERS),
+            self._unpacked(_values(headers)) if headers else repeat(_NO_HEADERS),
             repeat(header.queue),
             range(header.base_offset, header.base_offset + count),
             repeat(1),
@@ -199,18 +215,66 @@ class FrameBatch:
             repeat(0),
             repeat(None),
         )
-        messages: Iterator[ReceivedMessage] = map(ReceivedMessage._make, islice(rows, self.skip, None))
+        messages: Iterator[ReceivedMessage] = map(ReceivedMessage._make, islice(rows, self.skip, count - self.left))
         return messages if wanted.is_all else (message for message in messages if wanted.matches(message.tag))
+
+    def _unpacked(self, values: Iterable[bytes]) -> Iterator[Mapping[str, str]]:
+        for row, packed in enumerate(values):
+            if row < self.skip:
+                yield _NO_HEADERS
+                continue
+            try:
+                yield unpack_headers(packed)
+            except ProtocolError as exc:
+                raise self._unreadable(row, str(exc)) from exc
+
+    def _unreadable(self, row: int, why: str) -> UnreadableMessage:
+        return unreadable(self.topic, self.queue, self.header.base_offset + row, why)
+
+    def unreadable(self) -> UnreadableMessage | None:
+        header = self.header
+        are_stored_well = is_time(header.first_stored_at_us) and is_time(header.last_stored_at_us)
+        if are_stored_well and not header.columns & _MAY_BE_UNREADABLE:
+            return None
+        buffers = payload_of(header, self.stored)
+        errors: list[UnreadableMessage] = []
+        for name in ("STORED_AT", "BORN_AT"):
+            if found := buffers.get(name):
+                times = np.frombuffer(found[0], np.int64)[self.skip : header.count - self.left]
+                if len(times) and not (is_time(int(times.min())) and is_time(int(times.max()))):
+                    row = next(row for row, us in enumerate(times.tolist(), self.skip) if not is_time(us))
+                    errors.append(self._unreadable(row, strange_time(int(times[row - self.skip]))))
+        if "STORED_AT" not in buffers and not are_stored_well:
+            errors.append(self._unreadable(self.skip, strange_time(header.first_stored_at_us)))
+        if headers := buffers.get("HEADERS"):
+            try:
+                deque(islice(self._unpacked(_values(headers)), header.count - self.left), maxlen=0)
+            except UnreadableMessage as exc:
+                errors.append(exc)
+        return min(errors, key=lambda error: error.next_offset or 0, default=None)
+
+    def before(self, offset: int) -> FrameBatch:
+        return replace(self, left=self.left + max(0, min(self.end_offset - offset, len(self))))
 
     def with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
         """The message that has this id."""
         header = self.header
         if not header.columns & Column.TRANSACTION_ID.value:
             return None
-        ids = bytes(memoryview(raw_of(header, self.stored))[: len(transaction_id) * header.count])
-        if transaction_id not in ids:  # as is nearly always so; a match across two ids is no message's
+        size = len(transaction_id)
+        raw = memoryview(raw_of(header, self.stored))
+        ids = bytes(raw[: size * header.count])
+        at = ids.find(transaction_id, size * self.skip)
+        if at < 0:  # as is nearly always so
             return None
-        return next((each for each in self.messages() if (each.id_bytes, each.n) == (transaction_id, n)), None)
+        buffers = payload_of(header, self.stored)
+        numbers = _numbers(buffers["N"], np.int16) if "N" in buffers else [0] * header.count
+        while at >= 0:
+            row, rest = divmod(at, size)  # a match across two ids is no message's
+            if rest == 0 and numbers[row] == n and row < header.count - self.left:
+                return next(replace(self, skip=row, left=header.count - row - 1).messages())
+            at = ids.find(transaction_id, at + 1)
+        return None
 
     def columns(self, end_offset: int) -> Columns:
         """The messages before this offset, to be written again."""
@@ -358,8 +422,11 @@ class _Frames:
             for field, parts in zip(SCHEMA, buffers, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-        skips = [batch.skip for batch in self._batches]
-        return batch.filter(_where(places >= self._of_all(skips))) if any(skips) else batch
+        if not any(batch.skip or batch.left for batch in self._batches):
+            return batch
+        wanted = places >= self._of_all([batch.skip for batch in self._batches])
+        wanted &= places < self._of_all([batch.header.count - batch.left for batch in self._batches])
+        return batch.filter(_where(wanted))
 
     def _of_all(self, of_frames: _Numbers | Sequence[int]) -> _Numbers:
         """What each frame has, for each of its messages."""

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from google_crc32c import value as crc32c
 
-from txmsg.errors import MessageTooLarge
+from txmsg.errors import InvalidMessage, MessageTooLarge
+from txmsg.metaq.format.unreadable import is_time, strange_time
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -161,7 +162,11 @@ def _padded(size: int) -> int:
 
 
 def encode(columns: Columns, compression: Compression = Compression.NONE) -> Payload:
-    """The columns as a payload. Raises MessageTooLarge for more than fits a frame, ValueError for unequal lengths."""
+    """The columns as a payload.
+
+    Raises MessageTooLarge for more than fits a frame, InvalidMessage for times that no reader can show, ValueError for
+    unequal lengths.
+    """
     return _encode(columns, compression, Kind.MESSAGES)
 
 
@@ -172,6 +177,9 @@ def _encode(columns: Columns, compression: Compression, kind: Kind) -> Payload:
     parts: list[Buffer] = []
     present = 0
     first, last = min(columns.stored_at_us), max(columns.stored_at_us)
+    for us in (first, last, *((min(columns.born_at_us), max(columns.born_at_us)) if columns.born_at_us else ())):
+        if not is_time(us):
+            raise InvalidMessage(f"a message cannot be appended: {strange_time(us)}")
     for column, fixed in (
         (Column.TRANSACTION_ID, columns.transaction_ids),
         (Column.N, np.asarray(columns.n, np.int16).tobytes() if any(columns.n) else b""),

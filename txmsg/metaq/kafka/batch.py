@@ -1,20 +1,23 @@
-"""Records of a partition as a `LogBatch`; messages and Arrow columns are created when they are requested."""
+"""Records of a partition as a `LogBatch`. They are decoded when they are fetched, up to one that cannot be read."""
 
 from __future__ import annotations
 
 from binascii import unhexlify
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from operator import itemgetter, methodcaller
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from txmsg.errors import UnreadableMessage
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.format.batch import SCHEMA, only
+from txmsg.metaq.format.unreadable import is_time
 from txmsg.metaq.kafka.record import ID, KEY, PLACE, RESERVED, TAG, TIMES, ReadRecord, own_place, queue_offset, received
 from txmsg.wire.headers import pack_headers
 from txmsg.wire.tags import ALL_TAGS, TagExpression
@@ -30,6 +33,7 @@ _FIELDS: Final = {
 _ID_LENGTH: Final = 38
 _PLACE_SIZE_MAX: Final = 2**31 - 1
 """Of a value in Arrow. Without an end, `binary_slice` fails."""
+_NO_HEADERS: Final = ReceivedMessage._field_defaults["headers"]
 _MARKS: Final = np.frombuffer(b"----.", np.uint8)
 _DIGITS: Final = np.array([at for at in range(36) if at not in {8, 13, 18, 23}])
 
@@ -43,34 +47,41 @@ _second = itemgetter(1)
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Consecutive records of a queue. Created by `of`."""
+    """Consecutive records of a queue, all of which can be read. Created by `of`."""
 
     topic: str
     queue: int
-    records: Sequence[ReadRecord]
     base_offset: int
     end_offset: int
     size_bytes: int
+    decoded: _Columns | list[ReceivedMessage]
 
     @classmethod
-    def of(cls, topic: str, queue: int, records: Sequence[ReadRecord], size_bytes: int) -> RecordBatch:
-        """Needs at least one record. Raises CorruptLog if the offset of the first or last one cannot be read."""
-        return cls(topic, queue, records, queue_offset(records[0]), queue_offset(records[-1]) + 1, size_bytes)
+    def of(cls, topic: str, queue: int, records: Sequence[ReadRecord]) -> RecordBatch:
+        """The records before the first one that cannot be read. Needs at least one record.
+
+        Raises UnreadableMessage if the first one cannot be read.
+        """
+        decoded = _columns_alike(records) or _messages_of(topic, queue, records)
+        taken = records[: len(decoded)]
+        return cls(topic, queue, queue_offset(taken[0]), queue_offset(taken[-1]) + 1, size_bytes_of(taken), decoded)
 
     @property
     def first_stored_at_us(self) -> int:
-        return self.records[0].timestamp()[1] * 1000
+        found = self.decoded
+        return int(found.stored_at_us[0]) if isinstance(found, _Columns) else found[0].stored_at_us
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.decoded)
 
     def messages(self, wanted: TagExpression = ALL_TAGS) -> Iterator[ReceivedMessage]:
-        own = own_place(self.records[0])
-        messages = (received(record, self.topic, self.queue, own) for record in self.records)
+        found = self.decoded
+        messages = found.messages(self.topic, self.queue) if isinstance(found, _Columns) else iter(found)
         return messages if wanted.is_all else (message for message in messages if wanted.matches(message.tag))
 
     def to_arrow(self, wanted: TagExpression = ALL_TAGS) -> pa.RecordBatch:
-        columns = _columns_alike(self.records) or _columns_of(self.messages())
+        found = self.decoded
+        columns = found.for_schema() if isinstance(found, _Columns) else _columns_of(found)
         arrays = [
             column if isinstance(column, pa.Array) else pa.array(column, field.type)
             for column, field in zip(columns, SCHEMA, strict=True)
@@ -80,19 +91,91 @@ class RecordBatch:
     def with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
         return next((each for each in self.messages() if (each.id_bytes, each.n) == (transaction_id, n)), None)
 
+    def unreadable(self) -> None:
+        """All can be read."""
 
-# ---- columns, in the order of SCHEMA
+    def before(self, offset: int) -> RecordBatch:
+        kept = [message for message in self.messages() if (message.offset or 0) < offset]
+        return replace(self, end_offset=min(offset, self.end_offset), decoded=kept)
 
 
-def _columns_of(messages: Iterable[ReceivedMessage]) -> list[Any]:
-    columns = zip(*messages, strict=True)
+def size_bytes_of(records: Sequence[ReadRecord]) -> int:
+    """What records take in memory, about."""
+    return sum(map(len, records)) + RECORD_SIZE_BYTES * len(records)  # type: ignore[arg-type]
+
+
+def _messages_of(topic: str, queue: int, records: Sequence[ReadRecord]) -> list[ReceivedMessage]:
+    """The messages before the first one that cannot be read. Raises UnreadableMessage if there is none."""
+    own = own_place(records[0])
+    found: list[ReceivedMessage] = []
+    try:
+        for record in records:
+            found.append(received(record, topic, queue, own))
+    except UnreadableMessage:
+        if not found:
+            raise
+    return found
+
+
+# ---- columns
+
+
+def _columns_of(messages: Sequence[ReceivedMessage]) -> list[Any]:
+    """In the order of SCHEMA."""
+    columns = zip(*messages, strict=True) if messages else repeat((), len(ReceivedMessage._fields))
     found = dict(zip(ReceivedMessage._fields, columns, strict=True))
     found["headers"] = tuple(pack_headers(headers) or None for headers in found["headers"])
     return [found[_FIELDS.get(field.name, field.name)] for field in SCHEMA]
 
 
-def _columns_alike(records: Sequence[ReadRecord]) -> list[Any] | None:
-    """The same for records that all have the same headers, and only txmsg's; otherwise None.
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What records contain that all have the same headers, and only txmsg's. ids: 16 bytes each, joined."""
+
+    offsets: NDArray[np.int64]
+    ids: bytes
+    n: NDArray[np.int16]
+    keys: pa.Array
+    tags: pa.Array
+    ordering_keys: pa.Array
+    bodies: Sequence[bytes]
+    born_at_us: NDArray[np.int64]
+    stored_at_us: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def for_schema(self) -> list[Any]:
+        """In the order of SCHEMA."""
+        ids = pa.Array.from_buffers(pa.binary(16), len(self), [None, pa.py_buffer(self.ids)])
+        times = [pa.array(us).cast(SCHEMA.field("born_at").type) for us in (self.born_at_us, self.stored_at_us)]
+        no_headers = pa.nulls(len(self), pa.binary())
+        texts = (self.keys, self.tags, self.ordering_keys)
+        return [self.offsets, ids, self.n, *texts, no_headers, self.bodies, *times]
+
+    def messages(self, topic: str, queue: int) -> Iterator[ReceivedMessage]:
+        rows = zip(  # in the order of ReceivedMessage's fields
+            repeat(topic),
+            self.bodies,
+            self.keys.to_pylist(),
+            self.tags.to_pylist(),
+            repeat(_NO_HEADERS),
+            repeat(queue),
+            self.offsets.tolist(),
+            repeat(1),
+            (self.ids[at : at + 16] for at in range(0, len(self.ids), 16)),
+            self.n.tolist(),
+            self.born_at_us.tolist(),
+            self.stored_at_us.tolist(),
+            self.ordering_keys.to_pylist(),
+            repeat(0),
+            repeat(None),
+        )
+        return map(ReceivedMessage._make, rows)
+
+
+def _columns_alike(records: Sequence[ReadRecord]) -> _Columns | None:
+    """The columns of records that all have the same headers, and only txmsg's, and can all be read; otherwise None.
 
     Nearly all records do. Then each value is extracted from all of them at once, in a third of the time.
     """
@@ -122,23 +205,30 @@ def _columns_alike(records: Sequence[ReadRecord]) -> list[Any] | None:
         if TIMES in found:
             born_at_us, stored_at_us = np.array(b" ".join(found[TIMES]).split(), np.int64).reshape(count, 2).T
         else:
-            stored_at_us = born_at_us = np.fromiter(map(_second, map(_timestamp_of, records)), np.int64, count) * 1000
+            timestamp_ms = np.fromiter(map(_second, map(_timestamp_of, records)), np.int64, count)
+            _require_times(timestamp_ms, 1000)
+            stored_at_us = born_at_us = timestamp_ms * 1000
+        _require_times(born_at_us, 1)
+        _require_times(stored_at_us, 1)
         record_keys, no_text = _texts(list(map(_key_of, records))), pa.nulls(count, pa.string())
         tags = _texts(found[TAG]) if TAG in found else no_text
         keys, ordering_keys = (_texts(found[KEY]), record_keys) if KEY in found else (record_keys, no_text)
-    except ValueError:  # also ArrowInvalid: the slow way tells what it is, or reads it
+    except (ValueError, OverflowError):  # also ArrowInvalid: the slow way tells what it is, or reads it
         return None
     bodies = list(map(_value_of, records))
     if None in bodies:
         bodies = [body or b"" for body in bodies]
-    packed = pa.nulls(count, pa.binary())
-    times = [pa.array(us).cast(SCHEMA.field("born_at").type) for us in (born_at_us, stored_at_us)]
-    return [offsets, ids, n, keys, tags, ordering_keys, packed, bodies, *times]
+    return _Columns(offsets, ids, n, keys, tags, ordering_keys, bodies, born_at_us, stored_at_us)  # type: ignore[arg-type]
 
 
-def _ids(joined: bytes, count: int) -> tuple[pa.Array, pa.Array]:
-    """Transaction ids and numbers from the texts UUID.NUMBER, joined. Raises ValueError unless each number has one
-    digit.
+def _require_times(times: NDArray[np.int64], unit_us: int) -> None:
+    if not (is_time(int(times.min()) * unit_us) and is_time(int(times.max()) * unit_us)):
+        raise ValueError("some are no times")
+
+
+def _ids(joined: bytes, count: int) -> tuple[bytes, NDArray[np.int16]]:
+    """Transaction ids, joined, and numbers from the texts UUID.NUMBER, joined. Raises ValueError unless each number has
+    one digit.
     """
     if len(joined) != _ID_LENGTH * count:
         raise ValueError("some numbers have more than one digit")
@@ -147,16 +237,19 @@ def _ids(joined: bytes, count: int) -> tuple[pa.Array, pa.Array]:
     marks = texts[:, [8, 13, 18, 23, 36]]
     if not ((marks == _MARKS).all() and ((n >= 0) & (n <= 9)).all()):
         raise ValueError("some are no ids")
-    raw = unhexlify(texts[:, _DIGITS].tobytes())
-    return pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(raw)]), pa.array(n)
+    return unhexlify(texts[:, _DIGITS].tobytes()), n
 
 
-def _offsets(places: Sequence[bytes], prefix: bytes) -> pa.Array:
+def _offsets(places: Sequence[bytes], prefix: bytes) -> NDArray[np.int64]:
     """The numbers that follow the prefix in each of them. Raises ValueError if it does not begin with the prefix."""
     found = pa.array(places, pa.binary())
     if not pc.all(pc.starts_with(found, prefix.decode())).as_py():
         raise ValueError("some are of other partitions")
-    return pc.binary_slice(found, len(prefix), _PLACE_SIZE_MAX).cast(pa.string()).cast(pa.int64())
+    digits = pc.binary_slice(found, len(prefix), _PLACE_SIZE_MAX).cast(pa.string())
+    if not pc.all(pc.utf8_is_decimal(digits)).as_py():  # Arrow also reads "-1" and "0x1" as numbers
+        raise ValueError("some are no offsets")
+    offsets: NDArray[np.int64] = digits.cast(pa.int64()).to_numpy()
+    return offsets
 
 
 def _texts(values: Sequence[bytes | None]) -> pa.Array:

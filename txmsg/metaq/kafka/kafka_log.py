@@ -22,6 +22,7 @@ from txmsg.metaq.interface import (
     GroupState,
     LogQueue,
     Range,
+    offset_after,
 )
 from txmsg.metaq.kafka.appender import Appender
 from txmsg.metaq.kafka.clients import Clients
@@ -151,18 +152,22 @@ class KafkaLog:
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
         """Reads the whole topic. Raises MisuseError if it has more than FIND_COUNT_MAX messages."""
         kept = self.ranges([LogQueue(topic, number) for number in self.queues_of(topic)])
-        count = sum(end - begin for begin, end in kept.values())
+        # Records, not offsets of queues: a mirror's messages may be missing.
+        count = sum(high - low for low, high in self._kafka.positions.bounds(kept.keys()).values())
         if count > FIND_COUNT_MAX:
             raise MisuseError(
-                f"topic {topic!r} has {count} messages, and Kafka has no index of keys: a search reads all of them, so "
+                f"topic {topic!r} has {count} records, and Kafka has no index of keys: a search reads all of them, so "
                 f"it is done among {FIND_COUNT_MAX} at most; use Spark, or a topic that Kafka compacts"
             )
         found: list[ReceivedMessage] = []
         for queue, (begin, end) in kept.items():
             offset = begin
             while offset < end and len(found) < count_max and (fetched := self.fetch({queue: offset})):
-                if fetched[0].error is not None:
-                    raise fetched[0].error
+                if (error := fetched[0].error) is not None:
+                    following = offset_after(error, offset)
+                    if following is None:
+                        raise error
+                    offset = following
                 for batch in fetched[0].batches:
                     found += (message for message in batch.messages() if message.key == key)
                     offset = batch.end_offset

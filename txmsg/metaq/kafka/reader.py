@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message
 
-from txmsg.errors import CorruptLog, OffsetOutOfRange, TxmsgError
+from txmsg.errors import OffsetOutOfRange, TxmsgError, UnreadableMessage
 from txmsg.logs import EventLog
 from txmsg.metaq.interface import Fetched, LogQueue
-from txmsg.metaq.kafka.batch import RECORD_SIZE_BYTES, RecordBatch
+from txmsg.metaq.kafka.batch import RECORD_SIZE_BYTES, RecordBatch, size_bytes_of
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.positions import Positions, out_of_range
 from txmsg.metaq.kafka.probe import Partition
@@ -210,7 +210,7 @@ class Reader:
         if records:
             lane.at = (records[-1].offset() or 0) + 1
             lane.records += records
-            lane.size_bytes += _size_bytes(records)
+            lane.size_bytes += size_bytes_of(records)
             if lane.size_bytes > _LANE_BYTES_MAX and not lane.is_paused:
                 self._consumer.pause([_place_of(records[0]).at(0)])
                 lane.is_paused = True
@@ -266,21 +266,21 @@ class Reader:
     def _fetched(self, lane: _Lane, size_bytes_max: int) -> Fetched:
         if not lane.records:
             return Fetched(lane.queue, error=lane.error)
-        records, size_bytes = lane.records, lane.size_bytes
-        if size_bytes > size_bytes_max:
+        records = lane.records
+        if lane.size_bytes > size_bytes_max:
             sizes = list(accumulate(map(len, records)))
             count = bisect_left(
                 range(len(sizes)), size_bytes_max, key=lambda place: sizes[place] + RECORD_SIZE_BYTES * (place + 1)
             )
             records = records[: max(1, count)]
-            size_bytes = _size_bytes(records)
         try:
-            batch = RecordBatch.of(*lane.queue, records, size_bytes)
-        except CorruptLog as exc:
+            batch = RecordBatch.of(*lane.queue, records)
+        except UnreadableMessage as exc:
             lane.error = exc
             return Fetched(lane.queue, error=exc)
-        lane.records = lane.records[len(records) :]
-        lane.size_bytes -= size_bytes
+        records = records[: len(batch)]
+        lane.records = lane.records[len(batch) :]
+        lane.size_bytes -= batch.size_bytes
         lane.offset = batch.end_offset
         first, end = records[0].offset() or 0, (records[-1].offset() or 0) + 1
         if end - first == batch.end_offset - batch.base_offset:
@@ -291,10 +291,6 @@ class Reader:
             self._consumer.resume([self._positions.partition_of(lane.queue).at(0)])
             lane.is_paused = False
         return Fetched(lane.queue, (batch,))
-
-
-def _size_bytes(records: Sequence[Message]) -> int:
-    return sum(map(len, records)) + RECORD_SIZE_BYTES * len(records)
 
 
 class Readers:

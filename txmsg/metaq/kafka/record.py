@@ -13,10 +13,11 @@ txmsg-tag       the tag
 txmsg-key       the record's key is the ordering key, and this is the message's key; empty: it has none
 txmsg-header.X  a header of the message whose name X is one of these
 
-A record whose txmsg-place does not name its own topic and partition is foreign: written by another program, which may
-have copied it from elsewhere with all its headers. None of the table applies to it. Its offset is the partition's, all
-its headers are the message's, and its id is derived, the same whenever it is read, so that `idempotent` recognises it.
-A null value is an empty body, and bytes that are not UTF-8 in keys and headers are written as escapes (`\\xff`).
+A record whose txmsg-place does not name its own topic and partition, and then nothing or an offset, is foreign: written
+by another program, which may have copied it from elsewhere with all its headers. None of the table applies to it. Its
+offset is the partition's, all its headers are the message's, and its id is derived, the same whenever it is read, so
+that `idempotent` recognises it. A null value is an empty body, and bytes that are not UTF-8 in keys and headers are
+written as escapes (`\\xff`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from txmsg.errors import CorruptLog, InvalidMessage, shown
+from txmsg.errors import InvalidMessage, UnreadableMessage, shown
 from txmsg.message import ReceivedMessage, parse_message_id
 from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.format.unreadable import is_time, strange_time, unreadable
 from txmsg.wire.headers import unpack_headers
 
 PLACE: Final = "txmsg-place"
@@ -41,6 +43,10 @@ RESERVED: Final = frozenset({PLACE, ID, TIMES, TAG, KEY})
 
 _NO_HEADERS: Final = ReceivedMessage._field_defaults["headers"]
 _ID_SIZE_BYTES: Final = 16
+_ID_LENGTH_MAX: Final = 36 + 1 + 4
+_N_MAX: Final = 2**15 - 1
+_OFFSET_MAX: Final = 2**63 - 1
+_OFFSET_LENGTH_MAX: Final = len(str(_OFFSET_MAX))
 
 Headers: TypeAlias = list[tuple[str, str | bytes | None]]
 """As Kafka's client has them. What is read is bytes or None."""
@@ -126,7 +132,10 @@ def records_of(columns: Columns, topic: str, number: int, first_offset: int | No
 def received(  # noqa: PLR0912 - one branch per header; a call for each would take longer than what it does
     record: ReadRecord, topic: str, queue: int, own: bytes | None = None
 ) -> ReceivedMessage:
-    """The message of a record. Raises CorruptLog for a txmsg header that cannot be parsed, unless it is foreign.
+    """The message of a record.
+
+    Raises UnreadableMessage for a txmsg header that cannot be parsed, unless the record is foreign, and for a time that
+    is not one.
 
     own: `own_place` of the record, if it is known.
     """
@@ -149,7 +158,7 @@ def received(  # noqa: PLR0912 - one branch per header; a call for each would ta
             if name == PLACE:
                 if not is_own and data != own:
                     where, _, digits = data.rpartition(b"/")
-                    if where != own:
+                    if where != own or not _is_offset(digits):
                         break
                     offset = int(digits)
                 is_own = True
@@ -167,12 +176,12 @@ def received(  # noqa: PLR0912 - one branch per header; a call for each would ta
                 headers[name.removeprefix(ESCAPE)] = data.decode(errors="backslashreplace")
     except (ValueError, InvalidMessage) as exc:
         if place_in_own(record) is not None:
-            raise CorruptLog(
-                f"header {name} of the record at offset {partition_offset} of partition {queue} of Kafka's topic of "
-                f"{topic!r} is {shown(value)}, which txmsg does not write: look for who writes into its topics"
-            ) from exc
+            why = f"header {name} is {shown(value)}, which txmsg does not write: look for who writes into its topics"
+            raise _unreadable(record, topic, queue, why) from exc
     if not is_own:
         return _received_foreign(record, topic, queue)
+    if not (is_time(stored_at_us) and is_time(born_at_us)):
+        raise _unreadable(record, topic, queue, strange_time(born_at_us if is_time(stored_at_us) else stored_at_us))
     if not id_bytes:
         id_bytes = id_of_foreign(topic, queue, partition_offset, record.timestamp()[1])
     values = (
@@ -199,6 +208,8 @@ def received(  # noqa: PLR0912 - one branch per header; a call for each would ta
 def _received_foreign(record: ReadRecord, topic: str, queue: int) -> ReceivedMessage:
     """All headers are the message's, also those that txmsg wrote elsewhere."""
     offset, timestamp_ms = record.offset() or 0, record.timestamp()[1]
+    if not is_time(timestamp_ms * 1000):
+        raise _unreadable(record, topic, queue, strange_time(timestamp_ms, "ms"))
     return ReceivedMessage(
         topic,
         record.value() or b"",
@@ -213,19 +224,19 @@ def _received_foreign(record: ReadRecord, topic: str, queue: int) -> ReceivedMes
     )
 
 
+def _unreadable(record: ReadRecord, topic: str, queue: int, why: str) -> UnreadableMessage:
+    where = f"the record at offset {record.offset()} of partition {queue} of Kafka's topic {record.topic()}"
+    return unreadable(topic, queue, queue_offset(record), f"of {where}, {why}")
+
+
 def queue_offset(record: ReadRecord) -> int:
-    """The queue offset of a record. Raises CorruptLog if it cannot be parsed."""
+    """The queue offset of a record."""
     place = place_in_own(record)
-    if not place:
-        return record.offset() or 0
-    try:
-        return int(place[1:])
-    except ValueError as exc:
-        raise CorruptLog(
-            f"header {PLACE} of the record at offset {record.offset()} of partition {record.partition()} of Kafka's "
-            f"topic {record.topic()} ends in {shown(place)}, not in an offset: check which other program writes to "
-            "this Kafka topic"
-        ) from exc
+    return int(place[1:]) if place else record.offset() or 0
+
+
+def _is_offset(digits: bytes) -> bool:
+    return len(digits) <= _OFFSET_LENGTH_MAX and digits.isdigit() and int(digits) <= _OFFSET_MAX
 
 
 def own_place(record: ReadRecord) -> bytes:
@@ -243,15 +254,17 @@ def place_in_own(record: ReadRecord) -> bytes | None:
     own = own_place(record)
     if place == own:
         return b""
-    where, _, offset = place.rpartition(b"/")
-    return b"/" + offset if where == own else None
+    where, _, digits = place.rpartition(b"/")
+    return b"/" + digits if where == own and _is_offset(digits) else None
 
 
 def parsed_id(data: bytes) -> tuple[bytes, int]:
     """The transaction id (16 bytes) and n. Raises ValueError or InvalidMessage."""
-    if data[36:37] == b"." and data[37:].isdigit():
+    if data[36:37] == b"." and data[37:].isdigit() and len(data) <= _ID_LENGTH_MAX:
         return unhexlify(data[:36].replace(b"-", b"")), int(data[37:])
     transaction_id, n = parse_message_id(data.decode())  # which says what is wrong
+    if n > _N_MAX:
+        raise ValueError(f"number {n} of a message is above {_N_MAX}")
     return transaction_id.bytes, n
 
 

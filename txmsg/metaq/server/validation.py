@@ -16,15 +16,16 @@ from google_crc32c import value as crc32c
 from txmsg.errors import MisuseError, ProtocolError, TxmsgError
 from txmsg.message import QUEUES_MAX, check_name
 from txmsg.metaq.format.frame import COUNT_MAX, FRAME_SIZE_BYTES_MAX, WIDTHS, Column, Compression, Kind, Payload
+from txmsg.metaq.format.unreadable import TIME_US_MAX, is_time
 from txmsg.metaq.store.log import Append
 from txmsg.wire.headers import unpack_headers
 
 _COLUMNS = [(column.value, WIDTHS.get(column, 0)) for column in Column]  # as numbers: flags are slow
 _COLUMNS_ALL = sum(column for column, _ in _COLUMNS)
 _TEXTS = (Column.KEY | Column.TAG | Column.ORDERING_KEY).value
-_BODY, _HEADERS, _STORED_AT = Column.BODY.value, Column.HEADERS.value, Column.STORED_AT.value
+_BODY, _HEADERS = Column.BODY.value, Column.HEADERS.value
+_BORN_AT, _STORED_AT = Column.BORN_AT.value, Column.STORED_AT.value
 _HOLE_SIZE_BYTES = 8
-_TIME_US_MAX = 2**62
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, IndexError, struct.error, TxmsgError)
 
 
@@ -37,7 +38,7 @@ def check(append: Append) -> None:
     try:
         _require(crc32c(bytes(payload.parts[0])) == payload.crc, "its payload does not match its checksum")
         times = (payload.first_stored_at_us, payload.last_stored_at_us)
-        _require(0 <= times[0] <= times[1] <= _TIME_US_MAX, f"it was stored from {times[0]} to {times[1]}")
+        _require(0 <= times[0] <= times[1] <= TIME_US_MAX, f"it was stored from {times[0]} to {times[1]}")
         if payload.kind is Kind.HOLE:
             _check_hole(payload)
         else:
@@ -73,9 +74,11 @@ def _check_messages(payload: Payload) -> None:
         if not payload.columns & column:
             continue
         if width:
-            if column == _STORED_AT:
+            if column in {_STORED_AT, _BORN_AT}:
                 moments = np.frombuffer(raw, np.int64, payload.count, at)
-                times = (int(np.min(moments)), int(np.max(moments)))
+                found = (int(np.min(moments)), int(np.max(moments)))
+                _require(is_time(found[0]) and is_time(found[1]), f"it has times from {found[0]} to {found[1]}")
+                times = found if column == _STORED_AT else times
             at += _padded(width * payload.count)
         else:
             at = _check_values(column, raw, at, payload.count)

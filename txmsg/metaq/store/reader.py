@@ -25,6 +25,7 @@ from txmsg.metaq.format.frame import (
     hole_end,
     read_header,
 )
+from txmsg.metaq.format.unreadable import way_on
 from txmsg.metaq.store.cells import CELLS_PER_FILE_MAX, Cell, Cells, queue_directory, queues_of, seed_of, while_cut
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.frames import DamagedFrame, frames
@@ -301,8 +302,7 @@ class QueueReader:
         if on is None:
             return CorruptLog(f"{damage}; nothing after it is intact")
         return CorruptLog(
-            f"{damage}; intact messages continue at offset {on}: continue there, a group by `txmsg group seek GROUP "
-            f"--log LOG --topic {self.topic} --queue {self.number} --to {on}`",
+            f"{damage}; intact messages continue at offset {on}: {way_on(self.topic, self.number, on)}",
             on,
         )
 
