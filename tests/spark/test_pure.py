@@ -152,9 +152,46 @@ def test_a_limited_batch_is_within_its_limit_and_advances_every_queue_that_has_s
 ) -> None:
     begins = {LogQueue("t", queue): 10 for queue in range(len(waiting))}
     ends = {queue: 10 + count for queue, count in zip(begins, waiting, strict=True)}
-    found = limited(begins, ends, count_max)
+    found = limited(begins, ends, count_max, lambda *_: None)
     taken = {queue: found[queue] - begins[queue] for queue in begins}
     assert sum(taken.values()) <= max(count_max, sum(count > 0 for count in waiting))
     assert all((count > 0) == (taken[queue] > 0) for queue, count in zip(begins, waiting, strict=True))
     assert all(0 <= taken[queue] <= ends[queue] - 10 for queue in begins)
     assert sum(taken.values()) >= min(count_max, sum(waiting)) - len(waiting)
+
+
+_LENGTHS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 2**20)), min_size=1, max_size=4)
+"""So many messages, then so many missing offsets, and again."""
+
+
+@given(st.lists(_LENGTHS, min_size=1, max_size=3), st.integers(1, 500))
+def test_offsets_that_are_missing_take_nothing_of_the_limit(
+    lengths: list[list[tuple[int, int]]], count_max: int
+) -> None:
+    gaps: dict[LogQueue, list[tuple[int, int]]] = {}
+    at: dict[LogQueue, int] = {}
+    ends: dict[LogQueue, int] = {}
+    for number, of_queue in enumerate(lengths):
+        queue, offset = LogQueue("t", number), 0
+        gaps[queue] = []
+        for count, missing in of_queue:
+            gaps[queue].append((offset + count, offset + count + missing))
+            offset += count + missing
+        at[queue], ends[queue] = 0, offset + 1
+
+    def gap_at(queue: LogQueue, offset: int) -> tuple[int, int] | None:
+        return next((gap for gap in gaps[queue] if gap[0] <= offset < gap[1]), None)
+
+    def messages(queue: LogQueue, begin: int, end: int) -> int:
+        return end - begin - sum(max(0, min(end, last) - max(begin, first)) for first, last in gaps[queue])
+
+    total = sum(messages(queue, 0, ends[queue]) for queue in ends)
+    batches = 0
+    while at != ends:
+        found = limited(at, ends, count_max, gap_at)
+        taken = sum(messages(queue, at[queue], found[queue]) for queue in ends)
+        assert taken <= max(count_max, len(ends))
+        assert all(at[queue] <= found[queue] <= ends[queue] for queue in ends)
+        at = found
+        batches += 1
+    assert batches <= total / count_max + 5 * len(ends), "offsets that are missing were counted"

@@ -281,6 +281,42 @@ def test_a_batch_read_again_after_a_crash_is_the_same_whatever_came_or_went_sinc
 
 
 @both_ways
+def test_a_gap_of_a_million_offsets_is_passed_in_one_batch(tmp_path: Path, prefetch: bool) -> None:
+    with Log(tmp_path) as log:
+        for queue in (0, 1):
+            fill(log, "t", queue, [10])
+            log.append([Append("t", queue, hole(10 + 2**20, 1), 10)])
+            fill(log, "t", queue, [40])
+        options = {"maxOffsetsPerTrigger": 30, "prefetch": prefetch, "failOnDataLoss": "false"}
+        stream = Stream(stream_of(tmp_path, "t", **options))
+        found: list[int] = []
+        read: set[tuple[str, int, int]] = set()
+        while len(read) < 100:
+            batch = stream.next()
+            found.append(len(batch))
+            read.update(batch)
+            assert len(found) < 10
+        assert 0 not in found
+        assert max(found) <= 30
+        stream.reader.stop()
+
+
+def test_a_prefetched_batch_over_a_gap_can_be_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txmsg.spark.source._PREFETCHED_BYTES_MAX", 60_000)
+    bodies = Columns([b"x" * 10_000] * 9, [1])
+    with Log(tmp_path) as log:
+        log.append([Append("t", 0, hole(2**20, 1), 0)])
+        log.append([Append("t", 0, encode(bodies)), Append("t", 1, encode(bodies))])
+        stream = Stream(stream_of(tmp_path, "t", prefetch=True, failOnDataLoss="false"))
+        found = 0
+        while found < 18:
+            count = len(stream.next())
+            assert 0 < count < 9
+            found += count
+        stream.reader.stop()
+
+
+@both_ways
 def test_what_is_available_now_is_read_and_no_more(tmp_path: Path, prefetch: bool) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [6])

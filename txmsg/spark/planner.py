@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, OffsetsMissing
 from txmsg.metaq.interface import LogAccess, LogQueue, Range
 from txmsg.runtime.start import Start
 from txmsg.spark.options import Place, ReadOptions
@@ -40,7 +40,8 @@ class Planner:
         The first batch of a stream has an end of its own also when it is empty: so the checkpoint says where the stream
         began, and what comes while it is down is not passed over by the next "latest".
 
-        count_max: how many messages, about. target: how far it may go in each queue, and which queues it may read.
+        count_max: how many messages, about; missing offsets do not count. target: how far it may go in each queue, and
+        which queues it may read.
         Raises MisuseError for another log, OffsetOutOfRange when messages are gone.
         """
         self.require_same_log(start)
@@ -54,7 +55,7 @@ class Planner:
             if known is not None or end > begins[queue]:
                 ends[queue] = max(end, begins[queue])
         if count_max is not None:
-            ends = limited(begins, ends, count_max)
+            ends = limited(begins, ends, count_max, self._gap_at)
         ends = {queue: end for queue, end in ends.items() if queue in start.offsets or end > begins[queue]}
         if not start.is_initial and all(start.offsets.get(queue) == end for queue, end in ends.items()):
             return start
@@ -63,6 +64,12 @@ class Planner:
         if start.is_initial:
             fresh |= unread
         return Position(start.identity, {**unread, **ends}, fresh)
+
+    def _gap_at(self, queue: LogQueue, offset: int) -> tuple[int, int] | None:
+        for fetched in self._log.fetch({queue: offset}, size_bytes_max=1):
+            if isinstance(fetched.error, OffsetsMissing):
+                return fetched.error.begin, fetched.error.end
+        return None
 
     def require_same_log(self, start: Position) -> None:
         """Raises MisuseError for a position in another log."""

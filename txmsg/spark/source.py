@@ -189,7 +189,7 @@ class _PrefetchingReader(_Stream, SimpleDataSourceStreamReader):
         while True:
             end = self._planner.latest(begin, count_max=count_max, target=self._target)
             parts = [part for part in self._parts(begin, end) if part.size > 0]
-            count = sum(part.size for part in parts)
+            count = min(count_max, sum(part.size for part in parts))  # sizes include offsets that are missing
             found = self._prefetched(parts, can_be_less=count > len(parts))
             if found is not None:
                 return iter(found), end.to_json()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -10,6 +10,8 @@ from txmsg.metaq.interface import LogQueue
 
 _PACKED: Final = 20_000
 """A task of fewer messages takes more queues: starting a task costs as much as reading so many."""
+_GAPS_MAX: Final = 16
+"""In one batch. Beyond, it has fewer messages than it may have."""
 
 
 class Part(NamedTuple):
@@ -52,12 +54,41 @@ def _pieces(part: Part, size_max: int) -> Iterable[Part]:
     return (Part(part.queue, begin, end) for begin, end in pairwise(cuts))
 
 
-def limited(begins: Mapping[LogQueue, int], ends: Mapping[LogQueue, int], count_max: int) -> dict[LogQueue, int]:
+def limited(
+    begins: Mapping[LogQueue, int],
+    ends: Mapping[LogQueue, int],
+    count_max: int,
+    gap_at: Callable[[LogQueue, int], tuple[int, int] | None],
+) -> dict[LogQueue, int]:
     """Where a batch of about count_max messages ends in each queue.
 
     Every queue with a backlog advances by one message at least, and otherwise by the same share of its backlog, so that
     event times of queues stay near each other while a stream catches up. Not more than count_max, or one of each queue.
+
+    gap_at: the gap in a queue that contains an offset, from its first offset to the one after its last, if any. A piece
+    that would end in a gap ends after it, and what the gap took of the limit goes to the messages behind it.
     """
+    at, left = dict(begins), count_max
+    found = _shared(at, ends, left)
+    for _ in range(_GAPS_MAX):
+        gaps = {
+            queue: gap
+            for queue, end in found.items()
+            if at[queue] < end < ends[queue] and (gap := gap_at(queue, end)) is not None
+        }
+        if not gaps:
+            break
+        for queue, (begin, end) in gaps.items():
+            left -= max(0, begin - at[queue])
+            at[queue] = min(end, ends[queue])
+        found = _shared(at, ends, left) if left > 0 else found | {queue: at[queue] for queue in gaps}
+        if left <= 0:
+            break
+    return found
+
+
+def _shared(begins: Mapping[LogQueue, int], ends: Mapping[LogQueue, int], count_max: int) -> dict[LogQueue, int]:
+    """The same, of queues without gaps."""
     waiting = {queue: end - begins[queue] for queue, end in ends.items() if end > begins[queue]}
     total = sum(waiting.values())
     if total <= count_max:
