@@ -147,6 +147,28 @@ def test_an_agent_tells_how_it_does(agent: AgentProcess, log: LogAccess) -> None
     assert [message.body for message in _messages(log, agent.topic)] == [b"one", b"two", b"three", b"four"]
 
 
+def test_a_source_with_a_damaged_spool_stops_no_other(agent: AgentProcess, log: LogAccess) -> None:
+    path = agent.directory / "other.log"
+    path.write_text("waits\n")
+    agent.configure("[source.other]", f'paths = ["{path}"]', f'topic = "{agent.topic}"', "queues = 1")
+    spool = agent.directory / "state" / "other.spool"
+    spool.mkdir(parents=True)
+    for name in ("00000001.spool", "00000002.spool"):
+        (spool / name).write_bytes(b"x" * 100)
+    agent.write("one")
+    agent.start()
+    until(lambda: _in_effect(log, agent.topic) == ["one"])
+    found = until(lambda: found if (found := scrape(agent.metrics)).value("txmsg_agent_held", source="other") else None)
+    require_catalogued(found, Process.AGENT)
+    assert found.value("txmsg_agent_held", source="app") == 0
+    assert got(agent.metrics, "/livez") == (200, "ok\n")
+    held = until(lambda: _status(agent, "other")["held"])
+    assert "00000001.spool is damaged at byte 0" in held
+    assert "move the file away" in said("agent", "status", str(agent.file), status=1)
+    assert "source other reads nothing" in agent.log.read_text()
+    assert agent.stop() == 0
+
+
 def test_settings_change_while_it_runs(agent: AgentProcess, log: LogAccess) -> None:
     agent.configure("paused = true")
     agent.write("one")
@@ -244,8 +266,8 @@ def test_lines_wait_for_a_server_that_was_never_there(tmp_path: Path) -> None:
     assert agent.stop() == 0
 
 
-def _status(agent: AgentProcess) -> dict[str, Any]:
-    """Of its source. The exit status is 1 while it waits."""
+def _status(agent: AgentProcess, source: str = "app") -> dict[str, Any]:
+    """Of a source. The exit status is 1 while it waits."""
     found = CliRunner().invoke(main, ["agent", "status", str(agent.file), "--json"])
-    told: dict[str, Any] = json.loads(found.stdout)["sources"]["app"]
+    told: dict[str, Any] = json.loads(found.stdout)["sources"][source]
     return told

@@ -1,6 +1,7 @@
 """Random histories of a source: lines, rotations half done, and kills before and after each thing that outlives them.
 
-Whatever happens, each line is there under one id, and first occurrences are in order.
+Whatever happens, each line is there under one id, and first occurrences are in order. In every second history all files
+begin alike and are followed through a link.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.test_source import Followed
+from tests.agent.test_source import HEADER, Followed
 from txmsg.agent import source as source_module
 from txmsg.agent.positions import write_positions
 from txmsg.agent.stream import Stream
@@ -66,7 +67,7 @@ class History:
 
     def __init__(self, directory: Path, seed: int, patch: pytest.MonkeyPatch) -> None:
         self.chance = random.Random(seed)
-        self.followed = Followed(directory, batch_size_bytes=4096, record_size_bytes_max=1024)
+        self.followed = Followed(directory, alike=bool(seed % 2), batch_size_bytes=4096, record_size_bytes_max=1024)
         self.killing = Killing(self.chance, self.followed.log.append)
         patch.setattr(source_module, "write_positions", self.killing.write_positions)
         patch.setattr(self.followed.to, "append", self.killing.append)
@@ -143,6 +144,10 @@ class History:
         """Of lines, in the order in which they came first; a line under two ids is there twice."""
         return [int(line.split()[0]) for line in self.followed.lines()]
 
+    def headers(self) -> int:
+        """First lines that all files have, under different ids."""
+        return len({message.id for message in self.followed.all_messages() if message.body == HEADER.encode()})
+
     def close(self) -> None:
         self.followed.source.close()
         self.followed.log.close()
@@ -159,6 +164,7 @@ def test_each_line_is_there_under_one_id_whenever_it_was_killed(
         history = History(directory, number, monkeypatch)
         history.play()
         assert history.numbers() == list(range(history.count)), f"seed {number}"
+        assert history.headers() == history.followed.headers, f"seed {number}"
         kills += history.killing.kills
         history.close()
         shutil.rmtree(directory)

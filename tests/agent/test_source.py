@@ -24,21 +24,37 @@ from txmsg.metaq.store.log import Append
 
 _REST_S = 5.0
 _CLOSED_S = 60.0
+HEADER = "# the first line of every file"
 
 
 class Followed:
-    """A source that follows `app.log` of a directory, and what has come of it."""
+    """A source that follows `app.log` of a directory, and what has come of it.
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    alike: it is followed through a link in another directory, each file begins with the same line, which is left out of
+    what has come, and older files that begin with it and were never followed are beside it.
+    """
+
+    def __init__(self, directory: Path, *, alike: bool = False, **settings: Any) -> None:
         self.logs = directory / "logs"
         self.logs.mkdir()
-        self.path = self.logs / "app.log"
+        self.path = self.followed_path = self.logs / "app.log"
+        self._is_alike = alike
+        if alike:
+            self.followed_path = directory / "links" / "app.log"
+            self.followed_path.parent.mkdir()
+            self.followed_path.symlink_to(self.path)
+            for name in ("app.log-20200101", "app.log.0"):
+                older = self.logs / name
+                older.write_text("".join(f"{line}\n" for line in [HEADER, *(f"{n} older" for n in range(200))]))
+                os.utime(older, (0, 0))
+        self.headers = 0
+        """How many files begin with it that were written."""
         self.now = 100.0
         self.log: LogAccess = open_log(directory / "log", append=True)
         self.to = Switched(self.log)
         self._state = directory / "state"
         self._state.mkdir()
-        given = {"paths": (str(self.path),), "topic": "t", "queues": 1, "linger_s": 0.01, **settings}
+        given = {"paths": (str(self.followed_path),), "topic": "t", "queues": 1, "linger_s": 0.01, **settings}
         self._config = SourceConfig(**given)
         self.source = self._start()
 
@@ -49,6 +65,9 @@ class Followed:
 
     def write(self, *lines: str, path: Path | None = None, end: str = "\n") -> None:
         with open(path or self.path, "a") as file:
+            if self._is_alike and not file.tell():
+                file.write(f"{HEADER}\n")
+                self.headers += 1
             file.write("".join(f"{line}{end}" for line in lines))
 
     def step(self, passed_s: float = 2.0) -> None:
@@ -80,7 +99,16 @@ class Followed:
         self.source.close()
         self.source = self._start()
 
+    def relay(self) -> None:
+        """Moves all that waits in the spool into the log. Raises what the log and the spool raise."""
+        assert self.source.outlet.relay is not None
+        while self.source.outlet.relay.run_once():
+            pass
+
     def messages(self) -> list[ReceivedMessage]:
+        return [message for message in self.all_messages() if message.body != HEADER.encode()]
+
+    def all_messages(self) -> list[ReceivedMessage]:
         queue = LogQueue("t", 0)
         if not self.log.ranges([queue])[queue].end:
             return []
@@ -110,9 +138,9 @@ class Switched:
         return self._log.settings_of(topic)
 
 
-@pytest.fixture
-def followed(tmp_path: Path) -> Iterator[Followed]:
-    found = Followed(tmp_path)
+@pytest.fixture(params=["plain", "alike"])
+def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Followed]:
+    found = Followed(tmp_path, alike=request.param == "alike")
     yield found
     found.source.close()
     found.log.close()
@@ -125,8 +153,9 @@ def test_lines_come_with_the_place_they_are_from(followed: Followed) -> None:
     followed.step()
     messages = followed.messages()
     assert [message.body for message in messages] == [b"one", b"two", b"three"]
-    assert {message.ordering_key for message in messages} == {f"host:{followed.path}"}
-    assert [stream_and_end_of(message.id_bytes)[1] for message in messages] == [4, 8, 14]
+    assert {message.ordering_key for message in messages} == {f"host:{followed.followed_path}"}
+    ends = [stream_and_end_of(message.id_bytes)[1] for message in messages]
+    assert [end - ends[0] for end in ends] == [0, 4, 10]
 
 
 def test_a_line_without_an_end_waits_until_the_file_has_not_grown_for_a_while(followed: Followed) -> None:
@@ -193,7 +222,7 @@ def test_a_rotation_while_a_new_file_is_opened_loses_nothing(
     opened = Stream.opened
 
     def rotated_before(path: Path, name: Path, *, now: float) -> Stream:
-        if path == followed.path:
+        if path == followed.followed_path:
             monkeypatch.setattr(Stream, "opened", opened)
             followed.rename()
             followed.write("three")
@@ -423,9 +452,7 @@ def test_what_is_read_while_the_log_is_away_waits_in_the_spool(followed: Followe
     followed.write("after")
     followed.step()
     assert followed.lines() == ["before"]  # nothing overtakes what is in the spool
-    relay = followed.source._outlet.relay
-    while relay.run_once():
-        pass
+    followed.relay()
     assert followed.lines() == ["before", *(f"{number}" for number in range(10)), "after"]
     followed.write("direct")
     followed.step()
@@ -441,9 +468,7 @@ def test_a_full_spool_stops_reading(tmp_path: Path) -> None:
         followed.step()
     assert followed.source.unread_bytes() > 1_000_000
     followed.to.is_away = False
-    relay = followed.source._outlet.relay
-    while relay.run_once():
-        pass
+    followed.relay()
     followed.step()
     assert followed.lines() == lines
     followed.source.close()
@@ -564,5 +589,125 @@ def test_reading_in_a_copy_is_on_disk_before_more_is_sent(tmp_path: Path) -> Non
     for _ in range(10):
         followed.step()
     assert followed.lines() == [*lines, "last"]
+    followed.source.close()
+    followed.log.close()
+
+
+def test_a_file_that_was_truncated_is_not_taken_for_an_older_one_that_begins_alike(followed: Followed) -> None:
+    for number in range(1, 4):
+        older = followed.logs / f"app.log-2020010{number}"
+        older.write_text("".join(f"{line}\n" for line in [HEADER, *(f"{n} of {number}" for n in range(200))]))
+        os.utime(older, (number, number))
+    followed.path.write_text(f"{HEADER}\n")
+    followed.step()
+    os.truncate(followed.path, 0)
+    followed.write("one")
+    followed.step()
+    assert followed.lines() == ["one"]
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_a_copied_file_goes_on_in_its_own_copy_among_ones_that_begin_alike(followed: Followed, copies: int) -> None:
+    """Only their first line was read of them, so that nothing but their times tells the copies apart."""
+    followed.path.write_text(f"{HEADER}\n")
+    begun_ns = followed.path.stat().st_mtime_ns
+    followed.step()
+    for number in range(copies):
+        with open(followed.path, "a") as file:
+            file.write("" if file.tell() else f"{HEADER}\n")
+            file.write(f"{number} a\n{number} b\n")
+        followed.copy_and_truncate()
+        later_ns = begun_ns + (number + 1) * 1_000_000_000  # more than what the file system tells apart
+        os.utime(followed.logs / "app.log.1", ns=(later_ns, later_ns))
+    followed.step()
+    assert followed.lines() == [f"{number} {each}" for number in range(copies) for each in "ab"]
+
+
+def test_a_renamed_file_that_begins_as_the_next_is_read(followed: Followed) -> None:
+    """Both were written to last in the same moment, as by a program that rotates its file itself."""
+    header = "# the same first lines, " + "x" * 2000
+    followed.write(header, "one")
+    followed.step()
+    followed.source.close()
+    followed.write("two")
+    followed.rename()
+    followed.write(header, "three")
+    now_ns = followed.path.stat().st_mtime_ns
+    os.utime(followed.logs / "app.log.1", ns=(now_ns, now_ns))
+    followed.rename()
+    followed.write(header, "four")
+    os.utime(followed.path, ns=(now_ns, now_ns))
+    os.utime(followed.logs / "app.log.1", ns=(now_ns, now_ns))
+    followed.restart()
+    followed.step()
+    assert [line for line in followed.lines() if line != header] == ["one", "two", "three", "four"]
+
+
+@pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
+@pytest.mark.parametrize("links", [1, 2])
+def test_a_link_whose_target_rotates_while_the_agent_is_away_loses_nothing(
+    tmp_path: Path, links: int, way: str
+) -> None:
+    places = [tmp_path / f"place{number}" for number in range(links)]
+    target = tmp_path / "logs" / "app.log"
+    for place in reversed(places):
+        place.mkdir()
+        (place / "app.log").symlink_to(os.path.relpath(target, place))
+        target = place / "app.log"
+    followed = Followed(tmp_path, paths=(str(target),))
+    followed.write("before")
+    followed.step()
+    followed.source.close()
+    expected = ["before"]
+    for number in range(2):
+        lines = [f"{number} {n}" for n in range(50)]
+        followed.write(*lines)
+        expected += lines
+        getattr(followed, way)()
+        os.utime(followed.logs / "app.log.1")
+    followed.write("after")
+    followed.restart()
+    followed.step()
+    assert followed.lines() == [*expected, "after"]
+    assert followed.source.lost_bytes() == 0
+    followed.source.close()
+    followed.log.close()
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_link_that_leads_to_a_new_file_each_day_loses_nothing(tmp_path: Path, is_running: bool) -> None:
+    days = [tmp_path / "logs" / f"app-2026112{number}.log" for number in range(4)]
+    link = tmp_path / "logs" / "current"
+    followed = Followed(tmp_path, paths=(str(link),))
+
+    def lead_to(day: Path) -> None:
+        link.unlink(missing_ok=True)
+        link.symlink_to(day)
+
+    for number, day in enumerate(days):
+        lead_to(day)
+        followed.write(f"{number} a", path=day)
+        if number == 0:
+            followed.step()
+            if not is_running:
+                followed.source.close()
+        followed.write(f"{number} b", path=day)
+    (tmp_path / "logs" / "other-20261121.log").write_text("of another program\n")
+    if not is_running:
+        followed.restart()
+    followed.step()
+    assert followed.lines() == [f"{number} {each}" for number in range(4) for each in "ab"]
+    followed.source.close()
+    followed.log.close()
+
+
+def test_compressed_files_are_not_followed_whatever_else_is_excluded(tmp_path: Path) -> None:
+    followed = Followed(tmp_path, paths=(str(tmp_path / "logs" / "*"),), exclude=("*.tmp",))
+    for name in ("a.log.gz", "a.log.1.bz2", "a.xz", "a.zst", "a.zip", "a.lz4", "A.LOG.GZ", "a.log.Z", "a.tgz", "a.br"):
+        followed.write("packed", path=followed.logs / name)
+    followed.write("excluded", path=followed.logs / "a.tmp")
+    followed.write("a line")
+    followed.step()
+    assert followed.lines() == ["a line"]
     followed.source.close()
     followed.log.close()

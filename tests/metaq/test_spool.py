@@ -113,6 +113,33 @@ def test_damage_before_whole_batches_is_told(tmp_path: Path) -> None:
         Spool(tmp_path)
 
 
+def test_a_spool_goes_on_when_a_damaged_file_was_moved_away(tmp_path: Path) -> None:
+    """What had been relayed of that file says nothing of a file that gets its number."""
+    spool = Spool(tmp_path)
+    spool.put([_append(b"relayed")])
+    assert len(_waiting(spool)) == 1
+    spool.put([_append(b"damaged")])
+    spool.put([_append(b"whole")])
+    spool.close()
+    [file] = tmp_path.glob("*.spool")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    for _ in range(2):  # it is not locked by the attempt before
+        with pytest.raises(CorruptLog):
+            Spool(tmp_path)
+    file.rename(tmp_path / "moved")
+    spool = Spool(tmp_path)
+    assert spool.is_empty
+    assert spool.waiting_size_bytes == 0
+    spool.put([_append(b"relayew")])
+    spool.close()
+    again = Spool(tmp_path)
+    [found] = _parts(_waiting(again))
+    assert b"relayew" in found[2]
+    again.close()
+
+
 def test_a_full_spool_refuses_and_gives_space_back(tmp_path: Path) -> None:
     spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
     count = SIZE_BYTES_MIN // 50_200

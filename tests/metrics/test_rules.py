@@ -66,6 +66,7 @@ FIRES = {
     ),
     "TxmsgLogGroupBehind": (f"txmsg_log_group_lag_seconds{{{_PAIR}}}", "301x60", "299x60"),
     "TxmsgAgentHeld": ("txmsg_agent_held", "1x60", "0x60"),
+    "TxmsgAgentUnreadable": ("txmsg_agent_unreadable_files", "1x60", "0x60"),
     "TxmsgAgentSpoolFills": ("txmsg_agent_spool_used_ratio", "0.51x60", "0.5x60"),
     "TxmsgAgentBehind": ("txmsg_agent_paused 0x60;txmsg_agent_unread_bytes", "268435457x60", "268435456x60"),
     "TxmsgAgentLostLines": ("txmsg_agent_lost_bytes_total", "0+1x60", "5x60"),

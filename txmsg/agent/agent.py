@@ -23,6 +23,8 @@ from txmsg.settings.catalogue import settings_of
 
 _log = EventLog(__name__)
 
+SILENCE_S_MAX: Final = 120.0
+"""A round of a source takes seconds."""
 _STATUS_S: Final = 1.0
 _STATUS: Final = "status.json"
 
@@ -118,8 +120,19 @@ class Agent:
             "log": self.file.agent.log,
             "at": time.time(),
             "started_at": self.started_at,
-            "sources": {name: _status_of(source) for name, source in self.sources.items()},
+            "sources": {name: _status_of(source, self.held(name)) for name, source in self.sources.items()},
         }
+
+    def silence_s(self, name: str) -> float:
+        """For how long nothing was heard of the thread of a source."""
+        return time.monotonic() - self.sources[name].stepped_at
+
+    def held(self, name: str) -> str:
+        """Why nothing is read of a source now; empty when all is well."""
+        silence_s = self.silence_s(name)
+        if silence_s > SILENCE_S_MAX:
+            return f"nothing was heard of its thread for {silence_s:.0f} s: check the mounts of its paths"
+        return self.sources[name].failure
 
 
 def _not_live(sources: Mapping[str, SourceConfig]) -> dict[str, dict[str, object]]:
@@ -131,7 +144,10 @@ def _not_live(sources: Mapping[str, SourceConfig]) -> dict[str, dict[str, object
 def _tell_of_left_spools(state_dir: Path, sources: Collection[str]) -> None:
     """Lines of a source that the file names no longer are not sent, and must not be forgotten."""
     for directory in state_dir.glob("*.spool"):
-        size_bytes = sum(path.stat().st_size for path in directory.glob("*.spool"))
+        try:
+            size_bytes = sum(path.stat().st_size for path in directory.glob("*.spool"))
+        except OSError:
+            continue
         if directory.stem not in sources and size_bytes:
             _log.warning(
                 "agent.spool_left",
@@ -142,20 +158,21 @@ def _tell_of_left_spools(state_dir: Path, sources: Collection[str]) -> None:
             )
 
 
-def _status_of(source: Source) -> dict[str, Any]:
+def _status_of(source: Source, held: str) -> dict[str, Any]:
     return {
         "topic": source.config.topic,
         "files": source.files(),
         "lines": source.counts.lines,
         "bytes": source.counts.bytes,
         "unread_bytes": source.unread_bytes(),
-        "spool_bytes": source.spool.waiting_size_bytes,
+        "spool_bytes": source.outlet.waiting_size_bytes(),
         "paused": source.config.paused,
         "lines_per_s": source.config.lines_per_s,
         "truncations": source.truncations(),
         "lost_bytes": source.lost_bytes(),
-        "held": source.failure,
-        "log": source.log_failure,
+        "held": held,
+        "unreadable": "; ".join(source.troubles()),
+        "log": source.outlet.failure,
     }
 
 

@@ -19,6 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from txmsg.agent.names import COMPRESSED, is_compressed
 from txmsg.agent.records import Cutter
 from txmsg.errors import MisuseError, TxmsgError, shown
 from txmsg.message import NAME_SIZE_MAX, QUEUES_MAX, check_name, check_tag
@@ -47,7 +48,10 @@ class SourceConfig:
         "Files to follow: paths, with * ? [] and ** for directories.", kind=Kind.TEXTS, option=""
     )
     exclude: tuple[str, ...] = setting(
-        ("*.gz", "*.bz2", "*.xz", "*.zst", "*.zip"), "Names that are not followed, with * and ?.", kind=Kind.TEXTS
+        (),
+        "Names that are not followed, with * and ?. Compressed files never are: "
+        f"{' '.join(f'.{ending}' for ending in COMPRESSED)}.",
+        kind=Kind.TEXTS,
     )
     topic: str = required("Topic to append to.", kind=Kind.TEXT, option="")
     queues: int = setting(4, "Queues of the topic. Lines of one path are in one of them.", least=1, most=QUEUES_MAX)
@@ -108,6 +112,11 @@ class SourceConfig:
         for path in self.paths:
             if not path.startswith("/"):
                 raise MisuseError(f"paths: {shown(path)} is not absolute: begin it with /")
+            if is_compressed(path):
+                raise MisuseError(
+                    f"paths: {shown(path)} names compressed files, which have no lines: follow the files before they "
+                    "are compressed"
+                )
         if not self.paths:
             raise MisuseError("paths is empty: name a file or a pattern, such as /var/log/app/*.log")
         if self.linger_s > self.rest_s > 0:

@@ -1,6 +1,7 @@
-"""Which names rotation gives the files of a path: app.log.1, app.log-20261123, app-20261123.log, app.log.old. Pure.
+"""Which names rotation gives the files of a path: app.log.1, app.log-20261123, app-20261123.log, app.log.old.
 
-Not app-1.log: that may be the file of another process. Not compressed ones: what is in them was there before.
+Not app-1.log: that may be the file of another process. Not compressed ones: what is in them was there before. Follows
+links, as rotation happens beside the file that a link leads to; opens no file.
 """
 
 from __future__ import annotations
@@ -11,9 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+COMPRESSED: Final = ("7z", "br", "bz2", "gz", "lz", "lz4", "lzma", "lzo", "sz", "tgz", "xz", "z", "zip", "zst")
+"""Endings of the names of compressed files, in lower case."""
+
 _SEPARATORS: Final = "._-"
 _AFTER_NAME: Final = re.compile(r"\d[\d._:T-]*|old|bak|prev")
 _IN_NAME: Final = re.compile(r"\d{4}[._-]?\d\d[._-]?\d\d[\d._:T-]*")
+_LINKS_MAX: Final = 40
+"""As many as the kernel follows."""
+
+
+def is_compressed(name: str) -> bool:
+    """Whether this is the name of a compressed file."""
+    return os.path.splitext(name)[1][1:].lower() in COMPRESSED
 
 
 def bases_of(name: str) -> Iterator[str]:
@@ -27,10 +38,34 @@ def bases_of(name: str) -> Iterator[str]:
                 yield stem[:at] + suffix
 
 
-def rotated_files(path: Path) -> Iterator[Path]:
-    """The files beside a path that have such names."""
-    try:
-        names = sorted(os.listdir(path.parent))
-    except OSError:
+def places_of(path: Path) -> Iterator[Path]:
+    """The path itself, and what each link on the way to its file leads to."""
+    for _ in range(_LINKS_MAX):
+        yield path
+        try:
+            path = path.parent / os.readlink(path)
+        except OSError:
+            return
+
+
+def rotated_files(*paths: Path) -> Iterator[Path]:
+    """The files beside these paths, and beside what they lead to, that have such names. Each name once."""
+    for place in dict.fromkeys(place for path in paths for place in places_of(path)):
+        yield from (place.with_name(name) for name in _names_beside(place) if place.name in bases_of(name))
+
+
+def files_between(old: Path, new: Path) -> Iterator[Path]:
+    """The files that a link led to between two that rotation has named after their time: app-20261123.log."""
+    if old.parent != new.parent:
         return
-    yield from (path.parent / name for name in names if path.name in bases_of(name))
+    bases = {*bases_of(old.name)} & {*bases_of(new.name)}
+    for name in _names_beside(new):
+        if old.name < name < new.name and not bases.isdisjoint(bases_of(name)):
+            yield new.with_name(name)
+
+
+def _names_beside(path: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(path.parent))
+    except OSError:
+        return []

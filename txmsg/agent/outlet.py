@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
 from txmsg.metaq.relay import Appendable, Relay
@@ -11,37 +12,88 @@ from txmsg.metaq.store.log import Append
 
 
 class Outlet:
-    """One thread hands on to it.
+    """One thread opens it, and hands on to it.
 
     The spool is used only while the log does not answer: else each line would be written to this machine's disk twice.
     As long as anything is in it, everything goes through it, or it would be overtaken.
     """
 
-    def __init__(self, log: Appendable, spool: Spool) -> None:
-        self.spool = spool
-        self.relay = Relay(spool, log)
+    def __init__(self, log: Appendable, directory: Path, *, spool_size_bytes_max: int) -> None:
+        self.directory = directory
+        self.spool: Spool | None = None
+        """None while it is not open."""
+        self.relay: Relay | None = None
+        self._spool_size_bytes_max = spool_size_bytes_max
         self._log = log
+        self._is_started = False
 
     def start(self) -> None:
-        """Begins with what an earlier process left."""
-        self.relay.start()
+        """From now on the relay runs on its thread, beginning with what an earlier process left."""
+        self._is_started = True
+        if self.relay is not None:
+            self.relay.start()
+
+    def open(self) -> None:
+        """Opens the spool if it is not open; again after damage or a failed sync. Raises what `Spool` raises."""
+        if self.relay is not None and self.relay.is_spool_damaged:
+            self.close()
+        if self.spool is not None and self.spool.has_failed:
+            self.close()
+        if self.spool is None:
+            self.spool = Spool(
+                self.directory,
+                size_bytes_max=self._spool_size_bytes_max,
+                cure="move the file away; the agent goes on by itself",
+            )
+            self.relay = Relay(self.spool, self._log)
+            if self._is_started:
+                self.relay.start()
 
     def hand_on(self, appends: Sequence[Append]) -> None:
-        """All of them are in the log, or on disk in the spool, on return.
+        """All of them are in the log, or on disk in the spool, on return. It is open.
 
         Raises Overloaded when the spool is full, and what the log raises when it refuses them.
         """
-        if self.spool.is_empty:
+        spool, relay = self.spool, self.relay
+        assert spool is not None
+        assert relay is not None
+        if spool.is_empty:
             try:
                 self._log.append(appends)
             except (BrokerUnavailable, OutcomeUnknown):
                 pass  # of the second one the log may have them: they come once more, under the same ids
             else:
                 return
-        self.spool.put(appends)
-        self.relay.wake()
+        spool.put(appends)
+        relay.wake()
+
+    @property
+    def failure(self) -> str:
+        """Why the log takes nothing, while the spool holds what it is to get; empty when it does."""
+        relay = self.relay
+        return relay.failure if relay is not None else ""
+
+    def waiting_size_bytes(self) -> int:
+        """What is not in the log yet; while the spool is not open, all that is in its directory."""
+        spool = self.spool
+        return spool.waiting_size_bytes if spool is not None else self._size_bytes()
+
+    def used_ratio(self) -> float:
+        """How full the spool is: 1 when reading stops."""
+        spool = self.spool
+        return (spool.size_bytes if spool is not None else self._size_bytes()) / self._spool_size_bytes_max
+
+    def _size_bytes(self) -> int:
+        try:
+            return sum(path.stat().st_size for path in self.directory.glob("*.spool"))
+        except OSError:
+            return 0  # the source is held, and says why
 
     def close(self) -> None:
-        """What is in the spool stays for the next process."""
-        self.relay.close()
-        self.spool.close()
+        """What is in the spool stays for the next process, or until it is opened again."""
+        relay, spool = self.relay, self.spool
+        if relay is not None:
+            relay.close()
+        self.relay = self.spool = None
+        if spool is not None:
+            spool.close()

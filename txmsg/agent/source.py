@@ -1,4 +1,8 @@
-"""A source: finds its files, reads what is new in them, and hands it on. A thread for each."""
+"""A source: finds its files, reads what is new in them, and hands it on. A thread for each.
+
+Whatever it needs is opened on its thread and tried again there, so that its trouble is its own: a damaged spool or
+positions that cannot be read hold the source, a file that cannot be read holds its lane.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,17 @@ from google_crc32c import value as crc32c
 
 from txmsg.access.rate import TokenBucket
 from txmsg.agent.config import LIVE, SourceConfig
-from txmsg.agent.lane import Block, FileId, Lane, Reading
-from txmsg.agent.names import bases_of
+from txmsg.agent.lane import GONE, Block, FileId, Lane, Reading, Trouble
+from txmsg.agent.names import bases_of, is_compressed
 from txmsg.agent.outlet import Outlet
 from txmsg.agent.positions import read_positions, write_positions
 from txmsg.agent.records import ids_of
 from txmsg.agent.stream import Stream
-from txmsg.errors import Overloaded, TxmsgError
+from txmsg.errors import CorruptLog, Overloaded, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import KEY_SIZE_BYTES_MAX, now_us
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.relay import Appendable
-from txmsg.metaq.spool import Spool
 from txmsg.metaq.store.log import Append
 
 _log = EventLog(__name__)
@@ -37,6 +40,8 @@ _log = EventLog(__name__)
 _RECORDS_MAX: Final = 262_144
 """Of one file in one append: a block of line feeds is as many records."""
 _REFUSED_S: Final = 5.0
+_DAMAGED_S: Final = 15.0
+"""Longer: each attempt reads the spool."""
 _RATE_LOOK_S: Final = 0.25
 _FULL_S: Final = 0.5
 _JOIN_S_MAX: Final = 60.0
@@ -80,24 +85,25 @@ class Source:
         self._clock = clock
         self._save_s = save_s
         self._positions = state_dir / f"{name}.positions"
-        self._outlet = Outlet(log, Spool(state_dir / f"{name}.spool", size_bytes_max=config.spool_size_bytes_max))
+        self.outlet = Outlet(log, state_dir / f"{name}.spool", spool_size_bytes_max=config.spool_size_bytes_max)
         self._compression = Compression[config.compression.upper()]
         self._cutter = config.cutter()
         self._reading = Reading(self._cutter, self._block_size_bytes(), config.rest_s, config.closed_s)
         self._found: set[FileId] = set()
         self._find_at = self._save_at = clock()
         self._changed = False
+        self._is_restored = False
         self._is_first = True
+        self._unlisted: dict[str, Trouble] = {}
         self._bucket = TokenBucket(config.lines_per_s, clock()) if config.lines_per_s else None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"txmsg-agent-{name}", daemon=True)
-        self._restore()
 
     # ---- life
 
     def start(self) -> None:
         """Begins to read."""
-        self._outlet.start()
+        self.outlet.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -109,7 +115,7 @@ class Source:
         self.stop()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S_MAX)
-        self._outlet.close()
+        self.outlet.close()
         for lane in self.lanes.values():
             lane.close()
 
@@ -128,6 +134,9 @@ class Source:
             except Overloaded as exc:
                 self._say(str(exc))
                 wait_s = _FULL_S
+            except CorruptLog as exc:
+                self._say(str(exc))
+                wait_s = _DAMAGED_S
             except TxmsgError as exc:
                 self._say(str(exc))
                 wait_s = _REFUSED_S
@@ -152,8 +161,15 @@ class Source:
     # ---- one round
 
     def step(self) -> float:
-        """Looks at all files once; how long to wait then, in seconds. Raises what the outlet raises."""
+        """Looks at all files once; how long to wait then, in seconds.
+
+        Raises what the outlet raises, and StorageError for positions that cannot be read or written.
+        """
         now = self.stepped_at = self._clock()
+        if not self._is_restored:
+            self._restore()
+        for lane in list(self.lanes.values()):
+            lane.restore(now)
         if now >= self._find_at:
             self._find_at = now + self.config.find_s
             self._find(now)
@@ -162,11 +178,15 @@ class Source:
         if self._is_first or not all(stream.is_saved for stream in self._streams()):
             self._is_first = False
             self._save()  # or, after a crash, what comes into them by then would be taken for old, or not be found
+        self.outlet.open()
         if not self.config.paused:
             self._read(now)
         if self._changed and now >= self._save_at:
             self._save()
-        unread_bytes = max((stream.unread_bytes for stream in self._streams()), default=0)
+        unread_bytes = max(
+            (stream.unread_bytes for lane in self.lanes.values() if not lane.is_held for stream in lane.streams),
+            default=0,
+        )
         if self._bucket is not None and unread_bytes:  # it holds what half a second adds
             return min(self.config.linger_s, _RATE_LOOK_S)
         return 0.0 if unread_bytes >= self.config.batch_size_bytes and not self.config.paused else self.config.linger_s
@@ -196,7 +216,7 @@ class Source:
             for block in new:
                 block.stream.begin(block.data)
             self._save()  # or, after a crash, the same lines would get other ids, or other lines the same ones
-        self._outlet.hand_on([self._append_of(block) for block in blocks])
+        self.outlet.hand_on([self._append_of(block) for block in blocks])
         for block in blocks:
             block.commit()
             if self._bucket is not None:
@@ -228,38 +248,57 @@ class Source:
     # ---- files
 
     def _find(self, now: float) -> None:
-        paths = self._paths()
+        paths = self._paths(now)
         for path in paths:
             # What rotation has renamed is followed with the file that has its name now.
             is_part = any(path.with_name(base) in paths for base in bases_of(path.name))
             if path not in self.lanes and not is_part:
-                self._new_lane(path).look(now, at_end=self._is_first and self.config.start == "end")
+                self._new_lane(path, at_end=self._is_first and self.config.start == "end").look(now)
         for path, lane in list(self.lanes.items()):
-            if not lane.streams and path not in paths:
+            if not lane.known() and path not in paths:
                 self.counts.truncations += lane.truncations
                 self.counts.lost_bytes += lane.lost_bytes
                 del self.lanes[path]
 
-    def _paths(self) -> set[Path]:
+    def _paths(self, now: float) -> set[Path]:
         """The files there are now that the source follows. Notes their inodes."""
         found: set[Path] = set()
         self._found.clear()
         for pattern in self.config.paths:
+            self._look_at_place(pattern, now)
             for name in glob.iglob(pattern, recursive=True):
                 path = Path(name)
-                if any(fnmatch(path.name, each) for each in self.config.exclude):
+                if is_compressed(path.name) or any(fnmatch(path.name, each) for each in self.config.exclude):
                     continue
                 try:
                     stat = path.stat()
-                except OSError:
+                except OSError:  # gone; or told by its lane, if it has one, or by the place
                     continue
                 if S_ISREG(stat.st_mode):
                     found.add(path)
                     self._found.add((stat.st_dev, stat.st_ino))
         return found
 
-    def _new_lane(self, path: Path) -> Lane:
-        lane = self.lanes[path] = Lane(path, self._reading, knows=self._knows, is_found=self._found.__contains__)
+    def _look_at_place(self, pattern: str, now: float) -> None:
+        """Tells of a pattern whose directory, or whose only file, cannot be looked at: `glob` finds nothing there."""
+        place = _place_of(pattern)
+        trouble = self._unlisted.setdefault(pattern, Trouble())
+        try:
+            if place == pattern:
+                os.stat(place)
+            else:
+                os.scandir(place).close()
+        except GONE:
+            pass
+        except OSError as exc:
+            trouble.note(place, exc, now)
+            return
+        trouble.clear(Path(place))
+
+    def _new_lane(self, path: Path, *, at_end: bool = False) -> Lane:
+        lane = self.lanes[path] = Lane(
+            path, self._reading, knows=self._knows, is_found=self._found.__contains__, at_end=at_end
+        )
         return lane
 
     def _block_size_bytes(self) -> int:
@@ -270,16 +309,18 @@ class Source:
 
     def _streams(self) -> Iterator[Stream]:
         for lane in list(self.lanes.values()):
-            yield from lane.streams
+            yield from lane.known()
 
     def _restore(self) -> None:
         saved = read_positions(self._positions)
-        self._is_first = saved is None
+        self._is_first, self._is_restored = saved is None, True
         for stream in saved or ():
             lane = self.lanes.get(stream.path) or self._new_lane(stream.path)
-            lane.restore(stream, self._clock())
+            lane.saved.append(stream)
 
     def _save(self) -> None:
+        if not self._is_restored:
+            return
         write_positions(self._positions, self._streams())
         self._changed, self._save_at = False, self._clock() + self._save_s
 
@@ -287,23 +328,30 @@ class Source:
 
     def files(self) -> int:
         """Files that are open."""
-        return sum(1 for _ in self._streams())
+        return sum(len(lane.streams) for lane in list(self.lanes.values()))
 
     def unread_bytes(self) -> int:
         """Of all files, when they were last looked at."""
         return sum(stream.unread_bytes for stream in self._streams())
 
-    @property
-    def spool(self) -> Spool:
-        return self._outlet.spool
-
-    @property
-    def log_failure(self) -> str:
-        """Why the log takes nothing, while the spool holds what it is to get."""
-        return self._outlet.relay.failure
+    def troubles(self) -> list[str]:
+        """Files and directories that cannot be read now, and why."""
+        found = [lane.trouble for lane in list(self.lanes.values())]
+        found += [trouble.text for trouble in list(self._unlisted.values())]
+        return [text for text in found if text]
 
     def truncations(self) -> int:
         return self.counts.truncations + sum(lane.truncations for lane in list(self.lanes.values()))
 
     def lost_bytes(self) -> int:
         return self.counts.lost_bytes + sum(lane.lost_bytes for lane in list(self.lanes.values()))
+
+
+def _place_of(pattern: str) -> str:
+    """The directory below which a pattern finds files; of a path without * ? [] the path itself."""
+    if not glob.has_magic(pattern):
+        return pattern
+    place = pattern
+    while glob.has_magic(place):
+        place = os.path.dirname(place)
+    return place

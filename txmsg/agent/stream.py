@@ -7,6 +7,7 @@ not made of these: two files that begin alike would be one to receivers, and the
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ class Stream:
     """When it was last seen to grow, by the source's clock."""
     is_saved: bool = False
     """Whether its id is on disk. Before that, and before its head is, nothing of it is sent."""
+    target: Path = Path()
+    """The file that its path led to when it was opened: after a link leads elsewhere, it is found there."""
 
     @classmethod
     def opened(cls, path: Path, name: Path, *, now: float) -> Stream:
@@ -74,7 +77,7 @@ class Stream:
         stat = os.fstat(fd)
         return cls(
             secrets.token_bytes(STREAM_ID_SIZE_BYTES), name, fd, stat.st_dev, stat.st_ino, grown_at=now,
-            size=stat.st_size, mtime_ns=stat.st_mtime_ns,
+            size=stat.st_size, mtime_ns=stat.st_mtime_ns, target=name,
         )  # fmt: skip
 
     @property
@@ -134,7 +137,10 @@ class Stream:
     def _extend_head(self) -> None:
         size = min(self.position, HEAD_SIZE_BYTES)
         if self.head.size < size:
-            data = os.pread(self.fd, size, 0)
+            try:
+                data = os.pread(self.fd, size, 0)
+            except OSError:
+                return  # the next read says so: what was sent is to be noted, whatever becomes of the file
             if Fingerprint.of(data[: self.head.size]) == self.head or not self.head.size:
                 self.head = Fingerprint.of(data)  # else it was truncated since: the next read finds that
 
@@ -144,16 +150,30 @@ class Stream:
         Else, were the truncated file renamed or deleted before a crash, nothing would lead to the copy: it would be
         read as a new file, from its beginning.
         """
-        self.close()
+        self.reopen(fd)
         self.is_saved = False
         stat = os.fstat(fd)
-        self.fd, self.device, self.inode = fd, stat.st_dev, stat.st_ino
+        self.inode = stat.st_ino
         self.size, self.mtime_ns, self.is_moved = stat.st_size, stat.st_mtime_ns, True
+
+    def reopen(self, fd: int) -> None:
+        """Goes on in the same file, opened again. Its device may be known by another number by now."""
+        device = os.fstat(fd).st_dev
+        self.close()
+        self.fd, self.device = fd, device
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it has no name any more."""
+        """Whether it has no name any more. Raises OSError."""
         return os.fstat(self.fd).st_nlink == 0
+
+    @property
+    def name(self) -> str:
+        """What its file is called now, where the system tells."""
+        try:
+            return os.readlink(f"/proc/self/fd/{self.fd}")
+        except OSError:
+            return str(self.path)
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -168,26 +188,30 @@ class Stream:
             "id": self.id.hex(), "path": str(self.path), "device": self.device, "inode": self.inode,
             "position": self.position, "head": [self.head.size, self.head.digest],
             "tail": [self.tail.size, self.tail.digest], "size": self.size, "mtime_ns": self.mtime_ns,
-            "is_moved": self.is_moved,
+            "is_moved": self.is_moved, "target": str(self.target),
         }  # fmt: skip
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Stream:
-        """The inverse of `told`, without its file. Raises KeyError, ValueError, TypeError for anything else."""
+        """The inverse of `told`, without its file. Raises KeyError, ValueError, TypeError for anything else.
+
+        target: an earlier release wrote none.
+        """
         return cls(
             bytes.fromhex(told["id"]), Path(told["path"]), -1, int(told["device"]), int(told["inode"]),
             int(told["position"]), Fingerprint(int(told["head"][0]), str(told["head"][1])),
             Fingerprint(int(told["tail"][0]), str(told["tail"][1])),
             int(told["size"]), int(told["mtime_ns"]), bool(told["is_moved"]), is_saved=True,
+            target=Path(told.get("target", told["path"])),
         )  # fmt: skip
 
 
 def open_to_read(path: Path) -> int:
-    """Raises OSError; IsADirectoryError for what is no file: a pipe would make the open wait."""
+    """Raises OSError; IsADirectoryError for what is no file. Not waiting, as the open of a pipe does."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise IsADirectoryError(path)
+        raise IsADirectoryError(errno.EISDIR, "it is not a regular file", str(path))
     return fd
 
 

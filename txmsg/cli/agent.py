@@ -155,13 +155,14 @@ def _change_of(text: str, agents: str, sources: str) -> Change:
 @_file_argument
 @json_option
 def status(*, file: Path, as_json: bool) -> None:
-    """Show the state of the agent of FILE: lines sent, unread bytes, bytes in its spool, and what blocks a source.
+    """Show the state of the agent of FILE: lines sent, unread bytes, bytes in its spool, what blocks a source, and
+    which files cannot be read.
 
-    Exit status 1 if the agent does not run, or a source is blocked.
+    Exit status 1 if the agent does not run, a source is blocked, or a file cannot be read.
     """
     told = read_status(read_agent_file(file).agent.state_dir)
     age_s = time.time() - told["at"]
-    held = [source for source in told["sources"].values() if source["held"] or source["log"]]
+    held = [source for source in told["sources"].values() if source["held"] or source["unreadable"] or source["log"]]
     if as_json:
         click.echo(json.dumps(told | {"age_s": round(age_s, 1), "runs": age_s < _SILENT_S}))
     else:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from txmsg.errors import MisuseError, TxmsgError
+from txmsg.errors import CorruptLog, MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.spool import Spool
@@ -45,6 +45,8 @@ class Relay:
     ) -> None:
         self.failure = ""
         """Why the log takes nothing now; empty when it does."""
+        self.is_spool_damaged = False
+        """Whether what is to be moved next cannot be read: it stays so until the spool is opened again."""
         self._spool = spool
         self._log = log
         self._on_relayed = on_relayed
@@ -86,7 +88,11 @@ class Relay:
 
     def run_once(self) -> int:
         """Moves the oldest batches; returns how many. Raises what the log raises."""
-        appends, mark = self._spool.head(size_bytes_max=_SIZE_BYTES_MAX, count_max=_COUNT_MAX)
+        try:
+            appends, mark = self._spool.head(size_bytes_max=_SIZE_BYTES_MAX, count_max=_COUNT_MAX)
+        except (CorruptLog, OSError):
+            self.is_spool_damaged = True
+            raise
         if appends:
             self._log.append(appends)
             self._spool.done(mark)

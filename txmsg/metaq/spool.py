@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from txmsg.errors import CorruptLog, MisuseError, Overloaded, StorageError
+from txmsg.errors import CorruptLog, MisuseError, Overloaded, StorageError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Header, Payload, pack, read_header, verify
 from txmsg.metaq.store.commit_log import sync_directory
@@ -50,19 +50,27 @@ class Spool:
 
     Raises LogBusy if another process uses the directory, StorageError if it cannot be written, CorruptLog for damage
     that a crash does not explain. size_bytes_max: of its files together. A single larger `put` is accepted when nothing
-    is waiting.
+    is waiting. cure: what goes on without a damaged file, for errors.
     """
 
-    def __init__(self, directory: Path, *, size_bytes_max: int = SIZE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        size_bytes_max: int = SIZE_BYTES_MAX,
+        cure: str = "stop this process and move the file away",
+    ) -> None:
         if size_bytes_max < SIZE_BYTES_MIN:
             raise MisuseError(f"a spool of {size_bytes_max} bytes: {SIZE_BYTES_MIN} at least are needed")
         self.directory = directory
         self.size_bytes_max = size_bytes_max
+        self._cure = cure
         self._file_size_bytes_max = min(_FILE_SIZE_BYTES_MAX, size_bytes_max // _FILES)
         self._lock = threading.Lock()  # of what is below
         self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
         self._pid = os.getpid()
         self._failed = ""  # why nothing is taken any more
+        self._fd = self._relayed_fd = -1
         self._lock_fd = lock_private(directory, what="the spool", user="process")
         try:
             self._relayed_fd = os.open(directory / "relayed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -74,7 +82,11 @@ class Spool:
             self._fd = self._open(last)
             self._begin(last)
         except OSError as exc:
+            self.close()
             raise self._unwritable(exc) from exc
+        except TxmsgError:
+            self.close()
+            raise
         self._synced = self._end
 
     # ---- what is in it
@@ -83,6 +95,11 @@ class Spool:
     def is_empty(self) -> bool:
         """Whether everything is in the log."""
         return self._relayed == self._end
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing is accepted until it is opened again."""
+        return bool(self._failed)
 
     @property
     def size_bytes(self) -> int:
@@ -280,7 +297,7 @@ class Spool:
         except BadFrame as exc:
             raise CorruptLog(
                 f"{self._path(file)} is damaged at byte {at} ({exc}): what follows in it cannot be sent; to go on "
-                "without it, stop this process and move the file away"
+                f"without it, {self._cure}"
             ) from exc
         return header, Append(header.topic, header.queue, _payload(header, stored))
 
@@ -294,7 +311,11 @@ class Spool:
             told[: _RELAYED.size]
         ):
             return first
-        return max(first, Mark(*_RELAYED.unpack_from(told)))
+        mark = max(first, Mark(*_RELAYED.unpack_from(told)))
+        if mark.at and mark.file not in self._sizes:  # moved away, being damaged: a new file may get its number
+            mark = Mark(mark.file + 1, 0)
+            self._note(mark)
+        return mark
 
     def _recover(self) -> None:
         """Cuts off what a crash left of the last `put`, and forgets what is relayed."""
@@ -344,11 +365,10 @@ class Spool:
     def close(self) -> None:
         """Lets another process use it. Waiting batches stay. Closing twice is fine."""
         with self._sync_lock, self._lock:
-            if self._lock_fd >= 0:
-                os.close(self._fd)
-                os.close(self._relayed_fd)
-                os.close(self._lock_fd)
-                self._lock_fd = self._fd = self._relayed_fd = -1
+            for fd in (self._fd, self._relayed_fd, self._lock_fd):
+                if fd >= 0:
+                    os.close(fd)
+            self._lock_fd = self._fd = self._relayed_fd = -1
 
     def _path(self, file: int) -> Path:
         return self.directory / f"{file:08}.spool"

@@ -402,7 +402,16 @@ _AGENT: Final = (
     _gauge("txmsg_agent_spool_bytes", "bytes", "Bytes in the spool that are not in the log yet.", "source"),
     _gauge("txmsg_agent_spool_used_ratio", "1", "Used share of the spool; near 1, reading stops.", "source"),
     _gauge(
-        "txmsg_agent_held", "1", "Whether reading is blocked: the spool is full, or the log refuses appends.", "source"
+        "txmsg_agent_held",
+        "1",
+        "Whether reading is blocked: the spool is full or damaged, the log refuses appends, or a mount hangs.",
+        "source",
+    ),
+    _gauge(
+        "txmsg_agent_unreadable_files",
+        "files",
+        "Files and directories that cannot be read now; they are tried again, and others are read meanwhile.",
+        "source",
     ),
     _gauge("txmsg_agent_paused", "1", "Whether reading is paused by a setting.", "source"),
     _counter("txmsg_agent_truncations_total", "files", "Files that were truncated.", "source"),

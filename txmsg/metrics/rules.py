@@ -371,8 +371,17 @@ ALERTS: Final = (
         Level(metric="txmsg_agent_held", threshold=0),
         60,
         "{{ $labels.instance }} reads nothing of its source {{ $labels.source }}",
-        "`txmsg agent status` shows the reason: the spool is full because the log is unavailable, or the log refuses "
-        "appends. Do not remove the files until this is fixed.",
+        "`txmsg agent status` shows the reason, and what to do: the spool is full because the log is unavailable, or "
+        "damaged; the log refuses appends; or a mount does not answer. Do not remove the files until this is fixed.",
+    ),
+    Alert(
+        "TxmsgAgentUnreadable",
+        _CRITICAL,
+        Level(metric="txmsg_agent_unreadable_files", threshold=0),
+        60,
+        "{{ $labels.instance }} cannot read {{ $value }} files of its source {{ $labels.source }}",
+        "`txmsg agent status` names them. Give the agent's user permission, or check the disk or the mount; they are "
+        "tried again every 30 s. To go on without the rest of a file, delete it.",
     ),
     Alert(
         "TxmsgAgentSpoolFills",

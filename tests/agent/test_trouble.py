@@ -1,0 +1,280 @@
+"""A source's trouble is its own: files, spools and positions that cannot be read hold what needs them, and no more."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.test_source import Followed
+from txmsg.agent.agent import Agent
+from txmsg.agent.config import AgentConfig, AgentFile, SourceConfig
+from txmsg.agent.figures import dead, figures_of
+from txmsg.errors import CorruptLog, StorageError
+from txmsg.metaq import open_log
+
+
+class Unreadable:
+    """Files that the system cannot open, or not read, as on a failing disk or a mount that is away."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._read: set[int] = set()
+        self._open: set[int] = set()
+        self._pread, self._os_open = os.pread, os.open
+        patch.setattr(os, "pread", self._reading)
+        patch.setattr(os, "open", self._opening)
+
+    def fail(self, path: Path, *, is_opened: bool = True) -> None:
+        """Its reads fail with EIO; is_opened=False: it cannot be opened."""
+        (self._read if is_opened else self._open).add(path.stat().st_ino)
+
+    def heal(self) -> None:
+        self._read.clear()
+        self._open.clear()
+
+    def _reading(self, fd: int, size: int, at: int) -> bytes:
+        if os.fstat(fd).st_ino in self._read:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._pread(fd, size, at)
+
+    def _opening(self, path: Any, *args: Any, **named: Any) -> int:
+        try:
+            inode = os.stat(path).st_ino
+        except OSError:
+            inode = -1
+        if inode in self._open:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return self._os_open(path, *args, **named)
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
+    return Unreadable(monkeypatch)
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Iterator[Followed]:
+    """Follows all of `logs/*.log`."""
+    found = Followed(tmp_path, paths=(str(tmp_path / "logs" / "*.log"),))
+    yield found
+    found.source.close()
+    found.log.close()
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_file_that_cannot_be_read_holds_no_other_and_is_read_again(
+    followed: Followed, unreadable: Unreadable, caplog: pytest.LogCaptureFixture, is_opened: bool, is_restarted: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    bad = followed.logs / "a.log"
+    followed.write("bad 1", path=bad)
+    followed.write("good 1")
+    followed.step()
+    if is_restarted:
+        followed.restart()
+    unreadable.fail(bad, is_opened=is_opened)
+    followed.write("bad 2", path=bad)
+    followed.write("good 2")
+    followed.step()
+    followed.write("good 3")
+    followed.step()
+    assert [line for line in followed.lines() if line.startswith("good")] == ["good 1", "good 2", "good 3"]
+    if is_opened or is_restarted:
+        reason = os.strerror(errno.EIO if is_opened else errno.EACCES)
+        assert followed.source.troubles() == [f"{bad} cannot be read: {reason}"]
+        assert "check the disk or the mount; to go on without the rest of the file, delete it" in caplog.text
+        assert caplog.text.count("cannot be read") == 1
+    unreadable.heal()
+    followed.step(30)
+    assert followed.source.troubles() == []
+    assert sorted(followed.lines()) == ["bad 1", "bad 2", "good 1", "good 2", "good 3"]
+    assert len(followed.messages()) == 5
+    assert followed.source.lost_bytes() == 0
+
+
+def test_a_new_file_that_cannot_be_opened_holds_no_other(followed: Followed, unreadable: Unreadable) -> None:
+    bad = followed.logs / "a.log"
+    followed.write("bad", path=bad)
+    followed.write("good")
+    unreadable.fail(bad, is_opened=False)
+    followed.step()
+    assert followed.lines() == ["good"]
+    assert str(bad) in followed.source.troubles()[0]
+    unreadable.heal()
+    followed.step(30)
+    assert followed.lines() == ["good", "bad"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_rotated_file_that_cannot_be_read_is_waited_for_or_given_up_by_deleting_it(
+    followed: Followed, unreadable: Unreadable, is_restarted: bool
+) -> None:
+    followed.write("one")
+    followed.step()
+    if is_restarted:
+        followed.source.close()
+    followed.write("two")
+    unreadable.fail(followed.path)
+    followed.rename()
+    followed.write("three")
+    if is_restarted:
+        followed.restart()
+    followed.step()
+    assert followed.lines() == ["one"]
+    assert "app.log.1 cannot be read" in followed.source.troubles()[0]
+    (followed.logs / "app.log.1").unlink()
+    followed.step(30)
+    assert followed.lines() == ["one", "three"]
+    assert followed.source.lost_bytes() == (0 if is_restarted else 4)  # what the agent had seen of it
+
+
+def test_a_copy_that_cannot_be_read_is_waited_for(followed: Followed, unreadable: Unreadable) -> None:
+    followed.write("one")
+    followed.step()
+    followed.write("two")
+    followed.copy_and_truncate()
+    unreadable.fail(followed.logs / "app.log.1", is_opened=False)
+    followed.write("x")
+    followed.step()
+    assert followed.lines() == ["one"]
+    unreadable.heal()
+    followed.step(30)
+    assert followed.lines() == ["one", "two", "x"]
+    assert followed.source.truncations() == 1
+
+
+def test_a_directory_that_cannot_be_listed_is_told(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        followed.step()
+        assert followed.source.troubles() == [f"{followed.logs} cannot be read: {os.strerror(errno.EACCES)}"]
+    followed.step(30)
+    assert followed.source.troubles() == []
+
+
+def _damage(state: Path) -> Path:
+    """Changes a byte of the oldest frame that waits."""
+    file = min((state / "s.spool").glob("*.spool"))
+    with open(file, "r+b") as damaged:
+        damaged.seek(200)
+        byte = damaged.read(1)
+        damaged.seek(200)
+        damaged.write(bytes([byte[0] ^ 1]))
+    return file
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_damaged_spool_holds_its_source_until_the_file_is_moved_away(
+    followed: Followed, tmp_path: Path, is_restarted: bool
+) -> None:
+    followed.write("before")
+    followed.step()
+    followed.to.is_away = True
+    for number in range(3):
+        followed.write(f"{number} {'x' * 300}")
+        followed.step()
+    if is_restarted:
+        followed.source.close()
+    file = _damage(tmp_path / "state")
+    if is_restarted:
+        followed.restart()
+    followed.to.is_away = False
+    if not is_restarted:
+        with pytest.raises(CorruptLog):
+            followed.relay()
+    followed.write("waits in its file")
+    followed.path.rename(followed.logs / "app.log.1")
+    for _ in range(2):
+        with pytest.raises(CorruptLog, match=r"is damaged at byte 0 .* move the file away; the agent"):
+            followed.step()
+    (followed.logs / "app.log.1").unlink()  # it is open, though nothing is read
+    file.rename(tmp_path / "moved")
+    followed.step()
+    followed.write("after")
+    followed.step()
+    assert followed.lines() == ["before", "waits in its file", "after"]
+
+
+def test_a_spool_that_could_not_be_synced_is_opened_again(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed.write("one")
+    followed.step()
+    followed.to.is_away = True
+    followed.write("two")
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(StorageError, match="cannot be synced"):
+            followed.step()
+    followed.step()
+    followed.to.is_away = False
+    followed.relay()
+    assert followed.lines() == ["one", "two"]
+
+
+def test_damaged_positions_hold_their_source_and_stay(followed: Followed, tmp_path: Path) -> None:
+    followed.write("one")
+    followed.step()
+    followed.restart()
+    positions = tmp_path / "state" / "s.positions"
+    good = positions.read_bytes()
+    positions.write_bytes(good[:-5])
+    followed.source.close()
+    followed.source = followed._start()
+    followed.write("two")
+    with pytest.raises(StorageError, match="delete it, and all files of the source are read from their beginning"):
+        followed.step()
+    followed.source.close()
+    assert positions.read_bytes() == good[:-5]
+    positions.write_bytes(good)
+    followed.source = followed._start()
+    followed.step()
+    assert followed.lines() == ["one", "two"]
+    assert len(followed.messages()) == 2
+
+
+def test_the_trouble_of_a_source_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three sources: one with a damaged spool, one whose positions are damaged, and one in which all is well."""
+    state = tmp_path / "state"
+    (state / "spooled.spool").mkdir(parents=True)
+    (state / "spooled.spool" / "00000001.spool").write_bytes(b"x" * 100)
+    (state / "spooled.spool" / "00000002.spool").write_bytes(b"")
+    (state / "placed.positions").write_bytes(b"{")
+    paths = {name: tmp_path / f"{name}.log" for name in ("spooled", "placed", "well")}
+    for name, path in paths.items():
+        path.write_text(f"{name}\n")
+    sources = {name: SourceConfig(paths=(str(path),), topic=name, queues=1) for name, path in paths.items()}
+    file = AgentFile(agent=AgentConfig(log=str(tmp_path / "log"), state_dir=state, control=""), sources=sources)
+    with open_log(tmp_path / "log", append=True) as log:
+        agent = Agent(file, log)
+        for source in agent.sources.values():
+            source._stopped.set()  # `_run` ends after one round, with what it notes of it
+            source._stopped.is_set = iter([False, True]).__next__  # type: ignore[method-assign]
+            source._run()
+        told = agent.status()["sources"]
+        assert [told[name]["lines"] for name in paths] == [0, 0, 1]
+        assert "move the file away" in told["spooled"]["held"]
+        assert "placed.positions cannot be read" in told["placed"]["held"]
+        assert told["well"]["held"] == ""
+        [series] = [values for metric, values in figures_of(agent).series() if metric.name == "txmsg_agent_held"]
+        held = {source: value for (source,), value in series.items()}
+        assert [held[name] for name in paths] == [1, 1, 0]
+        hung = agent.sources["spooled"]
+        hung.stepped_at -= 1000
+        assert dead(agent) == ""
+        assert "check the mounts of its paths" in agent.held("spooled")
+        for source in agent.sources.values():
+            source.stepped_at = hung.stepped_at
+        assert "spooled, placed, well" in dead(agent)
+        agent._opened.close()
