@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, UnknownTopic
 from txmsg.message import new_transaction_id_bytes
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.store.ahead import leave_in_doubt
 from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.metaq.store.role import CopyOf, write_copy
 from txmsg.wire.headers import pack_headers
 
 
@@ -457,6 +461,137 @@ def test_damage_ends_a_read_whatever_it_was_told(tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(CorruptLog):
         all_of(tmp_path, failOnDataLoss="false")
+
+
+def promoted(leader: Path, *, missing: Sequence[Append] = (), in_doubt: Sequence[tuple[str, int]] = ()) -> Path:
+    """A promoted copy of a log. missing: what the leader appends after it was copied. in_doubt: queues to which
+    producers append, of a leader that is lost.
+    """
+    copy = leader.with_name("copy")
+    shutil.copytree(leader, copy)
+    write_copy(copy, CopyOf("leader:7720", bytes(16), is_begun=True))
+    if in_doubt:
+        leave_in_doubt(copy, in_doubt)
+    if missing:
+        with Log(leader) as log:
+            log.append(missing)
+    with Log(copy, follows=True) as following:
+        following.promote()
+    return copy
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_stream_goes_on_in_a_promoted_copy_with_each_message_once(tmp_path: Path, prefetch: bool) -> None:
+    with Log(tmp_path / "leader") as log:
+        fill(log, "t", 0, [3, 4])
+        fill(log, "t", 1, [5])
+        fill(log, "expired", 0, [2])
+    stream = Stream(stream_of(tmp_path / "leader", prefetch=prefetch))
+    found = stream.next()
+    copy = promoted(tmp_path / "leader")
+    with Log(copy) as log:
+        log.append([batch("t", 0, 7, 5), batch("new", 0, 0, 1)])
+    stream = stream.restarted(stream_of(copy, prefetch=prefetch))
+    found += stream.next()
+    assert sorted(found) == rows("expired", 0, 0, 2) + rows("new", 0, 0, 1) + rows("t", 0, 0, 12) + rows("t", 1, 0, 5)
+    assert stream.noted[-1]["generation"] == 2
+    assert stream.next() == []
+    with Log(copy) as log:
+        log.append([batch("t", 0, 12, 1)])
+    assert stream.next() == rows("t", 0, 12, 13)
+    former = stream.restarted(stream_of(tmp_path / "leader", prefetch=prefetch, acceptGeneration=1))
+    with pytest.raises(MisuseError, match=r"is generation 1 of log .* correct path or server"):
+        former.next()
+    former.reader.stop()
+
+
+def test_a_batch_that_was_noted_before_a_promotion_is_the_same_after_it(tmp_path: Path) -> None:
+    with Log(tmp_path / "leader") as log:
+        fill(log, "t", 0, [3, 4])
+    stream = Stream(stream_of(tmp_path / "leader", maxOffsetsPerTrigger=5))
+    expected = [stream.next(), stream.next()]
+    stream = stream.restarted(stream_of(promoted(tmp_path / "leader"), maxOffsetsPerTrigger=5))
+    assert [stream.again(0), stream.again(1)] == expected
+    assert stream.next() == []
+    assert stream.noted[-1]["generation"] == 2  # of a batch without messages
+    stream.reader.stop()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stream_that_has_read_what_only_a_lost_leader_had_goes_on_behind_the_gap(tmp_path: Path, fails: bool) -> None:
+    with Log(tmp_path / "leader") as log:
+        log.append([batch("t", 0, 0, 5)])
+    copy = promoted(tmp_path / "leader", missing=[batch("t", 0, 5, 5)], in_doubt=[("t", 0)])
+    stream = Stream(stream_of(tmp_path / "leader"))
+    found = stream.next()
+    with Log(copy) as log:
+        end = log.next_offset("t", 0)
+        log.append([batch("t", 0, end, 3)])
+    assert end > 10
+    stream = stream.restarted(stream_of(copy, failOnDataLoss=not fails))
+    if fails:
+        assert found + stream.next() == rows("t", 0, 0, 10) + rows("t", 0, end, end + 3)
+    else:
+        with pytest.raises(OffsetOutOfRange, match="go on without them by failOnDataLoss=false"):
+            stream.next()
+    stream.reader.stop()
+
+
+def test_a_stream_goes_on_in_a_mirrored_queue_that_was_mirrored_again_when_it_is_told_to(tmp_path: Path) -> None:
+    """The tailer appends what only the lost leader had again, at the same offsets: nothing in the log shows that."""
+    mirrored = [batch("m", 0, base, 5)._replace(is_mirrored=True) for base in (0, 5, 10)]
+    with Log(tmp_path / "leader") as log:
+        log.append(mirrored[:1])
+    copy = promoted(tmp_path / "leader", missing=mirrored[1:2])
+    stream = Stream(stream_of(tmp_path / "leader"))
+    found = stream.next()
+    stream = stream.restarted(stream_of(copy))
+    with pytest.raises(MisuseError, match=r"topic m queue 0 before offset 10 .* acceptGeneration=2"):
+        stream.next()  # it is not mirrored yet
+    with Log(copy) as log:
+        log.append(mirrored[1:])
+    with pytest.raises(MisuseError, match=r"topic m queue 0 before offset 10 .* acceptGeneration=2"):
+        stream.next()
+    stream = stream.restarted(stream_of(copy, acceptGeneration=2))
+    assert found + stream.next() == rows("m", 0, 0, 15)
+    stream = stream.restarted(stream_of(copy))
+    assert stream.next() == []
+    stream.reader.stop()
+
+
+def test_a_stream_goes_on_after_a_fork_only_before_where_queues_were_cut(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [7, 3])
+    short, long = (Stream(stream_of(tmp_path, maxOffsetsPerTrigger=count)) for count in (7, 10))
+    assert short.next() == rows("t", 0, 0, 7)
+    assert long.next() == rows("t", 0, 0, 10)
+    with Log(tmp_path) as log:
+        log.fork([("t", 0, 8)])
+        log.append([batch("t", 0, 8, 5)])
+    short = short.restarted(stream_of(tmp_path))
+    assert short.next() == rows("t", 0, 7, 13)
+    long = long.restarted(stream_of(tmp_path))
+    with pytest.raises(MisuseError, match=r"after `txmsg tailer fork`.*start with another checkpointLocation"):
+        long.next()
+    with pytest.raises(MisuseError, match="does not show that it has the messages"):
+        long.again(0)
+    for stream in (short, long):
+        stream.reader.stop()
+
+
+def test_a_stream_goes_on_in_a_promoted_copy_whose_messages_have_expired(tmp_path: Path) -> None:
+    with Log(tmp_path / "leader", config=_SMALL) as log:
+        fill(log, "t", 0, [3])
+        expire(log)
+    stream = Stream(stream_of(tmp_path / "leader", "t"))
+    stream.next()
+    copy = promoted(tmp_path / "leader")
+    stream = stream.restarted(stream_of(copy, "t"))
+    stream.next()
+    with Log(copy) as log:
+        log.append([batch("t", 0, 3, 1)])
+    assert stream.next() == rows("t", 0, 3, 4)
+    stream.reader.stop()
 
 
 def test_a_checkpoint_of_another_log_is_refused(tmp_path: Path) -> None:

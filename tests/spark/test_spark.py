@@ -12,11 +12,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.metaq.copies import until_copied
 from tests.metaq.logs import batch, fill
 from tests.metaq.servers import served
+from tests.ports import own_port
 from tests.spark import totals
 from txmsg.message import Message
 from txmsg.metaq import LogProducer
+from txmsg.metaq.copy.promotion import promote
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
@@ -90,6 +93,43 @@ def test_a_running_stream_finds_what_is_new_and_counts_it_once(
     }
     first, second, *rest = [each.numInputRows for each in query.recentProgress if each.numInputRows]
     assert (first, second, sum(rest)) == (20, 10, 12)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_sums_of_a_query_are_exact_when_a_copy_of_its_log_is_promoted(
+    spark: SparkSession, tmp_path: Path, database_url: str, is_restarted: bool
+) -> None:
+    """The promoted copy is served at the address of its leader, while the query runs or before it is started again."""
+    address = f"127.0.0.1:{own_port()}"
+    leading = MetaQConfig(data_dir=tmp_path / "leader", listen=address)
+    copy = MetaQConfig(data_dir=tmp_path / "copy", listen="127.0.0.1:0", follow=address)
+    source = spark.readStream.format("metaq").options(server=address, topics="t*", startingOffsets="earliest")
+    writer = source.load().writeStream.foreachBatch(totals.counted(database_url))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with served(leading):
+        with served(copy), open_log(address, append=True) as log:
+            log.append([batch("t1", 0, 0, 30), batch("t2", 1, 0, 7)])
+            query = writer.start()
+            query.processAllAvailable()
+            until_copied(tmp_path / "leader", tmp_path / "copy")
+        with open_log(address, append=True) as log:
+            log.append([batch("t1", 0, 30, 10)])  # which the promotion copies; the query may have it before or after
+        assert promote(tmp_path / "copy").is_complete
+        if is_restarted:
+            query.stop()
+    with served(MetaQConfig(data_dir=tmp_path / "copy", listen=address)), open_log(address, append=True) as log:
+        assert log.identity().generation == 2
+        log.append([batch("t1", 0, 40, 5), batch("t3", 0, 0, 2)])
+        if is_restarted:
+            query = writer.start()
+        query.processAllAvailable()
+        assert query.exception() is None
+        query.stop()
+    assert totals.figures(database_url) == {
+        ("t1", 0): of_offsets(0, 45),
+        ("t2", 1): of_offsets(0, 7),
+        ("t3", 0): of_offsets(0, 2),
+    }
 
 
 def test_a_query_whose_messages_expire_fails_or_goes_on_as_it_was_told(

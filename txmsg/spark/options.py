@@ -40,8 +40,9 @@ _NAMES: Final = (
     "includeHeaders",
     "bodyKeys",
     "prefetch",
+    "acceptGeneration",
 )
-_OF_STREAMS: Final = ("maxOffsetsPerTrigger", "prefetch")
+_OF_STREAMS: Final = ("maxOffsetsPerTrigger", "prefetch", "acceptGeneration")
 _OF_BATCHES: Final = ("endingOffsets", "endingTimestamp")
 _RECORDS_PER_PARTITION: Final = 1_000_000
 _COUNT_MAX: Final = 2**63 - 1
@@ -77,6 +78,9 @@ class ReadOptions:
     """Address of a broker with the keys of erasable topics. Default: none, their bodies stay encrypted."""
     prefetch: bool = False
     """Whether a batch of a stream is read while it is planned, and not by tasks. Default: no."""
+    accept_generation: int | None = None
+    """A later generation of the log in which a stream goes on at the offsets of its checkpoint, though the log does not
+    show that they are of the same messages. Default: none."""
 
     def topics_of(self, known: Collection[str], *, all_named: bool) -> list[str]:
         """The topics of a log to read. all_named: raise UnknownTopic for a name that the log does not have."""
@@ -134,6 +138,7 @@ def options_of(given: Mapping[str, str], *, streaming: bool, kafka: str | None =
         include_headers=_yes(values, "includeHeaders", default=False),
         body_keys=check_address("option bodyKeys", values["bodyKeys"]) if "bodyKeys" in values else None,
         prefetch=_yes(values, "prefetch", default=False),
+        accept_generation=_count(values, "acceptGeneration"),
     )
 
 

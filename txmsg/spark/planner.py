@@ -1,11 +1,18 @@
-"""Plans reads of a log, on the driver: its queues, where a read begins and ends, and which messages are gone."""
+"""Plans reads of a log, on the driver: its queues, where a read begins and ends, and which messages are gone.
+
+A stream goes on in a later generation of its log, as after a promotion, if the log shows that the offsets of the
+checkpoint are of the same messages there: the frame before each was written under the checkpoint's generation, or an
+earlier one. All logs that have such a frame have the same one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
 from txmsg.errors import MisuseError, OffsetsMissing
+from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.interface import LogAccess, LogQueue, Range
+from txmsg.metaq.store.state import Identity
 from txmsg.runtime.start import Start
 from txmsg.spark.options import Place, ReadOptions
 from txmsg.spark.position import Position
@@ -42,9 +49,10 @@ class Planner:
 
         count_max: how many messages, about; missing offsets do not count. target: how far it may go in each queue, and
         which queues it may read.
-        Raises MisuseError for another log, OffsetOutOfRange when messages are gone.
+        Raises MisuseError for another log, OffsetOutOfRange when messages are gone. The first batch under a later
+        generation has an end of its own, too, which names it.
         """
-        self.require_same_log(start)
+        identity = self.require_same_log(start)
         queues = [queue for queue in self._queues(all_named=False) if target is None or queue in target]
         begins: dict[LogQueue, int] = {}
         ends: dict[LogQueue, int] = {}
@@ -57,13 +65,14 @@ class Planner:
         if count_max is not None:
             ends = limited(begins, ends, count_max, self._gap_at)
         ends = {queue: end for queue, end in ends.items() if queue in start.offsets or end > begins[queue]}
-        if not start.is_initial and all(start.offsets.get(queue) == end for queue, end in ends.items()):
+        is_noted = not start.is_initial and identity == start.identity
+        if is_noted and all(start.offsets.get(queue) == end for queue, end in ends.items()):
             return start
         fresh = {queue: begins[queue] for queue in ends if start.is_initial or queue not in start.offsets}
         unread = {queue: at for queue, at in start.offsets.items() if queue not in ends}
         if start.is_initial:
             fresh |= unread
-        return Position(start.identity, {**unread, **ends}, fresh)
+        return Position(identity, {**unread, **ends}, fresh)
 
     def _gap_at(self, queue: LogQueue, offset: int) -> tuple[int, int] | None:
         for fetched in self._log.fetch({queue: offset}, size_bytes_max=1):
@@ -71,15 +80,53 @@ class Planner:
                 return fetched.error.begin, fetched.error.end
         return None
 
-    def require_same_log(self, start: Position) -> None:
-        """Raises MisuseError for a position in another log."""
-        found = self._log.identity()
-        if found != start.identity:
+    def require_same_log(self, start: Position) -> Identity:
+        """The log's identity. Raises MisuseError for a position in another log, or in a later generation of the same
+        one that does not have all messages before the position.
+        """
+        found, noted = self._log.identity(), start.identity
+        if found == noted:
+            return found
+        if found.log_id != noted.log_id or found.generation < noted.generation:
             raise MisuseError(
-                f"the checkpoint is of generation {start.identity.generation} of log {start.identity.log_id:x}, and "
+                f"the checkpoint is of generation {noted.generation} of log {noted.log_id:x}, and "
                 f"{self._options.where} is generation {found.generation} of log {found.log_id:x}, where offsets may "
                 "name other messages: correct path or server, or start with another checkpointLocation"
             )
+        if found.generation == self._options.accept_generation:
+            return found
+        ranges = self._log.ranges(list(start.offsets))
+        for queue, offset in start.offsets.items():
+            if not self._is_continued(queue, offset, ranges.get(queue, Range(0, 0)), noted.generation):
+                raise MisuseError(
+                    f"the checkpoint is of generation {noted.generation} of the log, and {self._options.where} is "
+                    f"generation {found.generation}, which does not show that it has the messages of topic "
+                    f"{queue.topic} queue {queue.queue} before offset {offset} that were read: if a promotion began "
+                    f"it, go on by the option acceptGeneration={found.generation}; after `txmsg tailer fork`, where "
+                    "offsets name other messages, start with another checkpointLocation"
+                )
+        return found
+
+    def _is_continued(self, queue: LogQueue, offset: int, kept: Range, generation: int) -> bool:
+        """Whether the messages before an offset are those that were there under an earlier generation."""
+        if offset == 0:
+            return True
+        if kept.begin == kept.end == offset:
+            return True  # all were deleted, and nothing was appended since
+        if offset > kept.end:
+            return False
+        # If the one before it was deleted, the first that is kept tells as much.
+        at = min(max(offset - 1, kept.begin), kept.end - 1)
+        found = self._log.fetch({queue: at}, size_bytes_max=1)
+        if not found:
+            return False
+        error = found[0].error
+        if isinstance(error, OffsetsMissing):
+            return True  # a hole: the log has lost what was read, and gives these offsets to no other messages
+        if error is not None:
+            raise error
+        [first, *_] = found[0].batches
+        return isinstance(first, FrameBatch) and first.header.generation <= generation
 
     def _begin(self, queue: LogQueue, known: int | None, kept: Range) -> int:
         """Where the next batch begins in a queue, after what is gone."""
