@@ -48,9 +48,8 @@ class Planner:
         began, and what comes while it is down is not passed over by the next "latest".
 
         count_max: how many messages, about; missing offsets do not count. target: how far it may go in each queue, and
-        which queues it may read.
-        Raises MisuseError for another log, OffsetOutOfRange when messages are gone. The first batch under a later
-        generation has an end of its own, too, which names it.
+        which queues it may read. The first batch under a later generation has an end of its own, too, which names it.
+        Raises MisuseError for another log, OffsetOutOfRange when messages are gone.
         """
         identity = self.require_same_log(start)
         queues = [queue for queue in self._queues(all_named=False) if target is None or queue in target]
