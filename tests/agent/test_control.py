@@ -13,7 +13,7 @@ from txmsg.agent.control import Change, Control, applied, change_settings, witho
 from txmsg.errors import MisuseError, StorageError
 from txmsg.message import Message
 from txmsg.metaq import LogProducer, open_log
-from txmsg.metaq.format.frame import hole
+from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.store.log import Append
 
 _FILE = SourceConfig(paths=("/a",), topic="t", lines_per_s=7.0)
@@ -137,3 +137,16 @@ def test_settings_that_cannot_be_kept_hold_and_are_kept_later(
         assert Control(log, "settings", tmp_path / "kept", lambda: None).changes == control.changes
     assert control.changes == [Change("*", "*", "lines_per_s", 2.0)]
     assert told == [1]
+
+
+def test_changes_behind_a_message_that_cannot_be_read_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_log(tmp_path / "log", append=True) as log:
+        control = Control(log, "settings", tmp_path / "kept", lambda: None)
+        change_settings(log, "settings", [Change("*", "*", "paused", True)])
+        log.append([Append("settings", 0, encode(Columns([b"strange"], [1], headers=[b"\xff"])))])
+        change_settings(log, "settings", [Change("*", "*", "paused", False)])
+        control.look()
+        assert control.changes == [Change("*", "*", "paused", False)]
+        assert "left out: offset 1 of topic settings queue 0 cannot be read" in caplog.text

@@ -48,6 +48,13 @@ def append(log: LogAccess, topic: str, queue: int, count: int, *, at_us: int = 1
     return offset + count
 
 
+def append_compressible(log: LogAccess, topic: str, frames: int, *, size_bytes: int = 1024 * 1024) -> None:
+    """Appends frames of this size to queue 0, with two messages each, that are stored as a thousandth of it."""
+    columns = Columns([b"x" * (size_bytes // 2)] * 2, [1])
+    for _ in range(frames):
+        log.append([Append(topic, 0, encode(columns, Compression.ZSTD))])
+
+
 def read_all(queue: QueueReader) -> list[bytes]:
     """All bodies of a queue that are kept, read to its end."""
     offset, end = queue.range()

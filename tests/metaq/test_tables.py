@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from pyarrow import ipc
 
 from tests.integration.cli_harness import json_of, said
+from tests.metaq.logs import append_compressible
 from tests.metaq.servers import log_at, served
 from txmsg import Start
 from txmsg.errors import MisuseError, OffsetOutOfRange, StorageError, UnknownTopic
@@ -383,3 +385,20 @@ def test_missing_messages_stop_the_command_unless_they_are_skipped(tmp_path: Pat
     to = str(tmp_path / "t.jsonl")
     assert "missing" in said("metaq", "export", "t", "--log", str(root), "--into", to, status=1)
     assert said("metaq", "export", "t", "--log", str(root), "--into", to, "--skip-missing").startswith("2 messages")
+
+
+@pytest.mark.parametrize("at_server", [False, True])
+def test_a_topic_that_is_stored_as_a_thousandth_comes_in_pieces(tmp_path: Path, at_server: bool) -> None:
+    with open_log(tmp_path / "log", append=True) as log:
+        append_compressible(log, "t", 40)
+        [fetched] = log.fetch({LogQueue("t", 0): 0}, size_bytes_max=1024 * 1024)
+        assert len(fetched.batches) == 40, "one fetch returns all of it"
+    with ExitStack() as opened:
+        where: Path | str = tmp_path / "log"
+        if at_server:
+            where = opened.enter_context(served(MetaQConfig(data_dir=tmp_path / "log", listen="127.0.0.1:0")))
+        sizes = [batch.nbytes for batch in read_arrow(where, "t")]
+        assert sum(sizes) > 40 * 1024 * 1024
+        assert max(sizes) < 10 * 1024 * 1024
+        within = list(read_arrow(where, "t", start=Start.offset(3), until=Start.offset(70)))
+        assert [offset for batch in within for offset in batch["offset"].to_pylist()] == list(range(3, 70))

@@ -16,12 +16,13 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, IsNull, 
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from tests.metaq.logs import batch, fill
+from tests.metaq.logs import append_compressible, batch, fill
 from tests.metaq.servers import served
 from tests.spark.reads import Stream, all_of, arrow, batch_of, read, rows, sizes, source, stream_of
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, UnknownTopic
 from txmsg.message import new_transaction_id_bytes
 from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.ahead import leave_in_doubt
 from txmsg.metaq.store.log import Append, Log, LogConfig
@@ -205,6 +206,24 @@ def test_a_schema_of_ones_own_reads_fewer_columns_and_no_wrong_ones(tmp_path: Pa
         made.reader(StructType().add("body", StringType()))
     with pytest.raises(MisuseError, match="of type bigint, not int"):
         made.reader(StructType().add("offset", IntegerType()))
+
+
+@pytest.mark.parametrize("prefetch", [None, False, True], ids=["batch", "tasks", "prefetch"])
+def test_a_topic_that_is_stored_as_a_thousandth_comes_in_pieces(tmp_path: Path, prefetch: bool | None) -> None:
+    with LocalLog(tmp_path, append=True) as log:
+        append_compressible(log, "t", 40)
+        if prefetch is None:
+            found_bytes = [each.nbytes for each in arrow(batch_of(tmp_path, "t"))]
+            assert max(found_bytes) < 10 * 1024 * 1024
+            assert sum(found_bytes) > 40 * 1024 * 1024
+            return
+        stream = Stream(stream_of(tmp_path, "t", prefetch=prefetch))
+        found = []
+        while rows_of_batch := stream.next():
+            found += rows_of_batch
+            assert not prefetch or len(rows_of_batch) <= 2 * 20, "16 MiB, about"
+        assert found == rows("t", 0, 0, 80)
+        stream.reader.stop()
 
 
 # ---- a stream

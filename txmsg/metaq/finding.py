@@ -52,8 +52,8 @@ def search_id(
                 del at[queue]
                 continue
             at[queue] = following
-            left_bytes -= found[0].size_bytes
             for batch in found[0].batches:
+                left_bytes -= batch.unpacked_size_bytes
                 if (message := batch.with_id(transaction_id.bytes, n)) is not None:
                     return Search(message, {})
     return Search(None, at)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txmsg.errors import StorageError, UnknownTopic
-from txmsg.metaq.format.batch import SCHEMA, to_arrow
+from txmsg.metaq.format.batch import SCHEMA, in_pieces, to_arrow
 from txmsg.metaq.format.readable import HEADERS, header_maps, id_texts
 from txmsg.metaq.interface import Fetched, LogAccess, LogQueue, offset_after, offsets_of
 from txmsg.metaq.location import open_log
@@ -38,6 +38,8 @@ TABLE_SCHEMA: Final = pa.schema(
 )
 """The columns of a topic that is read as a table. id: as `ReceivedMessage.id`; headers: null if they cannot be read."""
 _FETCH_SIZE_BYTES: Final = 8 * 1024 * 1024
+_PIECE_SIZE_BYTES: Final = 8 * 1024 * 1024
+"""Of messages that are made Arrow together, unpacked."""
 _WAIT_S: Final = 30.0
 
 
@@ -127,14 +129,17 @@ def read_span(
         if found.error is not None:
             offset = _passed_over(found, offset, on_missing)
             continue
-        table = to_arrow(found.batches)
-        offset = found.batches[-1].end_offset
-        if offset > span.end:
-            table = table.filter(pc.less(table["offset"], span.end))
-        if keys is not None:
-            table = keys.decrypt_arrow(span.queue.topic, table)
-        for batch in table.to_batches():
-            yield _readable(span.queue, batch)
+        for piece in in_pieces(found.batches, _PIECE_SIZE_BYTES):
+            table = to_arrow(piece)
+            offset = piece[-1].end_offset
+            if offset > span.end:
+                table = table.filter(pc.less(table["offset"], span.end))
+            if keys is not None:
+                table = keys.decrypt_arrow(span.queue.topic, table)
+            for batch in table.to_batches():
+                yield _readable(span.queue, batch)
+            if offset >= span.end:
+                break
 
 
 def _passed_over(found: Fetched, offset: int, on_missing: Skipped | None) -> int:

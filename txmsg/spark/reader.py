@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from txmsg.errors import MisuseError, OffsetOutOfRange
-from txmsg.metaq.format.batch import LogBatch
+from txmsg.metaq.format.batch import LogBatch, in_pieces
 from txmsg.metaq.interface import LogAccess, offset_after
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.state import Identity
@@ -18,6 +18,8 @@ from txmsg.spark.tasks import Part
 
 _FETCHED_FIRST_BYTES = 512 * 1024
 _FETCHED_BYTES_MAX = 8 * 1024 * 1024
+_PIECE_BYTES_MAX = 8 * 1024 * 1024
+"""Of messages in an Arrow batch, unpacked. Arrow has at most 2 GiB of a column."""
 
 
 class Task(InputPartition):
@@ -55,7 +57,8 @@ def read_parts(
         keys = BodyKeys(options.body_keys)
     for part in parts:
         for batches in _fetched(log, part, options):
-            yield columns.of(part.queue, batches, part.end, keys)
+            for piece in in_pieces(batches, _PIECE_BYTES_MAX):
+                yield columns.of(part.queue, piece, part.end, keys)
 
 
 def _fetched(log: LogAccess, part: Part, options: ReadOptions) -> Iterator[tuple[LogBatch, ...]]:

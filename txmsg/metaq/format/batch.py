@@ -86,6 +86,11 @@ class LogBatch(Protocol):
         ...
 
     @property
+    def unpacked_size_bytes(self) -> int:
+        """The approximate size of its messages in memory. For a compressed batch far more than size_bytes."""
+        ...
+
+    @property
     def first_stored_at_us(self) -> int:
         """When the first message was stored, in microseconds since 1970."""
         ...
@@ -152,6 +157,10 @@ class FrameBatch:
     def size_bytes(self) -> int:
         """Of the frame."""
         return self.header.size_bytes
+
+    @property
+    def unpacked_size_bytes(self) -> int:
+        return self.header.raw_size_bytes
 
     @property
     def first_stored_at_us(self) -> int:
@@ -291,6 +300,23 @@ class FrameBatch:
             ordering_keys=[ordering_key or "" for ordering_key in values["ordering_key"]],
             headers=[packed or b"" for packed in values["headers"]],
         )
+
+
+def in_pieces(batches: Iterable[LogBatch], size_bytes_max: int) -> Iterator[list[LogBatch]]:
+    """Batches that follow each other, in pieces of so many unpacked bytes, or of one batch that is larger.
+
+    What a fetch returns is bounded in stored bytes, of which a compressed topic may have a thousandth.
+    """
+    piece: list[LogBatch] = []
+    left_bytes = size_bytes_max
+    for batch in batches:
+        if piece and batch.unpacked_size_bytes > left_bytes:
+            yield piece
+            piece, left_bytes = [], size_bytes_max
+        piece.append(batch)
+        left_bytes -= batch.unpacked_size_bytes
+    if piece:
+        yield piece
 
 
 def only(batch: pa.RecordBatch, wanted: TagExpression) -> pa.RecordBatch:

@@ -67,6 +67,10 @@ class RecordBatch:
         return cls(topic, queue, queue_offset(taken[0]), queue_offset(taken[-1]) + 1, size_bytes_of(taken), decoded)
 
     @property
+    def unpacked_size_bytes(self) -> int:
+        return self.size_bytes  # Kafka's client has unpacked them
+
+    @property
     def first_stored_at_us(self) -> int:
         found = self.decoded
         return int(found.stored_at_us[0]) if isinstance(found, _Columns) else found[0].stored_at_us

@@ -1,0 +1,56 @@
+"""Each part of txmsg that fetches from a log copes with messages that cannot be read and with compressed topics.
+
+A part that is new is added here, and with it to the tests that the class names.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import txmsg
+
+_ROOT = Path(txmsg.__file__).parent
+_FETCH = re.compile(r"\b(?:_?log|_?access|readers|reader|self)\.fetch\(")
+
+OF_MESSAGES = {
+    "administration/log.py",
+    "agent/control.py",
+    "cli/metaq_contents.py",
+    "metaq/consumer/fetcher.py",
+}
+"""Read single messages that `Fetched.readable` returns: tests/metaq/test_unreadable.py, tests/agent/test_control.py."""
+OF_ARROW = {"metaq/tables.py", "spark/reader.py"}
+"""Make Arrow of many batches, in the pieces of `in_pieces`: tests/metaq/test_tables.py, tests/spark/test_readers.py."""
+OF_ONE_BATCH = {
+    "metaq/finding.py": "looks for one id, and skips what cannot be read",
+    "metaq/kafka/kafka_log.py": "looks for a key in records, which are decoded when they are fetched",
+    "metaq/server/figures.py": "looks at the time of a batch",
+    "mirror/log_sink.py": "compares the columns of one batch at a time with the table",
+    "spark/planner.py": "looks only for a gap",
+}
+OF_OWN_TOPICS = {
+    "demo/registration/secure_proof.py": "a topic that the demo alone writes to",
+    "metaq/server/placement.py": "the notes of the server itself",
+}
+PASSING_ON = {"metaq/kafka/kafka_log.py", "metaq/kafka/reader.py", "metaq/local.py", "metaq/server/log_api.py"}
+
+
+def _fetching() -> dict[str, str]:
+    texts = {str(path.relative_to(_ROOT)): path.read_text() for path in _ROOT.rglob("*.py")}
+    return {name: text for name, text in texts.items() if _FETCH.search(text)}
+
+
+def test_every_part_that_fetches_is_known_here() -> None:
+    known = OF_MESSAGES | OF_ARROW | OF_ONE_BATCH.keys() | OF_OWN_TOPICS.keys() | PASSING_ON
+    assert known == _fetching().keys()
+
+
+def test_parts_that_read_messages_leave_out_what_cannot_be_read() -> None:
+    texts = _fetching()
+    assert {name for name in OF_MESSAGES if ".readable()" not in texts[name]} == set()
+
+
+def test_parts_that_make_arrow_bound_unpacked_bytes() -> None:
+    texts = _fetching()
+    assert {name for name in OF_ARROW if "in_pieces(" not in texts[name]} == set()
