@@ -10,12 +10,13 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
 
 from txmsg.message import datetime_of_us
 from txmsg.metaq.format.frame import Columns
 from txmsg.metaq.kafka.record import received, records_of
 from txmsg.spark.columns import schema_of
-from txmsg.spark.kafka.columns import OWN, expressions
+from txmsg.spark.kafka.columns import OWN, expressions, readable
 from txmsg.wire.headers import pack_headers
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # a JVM starts
@@ -68,21 +69,28 @@ _OTHERS: list[tuple[bytes | None, bytes | None, int, Headers]] = [
     (b"key", b"v", 5, [("txmsg-place", b"x"), ("txmsg-tag", b"x"), ("txmsg-place", b"pre.trade.order/3/5")]),
     (b"key", b"v", 5, [("txmsg-place", None)]),
     (b"key", b"v", 5, [("txmsg-place", b"5")]),
+    (b"key", b"v", 5, [("txmsg-place", b"pre.trade.order/3/x")]),
+    (b"key", b"v", 5, [("txmsg-place", b"pre.trade.order/3/5/6")]),
+    (b"key", b"v", 5, [("txmsg-place", b"pre.trade.order/3/"), ("txmsg-tag", b"paid")]),
+    (b"key", b"v", 5, [("txmsg-place", b"pre.trade.order/3/" + b"9" * 20)]),
 ]
 
 
-def _frame(spark: SparkSession, records: list[tuple[bytes | None, bytes | None, int, Headers]]) -> DataFrame:
+def _records(spark: SparkSession, records: list[tuple[bytes | None, bytes | None, int, Headers]]) -> DataFrame:
     rows = [
         (key, value, "pre.trade.order", 3, 100 + place, datetime.fromtimestamp(at_ms / 1000, UTC), headers)
         for place, (key, value, at_ms, headers) in enumerate(records)
     ]
+    return spark.createDataFrame(rows, _RECORD).selectExpr("*", OWN)
+
+
+def _columns(records: DataFrame) -> DataFrame:
     made = expressions("pre.")
-    names = schema_of(include_headers=True).names
-    return (
-        spark.createDataFrame(rows, _RECORD)
-        .selectExpr("*", OWN)
-        .selectExpr(*(f"{made[name]} as `{name}`" for name in names))
-    )
+    return records.selectExpr(*(f"{made[name]} as `{name}`" for name in schema_of(include_headers=True).names))
+
+
+def _frame(spark: SparkSession, records: list[tuple[bytes | None, bytes | None, int, Headers]]) -> DataFrame:
+    return _columns(_records(spark, records))
 
 
 def test_columns_are_those_of_the_format_metaq(spark: SparkSession) -> None:
@@ -128,14 +136,30 @@ def test_text_of_others_that_is_not_utf_8_does_not_stop_a_query(spark: SparkSess
     assert (row.key, row.headers) == ("k\ufffd", {"h": "\ufffd"})
 
 
+_HERE = ("txmsg-place", b"pre.trade.order/3")
+_NS_AS_US = 1_700_000_000_000_000_000
+
+
 @pytest.mark.parametrize(
     "headers",
     [
-        [("txmsg-place", b"pre.trade.order/3/x")],
-        [("txmsg-place", b"pre.trade.order/3/")],
-        [("txmsg-place", b"pre.trade.order/3"), ("txmsg-times", b"1 noon")],
+        [_HERE, ("txmsg-times", b"1 noon")],
+        [_HERE, ("txmsg-times", b"1")],
+        [_HERE, ("txmsg-times", b"1 %d" % _NS_AS_US)],
+        [_HERE, ("txmsg-times", b"%d 1" % _NS_AS_US)],
+        [_HERE, ("txmsg-tag", b"\xff")],
+        [_HERE, ("txmsg-key", b"\xff")],
+        None,
     ],
 )
-def test_a_header_of_ours_that_is_no_number_fails_the_query(spark: SparkSession, headers: Headers) -> None:
-    with pytest.raises(PySparkException, match=r"has the header txmsg-.* which txmsg does not write"):
-        _frame(spark, [(None, b"v", 0, headers)]).collect()
+def test_a_record_that_cannot_be_read_fails_the_query_or_is_skipped(spark: SparkSession, headers: Headers) -> None:
+    others: list[tuple[bytes | None, bytes | None, int, Headers]] = [(None, b"v", 5, []), (None, b"v", 5, [_HERE])]
+    records = [others[0], (None, b"bad", 5, headers or []), others[1]]
+    frame = _records(spark, records)
+    if headers is None:  # Spark's source makes such a timestamp of one in microseconds
+        frame = frame.withColumn("timestamp", expr(f"if(offset = 101, timestamp_micros({_NS_AS_US}), timestamp)"))
+    with pytest.raises(
+        PySparkException, match=r"offset 101 of partition 3 of topic pre.trade.order of Kafka cannot be"
+    ):
+        _columns(frame).collect()
+    assert [row.offset for row in _columns(frame.where(readable())).collect()] == [100, 102]

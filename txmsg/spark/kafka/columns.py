@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from txmsg.metaq.format.unreadable import TIME_US_MAX, TIME_US_MIN
 from txmsg.metaq.kafka.record import ESCAPE, KEY, PLACE, RESERVED, TAG, TIMES
 
 _PLACE: Final = "concat(topic, '/', partition)"
 """What a record's header txmsg-place is or begins with, unless the record is foreign."""
+_AFTER_PLACE: Final = f"substring(cast(header.value as string), length({_PLACE}) + 2)"
 _IS_IN_PLACE: Final = (
     f"exists(slice(filter(headers, header -> header.key = '{PLACE}'), 1, 1), header -> "
-    f"cast(header.value as string) = {_PLACE} or startswith(cast(header.value as string), concat({_PLACE}, '/')))"
+    f"cast(header.value as string) = {_PLACE} or (startswith(cast(header.value as string), concat({_PLACE}, '/')) "
+    f"and rlike({_AFTER_PLACE}, '^[0-9]+$') and try_cast({_AFTER_PLACE} as bigint) is not null))"
 )
 OWN: Final = f"if({_IS_IN_PLACE}, headers, null) as txmsg_own"
 """A column that `expressions` need beside those of Spark's source: the headers, and null for a foreign record.
@@ -23,20 +26,35 @@ It is selected first, because Spark then evaluates it once per row.
 
 
 def expressions(prefix: str) -> dict[str, str]:
-    """By the names of our columns; over OWN and those of Spark's Kafka source, with the option includeHeaders."""
+    """By the names of our columns; over OWN and those of Spark's Kafka source, with the option includeHeaders.
+
+    A query fails at a record whose column cannot be read; the error names it.
+    """
     key = _header(KEY)
     return {
         "topic": f"substring(topic, {len(prefix) + 1})",
         "queue": "partition",
-        "offset": _number(_OFFSET, PLACE, otherwise="offset"),
-        "key": f"if({key} is null, {_RECORD_KEY}, nullif({key}, ''))",
-        "tag": f"nullif({_header(TAG)}, '')",
+        "offset": f"coalesce(cast({_OFFSET} as bigint), offset)",
+        "key": f"if({key} is null, {_RECORD_KEY}, nullif({_checked(key, _is_text(key), KEY)}, ''))",
+        "tag": f"nullif({_checked(_header(TAG), _is_text(_header(TAG)), TAG)}, '')",
         "ordering_key": f"if({key} is null, null, {_RECORD_KEY})",
         "value": "coalesce(value, X'')",
         "headers": _HEADERS,
-        "born_at": _time(0),
-        "stored_at": _time(1),
+        "born_at": f"timestamp_micros({_checked(_us(0), _is_time(0), _TIME)})",
+        "stored_at": f"timestamp_micros({_checked(_us(1), _is_time(1), _TIME)})",
     }
+
+
+def readable() -> str:
+    """Whether all columns of a record can be read, over the same columns."""
+    texts = (f"{_is_text(_header(name))}" for name in (KEY, TAG))
+    return " and ".join((*texts, _is_time(0), _is_time(1)))
+
+
+def _checked(value: str, is_right: str, what: str) -> str:
+    where = "concat('offset ', offset, ' of partition ', partition, ' of topic ', topic, ' of Kafka cannot be read: "
+    way_on = "; skip such records by failOnDataLoss=false, or look for who writes them"
+    return f"if({is_right}, {value}, raise_error({where}{what} is not what txmsg can read{way_on}')))"
 
 
 def _header(name: str) -> str:
@@ -44,16 +62,18 @@ def _header(name: str) -> str:
     return f"cast(get(filter(txmsg_own, header -> header.key = '{name}'), 0).value as string)"
 
 
-def _number(text: str, header: str, *, otherwise: str) -> str:
-    """The whole number in a header, and `otherwise` without it. A query fails at one that is not a number."""
-    error = f"concat('a record of Kafka has the header {header} with ', {text}, ', which txmsg does not write')"
-    return f"if({text} is null, {otherwise}, coalesce(try_cast({text} as bigint), raise_error({error})))"
+def _is_text(text: str) -> str:
+    return f"({text} is null or is_valid_utf8({text}))"
 
 
-def _time(place: int) -> str:
-    """born_at (0) or stored_at (1); the record's timestamp has milliseconds only."""
-    text = f"get(split({_header(TIMES)}, ' '), {place})"
-    return f"timestamp_micros({_number(text, TIMES, otherwise='unix_micros(timestamp)')})"
+def _us(place: int) -> str:
+    """born_at (0) or stored_at (1) in microseconds; the record's timestamp has milliseconds only."""
+    text = _header(TIMES)
+    return f"if({text} is null, unix_micros(timestamp), try_cast(get(split({text}, ' '), {place}) as bigint))"
+
+
+def _is_time(place: int) -> str:
+    return f"coalesce({_us(place)} between {TIME_US_MIN} and {TIME_US_MAX}, false)"
 
 
 def _text(column: str) -> str:
@@ -62,6 +82,7 @@ def _text(column: str) -> str:
 
 
 _OFFSET: Final = f"if({_header(PLACE)} = {_PLACE}, null, substring({_header(PLACE)}, length({_PLACE}) + 2))"
+_TIME: Final = "its time"
 _RECORD_KEY: Final = f"nullif({_text('key')}, '')"
 _RESERVED: Final = ", ".join(f"'{name}'" for name in sorted(RESERVED))
 # Others may write a header twice, of which the last one counts; a map of Spark refuses two.

@@ -22,7 +22,7 @@ from txmsg.metaq.kafka.location import parse_address, properties_file, read_prop
 from txmsg.metaq.kafka.names import kafka_name
 from txmsg.runtime.start import Start
 from txmsg.spark.columns import schema_of
-from txmsg.spark.kafka.columns import OWN, expressions
+from txmsg.spark.kafka.columns import OWN, expressions, readable
 from txmsg.spark.kafka.properties import java_properties
 from txmsg.spark.kafka.topics import expression_of
 from txmsg.spark.options import options_of
@@ -90,9 +90,10 @@ class KafkaRead:
                 f"spark.jars.packages={KAFKA_PACKAGE}"
             ) from exc
         made = expressions(self._address.prefix)
-        frame: DataFrame = records.selectExpr("*", OWN).selectExpr(
-            *(f"{made[name]} as `{name}`" for name in schema.names)
-        )
+        records = records.selectExpr("*", OWN)
+        if not self._options.fail_on_data_loss:
+            records = records.where(readable())
+        frame: DataFrame = records.selectExpr(*(f"{made[name]} as `{name}`" for name in schema.names))
         return frame
 
     def _limits(self) -> dict[str, str]:
