@@ -144,7 +144,19 @@ class Control:
         self._offset = max(self._offset, kept.begin)
         before = list(self.changes)
         begin = self._offset
-        while self._offset < kept.end:
+        self._read_to(kept.end)
+        if self._offset != begin:
+            self.changes = without_overruled(self.changes)
+            self._is_written = False
+        try:
+            if not self._is_written:
+                self._write_file()  # first: what is in effect is so after a crash, too
+        finally:
+            if self.changes != before:
+                self._on_changed()
+
+    def _read_to(self, end: int) -> None:
+        while self._offset < end:
             answer = self._log.fetch({self._queue: self._offset})
             if not answer:
                 break  # the log is being opened, or away: the next look asks again
@@ -164,15 +176,6 @@ class Control:
                 for message in batch.messages():
                     self._take(message.body)
                 self._offset = batch.end_offset
-        if self._offset != begin:
-            self.changes = without_overruled(self.changes)
-            self._is_written = False
-        try:
-            if not self._is_written:
-                self._write_file()  # first: what is in effect is so after a crash, too
-        finally:
-            if self.changes != before:
-                self._on_changed()
 
     def _take(self, body: bytes) -> None:
         try:
