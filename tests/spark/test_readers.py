@@ -524,6 +524,17 @@ def test_a_stream_goes_on_in_a_promoted_copy_with_each_message_once(tmp_path: Pa
     former.reader.stop()
 
 
+def test_tasks_that_were_planned_before_a_promotion_read_the_promoted_copy(tmp_path: Path) -> None:
+    with Log(tmp_path / "leader") as log:
+        fill(log, "t", 0, [3, 4])
+    reader = batch_of(tmp_path / "leader")
+    tasks = reader.partitions()
+    copy = promoted(tmp_path / "leader")
+    (tmp_path / "leader").rename(tmp_path / "former")
+    copy.rename(tmp_path / "leader")
+    assert read(reader, tasks) == rows("t", 0, 0, 7)
+
+
 def test_a_batch_that_was_noted_before_a_promotion_is_the_same_after_it(tmp_path: Path) -> None:
     with Log(tmp_path / "leader") as log:
         fill(log, "t", 0, [3, 4])

@@ -6,6 +6,7 @@ options   the options of a read
 position  how far a stream is, as its checkpoint has it  (pure)
 tasks     cuts reads into tasks, backlogs into batches   (pure)
 planner   looks into a log: where reads begin and end
+generations  whether offsets hold under a later generation
 columns   batches of a log as Arrow columns for Spark
 reader    reads a task's messages
 source    the data source, as Spark asks for it

@@ -1,19 +1,14 @@
-"""Plans reads of a log, on the driver: its queues, where a read begins and ends, and which messages are gone.
-
-A stream goes on in a later generation of its log, as after a promotion, if the log shows that the offsets of the
-checkpoint are of the same messages there: the frame before each was written under the checkpoint's generation, or an
-earlier one. All logs that have such a frame have the same one.
-"""
+"""Plans reads of a log, on the driver: its queues, where a read begins and ends, and which messages are gone."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from txmsg.errors import MisuseError, OffsetsMissing
-from txmsg.metaq.format.batch import FrameBatch
+from txmsg.errors import MisuseError
 from txmsg.metaq.interface import LogAccess, LogQueue, Range
 from txmsg.metaq.store.state import Identity
 from txmsg.runtime.start import Start
+from txmsg.spark.generations import require_continued
 from txmsg.spark.options import Place, ReadOptions
 from txmsg.spark.position import Position
 from txmsg.spark.tasks import Part, limited
@@ -84,48 +79,14 @@ class Planner:
         one that does not have all messages before the position.
         """
         found, noted = self._log.identity(), start.identity
-        if found == noted:
-            return found
         if found.log_id != noted.log_id or found.generation < noted.generation:
             raise MisuseError(
                 f"the checkpoint is of generation {noted.generation} of log {noted.log_id:x}, and "
                 f"{self._options.where} is generation {found.generation} of log {found.log_id:x}, where offsets may "
                 "name other messages: correct path or server, or start with another checkpointLocation"
             )
-        if found.generation == self._options.accept_generation:
-            return found
-        ranges = self._log.ranges(list(start.offsets))
-        for queue, offset in start.offsets.items():
-            if not self._is_continued(queue, offset, ranges.get(queue, Range(0, 0)), noted.generation):
-                raise MisuseError(
-                    f"the checkpoint is of generation {noted.generation} of the log, and {self._options.where} is "
-                    f"generation {found.generation}, which does not show that it has the messages of topic "
-                    f"{queue.topic} queue {queue.queue} before offset {offset} that were read: if a promotion began "
-                    f"it, go on by the option acceptGeneration={found.generation}; after `txmsg tailer fork`, where "
-                    "offsets name other messages, start with another checkpointLocation"
-                )
+        require_continued(self._log, self._options, noted, start.offsets)
         return found
-
-    def _is_continued(self, queue: LogQueue, offset: int, kept: Range, generation: int) -> bool:
-        """Whether the messages before an offset are those that were there under an earlier generation."""
-        if offset == 0:
-            return True
-        if kept.begin == kept.end == offset:
-            return True  # all were deleted, and nothing was appended since
-        if offset > kept.end:
-            return False
-        # If the one before it was deleted, the first that is kept tells as much.
-        at = min(max(offset - 1, kept.begin), kept.end - 1)
-        found = self._log.fetch({queue: at}, size_bytes_max=1)
-        if not found:
-            return False
-        error = found[0].error
-        if isinstance(error, OffsetsMissing):
-            return True  # a hole: the log has lost what was read, and gives these offsets to no other messages
-        if error is not None:
-            raise error
-        [first, *_] = found[0].batches
-        return isinstance(first, FrameBatch) and first.header.generation <= generation
 
     def _begin(self, queue: LogQueue, known: int | None, kept: Range) -> int:
         """Where the next batch begins in a queue, after what is gone."""

@@ -13,6 +13,7 @@ from txmsg.metaq.interface import LogAccess, offset_after
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.state import Identity
 from txmsg.spark.columns import Columns
+from txmsg.spark.generations import require_continued
 from txmsg.spark.options import ReadOptions
 from txmsg.spark.tasks import Part
 
@@ -37,12 +38,13 @@ def read_task(task: InputPartition, options: ReadOptions, columns: Columns) -> I
         return  # Spark's stand-in for no partitions at all
     with open_log(options.where) as log:
         found = log.identity()
-        if found != task.identity:
+        if found.log_id != task.identity.log_id or found.generation < task.identity.generation:
             raise MisuseError(
                 f"{options.where} is generation {found.generation} of log {found.log_id:x} here, and the read was "
                 f"planned for generation {task.identity.generation} of log {task.identity.log_id:x}: all executors "
                 "must see the same directory, or use the option server"
             )
+        require_continued(log, options, task.identity, {part.queue: part.end for part in task.parts})
         yield from read_parts(log, task.parts, options, columns)
 
 

@@ -1,0 +1,56 @@
+"""Whether offsets that were noted under one generation of a log are of the same messages under a later one.
+
+So it is after a promotion, if the frame before an offset was written under the noted generation, or an earlier one: all
+copies of the log that have such a frame have the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txmsg.errors import MisuseError, OffsetsMissing
+from txmsg.metaq.format.batch import FrameBatch
+from txmsg.metaq.interface import LogAccess, LogQueue, Range
+from txmsg.metaq.store.state import Identity
+from txmsg.spark.options import ReadOptions
+
+
+def require_continued(log: LogAccess, options: ReadOptions, noted: Identity, offsets: Mapping[LogQueue, int]) -> None:
+    """Raises MisuseError if a later generation of the log does not show that it has what is before these offsets.
+
+    noted: the identity of the log when they were noted, of which the log is now the same or a later generation.
+    """
+    found = log.identity()
+    if found.generation in (noted.generation, options.accept_generation):
+        return
+    ranges = log.ranges(list(offsets))
+    for queue, offset in offsets.items():
+        if not _is_continued(log, queue, offset, ranges.get(queue, Range(0, 0)), noted.generation):
+            raise MisuseError(
+                f"the checkpoint is of generation {noted.generation} of the log, and {options.where} is generation "
+                f"{found.generation}, which does not show that it has the messages of topic {queue.topic} queue "
+                f"{queue.queue} before offset {offset} that were read: if a promotion began it, go on by the option "
+                f"acceptGeneration={found.generation}; after `txmsg tailer fork`, where offsets name other messages, "
+                "start with another checkpointLocation"
+            )
+
+
+def _is_continued(log: LogAccess, queue: LogQueue, offset: int, kept: Range, generation: int) -> bool:
+    if offset == 0:
+        return True
+    if kept.begin == kept.end == offset:
+        return True  # all were deleted, and nothing was appended since
+    if offset > kept.end:
+        return False
+    # If the one before it was deleted, the first that is kept tells as much.
+    at = min(max(offset - 1, kept.begin), kept.end - 1)
+    found = log.fetch({queue: at}, size_bytes_max=1)
+    if not found:
+        return False
+    error = found[0].error
+    if isinstance(error, OffsetsMissing):
+        return True  # a hole: the log has lost what was read, and gives these offsets to no other messages
+    if error is not None:
+        raise error
+    first = found[0].batches[0]
+    return isinstance(first, FrameBatch) and first.header.generation <= generation
