@@ -164,7 +164,7 @@ def test_a_source_with_a_damaged_spool_stops_no_other(agent: AgentProcess, log: 
     assert got(agent.metrics, "/livez") == (200, "ok\n")
     held = until(lambda: _status(agent, "other")["held"])
     assert "00000001.spool is damaged at byte 0" in held
-    assert "move the file away" in said("agent", "status", str(agent.file), status=1)
+    assert "move the file away" in held
     assert "source other reads nothing" in agent.log.read_text()
     assert agent.stop() == 0
 
