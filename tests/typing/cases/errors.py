@@ -36,6 +36,7 @@ raised: list[type[txmsg.TxmsgError]] = [
     txmsg.Unauthenticated,
     txmsg.UnknownGroup,
     txmsg.UnknownTopic,
+    txmsg.UnreadableMessage,
     txmsg.WrongMessageType,
 ]
 temporary: type[txmsg.BrokerUnavailable] = txmsg.Overloaded

@@ -2,5 +2,6 @@
 
 frame       batches of messages as bytes
 batch       what is read, as Arrow or as messages
+unreadable  which messages cannot be read, and what an operator is told
 readable    columns as tools for data take them
 """
