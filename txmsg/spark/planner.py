@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from txmsg.errors import MisuseError
+from txmsg.errors import MisuseError, OffsetsMissing
 from txmsg.metaq.interface import LogAccess, LogQueue, Range
 from txmsg.metaq.store.state import Identity
 from txmsg.runtime.start import Start
