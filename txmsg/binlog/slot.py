@@ -180,7 +180,7 @@ class Slots:
 
     def drop_undecodable(self, error: psycopg.errors.UndefinedObject) -> None:
         """Drops the slot if it met a change from before the publication, and raises BrokerUnavailable: try again."""
-        if f'"{self.publication}"' not in (error.diag.message_primary or ""):
+        if self.publication not in (error.diag.message_primary or ""):  # in quotes as the server's language has them
             return
         self.drop_slot()
         raise BrokerUnavailable(

@@ -140,6 +140,7 @@ class AsyncLogConsumer(AsyncLifecycle):
             self._balance.lanes,
             self.group,
             missing=self._missing,
+            are_polled=not self._subscriptions.handlers,
             thread=self._threads,
             clock=self._now,
         )

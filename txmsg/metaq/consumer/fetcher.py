@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from typing import Final, Literal, TypeAlias
 
@@ -35,7 +35,10 @@ def check_missing(missing: object) -> Missing:
 
 
 class Fetcher:
-    """Fetches for all lanes at once. `thread`: of its own, for calls that wait."""
+    """Fetches for all lanes at once.
+
+    are_polled: batches are handed on whole. thread: of its own, for calls that wait.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class Fetcher:
         group: str,
         *,
         missing: Missing,
+        are_polled: bool,
         thread: Executor,
         clock: Callable[[], float],
     ) -> None:
@@ -51,6 +55,7 @@ class Fetcher:
         self._lanes = lanes
         self._group = group
         self._missing = missing
+        self._are_polled = are_polled
         self._thread = thread
         self._clock = clock
         self._turn = 0
@@ -66,7 +71,12 @@ class Fetcher:
         if not wanted:
             return []
         self.has_waited = len(wanted) == sum(not lane.is_paused and lane.error is None for lane in self._lanes.values())
-        fetched = await asyncio.get_running_loop().run_in_executor(self._thread, self._fetched, wanted, room_bytes)
+        checked = {
+            queue for queue, offset in wanted.items() if self._are_polled or self._lanes[queue].unreadable_at == offset
+        }
+        fetched = await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._fetched, wanted, room_bytes, checked
+        )
         ready: list[Lane] = []
         for result in fetched:
             lane = self._lanes.get(result.queue)
@@ -80,9 +90,10 @@ class Fetcher:
                 ready.append(lane)
         return ready
 
-    def _fetched(self, wanted: Mapping[LogQueue, int], room_bytes: int) -> list[Fetched]:
+    def _fetched(self, wanted: Mapping[LogQueue, int], room_bytes: int, checked: Collection[LogQueue]) -> list[Fetched]:
+        """checked: the queues of which messages are tried; others are, when they are handed to handlers."""
         found = self._access.fetch(wanted, size_bytes_max=room_bytes, wait_s=_WAIT_S if self.has_waited else 0.0)
-        return [each.readable() for each in found]
+        return [each.readable() if each.queue in checked else each for each in found]
 
     def _wanted(self) -> tuple[dict[LogQueue, int], int]:
         """Offsets of lanes that have room, another one first each time; and how much may be fetched."""

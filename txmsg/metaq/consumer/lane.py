@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from txmsg.consumer.failures import Failure
-from txmsg.errors import CorruptLog
+from txmsg.errors import CorruptLog, UnreadableMessage
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.consumer.retries import Tried, tried_of
 from txmsg.metaq.format.batch import LogBatch
@@ -77,6 +77,8 @@ class Lane:
         """What is stored of that."""
         self.fetch_offset = offset
         """The next one to be fetched."""
+        self.unreadable_at: int | None = None
+        """The message that could not be read last."""
         self.waiting_bytes = 0
         """Of batches that were fetched and are not handled."""
         self.is_paused = False
@@ -165,7 +167,11 @@ class Lane:
                 if not self._batches:
                     break
                 self._messages = self._batches[0].messages(self.wanted)
-            message = next(self._messages, None)
+            try:
+                message = next(self._messages, None)
+            except UnreadableMessage as exc:
+                self._end_before(exc)
+                break
             if message is None:
                 batch = self.pop_batch()
                 assert batch is not None
@@ -176,6 +182,16 @@ class Lane:
             assert message.offset is not None
             self._pending.append(_tried_of(message) if self.is_retry else Tried(message))
             self._offsets.append(message.offset)
+
+    def _end_before(self, error: UnreadableMessage) -> None:
+        """Has it fetched once more: then the error is the queue's."""
+        assert error.next_offset is not None
+        self._batches.clear()
+        self._messages = None
+        self.waiting_bytes = 0
+        self.fetch_offset = self.unreadable_at = error.next_offset - 1
+        if not self._pending:
+            self.offset = self.fetch_offset
 
     def _after(self) -> int:
         """Where it goes on after all that is pending."""
