@@ -674,6 +674,31 @@ def test_a_link_whose_target_rotates_while_the_agent_is_away_loses_nothing(
     followed.log.close()
 
 
+def test_a_link_on_the_way_that_rotates_while_the_agent_is_away_loses_nothing(tmp_path: Path) -> None:
+    """As of containers: the path leads to a link, which is renamed and made again, of files with names of their own."""
+    between = tmp_path / "between" / "app.log"
+    between.parent.mkdir()
+    path = tmp_path / "app.log"
+    path.symlink_to(between)
+    followed = Followed(tmp_path, paths=(str(path),))
+    for number, name in enumerate("abc"):
+        if number:
+            for older in (2, 1):
+                if (old := between.with_name(f"app.log.{older}")).is_symlink():
+                    old.rename(between.with_name(f"app.log.{older + 1}"))
+            between.rename(between.with_name("app.log.1"))
+        followed.write(f"{number} x", f"{number} y", path=followed.logs / name)
+        between.symlink_to(followed.logs / name)
+        if not number:
+            followed.step()
+            followed.source.close()
+    followed.restart()
+    followed.step()
+    assert followed.lines() == [f"{number} {each}" for number in range(3) for each in "xy"]
+    followed.source.close()
+    followed.log.close()
+
+
 @pytest.mark.parametrize("is_running", [True, False])
 def test_a_link_that_leads_to_a_new_file_each_day_loses_nothing(tmp_path: Path, is_running: bool) -> None:
     days = [tmp_path / "logs" / f"app-2026112{number}.log" for number in range(4)]
