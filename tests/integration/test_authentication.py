@@ -355,10 +355,12 @@ def test_secrets_are_nowhere_to_be_found(secured: Secured, tmp_path: Path, caplo
             core = getattr(client, "_core", client)
             note(f"parts of the {name}", [repr(part) for part in vars(core).values()])
     for broker in brokers:
-        try:
-            Producer(broker, group="p", token=lambda: wrong).start()
-        except Unauthenticated:
-            note(f"traceback of {broker}", traceback.format_exc())
+        with (
+            pytest.raises(Unauthenticated) as refused,
+            Producer(broker, group="p", token=lambda: wrong, timeout_s=WAIT_S) as producer,
+        ):
+            producer.send(Message("secrets", b"x"))
+        note(f"traceback of {broker}", "".join(traceback.format_exception(refused.value)))
     with pytest.raises(MisuseError) as caught:
         Producer(brokers, group="p", token=f"Bearer {wrong}")
     note("an error of the wrong form", caught.getrepr(style="long"))

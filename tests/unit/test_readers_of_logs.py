@@ -27,6 +27,7 @@ OF_ONE_BATCH = {
     "metaq/kafka/kafka_log.py": "looks for a key in records, which are decoded when they are fetched",
     "metaq/server/figures.py": "looks at the time of a batch",
     "mirror/log_sink.py": "compares the columns of one batch at a time with the table",
+    "spark/generations.py": "looks at the header of one frame",
     "spark/planner.py": "looks only for a gap",
 }
 OF_OWN_TOPICS = {
