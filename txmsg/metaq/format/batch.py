@@ -250,7 +250,7 @@ class FrameBatch:
         for name in ("STORED_AT", "BORN_AT"):
             if found := buffers.get(name):
                 times = np.frombuffer(found[0], np.int64)[self.skip : header.count - self.left]
-                if len(times) and not (is_time(int(times.min())) and is_time(int(times.max()))):
+                if len(times) and not (is_time(int(np.min(times))) and is_time(int(np.max(times)))):
                     row = next(row for row, us in enumerate(times.tolist(), self.skip) if not is_time(us))
                     errors.append(self._unreadable(row, strange_time(int(times[row - self.skip]))))
         if "STORED_AT" not in buffers and not are_stored_well:

@@ -226,7 +226,7 @@ def _columns_alike(records: Sequence[ReadRecord]) -> _Columns | None:
 
 
 def _require_times(times: NDArray[np.int64], unit_us: int) -> None:
-    if not (is_time(int(times.min()) * unit_us) and is_time(int(times.max()) * unit_us)):
+    if not (is_time(int(np.min(times)) * unit_us) and is_time(int(np.max(times)) * unit_us)):
         raise ValueError("some are no times")
 
 
