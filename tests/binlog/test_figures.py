@@ -149,6 +149,41 @@ def test_while_its_database_is_away_the_lag_grows_and_nothing_is_told_of_it(tabl
         await_mirrored(running, table, tmp_path)
 
 
+def test_who_takes_over_while_the_log_is_away_is_not_ready_and_lags(table: Table, tmp_path: Path, log: Log) -> None:
+    table.add("t", 5)
+    with tailing(table.url, tmp_path) as first:
+        second = Running(table.url, tmp_path, sink=log.open)
+        second.start(ready=False)
+        second.await_state(State.STANDING_BY)
+        log.is_away = True
+        first.stop()
+        with interrupted(second):
+            table.add("t", 5)
+        log.is_away = False
+        await_mirrored(second, table, tmp_path)
+        second.stop()
+
+
+def test_a_disk_that_is_full_when_it_takes_over_is_waited_for(table: Table, tmp_path: Path) -> None:
+    opened: list[Exception] = [OSError(28, "No space left on device")]
+
+    def open_sink() -> LogSink:
+        if opened and second.tailer.state is not State.STANDING_BY:
+            raise opened.pop()
+        return LogSink(open_log(tmp_path, append=True), str(tmp_path))
+
+    table.add("t", 5)
+    with tailing(table.url, tmp_path) as first:
+        second = Running(table.url, tmp_path, sink=open_sink)
+        second.start(ready=False)
+        second.await_state(State.STANDING_BY)
+        first.stop()
+        second.await_state(State.TAILING)
+        assert not opened
+        await_mirrored(second, table, tmp_path)
+        second.stop()
+
+
 def test_who_stands_by_tells_no_lag(table: Table, tmp_path: Path) -> None:
     with tailing(table.url, tmp_path) as first:
         second = Running(table.url, tmp_path)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
 from tests.waiting import until
+from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeConflict
 from txmsg.message import Message, TransactionState, message_id
@@ -192,3 +196,18 @@ def test_a_producer_that_is_dropped_warns_and_is_closed(broker: BrokerProcess) -
     with pytest.warns(ResourceWarning, match=r"unclosed producer of group 'dropped': call close\(\), or use `with`"):
         Producer(broker.address, group="dropped", timeout_s=WAIT_S).send(Message("t", b"x"))
     until(lambda: psutil.Process().num_fds() <= open_before, why="its connections stay open")
+
+
+def test_one_that_does_not_start_in_a_with_statement_is_closed_and_any_other_may_start_again(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'absent' / 'shop.db'}")
+    failing = Producer(broker.address, group="f", timeout_s=WAIT_S, check_listener=FenceCheckListener(engine))
+    for _ in range(2):
+        with pytest.raises(OperationalError, match="unable to open database file"):
+            failing.start()
+    with pytest.raises(OperationalError, match="unable to open database file"), failing:
+        pass
+    with pytest.raises(MisuseError, match="the producer is closed"):
+        failing.start()
+    engine.dispose()

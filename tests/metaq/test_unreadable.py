@@ -33,6 +33,7 @@ READABLE = [body for at, body in enumerate(BODIES) if at != BAD]
 TOLD = {
     **{kind: strange.told for kind, strange in UNREADABLE.items()},
     **dict.fromkeys(["frames", "zstd"], "headers of 1 bytes cannot be read"),
+    "frame times": "its time 1700000000000000000 us",
 }
 
 
@@ -42,7 +43,8 @@ def log(tmp_path: Path, kind: str) -> Iterator[LocalLog]:
         if kind in UNREADABLE:
             log.fill(T0, COUNT, {BAD: kind})
         else:
-            append_frames(log, T0, COUNT, [BAD], Compression.ZSTD if kind == "zstd" else Compression.NONE)
+            compression = Compression.ZSTD if kind == "zstd" else Compression.NONE
+            append_frames(log, T0, COUNT, [BAD], compression, by_times=kind == "frame times")
         yield log
 
 

@@ -10,6 +10,7 @@ import confluent_kafka
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from txmsg.errors import UnreadableMessage
+from txmsg.metaq.format import frame
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.interface import FETCH_SIZE_BYTES_MAX, Fetched, LogQueue
 from txmsg.metaq.kafka.batch import RecordBatch
@@ -95,18 +96,30 @@ class LogOfRecords(LocalLog):
 
 
 def append_frames(
-    log: LocalLog, queue: LogQueue, count: int, unreadable: Sequence[int], compression: Compression
+    log: LocalLog,
+    queue: LogQueue,
+    count: int,
+    unreadable: Sequence[int],
+    compression: Compression,
+    *,
+    by_times: bool = False,
 ) -> None:
-    """The same in frames of 200 messages, where the headers of those that cannot be read are no headers."""
+    """The same in frames of 200 messages, where the headers of those that cannot be read are no headers.
+
+    by_times: their times are none, as no release appends them.
+    """
     for first in range(0, count, _TOGETHER):
         offsets = range(first, min(first + _TOGETHER, count))
         columns = Columns(
             [b"%d" % at for at in offsets],
             [AT_MS * 1000],
             _ids(offsets),
-            headers=[b"\xff" if at in unreadable else pack_headers({"at": str(at)}) for at in offsets],
+            headers=[
+                b"\xff" if at in unreadable and not by_times else pack_headers({"at": str(at)}) for at in offsets
+            ],
+            born_at_us=[AT_MS * 1_000_000 if at in unreadable and by_times else AT_MS * 1000 for at in offsets],
         )
-        log.append([Append(*queue, encode(columns, compression))])
+        log.append([Append(*queue, frame._encode(columns, compression, frame.Kind.MESSAGES))])
 
 
 def _ids(offsets: range) -> bytes:

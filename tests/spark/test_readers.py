@@ -609,6 +609,37 @@ def test_a_stream_goes_on_after_a_fork_only_before_where_queues_were_cut(tmp_pat
         stream.reader.stop()
 
 
+def test_a_hole_before_the_checkpoint_shows_no_more_than_what_is_before_it(tmp_path: Path) -> None:
+    """Offsets 5 to 8 were cut and given to other messages, which a stream that goes on at 10 would never read."""
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [5, 5])
+    stream = Stream(stream_of(tmp_path))
+    stream.next()
+    with Log(tmp_path) as log:
+        log.fork([("t", 0, 5)])
+        log.append([batch("t", 0, 5, 4), Append("t", 0, hole(10, 1), 9)])
+        log.append([batch("t", 0, 10, 1)])
+    stream = stream.restarted(stream_of(tmp_path))
+    with pytest.raises(MisuseError, match="does not show that it has the messages"):
+        stream.next()
+    stream.reader.stop()
+
+
+def test_what_has_expired_in_a_promoted_copy_before_it_was_read_is_told_as_lost(tmp_path: Path) -> None:
+    with Log(tmp_path / "leader", config=_SMALL) as log:
+        fill(log, "t", 0, [3])
+    stream = Stream(stream_of(tmp_path / "leader", "t"))
+    stream.next()
+    copy = promoted(tmp_path / "leader")
+    with Log(copy, config=_SMALL) as log:
+        log.append([batch("t", 0, 3, 2)])
+        expire(log)
+    stream = stream.restarted(stream_of(copy, "t"))
+    with pytest.raises(OffsetOutOfRange, match="failOnDataLoss=false"):
+        stream.next()
+    stream.reader.stop()
+
+
 def test_a_stream_goes_on_in_a_promoted_copy_whose_messages_have_expired(tmp_path: Path) -> None:
     with Log(tmp_path / "leader", config=_SMALL) as log:
         fill(log, "t", 0, [3])

@@ -16,6 +16,8 @@ def unready(tailer: Tailer) -> str:
     match tailer.state:
         case State.STARTING:
             return "it has not begun: its database, or its log, is away"
+        case State.TAKING_OVER:
+            return "it takes over from another one, and does not mirror yet"
         case State.INTERRUPTED:
             return "its database, or its log, is away: it tries again"
         case State.STANDING_BY | State.TAILING:

@@ -41,4 +41,5 @@ class Progress:
     @property
     def lag_s(self) -> float:
         """How long ago the last transaction that is in the log was committed, while there may be more; else 0."""
-        return 0.0 if self.behind_since is None else time.monotonic() - self.behind_since
+        since = self.behind_since  # which the tailer's thread may set meanwhile
+        return 0.0 if since is None else time.monotonic() - since

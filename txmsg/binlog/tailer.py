@@ -34,12 +34,14 @@ class State(Enum):
 
     STARTING = "starting"
     STANDING_BY = "standing by"
+    TAKING_OVER = "taking over"
+    """It has stood by, and the mirror is its own now; it does not mirror yet."""
     TAILING = "tailing"
     INTERRUPTED = "interrupted"
     """Its database, or its log, has gone: it tries again."""
 
 
-_BEGUN = (State.TAILING, State.INTERRUPTED)
+_BEGUN = (State.TAKING_OVER, State.TAILING, State.INTERRUPTED)
 
 
 class Stop:
@@ -139,10 +141,12 @@ class Tailer:
         with closing(connect(self._config.storage)) as session, translated():
             if not self._await_turn(session):
                 return
+            self._take_over()
             self.progress.slot = Slots(session, self._config.mirror).look()
             sink = self._await_sink(session)
             if sink is None:
                 return
+            self._take_over()
             with closing(sink):
                 run = MirrorRun(
                     self._config,
@@ -194,11 +198,15 @@ class Tailer:
         self._tell(State.STANDING_BY)
         self.progress.behind_since = time.monotonic()  # if it lags, then from its turn on
 
+    def _take_over(self) -> None:
+        if self.state is State.STANDING_BY:
+            self._tell(State.TAKING_OVER)
+
     def _interrupted(self) -> None:
         """Whether the log has all is not known any more."""
         if self.progress.behind_since is None:
             self.progress.behind_since = time.monotonic()
-        if self.state in _BEGUN:
+        if self.state is not State.STARTING:
             self._tell(State.INTERRUPTED)
 
     def _tell(self, state: State) -> None:

@@ -103,6 +103,9 @@ class Producer:
 
     def _renew(self) -> None:
         self._thread: LoopThread | None = None
+        """Where it runs, once it has started."""
+        self._used: LoopThread | None = None
+        """Where there may be something to close, also after a start that failed."""
         self._closed = False
         self._starting = threading.Lock()
 
@@ -153,17 +156,22 @@ class Producer:
             if self._closed:
                 return
             self._closed = True
-            if self._thread is not None:
-                self._thread.call(self._core.close(), timeout_s=self.timeout_s + _GRACE_S)
-                self._thread.at_exit(self._core, None)
+            if self._used is not None:
+                self._used.call(self._core.close(), timeout_s=self.timeout_s + _GRACE_S)
+                self._used.at_exit(self._core, None)
 
     def __del__(self) -> None:
-        thread: LoopThread | None = getattr(self, "_thread", None)  # none where the constructor raised
-        if thread is not None and not self._closed:
-            thread.close_dropped(self._core, f"producer of group {self.group!r}: call close(), or use `with`", self)
+        used: LoopThread | None = getattr(self, "_used", None)  # none where the constructor raised
+        if used is not None and not self._closed:
+            what = f"producer of group {self.group!r}: call close(), or use `with`" if self._thread is not None else ""
+            used.close_dropped(self._core, what, self)
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -177,7 +185,8 @@ class Producer:
             if self._closed:
                 raise MisuseError("the producer is closed: make a new one")
             if self._thread is None:
-                thread = shared_loop()
+                self._used = thread = shared_loop()
+                thread.at_exit(self._core, self._core.close)
                 try:
                     thread.call(self._core.start(), timeout_s=self.timeout_s + _GRACE_S)
                 except TimeoutError as exc:
@@ -185,7 +194,6 @@ class Producer:
                         f"the producer did not start within {self.timeout_s + _GRACE_S:g} s: does the business "
                         "database, which holds the fence, answer?"
                     ) from exc
-                thread.at_exit(self._core, self._core.close)
                 self._thread = thread
             return self._thread
 

@@ -97,13 +97,14 @@ class LoopThread:
     def close_dropped(self, owner: object, what: str, source: object) -> None:
         """For a finalizer: closes soon what nobody can close any more, and warns. Nothing after `at_exit(owner, None)`.
 
-        what, source: what was dropped, in words and itself.
+        what, source: what was dropped, in words (empty: it warns of nothing) and itself.
         """
         closer = self._closers.pop(owner, None)
         if closer is None or self.pid != os.getpid() or not self._thread.is_alive():
             return
         self.post(self._close_soon, closer)
-        warnings.warn(f"unclosed {what}", ResourceWarning, source=source, stacklevel=2)
+        if what:
+            warnings.warn(f"unclosed {what}", ResourceWarning, source=source, stacklevel=2)
 
     def _close_soon(self, closer: Callable[[], Awaitable[None]]) -> None:
         closing = asyncio.ensure_future(closer())

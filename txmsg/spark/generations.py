@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txmsg.errors import MisuseError, OffsetsMissing
+from txmsg.errors import BrokerUnavailable, MisuseError, OffsetsMissing
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.interface import LogAccess, LogQueue, Range
 from txmsg.metaq.store.state import Identity
@@ -25,7 +25,8 @@ def require_continued(log: LogAccess, options: ReadOptions, noted: Identity, off
         return
     ranges = log.ranges(list(offsets))
     for queue, offset in offsets.items():
-        if not _is_continued(log, queue, offset, ranges.get(queue, Range(0, 0)), noted.generation):
+        kept = ranges.get(queue)  # None: its topic was deleted
+        if kept is not None and not _is_continued(log, queue, offset, kept, noted.generation):
             raise MisuseError(
                 f"the checkpoint is of generation {noted.generation} of the log, and {options.where} is generation "
                 f"{found.generation}, which does not show that it has the messages of topic {queue.topic} queue "
@@ -38,18 +39,18 @@ def require_continued(log: LogAccess, options: ReadOptions, noted: Identity, off
 def _is_continued(log: LogAccess, queue: LogQueue, offset: int, kept: Range, generation: int) -> bool:
     if offset == 0:
         return True
-    if kept.begin == kept.end == offset:
-        return True  # all were deleted, and nothing was appended since
     if offset > kept.end:
         return False
+    if kept.begin == kept.end:
+        return True  # all were deleted: what was not read of them is told as lost
     # If the one before it was deleted, the first that is kept tells as much.
     at = min(max(offset - 1, kept.begin), kept.end - 1)
     found = log.fetch({queue: at}, size_bytes_max=1)
     if not found:
-        return False
+        raise BrokerUnavailable(f"topic {queue.topic} queue {queue.queue} cannot be read yet: start the query again")
     error = found[0].error
-    if isinstance(error, OffsetsMissing):
-        return True  # a hole: the log has lost what was read, and gives these offsets to no other messages
+    if isinstance(error, OffsetsMissing):  # what is before a hole tells as much
+        return error.begin > kept.begin and _is_continued(log, queue, error.begin, kept, generation)
     if error is not None:
         raise error
     first = found[0].batches[0]

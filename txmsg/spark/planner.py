@@ -59,6 +59,8 @@ class Planner:
         if count_max is not None:
             ends = limited(begins, ends, count_max, self._gap_at)
         ends = {queue: end for queue, end in ends.items() if queue in start.offsets or end > begins[queue]}
+        if self._log.identity() != identity:  # a copy was promoted meanwhile, and these are ends of both
+            return self.latest(start, count_max=count_max, target=target)
         is_noted = not start.is_initial and identity == start.identity
         if is_noted and all(start.offsets.get(queue) == end for queue, end in ends.items()):
             return start

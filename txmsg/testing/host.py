@@ -89,7 +89,11 @@ class BrokerHost:
     def _ask(self, child: Child, command: Mapping[str, str]) -> dict[str, Any]:
         with suppress(BrokenPipeError):  # it has ended: so it answers nothing
             child.tell(json.dumps(command))
-        line = self._answers.get()
+        try:
+            line = self._answers.get()
+        except BaseException:  # interrupted: the next command would take the answer to this one for its own
+            self.kill()
+            raise
         if line is None:
             self.kill()
             raise RuntimeError(f"the broker of the tests has ended; its log says\n{child.log_tail()}")

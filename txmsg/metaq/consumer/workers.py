@@ -213,8 +213,8 @@ class LaneWorkers:
     async def _appended(self, failed: Sequence[Tried]) -> bool:
         """Whether these are kept, on disk. All of them are dead, or none is."""
         now_us = round(self._clock() * 1_000_000)
-        retries, dead = appends_of(self._group, failed, self._backoff, now_us)
         try:
+            retries, dead = appends_of(self._group, failed, self._backoff, now_us)
             await self._append(dead or retries)
         except (TxmsgError, OSError) as exc:
             _log.error(

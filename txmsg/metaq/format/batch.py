@@ -206,6 +206,9 @@ class FrameBatch:
         buffers = payload_of(header, self.stored)
         headers, ids = buffers.get("HEADERS"), buffers.get("TRANSACTION_ID")
         n, born_at, stored_at = buffers.get("N"), buffers.get("BORN_AT"), buffers.get("STORED_AT")
+        has_times = self._is_stored_well and (not born_at or _are_times(np.frombuffer(born_at[0], np.int64)))
+        if not has_times and len(self) and (error := self.unreadable()) is not None:
+            return self._up_to(error, wanted)
         stored_at_us = _numbers(stored_at, np.int64) if stored_at else [header.first_stored_at_us] * count
         rows = zip(  # in the order of ReceivedMessage's fields: a million of them are made in a second
             repeat(header.topic),
@@ -240,20 +243,28 @@ class FrameBatch:
     def _unreadable(self, row: int, why: str) -> UnreadableMessage:
         return unreadable(self.topic, self.queue, self.header.base_offset + row, why)
 
+    @property
+    def _is_stored_well(self) -> bool:
+        return is_time(self.header.first_stored_at_us) and is_time(self.header.last_stored_at_us)
+
+    def _up_to(self, error: UnreadableMessage, wanted: TagExpression) -> Iterator[ReceivedMessage]:
+        assert error.next_offset is not None
+        yield from self.before(error.next_offset - 1).messages(wanted)
+        raise error
+
     def unreadable(self) -> UnreadableMessage | None:
         header = self.header
-        are_stored_well = is_time(header.first_stored_at_us) and is_time(header.last_stored_at_us)
-        if are_stored_well and not header.columns & _MAY_BE_UNREADABLE:
+        if self._is_stored_well and not header.columns & _MAY_BE_UNREADABLE:
             return None
         buffers = payload_of(header, self.stored)
         errors: list[UnreadableMessage] = []
         for name in ("STORED_AT", "BORN_AT"):
             if found := buffers.get(name):
                 times = np.frombuffer(found[0], np.int64)[self.skip : header.count - self.left]
-                if len(times) and not (is_time(int(np.min(times))) and is_time(int(np.max(times)))):
+                if len(times) and not _are_times(times):
                     row = next(row for row, us in enumerate(times.tolist(), self.skip) if not is_time(us))
                     errors.append(self._unreadable(row, strange_time(int(times[row - self.skip]))))
-        if "STORED_AT" not in buffers and not are_stored_well:
+        if "STORED_AT" not in buffers and not self._is_stored_well:
             errors.append(self._unreadable(self.skip, strange_time(header.first_stored_at_us)))
         if headers := buffers.get("HEADERS"):
             try:
@@ -401,6 +412,10 @@ def to_arrow(batches: Sequence[LogBatch], wanted: TagExpression = ALL_TAGS) -> p
     if are_few or sum(batch.header.raw_size_bytes for batch in frames) > size_bytes_max:
         return pa.Table.from_batches([batch.to_arrow(wanted) for batch in batches], SCHEMA)
     return pa.Table.from_batches([only(_Frames(frames).joined(), wanted)])
+
+
+def _are_times(times: NDArray[np.int64]) -> bool:
+    return is_time(int(np.min(times))) and is_time(int(np.max(times)))
 
 
 class _Frames:

@@ -167,6 +167,10 @@ def encode(columns: Columns, compression: Compression = Compression.NONE) -> Pay
     Raises MessageTooLarge for more than fits a frame, InvalidMessage for times that no reader can show, ValueError for
     unequal lengths.
     """
+    for times in filter(None, (columns.stored_at_us, columns.born_at_us)):
+        for us in (min(times), max(times)):
+            if not is_time(us):
+                raise InvalidMessage(f"a message cannot be appended: {strange_time(us)}")
     return _encode(columns, compression, Kind.MESSAGES)
 
 
@@ -177,9 +181,6 @@ def _encode(columns: Columns, compression: Compression, kind: Kind) -> Payload:
     parts: list[Buffer] = []
     present = 0
     first, last = min(columns.stored_at_us), max(columns.stored_at_us)
-    for us in (first, last, *((min(columns.born_at_us), max(columns.born_at_us)) if columns.born_at_us else ())):
-        if not is_time(us):
-            raise InvalidMessage(f"a message cannot be appended: {strange_time(us)}")
     for column, fixed in (
         (Column.TRANSACTION_ID, columns.transaction_ids),
         (Column.N, np.asarray(columns.n, np.int16).tobytes() if any(columns.n) else b""),
