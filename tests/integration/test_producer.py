@@ -189,13 +189,16 @@ def test_a_closed_producer_says_so(broker: BrokerProcess) -> None:
         producer.send(Message("user", b"x"))
 
 
-def test_a_producer_that_is_dropped_warns_and_is_closed(broker: BrokerProcess) -> None:
+def test_a_producer_that_is_dropped_warns_and_is_closed(
+    broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
     with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         producer.send(Message("t", b"x"))
     open_before = psutil.Process().num_fds()
     with pytest.warns(ResourceWarning, match=r"unclosed producer of group 'dropped': call close\(\), or use `with`"):
         Producer(broker.address, group="dropped", timeout_s=WAIT_S).send(Message("t", b"x"))
     until(lambda: psutil.Process().num_fds() <= open_before, why="its connections stay open")
+    assert "unclosed producer of group 'dropped'" in caplog.text
 
 
 def test_one_that_does_not_start_in_a_with_statement_is_closed_and_any_other_may_start_again(

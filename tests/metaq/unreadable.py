@@ -114,9 +114,7 @@ def append_frames(
             [b"%d" % at for at in offsets],
             [AT_MS * 1000],
             _ids(offsets),
-            headers=[
-                b"\xff" if at in unreadable and not by_times else pack_headers({"at": str(at)}) for at in offsets
-            ],
+            headers=[b"\xff" if at in unreadable and not by_times else pack_headers({"at": str(at)}) for at in offsets],
             born_at_us=[AT_MS * 1_000_000 if at in unreadable and by_times else AT_MS * 1000 for at in offsets],
         )
         log.append([Append(*queue, frame._encode(columns, compression, frame.Kind.MESSAGES))])

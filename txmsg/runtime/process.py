@@ -20,7 +20,10 @@ from typing import Any, TypeVar
 
 from txmsg.errors import MisuseError
 from txmsg.forks import check_fork_was_told, keep
+from txmsg.logs import EventLog
 from txmsg.runtime.loops import new_application_loop
+
+_log = EventLog(__name__)
 
 T = TypeVar("T")
 
@@ -102,11 +105,13 @@ class LoopThread:
         closer = self._closers.pop(owner, None)
         if closer is None or self.pid != os.getpid() or not self._thread.is_alive():
             return
-        self.post(self._close_soon, closer)
+        self.post(self._close_soon, closer, what)
         if what:
             warnings.warn(f"unclosed {what}", ResourceWarning, source=source, stacklevel=2)
 
-    def _close_soon(self, closer: Callable[[], Awaitable[None]]) -> None:
+    def _close_soon(self, closer: Callable[[], Awaitable[None]], what: str) -> None:
+        if what:  # here, as a finalizer may run while a lock of logging is held
+            _log.warning("client.dropped", "unclosed %(client)s: it is closed now", client=what)
         closing = asyncio.ensure_future(closer())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
