@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -242,6 +243,37 @@ def test_damaged_positions_hold_their_source_and_stay(followed: Followed, tmp_pa
     followed.step()
     assert followed.lines() == ["one", "two"]
     assert len(followed.messages()) == 2
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_the_spool_is_relayed_while_positions_cannot_be_written_or_read(
+    followed: Followed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    """Nothing else may free a full disk."""
+    followed.write("one")
+    followed.step()
+    followed.to.is_away = True
+    followed.write("two")
+    followed.step()
+    followed.restart()
+    positions = tmp_path / "state" / "s.positions"
+    good = positions.read_bytes()
+    followed.write("new", path=followed.logs / "b.log")
+    with monkeypatch.context() as patch:
+        if is_damaged:
+            positions.write_bytes(good[:-5])
+        else:
+            full = StorageError("no space left")
+            patch.setattr("txmsg.agent.positions.write_checked", Mock(side_effect=full))
+        for _ in range(2):
+            with pytest.raises(StorageError, match="cannot be read" if is_damaged else "no space left"):
+                followed.step()
+        followed.to.is_away = False
+        followed.relay()
+        assert followed.lines() == ["one", "two"]
+    positions.write_bytes(good)
+    followed.step()
+    assert followed.lines() == ["one", "two", "new"]
 
 
 def test_the_trouble_of_a_source_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

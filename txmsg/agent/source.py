@@ -166,6 +166,11 @@ class Source:
         Raises what the outlet raises, and StorageError for positions that cannot be read or written.
         """
         now = self.stepped_at = self._clock()
+        unopened: TxmsgError | None = None
+        try:
+            self.outlet.open()  # first: positions that cannot be written may wait for the space that relaying frees
+        except TxmsgError as exc:
+            unopened = exc  # raised after the files were looked at, so that they stay open
         if not self._is_restored:
             self._restore()
         for lane in list(self.lanes.values()):
@@ -178,7 +183,8 @@ class Source:
         if self._is_first or not all(stream.is_saved for stream in self._streams()):
             self._is_first = False
             self._save()  # or, after a crash, what comes into them by then would be taken for old, or not be found
-        self.outlet.open()
+        if unopened is not None:
+            raise unopened
         if not self.config.paused:
             self._read(now)
         if self._changed and now >= self._save_at:
