@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -138,6 +139,32 @@ def test_a_spool_goes_on_when_a_damaged_file_was_moved_away(tmp_path: Path) -> N
     [found] = _parts(_waiting(again))
     assert b"relayew" in found[2]
     again.close()
+
+
+@pytest.mark.parametrize("name", ["bad-1.spool", "1.spool", "².spool"])
+def test_a_file_that_was_renamed_is_set_aside(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / "s"
+    spool = Spool(directory)
+    spool.put([_append(b"set aside")])
+    spool.close()
+    (directory / "00000001.spool").rename(directory / name)
+    spool = Spool(directory)
+    spool.put([_append(b"goes on")])
+    spool.close()
+    spool = Spool(directory)
+    assert _parts(_waiting(spool)) == _parts([_append(b"goes on")])
+    spool.close()
+    assert (directory / name).stat().st_size
+
+
+def test_what_nobody_foresaw_at_an_opening_keeps_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Spool, "_recover", Mock(side_effect=ValueError("unforeseen")))
+        with pytest.raises(ValueError, match="unforeseen") as kept:  # the traceback keeps the spool alive
+            Spool(tmp_path / "s")
+        patched.undo()
+        Spool(tmp_path / "s").close()
+        del kept
 
 
 def test_a_full_spool_refuses_and_gives_space_back(tmp_path: Path) -> None:

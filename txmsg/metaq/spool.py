@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from txmsg.errors import CorruptLog, MisuseError, Overloaded, StorageError, TxmsgError
+from txmsg.errors import CorruptLog, MisuseError, Overloaded, StorageError
 from txmsg.logs import EventLog
 from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Header, Payload, pack, read_header, verify
 from txmsg.metaq.store.commit_log import sync_directory
@@ -74,7 +74,7 @@ class Spool:
         self._lock_fd = lock_private(directory, what="the spool", user="process")
         try:
             self._relayed_fd = os.open(directory / "relayed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._sizes = {int(path.stem): path.stat().st_size for path in sorted(directory.glob("*.spool"))}
+            self._sizes = {file: self._path(file).stat().st_size for file in self._files()}
             self._relayed = self._read_relayed()
             self._recover()
             self._end = self._relayed
@@ -84,8 +84,8 @@ class Spool:
         except OSError as exc:
             self.close()
             raise self._unwritable(exc) from exc
-        except TxmsgError:
-            self.close()
+        except BaseException:
+            self.close()  # else its lock is held until this process ends
             raise
         self._synced = self._end
 
@@ -369,6 +369,11 @@ class Spool:
                 if fd >= 0:
                     os.close(fd)
             self._lock_fd = self._fd = self._relayed_fd = -1
+
+    def _files(self) -> list[int]:
+        """The numbers of its files. Others are not its own: one that was renamed, being damaged, is set aside."""
+        numbers = [int(path.stem) for path in self.directory.glob("*.spool") if path.stem.isdecimal()]
+        return sorted({file for file in numbers if self._path(file).exists()})
 
     def _path(self, file: int) -> Path:
         return self.directory / f"{file:08}.spool"
