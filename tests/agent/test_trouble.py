@@ -162,6 +162,71 @@ def test_a_directory_that_cannot_be_listed_is_told(followed: Followed, monkeypat
     assert followed.source.troubles() == []
 
 
+class Unlistable:
+    """Directories that the system cannot list, though it opens files in them: mode 0711, or a failing disk."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.directories: set[Path] = set()
+        self._listdir = os.listdir
+        patch.setattr(os, "listdir", self._listing)
+
+    def _listing(self, path: Any = ".") -> list[str]:
+        if Path(path) in self.directories:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return self._listdir(path)
+
+
+@pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_rotated_files_in_a_directory_that_cannot_be_listed_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, is_restarted: bool
+) -> None:
+    unlistable = Unlistable(monkeypatch)
+    followed = Followed(tmp_path)
+    unlistable.directories.add(followed.logs)
+    followed.write("one")
+    followed.step()
+    followed.restart()
+    followed.write("two")
+    followed.step()
+    assert followed.lines() == ["one", "two"]  # a file that has its name needs no list
+    if is_restarted:
+        followed.source.close()
+    followed.write("three")
+    getattr(followed, way)()
+    followed.write("x")
+    if is_restarted:
+        followed.restart()
+    followed.step()
+    assert followed.source.troubles() == [f"{followed.logs} cannot be read: {os.strerror(errno.EACCES)}"]
+    unlistable.directories.clear()
+    followed.step(30)
+    followed.step()
+    assert followed.lines() == ["one", "two", "three", "x"]
+    assert followed.source.lost_bytes() == 0
+    followed.source.close()
+    followed.log.close()
+
+
+def test_a_file_beside_the_target_of_a_link_in_a_directory_that_cannot_be_listed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlistable = Unlistable(monkeypatch)
+    followed = Followed(tmp_path, alike=True)
+    unlistable.directories.add(followed.followed_path.parent)
+    followed.write("one")
+    followed.step()
+    followed.source._save()
+    followed.source.close()
+    followed.write("two")
+    followed.path.rename(followed.logs / "app.log.1")
+    followed.restart()
+    followed.step()
+    assert followed.lines() == ["one", "two"]
+    followed.source.close()
+    followed.log.close()
+
+
 def _damage(state: Path) -> Path:
     """Changes a byte of the oldest frame that waits."""
     file = min((state / "s.spool").glob("*.spool"))

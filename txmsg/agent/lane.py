@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -165,7 +166,8 @@ class Lane:
         that cannot be read now.
         """
         unreadable: OSError | None = None
-        for path in dict.fromkeys((self.path, stream.target, *rotated_files(self.path, stream.target))):
+        # A file that has its name is found without listing directories, which may not be allowed.
+        for path in chain(dict.fromkeys((self.path, stream.target)), rotated_files(self.path, stream.target)):
             fd = -1
             try:
                 if os.stat(path).st_ino != stream.inode:

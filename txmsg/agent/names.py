@@ -49,13 +49,27 @@ def places_of(path: Path) -> Iterator[Path]:
 
 
 def rotated_files(*paths: Path) -> Iterator[Path]:
-    """The files beside these paths, and beside what they lead to, that have such names. Each name once."""
+    """The files beside these paths, and beside what they lead to, that have such names. Each name once.
+
+    Raises OSError, after the files that it has found, for a directory that cannot be listed now.
+    """
+    unlisted: OSError | None = None
     for place in dict.fromkeys(place for path in paths for place in places_of(path)):
-        yield from (place.with_name(name) for name in _names_beside(place) if place.name in bases_of(name))
+        try:
+            names = _names_beside(place)
+        except OSError as exc:
+            unlisted = exc
+        else:
+            yield from (place.with_name(name) for name in names if place.name in bases_of(name))
+    if unlisted is not None:
+        raise unlisted
 
 
 def files_between(old: Path, new: Path) -> Iterator[Path]:
-    """The files that a link led to between two that rotation has named after their time: app-20261123.log."""
+    """The files that a link led to between two that rotation has named after their time: app-20261123.log.
+
+    Raises OSError for a directory that cannot be listed now.
+    """
     if old.parent != new.parent:
         return
     bases = {*bases_of(old.name)} & {*bases_of(new.name)}
@@ -65,7 +79,8 @@ def files_between(old: Path, new: Path) -> Iterator[Path]:
 
 
 def _names_beside(path: Path) -> list[str]:
+    """Empty if the directory is gone. Raises OSError if it cannot be listed now."""
     try:
         return sorted(os.listdir(path.parent))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
