@@ -162,6 +162,43 @@ def test_a_directory_that_cannot_be_listed_is_told(followed: Followed, monkeypat
     assert followed.source.troubles() == []
 
 
+def test_what_follows_a_truncation_is_read_though_it_is_renamed_while_it_cannot_be_opened(
+    followed: Followed, unreadable: Unreadable
+) -> None:
+    followed.write("a line")
+    followed.step()
+    os.truncate(followed.path, 0)
+    followed.write("cut")
+    unreadable.fail(followed.path, is_opened=False)
+    followed.step()
+    assert followed.source.troubles()
+    followed.rename()
+    followed.write("x")
+    unreadable.heal()
+    followed.step(30)
+    assert followed.lines() == ["a line", "cut", "x"]
+
+
+def test_what_followed_a_deleted_file_is_read_though_it_is_renamed_while_it_cannot_be_opened(
+    followed: Followed, unreadable: Unreadable
+) -> None:
+    followed.write("one")
+    followed.step()
+    followed.source._save()
+    followed.source.close()
+    followed.write("two", path=followed.logs / "next")
+    os.replace(followed.logs / "next", followed.path)
+    unreadable.fail(followed.path, is_opened=False)
+    followed.restart()
+    followed.step()
+    assert followed.source.troubles()
+    followed.rename()
+    followed.write("three")
+    unreadable.heal()
+    followed.step(30)
+    assert followed.lines() == ["one", "two", "three"]
+
+
 class Unlistable:
     """Directories that the system cannot list, though it opens files in them: mode 0711, or a failing disk."""
 

@@ -220,25 +220,37 @@ class Lane:
         elif self.streams and self.streams[-1].is_file(stat):
             self.streams[-1].is_moved = False  # it may have got its name again
             return
-        self._add_missed(now, is_cut=is_cut)
+        since_ns = self._missed_since_ns
+        has_missed = self._add_missed(now, is_cut=is_cut)
         if self._knows((stat.st_dev, stat.st_ino)):
             return
+        stream: Stream | None = None
+        try:
+            stream = self._opened_at_path(stat, now)
+        finally:
+            if stream is None and not has_missed:
+                self._missed_since_ns = since_ns  # what is at the path may be renamed before it is opened
+        if stream is not None:
+            self.streams.append(stream)
+
+    def _opened_at_path(self, stat: os.stat_result, now: float) -> Stream | None:
+        """The file that was at the path just now. None: it is there no longer. Raises OSError."""
         target = Path(os.path.realpath(self.path))
         try:
             stream = Stream.opened(self.path, self.path, now=now)
         except GONE:
-            return
+            return None
         if not stream.is_file(stat):  # rotated just now: the one that was there is found beside it at the next look
             stream.close()
-            return
-        stream.target = self._target = target
+            return None
         if self._at_end and not self.streams:
             try:
                 stream.skip_to_end()
             except OSError:
                 stream.close()
                 raise
-        self.streams.append(stream)
+        stream.target = self._target = target
+        return stream
 
     def _add_missed(self, now: float, *, is_cut: bool = False) -> bool:
         """Files that had the path while nobody looked: renamed or copied, and written to since the last known one was.
@@ -252,10 +264,11 @@ class Lane:
             since_ns = self.streams[-1].mtime_ns
         if since_ns is None:
             return False
-        copied = _opened(self.path) if at_path is not None or is_cut else None
+        copied: int | None = None
         found: dict[FileId, Stream] = {}
         between = files_between(self._target, Path(os.path.realpath(self.path)))
         try:
+            copied = _opened(self.path) if at_path is not None or is_cut else None
             for path in (*rotated_files(self.path, self._target), *between):
                 try:
                     stat = os.stat(path)
