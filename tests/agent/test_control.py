@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -10,10 +11,11 @@ import pytest
 from tests.waiting import until
 from txmsg.agent.config import SourceConfig
 from txmsg.agent.control import Change, Control, applied, change_settings, without_overruled
-from txmsg.errors import MisuseError, StorageError
+from txmsg.errors import BrokerUnavailable, MisuseError, StorageError
 from txmsg.message import Message
-from txmsg.metaq import LogProducer, open_log
+from txmsg.metaq import LogProducer, LogQueue, open_log
 from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.interface import Fetched
 from txmsg.metaq.store.log import Append
 
 _FILE = SourceConfig(paths=("/a",), topic="t", lines_per_s=7.0)
@@ -150,3 +152,29 @@ def test_changes_behind_a_message_that_cannot_be_read_are_read(
         control.look()
         assert control.changes == [Change("*", "*", "paused", False)]
         assert "left out: offset 1 of topic settings queue 0 cannot be read" in caplog.text
+
+
+def test_changes_that_were_read_before_an_error_hold_and_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    with open_log(tmp_path / "log", append=True) as log:
+        control = Control(log, "settings", tmp_path / "kept", lambda: told.append(1))
+        first, second = Change("*", "*", "paused", True), Change("*", "*", "lines_per_s", 2.0)
+        change_settings(log, "settings", [first])
+        change_settings(log, "settings", [second])
+        fetch = log.fetch
+
+        def fetch_the_first(wanted: Mapping[LogQueue, int]) -> list[Fetched]:
+            if any(wanted.values()):
+                raise BrokerUnavailable("it is away")
+            return fetch(wanted, size_bytes_max=1)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "fetch", fetch_the_first)
+            with pytest.raises(BrokerUnavailable):
+                control.look()
+        assert (control.changes, told) == ([first], [1])
+        assert Control(log, "settings", tmp_path / "kept", lambda: None).changes == [first]
+        control.look()
+        assert (control.changes, told) == ([first, second], [1, 1])

@@ -144,16 +144,18 @@ class Control:
         self._offset = max(self._offset, kept.begin)
         before = list(self.changes)
         begin = self._offset
-        self._read_to(kept.end)
-        if self._offset != begin:
-            self.changes = without_overruled(self.changes)
-            self._is_written = False
         try:
-            if not self._is_written:
-                self._write_file()  # first: what is in effect is so after a crash, too
-        finally:
-            if self.changes != before:
-                self._on_changed()
+            self._read_to(kept.end)
+        finally:  # what was read before an error holds: the next look does not find it new
+            self.changes = without_overruled(self.changes)
+            if self._offset != begin or self.changes != before:
+                self._is_written = False
+            try:
+                if not self._is_written:
+                    self._write_file()  # first: what is in effect is so after a crash, too
+            finally:
+                if self.changes != before:
+                    self._on_changed()
 
     def _read_to(self, end: int) -> None:
         while self._offset < end:
