@@ -218,6 +218,29 @@ def test_a_disk_that_has_no_room_for_a_file_leaves_the_spool_as_it_was(
     spool.close()
 
 
+def test_relayed_files_are_deleted_though_the_disk_has_no_room_to_note_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
+    large = [_append(bytes([number]) * (SIZE_BYTES_MIN // 8)) for number in range(3)]
+    for each in large:  # a file each
+        spool.put([each])
+
+    def full(fd: int, data: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        _, mark = spool.head(size_bytes_max=1, count_max=1)
+        with pytest.raises(StorageError, match="No space left"):
+            spool.done(mark)
+    assert [path.name for path in sorted(tmp_path.glob("*.spool"))] == ["00000002.spool", "00000003.spool"]
+    spool.close()
+    spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
+    assert _parts(_waiting(spool)) == _parts(large[1:])
+    spool.close()
+
+
 def test_after_a_failed_sync_nothing_is_taken_until_it_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,8 +254,10 @@ class Spool:
                 return
             mark = min(mark, self._end)  # what was read may be taken back
             is_file_done = mark.file < self._end.file and mark.at >= self._sizes[mark.file]
-            self._note(Mark(mark.file + 1, 0) if is_file_done else mark)
-            self._delete_relayed()
+            try:
+                self._note(Mark(mark.file + 1, 0) if is_file_done else mark)
+            finally:
+                self._delete_relayed()  # on a full disk this alone makes room for the mark
 
     def _note(self, mark: Mark) -> None:
         """Not synced: after a power cut batches before it are appended once more, under their ids."""
