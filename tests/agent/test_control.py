@@ -84,8 +84,8 @@ def test_an_agent_reads_changes_once_and_keeps_them(tmp_path: Path) -> None:
         Control(log, "settings", tmp_path / "kept", lambda: None)
 
 
-def test_what_is_told_is_kept_already(tmp_path: Path) -> None:
-    """Else an agent that was killed a moment later would send what it was told to hold back."""
+def test_settings_are_kept_before_they_take_effect(tmp_path: Path) -> None:
+    """Otherwise an agent that is killed a moment later would send what it had been told to hold back."""
     kept: list[list[Change]] = []
     with open_log(tmp_path / "log", append=True) as log:
 

@@ -1,4 +1,4 @@
-"""What a tailer tells while its log or its database is away, or hangs: never what was good before."""
+"""While its log or its database is away or hangs, a tailer does not repeat the good figures of before."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def await_mirrored(running: Running, table: Table, root: Path) -> None:
 
 @contextmanager
 def interrupted(running: Running) -> Iterator[None]:
-    """What holds between the begin of an outage and its end."""
+    """Checks what a tailer tells during an outage; the block runs before its end."""
     until(lambda: running.tailer.state is State.INTERRUPTED)
     assert "it tries again" in unready(running.tailer)
     assert told(running, "tailing") == 0
@@ -149,7 +149,9 @@ def test_while_its_database_is_away_the_lag_grows_and_nothing_is_told_of_it(tabl
         await_mirrored(running, table, tmp_path)
 
 
-def test_who_takes_over_while_the_log_is_away_is_not_ready_and_lags(table: Table, tmp_path: Path, log: Log) -> None:
+def test_a_tailer_that_takes_over_while_the_log_is_away_is_not_ready_and_its_lag_grows(
+    table: Table, tmp_path: Path, log: Log
+) -> None:
     table.add("t", 5)
     with tailing(table.url, tmp_path) as first:
         second = Running(table.url, tmp_path, sink=log.open)
@@ -184,7 +186,7 @@ def test_a_disk_that_is_full_when_it_takes_over_is_waited_for(table: Table, tmp_
         second.stop()
 
 
-def test_who_stands_by_tells_no_lag(table: Table, tmp_path: Path) -> None:
+def test_a_tailer_on_standby_has_no_series_of_lag(table: Table, tmp_path: Path) -> None:
     with tailing(table.url, tmp_path) as first:
         second = Running(table.url, tmp_path)
         second.start(ready=False)

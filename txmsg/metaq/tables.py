@@ -38,8 +38,6 @@ TABLE_SCHEMA: Final = pa.schema(
 )
 """The columns of a topic that is read as a table. id: as `ReceivedMessage.id`; headers: null if they cannot be read."""
 _FETCH_SIZE_BYTES: Final = 8 * 1024 * 1024
-_PIECE_SIZE_BYTES: Final = 8 * 1024 * 1024
-"""Of messages that are made Arrow together, unpacked."""
 _WAIT_S: Final = 30.0
 
 
@@ -129,7 +127,7 @@ def read_span(
         if found.error is not None:
             offset = _passed_over(found, offset, on_missing)
             continue
-        for piece in in_pieces(found.batches, _PIECE_SIZE_BYTES):
+        for piece in in_pieces(found.batches):
             table = to_arrow(piece)
             offset = piece[-1].end_offset
             if offset > span.end:

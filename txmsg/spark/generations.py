@@ -15,12 +15,13 @@ from txmsg.metaq.store.state import Identity
 from txmsg.spark.options import ReadOptions
 
 
-def require_continued(log: LogAccess, options: ReadOptions, noted: Identity, offsets: Mapping[LogQueue, int]) -> None:
+def require_continued(
+    log: LogAccess, options: ReadOptions, noted: Identity, found: Identity, offsets: Mapping[LogQueue, int]
+) -> None:
     """Raises MisuseError if a later generation of the log does not show that it has what is before these offsets.
 
-    noted: the identity of the log when they were noted, of which the log is now the same or a later generation.
+    noted: the identity of the log when they were noted. found: its identity now, of the same or a later generation.
     """
-    found = log.identity()
     if found.generation in (noted.generation, options.accept_generation):
         return
     ranges = log.ranges(list(offsets))

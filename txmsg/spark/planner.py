@@ -87,7 +87,7 @@ class Planner:
                 f"{self._options.where} is generation {found.generation} of log {found.log_id:x}, where offsets may "
                 "name other messages: correct path or server, or start with another checkpointLocation"
             )
-        require_continued(self._log, self._options, noted, start.offsets)
+        require_continued(self._log, self._options, noted, found, start.offsets)
         return found
 
     def _begin(self, queue: LogQueue, known: int | None, kept: Range) -> int:

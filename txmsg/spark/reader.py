@@ -19,8 +19,6 @@ from txmsg.spark.tasks import Part
 
 _FETCHED_FIRST_BYTES = 512 * 1024
 _FETCHED_BYTES_MAX = 8 * 1024 * 1024
-_PIECE_BYTES_MAX = 8 * 1024 * 1024
-"""Of messages in an Arrow batch, unpacked. Arrow has at most 2 GiB of a column."""
 
 
 class Task(InputPartition):
@@ -44,7 +42,7 @@ def read_task(task: InputPartition, options: ReadOptions, columns: Columns) -> I
                 f"planned for generation {task.identity.generation} of log {task.identity.log_id:x}: all executors "
                 "must see the same directory, or use the option server"
             )
-        require_continued(log, options, task.identity, {part.queue: part.end for part in task.parts})
+        require_continued(log, options, task.identity, found, {part.queue: part.end for part in task.parts})
         yield from read_parts(log, task.parts, options, columns)
 
 
@@ -59,7 +57,7 @@ def read_parts(
         keys = BodyKeys(options.body_keys)
     for part in parts:
         for batches in _fetched(log, part, options):
-            for piece in in_pieces(batches, _PIECE_BYTES_MAX):
+            for piece in in_pieces(batches):
                 yield columns.of(part.queue, piece, part.end, keys)
 
 

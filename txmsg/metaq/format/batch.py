@@ -47,6 +47,7 @@ _COUNT_COMMON = 1024
 _NO_HEADERS: Final = ReceivedMessage._field_defaults["headers"]
 _COLUMNS = [(name, name.upper(), SCHEMA.field(name).type, name != "body") for name in _STORED]
 _MAY_BE_UNREADABLE: Final = (Column.BORN_AT | Column.STORED_AT | Column.HEADERS).value
+_PIECE_SIZE_BYTES: Final = 8 * 1024 * 1024
 _JOINED_MIN: Final = 8
 """Joining costs as much as this many batches by themselves."""
 _JOINED_SIZE_BYTES_MAX: Final = 32 * 1024
@@ -313,17 +314,18 @@ class FrameBatch:
         )
 
 
-def in_pieces(batches: Iterable[LogBatch], size_bytes_max: int) -> Iterator[list[LogBatch]]:
-    """Batches that follow each other, in pieces of so many unpacked bytes, or of one batch that is larger.
+def in_pieces(batches: Iterable[LogBatch]) -> Iterator[list[LogBatch]]:
+    """Batches that follow each other, in pieces that are made Arrow together: of 8 MiB unpacked, or one larger batch.
 
-    What a fetch returns is bounded in stored bytes, of which a compressed topic may have a thousandth.
+    What a fetch returns is bounded in stored bytes, of which a compressed topic may have a thousandth. Arrow has at
+    most 2 GiB of a column.
     """
     piece: list[LogBatch] = []
-    left_bytes = size_bytes_max
+    left_bytes = _PIECE_SIZE_BYTES
     for batch in batches:
         if piece and batch.unpacked_size_bytes > left_bytes:
             yield piece
-            piece, left_bytes = [], size_bytes_max
+            piece, left_bytes = [], _PIECE_SIZE_BYTES
         piece.append(batch)
         left_bytes -= batch.unpacked_size_bytes
     if piece:
