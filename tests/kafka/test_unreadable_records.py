@@ -14,7 +14,7 @@ from tests.integration.cli_harness import json_of, said
 from tests.kafka.unreadable import produce_with_unreadable
 from tests.kafka_server import Kafka, create_topic
 from tests.metaq.consumers import WAIT_S, Seen
-from tests.metaq.unreadable import UNREADABLE
+from tests.metaq.unreadable import UNREADABLE, bodies_before_the_stop
 from tests.waiting import until_async
 from txmsg.errors import UnreadableMessage
 from txmsg.metaq import AsyncLogConsumer, LogQueue, open_log, read_arrow
@@ -51,17 +51,10 @@ def told(text: str, kind: str) -> list[str]:
 
 
 def test_tables_tail_export_and_find_go_past_it_and_say_so(where: str, kind: str, tmp_path: Path) -> None:
-    before: list[bytes] = []
-
-    def read() -> None:
-        for batch in read_arrow(where, "t"):
-            before.extend(batch["body"].to_pylist())
-
-    with pytest.raises(UnreadableMessage) as stopped:
-        read()
+    before, stopped = bodies_before_the_stop(where, "t")
     assert before == BODIES[:BAD]
-    assert stopped.value.next_offset == BAD + 1
-    told(str(stopped.value), kind)
+    assert stopped.next_offset == BAD + 1
+    told(str(stopped), kind)
 
     skipped: list[str] = []
     assert read_arrow(where, "t", on_missing=skipped.append).read_all()["body"].to_pylist() == READABLE

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.metaq.consumers import WAIT_S, Seen
-from tests.metaq.unreadable import UNREADABLE, LogOfRecords, append_frames
+from tests.metaq.unreadable import UNREADABLE, LogOfRecords, append_frames, bodies_before_the_stop
 from tests.waiting import until_async
 from txmsg.administration import DeadLetterFilter
 from txmsg.administration.log import LogAdministration
@@ -90,16 +90,9 @@ async def test_consumers_get_all_before_it_and_after_a_seek_all_behind_it(
 
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_tables_and_exports_stop_at_it_or_skip_it(log: LocalLog, kind: str, tmp_path: Path) -> None:
-    before: list[bytes] = []
-
-    def read() -> None:
-        for batch in read_arrow(log, "t"):
-            before.extend(batch["body"].to_pylist())
-
-    with pytest.raises(UnreadableMessage) as stopped:
-        read()
+    before, stopped = bodies_before_the_stop(log, "t")
     assert before == BODIES[:BAD]
-    require_told(str(stopped.value), kind)
+    require_told(str(stopped), kind)
 
     skipped: list[str] = []
     assert read_arrow(log, "t", on_missing=skipped.append).read_all()["body"].to_pylist() == READABLE

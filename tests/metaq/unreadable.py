@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import confluent_kafka
+import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from txmsg.errors import UnreadableMessage
+from txmsg.metaq import read_arrow
 from txmsg.metaq.format import frame
 from txmsg.metaq.format.frame import Columns, Compression, encode
-from txmsg.metaq.interface import FETCH_SIZE_BYTES_MAX, Fetched, LogQueue
+from txmsg.metaq.interface import FETCH_SIZE_BYTES_MAX, Fetched, LogAccess, LogQueue
 from txmsg.metaq.kafka.batch import RecordBatch
 from txmsg.metaq.kafka.record import Headers, records_of
 from txmsg.metaq.local import LocalLog
@@ -118,6 +120,17 @@ def append_frames(
             born_at_us=[AT_MS * 1_000_000 if at in unreadable and by_times else AT_MS * 1000 for at in offsets],
         )
         log.append([Append(*queue, frame._encode(columns, compression, frame.Kind.MESSAGES))])
+
+
+def bodies_before_the_stop(log: str | LogAccess, topic: str) -> tuple[list[bytes], UnreadableMessage]:
+    """What is read of a topic as a table, and the error that ends it."""
+    bodies: list[bytes] = []
+    try:
+        for batch in read_arrow(log, topic):
+            bodies.extend(batch["body"].to_pylist())
+    except UnreadableMessage as exc:
+        return bodies, exc
+    pytest.fail("all of it was read")
 
 
 def _ids(offsets: range) -> bytes:
