@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import time
+from contextlib import closing
 
 import click
 
@@ -32,38 +34,43 @@ _TEXT_SIZE_MAX = 1000
     show_default=True,
     help="Timeout for the answer.",
 )
-@click.option("--tls", "by_tls", is_flag=True, help="The process has --tls-cert.")
 @json_option
-def health(*, address: str, alive: bool, timeout_s: float, by_tls: bool, as_json: bool) -> None:
+def health(*, address: str, alive: bool, timeout_s: float, as_json: bool) -> None:
     """Request /readyz from the process with this --http-listen. Exit status 1, with the reason, if it is not ready.
 
-    The process must be on this machine, so run a probe where the process runs: in its container.
+    It asks over HTTP, or HTTPS if the process has --tls-cert: the same command serves before and after TLS is switched
+    on. The process must be on this machine, so run a probe where the process runs: in its container.
     """
     check_reach(
         "HOST:PORT", address, "this asks processes of this machine", "run it where the process runs", is_guarded=False
     )
-    connection = _connection(*host_and_port(address), max(timeout_s, 0.001), by_tls=by_tls)
     try:
-        connection.request("GET", "/livez" if alive else "/readyz")
-        answer = connection.getresponse()
-        text = printable(answer.read(_TEXT_SIZE_MAX).decode(errors="replace").strip())
+        status, text = _answer(*host_and_port(address), "/livez" if alive else "/readyz", max(timeout_s, 0.001))
     except (OSError, http.client.HTTPException) as exc:
         raise BrokerUnavailable(
-            f"no answer at http://{address} ({exc}): does a process run there with --http-listen {address}"
-            + ("?" if by_tls else ", and without TLS? Give --tls if it has --tls-cert")
+            f"no answer at {address} ({exc}): does a process run there with --http-listen {address}?"
         ) from exc
-    finally:
-        connection.close()
-    is_good = answer.status == http.client.OK
+    is_good = status == http.client.OK
     click.echo(json.dumps({"address": address, "ok": is_good, "answer": text}) if as_json else text)
     if not is_good:
         raise SystemExit(1)
 
 
-def _connection(host: str, port: int, timeout_s: float, *, by_tls: bool) -> http.client.HTTPConnection:
-    if not by_tls:
-        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+def _answer(host: str, port: int, path: str, timeout_s: float) -> tuple[int, str]:
+    """Status and text. Raises OSError and HTTPException."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        return _asked(http.client.HTTPConnection(host, port, timeout=timeout_s), path)
+    except http.client.BadStatusLine:  # what a process with TLS sends, which is none
+        left_s = max(deadline - time.monotonic(), 0.001)
     # Not verified: the name of a certificate is that by which other machines know the process, and nothing is told it.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+    return _asked(http.client.HTTPSConnection(host, port, timeout=left_s, context=context), path)
+
+
+def _asked(connection: http.client.HTTPConnection, path: str) -> tuple[int, str]:
+    with closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, printable(answer.read(_TEXT_SIZE_MAX).decode(errors="replace").strip())
