@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from txmsg.erasable import ERASED_HEADER, SEALED_HEADER, unseal
 from txmsg.message import Message, ReceivedMessage
 from txmsg.runtime.durations import Seconds, check_seconds
-from txmsg.wire.address import check_address
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.brokers import one_database_of
 from txmsg.wire.codec import REQUEST_ITEMS_MAX
 from txmsg.wire.credential import TokenChoice, client_token
 from txmsg.wire.sealed import is_sealed, unsealed
@@ -35,7 +35,7 @@ TIMEOUT_S_MAX = 3600.0
 class BodyKeys:
     """Decrypts messages of erasable topics that were read from a log. For `encryption=` of a LogConsumer.
 
-    broker: "host:port" of any broker of the Notify database that the log mirrors. timeout_s: of each call. tls, token:
+    brokers: of the Notify database that the log mirrors, as for a Consumer. timeout_s: of each call. tls, token:
     as for a Consumer. With authentication, reading keys needs the right to read the topic.
 
     Requests the keys from the broker each time, so messages that were erased meanwhile are not decrypted: their body is
@@ -44,13 +44,13 @@ class BodyKeys:
 
     def __init__(
         self,
-        broker: str = "localhost:7700",
+        brokers: str | Sequence[str] | None = None,
         *,
         timeout_s: Seconds = 10.0,
         tls: TlsChoice = None,
         token: TokenChoice = None,
     ) -> None:
-        self._broker = check_address("broker", broker)
+        self._brokers = one_database_of(brokers)
         self._timeout_s = check_seconds("timeout_s", timeout_s, least_s=0.001, most_s=TIMEOUT_S_MAX)
         self._tls = client_context(tls) or False
         self._token = client_token(token)
@@ -96,7 +96,7 @@ class BodyKeys:
 
     def _keys(self, topic: str, places: Sequence[_Place]) -> list[bytes]:
         keys: list[bytes] = []
-        with BlockingChannel(self._broker, tls=self._tls, token=self._token) as channel:
+        with BlockingChannel(self._brokers, tls=self._tls, token=self._token) as channel:
             for at in range(0, len(places), REQUEST_ITEMS_MAX):
                 part = places[at : at + REQUEST_ITEMS_MAX]
                 request = BodyKeysRequest(

@@ -34,9 +34,7 @@ from txmsg.errors import TxmsgError
 
 engine = create_async_engine(os.environ["ACTIVITY_DATABASE_URL"], pool_size=12, max_overflow=0, pool_timeout=60)
 SessionLocal = async_sessionmaker(engine)
-producer = AsyncProducer(
-    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="activity", check_listener=FenceCheckListener(engine)
-)
+producer = AsyncProducer(group="activity", check_listener=FenceCheckListener(engine))
 
 
 class Base(DeclarativeBase):

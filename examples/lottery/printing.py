@@ -25,7 +25,6 @@ TICKETS_AT_ONCE = 4
 engine = create_engine(os.environ["TICKETS_DATABASE_URL"], pool_size=TICKETS_AT_ONCE)
 SessionLocal = sessionmaker(engine)
 consumer = Consumer(
-    os.environ.get("TXMSG_BROKERS", "localhost:7700"),
     group="printing",
     concurrency=TICKETS_AT_ONCE,
     visibility_timeout_s=5,

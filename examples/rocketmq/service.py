@@ -28,7 +28,7 @@ _CUSTOMER_S = 0.1
 engine = create_engine(os.environ["ORDERS_DATABASE_URL"], pool_pre_ping=True)
 SessionLocal = sessionmaker(engine, expire_on_commit=False)
 listener = FenceCheckListener(engine)
-producer = Producer(os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="shop", check_listener=listener)
+producer = Producer(group="shop", check_listener=listener)
 
 
 class Base(DeclarativeBase):

@@ -45,9 +45,7 @@ from .orders import Order, telling
 engine = create_async_engine(os.environ["TRADES_DATABASE_URL"], pool_size=24, max_overflow=0, pool_timeout=60)
 SessionLocal = async_sessionmaker(engine)
 listener = FenceCheckListener(engine)
-producer = AsyncProducer(
-    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="trade-service", check_listener=listener
-)
+producer = AsyncProducer(group="trade-service", check_listener=listener)
 
 metadata = MetaData()
 

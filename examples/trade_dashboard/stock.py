@@ -35,9 +35,7 @@ CALLERS = 8
 
 engine = create_engine(os.environ["STOCK_DATABASE_URL"])  # to set up; handlers have connections of their own
 SessionLocal = async_sessionmaker(create_async_engine(engine.url, pool_size=CALLERS))
-consumer = Consumer(
-    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="stock", concurrency=CALLERS, visibility_timeout_s=10
-)
+consumer = Consumer(group="stock", concurrency=CALLERS, visibility_timeout_s=10)
 
 metadata = MetaData()
 

@@ -18,9 +18,7 @@ from txmsg import Consumer, ReceivedMessage, idempotent
 
 engine = create_engine(os.environ["DATABASE_URL"], pool_size=16, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine)
-consumer = Consumer(
-    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="red_packet", concurrency=8, visibility_timeout_s=10
-)
+consumer = Consumer(group="red_packet", concurrency=8, visibility_timeout_s=10)
 
 
 class Base(DeclarativeBase):

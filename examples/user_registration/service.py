@@ -25,7 +25,7 @@ from txmsg import FenceCheckListener, Producer, transactional_message
 engine = create_engine(os.environ["USERS_DATABASE_URL"], pool_size=16, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine, expire_on_commit=False)
 listener = FenceCheckListener(engine)
-producer = Producer(os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="user-service", check_listener=listener)
+producer = Producer(group="user-service", check_listener=listener)
 
 
 class Base(DeclarativeBase):

@@ -19,9 +19,7 @@ from txmsg import Consumer, ReceivedMessage, idempotent
 
 engine = create_engine(os.environ["DATABASE_URL"], pool_size=24, pool_pre_ping=True)
 SessionLocal = sessionmaker(engine)
-consumer = Consumer(
-    os.environ.get("TXMSG_BROKERS", "localhost:7700"), group="social_import", concurrency=16, visibility_timeout_s=10
-)
+consumer = Consumer(group="social_import", concurrency=16, visibility_timeout_s=10)
 
 
 class Base(DeclarativeBase):

@@ -137,6 +137,18 @@ def test_a_token_of_another_database_is_refused(secured: Secured, notify_url: st
     assert is_refused(secured.first.address, made["token"])
 
 
+def test_commands_on_users_work_on_the_database_that_the_environment_names(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXMSG_STORAGE", secured.storage)
+    said("user", "create", "by-environment", "--role", "admin")
+    assert "by-environment" in {each["name"] for each in json_of("user", "list")["users"]}
+    nobody = f"127.0.0.1:{own_port()}"
+    assert f"no answer from a broker at {nobody}" in said("user", "list", "--broker", nobody, status=1)
+    both = said("user", "list", "--broker", nobody, "--storage", secured.storage, status=2)
+    assert "--broker asks a broker, --storage works without one: give one of them" in both
+
+
 def test_an_expired_token_is_refused_and_ends_its_connections(secured: Secured) -> None:
     name, token = secured.new("--expires", "2s")
     with BlockingChannel(secured.first.address, token=token) as channel:

@@ -54,8 +54,8 @@ def test_help_says_of_each_command_what_it_does_uncut(group: str) -> None:
         ("broker", "TXMSG_STORAGE"),
         ("db check", "TXMSG_STORAGE"),
         ("fence id", "TXMSG_FENCE_DATABASE"),
-        ("half list", "TXMSG_BROKER"),
-        ("topic list", "TXMSG_BROKER"),
+        ("half list", "TXMSG_BROKERS"),
+        ("topic list", "TXMSG_BROKERS"),
     ],
 )
 def test_help_names_the_variable_that_stands_for_an_option(command: str, variable: str) -> None:

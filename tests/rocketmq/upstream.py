@@ -55,7 +55,7 @@ class Site(NamedTuple):
 
     def run(self, *command: str, where: Path, **environment: str) -> int:
         """The exit status of tests, which may call `txmsg` for this broker. Their clients log below `home`."""
-        ours = {"TXMSG": _TXMSG, "TXMSG_BROKER": self.broker, "HOME": str(self.home)}
+        ours = {"TXMSG": _TXMSG, "TXMSG_BROKERS": self.broker, "HOME": str(self.home)}
         return subprocess.run(command, cwd=where, env={**os.environ, **ours, **environment}, check=False).returncode
 
 

@@ -34,8 +34,10 @@ def test_an_option_is_taken_from_its_variable(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_file_has_options_of_one_command_and_of_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text('[cli]\nbroker = "localhost:1"\n[cli.group.list]\nlimit = 0\n[cli.metaq.tail]\nlimit = -1\n')
-    assert "no answer from a broker at localhost:1" in said("topic", "list")
-    assert "no answer from a broker at localhost:2" in said("topic", "list", "--broker", "localhost:2")
+    assert "no answer from a broker at localhost:1, as the file of settings says (" in said("topic", "list")
+    assert "no answer from a broker at localhost:2 (" in said("topic", "list", "--broker", "localhost:2")
+    monkeypatch.setenv("TXMSG_BROKERS", "localhost:3,localhost:4")
+    assert "no answer from a broker at localhost:3,localhost:4, as TXMSG_BROKERS says (" in said("topic", "list")
     assert "0 is not in the range 1<=x<=10000" in said("group", "list")
     assert "-1 is not in the range" in said("metaq", "tail", "t", "--log", "/nowhere")
     monkeypatch.setenv("TXMSG_GROUP_LIST_LIMIT", "-5")

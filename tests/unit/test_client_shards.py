@@ -15,13 +15,13 @@ from sqlalchemy import Engine, create_engine
 from tests.unit.test_client_sender import Script, lose_reply, refuse, served
 from tests.waiting import until_async
 from txmsg.checker.fence import FenceCheckListener
-from txmsg.client import AsyncProducer
-from txmsg.client.options import shards_of
+from txmsg.client import AsyncProducer, Consumer, Producer, Settings
 from txmsg.client.sending.batch import SendEntry
 from txmsg.client.sending.shards import Shards
 from txmsg.errors import BrokerUnavailable, InvalidMessage, InvalidName, MisuseError, OutcomeUnknown, TxmsgError
 from txmsg.message import Message, TransactionState, message_id, new_transaction_id
 from txmsg.tables import create_tables
+from txmsg.wire.brokers import shards_of
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 A, B, ELSEWHERE = b"a" * 16, b"b" * 16, b"e" * 16
@@ -255,8 +255,27 @@ def test_databases_are_separated_by_semicolons_or_lists() -> None:
     assert shards_of("a:1, b:1; c:1") == shards_of([["a:1", "b:1"], "c:1"]) == [["a:1", "b:1"], ["c:1"]]
     assert shards_of(["a:1", "b:1"]) == shards_of("a:1,b:1") == [["a:1", "b:1"]]
     wrong: object
-    for wrong in ("a:1;", ";", [[]], [["a:1"], []], ["a:1;b:1"], 7, None):
+    for wrong in ("a:1;", ";", [[]], [["a:1"], []], ["a:1;b:1"], 7):
         with pytest.raises(InvalidName):
             shards_of(wrong)
     with pytest.raises(MisuseError, match="listed for two Notify databases"):
         shards_of("a:1;a:1")
+
+
+def test_who_is_given_no_brokers_takes_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXMSG_BROKERS", "a:1,b:1;c:1")
+    assert shards_of(None) == [["a:1", "b:1"], ["c:1"]]
+    for make in (Producer, Consumer):
+        monkeypatch.setenv("TXMSG_BROKERS", "a:1,b:1")
+        make(group="g").close()
+        monkeypatch.setenv("TXMSG_BROKERS", "nowhere")
+        with pytest.raises(InvalidName, match="nowhere"):
+            make(group="g")
+    monkeypatch.delenv("TXMSG_BROKERS")
+    assert shards_of(None) == [["localhost:7700"]]
+
+
+def test_what_belongs_to_one_database_refuses_brokers_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXMSG_BROKERS", "a:1;b:1")
+    with pytest.raises(MisuseError, match="brokers of 2 Notify databases were given"):
+        Settings()

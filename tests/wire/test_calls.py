@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.ports import own_port
 from tests.streams import answering
 from tests.waiting import until_async
 from tests.wire.services import Answers, Echo, ask, serving
@@ -106,6 +107,17 @@ async def test_a_server_may_listen_at_a_socket_file(asking: Asking, tmp_path: Pa
     await server.start()
     assert (await asking(address, Echo.back, b"local")).held == b"local"
     await server.stop(0)
+
+
+async def test_of_several_addresses_the_first_is_called_that_takes_a_connection() -> None:
+    nobody = f"127.0.0.1:{own_port()}"
+    async with serving() as (address, _, _):
+        with BlockingChannel(["no-such-host.invalid:1", nobody, address]) as channel:
+            reply = await asyncio.to_thread(channel.call, Echo.back, ask(b"x"), timeout_s=WAIT_S)
+    assert reply.held == b"x"
+    with BlockingChannel([nobody, address]) as channel:
+        with pytest.raises(BrokerUnavailable, match=f"{nobody} or {address}"):
+            await asyncio.to_thread(channel.call, Echo.back, ask(b"x"), timeout_s=WAIT_S)
 
 
 async def test_a_refusal_comes_as_the_error_that_it_is(asking: Asking) -> None:

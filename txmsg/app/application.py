@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -18,7 +17,6 @@ from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.channel import Brokers
-from txmsg.client.options import shards_of
 from txmsg.client.producer import Producer
 from txmsg.client.sending.schemas import register_schemas
 from txmsg.consumer.lifecycle import CLOSE_TIMEOUT_S_MAX
@@ -35,6 +33,7 @@ from txmsg.runtime.user_function import check_takes, in_handler
 from txmsg.typed.asyncapi import Operation, asyncapi
 from txmsg.typed.registry import schema_of
 from txmsg.typed.topic import Topic
+from txmsg.wire.brokers import shards_of
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
 
@@ -47,8 +46,6 @@ _log = EventLog(__name__)
 S = TypeVar("S", bound=OnSend)
 F = TypeVar("F", bound=Callable[[], Any])
 
-BROKERS_VARIABLE: Final = "TXMSG_BROKERS"
-_BROKERS: Final = "localhost:7700"
 _GRACE_S: Final = 60.0
 """How much longer than its handlers the end of an application may take: hooks, and what producers still send."""
 _REGISTER_S_MAX: Final = 10.0
@@ -62,10 +59,10 @@ class Txmsg(Router):
     `app.run()` runs it until SIGINT or SIGTERM; `txmsg worker MODULE:app` runs it in several processes. `async with
     app` runs it on the loop of another program, as in the lifespan of FastAPI; `with app` in a program without a loop.
 
-    brokers: as for `Consumer`; default: the variable TXMSG_BROKERS, or else localhost:7700. group: of subscriptions
-    that name none. sends: topics that it sends to: their schemas are registered at each start, which fails if one is
-    not compatible or no broker answers; its AsyncAPI document contains them. visibility_timeout_s, tls, token, tracing,
-    encryption: as for `Consumer`. close_timeout_s: how long handlers may take when it ends.
+    brokers: as for `Consumer`. group: of subscriptions that name none. sends: topics that it sends to: their schemas
+    are registered at each start, which fails if one is not compatible or no broker answers; its AsyncAPI document
+    contains them. visibility_timeout_s, tls, token, tracing, encryption: as for `Consumer`. close_timeout_s: how long
+    handlers may take when it ends.
 
     Each subscription is a member of its group, and runs up to `concurrency` handlers at once. An application can be
     started again after it has ended. In a forked child it behaves as before its first start.
@@ -85,8 +82,8 @@ class Txmsg(Router):
         encryption: Encryption | None = None,
     ) -> None:
         super().__init__(group=group)
-        self.brokers = os.environ.get(BROKERS_VARIABLE) or _BROKERS if brokers is None else brokers
-        """Where it connects at its next start. Tests may set it."""
+        self.brokers = brokers
+        """Where it connects at its next start; None: where the environment says. Tests may set it."""
         shards_of(self.brokers)
         for topic in sends:
             if not isinstance(topic, Topic):

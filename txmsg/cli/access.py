@@ -1,13 +1,10 @@
-"""Commands on users and rules: by a broker, or on the database itself."""
+"""What answers a command that works on the Notify database itself, without a broker."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
-
-import click
 
 from txmsg.administration import Ask, changer
 from txmsg.broker import migrate
@@ -20,34 +17,11 @@ from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.schemas import TopicSchemas
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.store.users import Users
-from txmsg.cli.connections import asker, broker_option
-from txmsg.cli.options import Decorator
 from txmsg.wire.caller import Caller, calling_as
 from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
 from txmsg.wire.v1.access_rpc import Access
 from txmsg.wire.v1.rules_rpc import Rules
 from txmsg.wire.v1.schemas_rpc import Schemas
-
-
-def of_database(administration: Callable[[Ask], Any], argument: str) -> Decorator:
-    """Adds --broker and --storage; the command gets the administration of what they name, by this argument."""
-
-    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option(
-            "--storage",
-            metavar="URL",
-            help="Work directly on this Notify database, without a broker: for the first user, or if the last token "
-            "is lost.",
-        )
-        @broker_option
-        @wraps(command)
-        def with_administration(*, broker: str, storage: str | None, **others: Any) -> Any:
-            ask = asker(broker) if storage is None else asker_of_storage(storage)
-            return command(**{argument: administration(ask)}, **others)
-
-        return with_administration
-
-    return decorated
 
 
 def asker_of_storage(url: str) -> Ask:

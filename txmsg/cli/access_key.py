@@ -10,7 +10,7 @@ import click
 
 from txmsg.access.keys import KeyFile, known_access_key
 from txmsg.administration.access import UserAdministration
-from txmsg.cli.access import of_database
+from txmsg.cli.connections import of_database
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, json_option, table_options
 from txmsg.cli.output import json_text, print_facts, print_rows, say

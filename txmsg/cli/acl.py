@@ -6,7 +6,7 @@ import click
 
 from txmsg.access.rules import ADMIN, ROLE, Rule, parse_rule
 from txmsg.administration.rules import RuleAdministration
-from txmsg.cli.access import of_database
+from txmsg.cli.connections import of_database
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, json_option, table_options
 from txmsg.cli.output import json_text, print_rows, say

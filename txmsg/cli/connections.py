@@ -15,8 +15,9 @@ from txmsg.administration import Ask
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.cli.options import Decorator
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
-from txmsg.wire.address import KAFKA, check_address
+from txmsg.wire.address import KAFKA
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.brokers import BROKERS_DEFAULT, BROKERS_VARIABLE, one_database_of
 from txmsg.wire.credential import TOKEN_FILE_VARIABLE
 from txmsg.wire.failures import was_told
 from txmsg.wire.method import Method, ReplyT, RequestT
@@ -26,12 +27,12 @@ KAFKA_CONFIG_VARIABLE = "TXMSG_KAFKA_CONFIG"
 
 _broker: Decorator = click.option(
     "--broker",
-    metavar="HOST:PORT",
-    envvar="TXMSG_BROKER",
+    metavar="HOST:PORT[,HOST:PORT]...",
+    envvar=BROKERS_VARIABLE,
     show_envvar=True,
-    default="localhost:7700",
+    default=BROKERS_DEFAULT,
     show_default=True,
-    help="Any broker of the Notify database.",
+    help="Brokers of the Notify database; the first that answers is used.",
 )
 
 
@@ -110,20 +111,67 @@ class LogDirectory(click.Path):
 def ask_broker(broker: str, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
     """The reply to one call. Raises the errors of errors.py."""
     try:
-        with BlockingChannel(check_address("--broker", broker)) as channel:
+        with BlockingChannel(one_database_of(broker)) as channel:
             return channel.call(method, request, timeout_s=_CALL_TIMEOUT_S)
     except (BrokerUnavailable, OutcomeUnknown) as exc:
         if was_told(exc):
             raise
         raise BrokerUnavailable(
-            f"no answer from a broker at {broker} ({exc.__cause__}): is `txmsg broker` running there, and with TLS as "
-            "the environment says (TXMSG_TLS_CA)? Name another one with --broker"
+            f"no answer from a broker at {broker}{_origin()} ({exc.__cause__}): is `txmsg broker` running there, and "
+            f"with TLS as the environment says (TXMSG_TLS_CA)? Name others with --broker, or in {BROKERS_VARIABLE}"
         ) from exc
+
+
+def _origin() -> str:
+    """Where the address of brokers comes from, if not from the command line."""
+    context = click.get_current_context(silent=True)
+    source = None if context is None else context.get_parameter_source("broker")
+    origins = {
+        ParameterSource.ENVIRONMENT: f", as {BROKERS_VARIABLE} says",
+        ParameterSource.DEFAULT_MAP: ", as the file of settings says",
+        ParameterSource.DEFAULT: ", the default",
+    }
+    return origins.get(source, "") if source is not None else ""
 
 
 def asker(broker: str) -> Ask:
     """Calls any broker of a database."""
     return functools.partial(ask_broker, broker)
+
+
+def of_database(administration: Callable[[Ask], Any], argument: str) -> Decorator:
+    """Adds --broker and --storage; the command gets the administration of what they name, by this argument."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option(
+            "--storage",
+            metavar="URL",
+            envvar="TXMSG_STORAGE",
+            show_envvar=True,
+            help="Work directly on this Notify database, without a broker: for the first user, or if the last token "
+            "is lost. A --broker that is given counts more than the variable.",
+        )
+        @broker_option
+        @functools.wraps(command)
+        def with_administration(*, broker: str, storage: str | None, **others: Any) -> Any:
+            if storage is None or _names_brokers():
+                return command(**{argument: administration(asker(broker))}, **others)
+            from txmsg.cli.access import asker_of_storage  # with txmsg[broker] only
+
+            return command(**{argument: administration(asker_of_storage(storage))}, **others)
+
+        return with_administration
+
+    return decorated
+
+
+def _names_brokers() -> bool:
+    """Whether the command line names brokers: they count more than a database that the environment names."""
+    context = click.get_current_context()
+    is_named = context.get_parameter_source("broker") is ParameterSource.COMMANDLINE
+    if is_named and context.get_parameter_source("storage") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--broker asks a broker, --storage works without one: give one of them")
+    return is_named
 
 
 def administered(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from txmsg.page.options import web_tls_options
 from txmsg.runtime import loops
 from txmsg.runtime.signals import stop_on_signals
 from txmsg.settings.common import TlsConfig
-from txmsg.wire.address import check_address
+from txmsg.wire.brokers import BROKERS_DEFAULT, BROKERS_VARIABLE, addresses_of
 from txmsg.wire.listening import loopback
 
 _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preferences", "uplot"}
@@ -37,10 +37,10 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
     "--broker",
     "brokers",
     metavar="[NAME=]HOST:PORT[,HOST:PORT]...",
-    envvar="TXMSG_BROKER",
+    envvar=BROKERS_VARIABLE,
     show_envvar=True,
     multiple=True,
-    default=("localhost:7700",),
+    default=(BROKERS_DEFAULT,),
     show_default=True,
     help="Brokers of a Notify database, which the console shows as NAME. Repeatable, for several databases.",
 )
@@ -77,8 +77,8 @@ def console(
 ) -> None:
     """Show brokers, topics, groups, dead letters and settings in a browser, live, and act on them."""
     databases = {
-        name: [check_address("--broker", each) for each in text.split(",")]
-        for name, text in _named("--broker", brokers, "notify").items()
+        name: addresses_of(text)
+        for name, text in _named("--broker", [each for text in brokers for each in text.split(";")], "notify").items()
     }
     config = ConsoleConfig(
         databases=databases,
@@ -112,10 +112,10 @@ def _logs(given: tuple[str, ...], databases: Sequence[str]) -> dict[str, dict[st
                 "the tokens of its database's visitors"
             )
         of_database[database].append(f"{name}={where}" if slash else text)
-    return {name: _named("--log", tuple(logs), "metaq") for name, logs in of_database.items()}
+    return {name: _named("--log", logs, "metaq") for name, logs in of_database.items()}
 
 
-def _named(option: str, given: tuple[str, ...], default: str) -> dict[str, str]:
+def _named(option: str, given: Sequence[str], default: str) -> dict[str, str]:
     """What was given by name; without one it has the name `default`, and a number from the second on."""
     found: dict[str, str] = {}
     for text in given:

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import click
 
 from txmsg.administration.schemas import SchemaAdministration
 from txmsg.app.loading import load, load_topics
-from txmsg.cli.connections import asker, broker_option
+from txmsg.cli.connections import of_database
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import dry_run_option, json_option, table_options, yes_option
+from txmsg.cli.options import Decorator, dry_run_option, json_option, table_options, yes_option
 from txmsg.cli.output import json_text, print_dry_run, print_facts, print_rows, say
 from txmsg.errors import MisuseError, printable
 from txmsg.typed.asyncapi import asyncapi as document_of
 from txmsg.typed.registry import SchemaVersion
 
-
-def _administered(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --broker and --storage; the command gets the schemas of what they name as `schemas`."""
-
-    @click.option("--storage", metavar="URL", help="Work directly on this Notify database, without a broker.")
-    @broker_option
-    @wraps(command)
-    def with_schemas(*, broker: str, storage: str | None, **others: Any) -> Any:
-        if storage is None:
-            return command(schemas=SchemaAdministration(asker(broker)), **others)
-        from txmsg.cli.access import asker_of_storage  # with txmsg[broker] only
-
-        return command(schemas=SchemaAdministration(asker_of_storage(storage)), **others)
-
-    return with_schemas
+_administered: Decorator = of_database(SchemaAdministration, "schemas")
 
 
 @click.group()

@@ -12,9 +12,9 @@ import click
 
 from txmsg.access.rules import ADMIN
 from txmsg.administration.access import User, UserAdministration
-from txmsg.cli.access import asker_of_storage, of_database
+from txmsg.cli.access import asker_of_storage
 from txmsg.cli.access_key import access_key
-from txmsg.cli.connections import asker, broker_option
+from txmsg.cli.connections import asker, broker_option, of_database
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, contains_option, duration, json_option, page_option, table_options, yes_option
 from txmsg.cli.output import json_text, print_facts, print_rows, say

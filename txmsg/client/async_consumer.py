@@ -16,7 +16,6 @@ from uuid import uuid4
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
 from txmsg.client.hooks import ConsumerHooks
-from txmsg.client.options import shards_of
 from txmsg.client.receiving.delivery import Delivery
 from txmsg.client.receiving.epochs import Epochs
 from txmsg.client.receiving.held import Hand
@@ -41,6 +40,7 @@ from txmsg.settings.clients import (
     VISIBILITY_TIMEOUT_S_MIN,
     ClientConfig,
 )
+from txmsg.wire.brokers import shards_of
 from txmsg.wire.codec import SUSPECT_FROM
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
@@ -71,7 +71,8 @@ class AsyncConsumer(AsyncLifecycle):
     """A member of a consumer group. Each message of its topics goes to one member that is free.
 
     brokers: "host:port", several of them in a list or separated by commas; brokers of several Notify databases are
-    separated by semicolons, or are a list of such lists. group: the consumer group.
+    separated by semicolons, or are a list of such lists; default: the variable TXMSG_BROKERS, or else localhost:7700.
+    group: the consumer group.
     concurrency: the number of handlers that run at once, for `def` and for `async def` handlers each; `def` handlers
     run on threads, `async def` ones on the loop. `txmsg config set client.concurrency@GROUP NUMBER` changes it at run
     time; the same holds for visibility_timeout_s and prefetch_bytes.
@@ -100,7 +101,7 @@ class AsyncConsumer(AsyncLifecycle):
 
     def __init__(
         self,
-        brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
+        brokers: str | Sequence[str | Sequence[str]] | None = None,
         *,
         group: str,
         concurrency: int = 16,

@@ -19,7 +19,7 @@ from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
 from txmsg.client.flows.late_async import AsyncLateTransaction
 from txmsg.client.hooks import ProducerHooks
-from txmsg.client.options import check_listener_of, shards_of
+from txmsg.client.options import check_listener_of
 from txmsg.client.outbox.relay import Relay
 from txmsg.client.outbox.state import OutboxState
 from txmsg.client.sending.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
@@ -46,6 +46,7 @@ from txmsg.metrics.figures import Figures
 from txmsg.runtime.background import in_background
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
 from txmsg.typed.topic import Topic
+from txmsg.wire.brokers import shards_of
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
 
@@ -63,10 +64,11 @@ class AsyncProducer:
 
     In a forked child it behaves as newly created: it belongs to the loop on which it is first used there.
 
-    brokers: "host:port", several of them in a list or separated by commas; they share one Notify database, and name its
-    other brokers. Each producer sends to one of them, chosen at random, until that fails. Brokers of several databases
-    are separated by semicolons ("a:7700,b:7700; c:7700"), or are lists in a list: messages without an ordering key are
-    spread over the databases and go to the others if one is down; those of one ordering key go to one database only.
+    brokers: "host:port", several of them in a list or separated by commas; default: the variable TXMSG_BROKERS, or else
+    localhost:7700. They share one Notify database, and name its other brokers. Each producer sends to one of them,
+    chosen at random, until that fails. Brokers of several databases are separated by semicolons
+    ("a:7700,b:7700; c:7700"), or are lists in a list: messages without an ordering key are spread over the databases
+    and go to the others if one is down; those of one ordering key go to one database only.
     group: the producer group; the broker may check back with any live client of it.
     check_listener: answers these check-backs; for SQLAlchemy, use FenceCheckListener(engine).
     timeout_s: how long a call may take, including waiting, retries and failover. Default 10.
@@ -85,7 +87,7 @@ class AsyncProducer:
 
     def __init__(
         self,
-        brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
+        brokers: str | Sequence[str | Sequence[str]] | None = None,
         *,
         group: str,
         check_listener: CheckMessageListener | None = None,
@@ -122,7 +124,7 @@ class AsyncProducer:
         self._outbox = OutboxState()
         self._relaying: asyncio.Task[None] | None = None
 
-    def _reopen(self, brokers: str | Sequence[str | Sequence[str]]) -> None:
+    def _reopen(self, brokers: str | Sequence[str | Sequence[str]] | None) -> None:
         """Returns it to its state before the first use, with these brokers. For an application that starts again."""
         self._addresses = shards_of(brokers)
         self._renew()

@@ -12,11 +12,11 @@ from tempfile import mkstemp
 from typing import Final, Self
 
 from txmsg.client.channel import RETRYABLE, Brokers
-from txmsg.client.options import shards_of
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, printable, shown
 from txmsg.logs import EventLog
 from txmsg.runtime.background import in_background
 from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.wire.brokers import one_database_of
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
 from txmsg.wire.v1 import settings_pb2 as pb
@@ -46,7 +46,7 @@ class AsyncSettings:
 
     def __init__(
         self,
-        brokers: str | Sequence[str] = "localhost:7700",
+        brokers: str | Sequence[str] | None = None,
         *,
         prefix: str = "",
         copy: Path | str | None = None,
@@ -54,13 +54,7 @@ class AsyncSettings:
         tls: TlsChoice = None,
         token: TokenChoice = None,
     ) -> None:
-        shards = shards_of(brokers)
-        if len(shards) > 1:
-            raise MisuseError(
-                f"brokers of {len(shards)} Notify databases were given: each database has settings of its own, so give "
-                "the brokers of one"
-            )
-        self._addresses = shards[0]
+        self._addresses = one_database_of(brokers)
         self._access = client_access(tls, token)
         self._prefix = prefix
         self._copy = None if copy is None else Path(copy)

@@ -29,7 +29,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
 
     def __init__(
         self,
-        brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
+        brokers: str | Sequence[str | Sequence[str]] | None = None,
         *,
         group: str,
         concurrency: int = 16,

@@ -53,7 +53,8 @@ class Producer:
     """Sends messages from threads. One per process and group is enough; all threads may share it.
 
     brokers: "host:port", several of them in a list or separated by commas; they share one Notify database. Those of
-    several databases are separated by semicolons, or are lists in a list: see AsyncProducer.
+    several databases are separated by semicolons, or are lists in a list: see AsyncProducer. Default: the variable
+    TXMSG_BROKERS, or else localhost:7700.
     group: the producer group; the broker may check back with any live client of it.
     check_listener: answers these check-backs; for SQLAlchemy, use FenceCheckListener(engine).
     timeout_s: how long a call may take, including waiting, retries and failover. Default 10.
@@ -74,7 +75,7 @@ class Producer:
 
     def __init__(
         self,
-        brokers: str | Sequence[str | Sequence[str]] = "localhost:7700",
+        brokers: str | Sequence[str | Sequence[str]] | None = None,
         *,
         group: str,
         check_listener: CheckMessageListener | None = None,
@@ -109,7 +110,7 @@ class Producer:
         self._closed = False
         self._starting = threading.Lock()
 
-    def _reopen(self, brokers: str | Sequence[str | Sequence[str]]) -> None:
+    def _reopen(self, brokers: str | Sequence[str | Sequence[str]] | None) -> None:
         """Returns it to its state before the first use, with these brokers. For an application that starts again."""
         self._core._reopen(brokers)
         self._renew()

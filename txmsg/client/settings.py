@@ -25,7 +25,7 @@ class Settings:
 
     def __init__(
         self,
-        brokers: str | Sequence[str] = "localhost:7700",
+        brokers: str | Sequence[str] | None = None,
         *,
         prefix: str = "",
         copy: Path | str | None = None,

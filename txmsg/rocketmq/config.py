@@ -17,6 +17,7 @@ from txmsg.settings.common import (
     log_level_setting,
 )
 from txmsg.wire.address import check_address, check_reach
+from txmsg.wire.brokers import BROKERS_DEFAULT, BROKERS_VARIABLE, one_database_of
 from txmsg.wire.listening import loopback
 
 WINDOW_S: Final = 15 * 3600.0
@@ -31,11 +32,11 @@ class GatewayConfig:
     """Which brokers a gateway uses, and where and how it listens."""
 
     broker: str = setting(
-        "localhost:7700",
+        BROKERS_DEFAULT,
         "Brokers of one Notify database: HOST:PORT,HOST:PORT. The gateway learns the others from them.",
         metavar="ADDRESSES",
         option="--broker",
-        variable="TXMSG_BROKER",
+        variable=BROKERS_VARIABLE,
     )
     listen: str = setting(
         f"{loopback()}:8081",
@@ -86,4 +87,4 @@ class GatewayConfig:
 
     def brokers(self) -> Sequence[str]:
         """The addresses in `broker`."""
-        return [check_address("--broker", each) for each in self.broker.split(",")]
+        return one_database_of(self.broker)

@@ -51,13 +51,22 @@ _PING_S_MAX: Final = 5.0
 class BlockingChannel:
     """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors. For any threads.
 
-    A forked child has a connection of its own. tls: for a HOST:PORT. token: for a server that requires authentication.
+    Of several addresses, whose servers answer alike, it calls the first that takes a connection. A forked child has a
+    connection of its own. tls: for a HOST:PORT. token: for a server that requires authentication.
     """
 
-    def __init__(self, address: str, *, kind: str = "broker", tls: TlsChoice = None, token: TokenChoice = None) -> None:
-        self.who = f"{kind} {address}"
-        self._address = address
-        self._tls = None if address.startswith(UNIX) else client_context(tls)
+    def __init__(
+        self,
+        address: str | Sequence[str],
+        *,
+        kind: str = "broker",
+        tls: TlsChoice = None,
+        token: TokenChoice = None,
+    ) -> None:
+        self._addresses = [address] if isinstance(address, str) else list(address)
+        self.who = f"{kind} {' or '.join(self._addresses)}"
+        are_files = all(each.startswith(UNIX) for each in self._addresses)
+        self._tls = None if are_files else client_context(tls)
         self._token = client_token(token)
         self._line: _Line | None = None
         self._renew()
@@ -149,17 +158,19 @@ class BlockingChannel:
     def _connect(self, deadline: float) -> _Connected:
         """A socket over which both sides have greeted.
 
-        Of a name's several addresses each has its share of the time, in turn.
+        Of several addresses, and of a name's several, each has its share of the time, in turn.
         """
         deadline = min(deadline, time.monotonic() + _CONNECT_S_MAX)
         failed: Exception | None = None
-        try:
-            ends = self._ends()
-        except (OSError, UnicodeError) as exc:
-            ends, failed = [], exc
-        for left, (family, end) in zip(range(len(ends), 0, -1), ends, strict=True):
+        ends: list[_End] = []
+        for address in self._addresses:
             try:
-                return self._greeted(family, end, max(0.001, (deadline - time.monotonic()) / left))
+                ends += _ends(address)
+            except (OSError, UnicodeError) as exc:
+                failed = exc
+        for left, end in zip(range(len(ends), 0, -1), ends, strict=True):
+            try:
+                return self._greeted(end, max(0.001, (deadline - time.monotonic()) / left))
             except (OSError, ProtocolError, Overloaded) as exc:
                 failed = exc
         if isinstance(failed, Overloaded):
@@ -167,17 +178,11 @@ class BlockingChannel:
         reason = "it did not take a connection in time" if isinstance(failed, TimeoutError) else str(failed)
         raise unreachable(self.who, reason) from NoAnswer(reason)
 
-    def _ends(self) -> list[tuple[int, Any]]:
-        """Families and addresses of sockets."""
-        if self._address.startswith(UNIX):
-            return [(socket.AF_UNIX, self._address.removeprefix(UNIX))]
-        found = socket.getaddrinfo(*host_and_port(self._address), type=socket.SOCK_STREAM)
-        return [(family, end) for family, _, _, _, end in found]
-
-    def _greeted(self, family: int, end: Any, patience_s: float) -> _Connected:
+    def _greeted(self, to: _End, patience_s: float) -> _Connected:
+        family, end = to.family, to.end
         tls = None
-        if self._tls is not None:
-            tls = TlsStream(self._tls, host_and_port(self._address)[0])
+        if self._tls is not None and family != socket.AF_UNIX:
+            tls = TlsStream(self._tls, to.host)
         if family == socket.AF_UNIX:
             token = self._token.read()
         else:
@@ -214,6 +219,22 @@ class BlockingChannel:
             sock.close()
             raise
         return _Connected(sock, tls, reader, frames[1:])
+
+
+class _End(NamedTuple):
+    """Where a socket connects to. host: whom the certificate must name."""
+
+    family: int
+    end: Any
+    host: str
+
+
+def _ends(address: str) -> list[_End]:
+    if address.startswith(UNIX):
+        return [_End(socket.AF_UNIX, address.removeprefix(UNIX), "")]
+    host, port = host_and_port(address)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [_End(family, end, host) for family, _, _, _, end in found]
 
 
 class _Connected(NamedTuple):

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from txmsg.client.channel import Brokers, retrying
-from txmsg.client.options import addresses_of
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.message import TransactionId
+from txmsg.wire.brokers import addresses_of
 from txmsg.wire.codec import bytes_of_ids, ids_of_bytes
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice

@@ -20,7 +20,7 @@ class Configuration:
     GROUP: str
     """The producer group. Transactions of a database other than "default" are of the group GROUP.ALIAS: a check-back
     then says by itself which database is to be asked."""
-    BROKERS: Any = "localhost:7700"
+    BROKERS: Any = None
     TLS: Any = None
     TOKEN: Any = None
     TIMEOUT_S: float = 10.0

@@ -9,11 +9,11 @@ from django.db import DEFAULT_DB_ALIAS
 from sqlalchemy import Engine
 
 from txmsg.client.flows.undecided import held_by
-from txmsg.client.options import shards_of
 from txmsg.client.receiving.inbox import purge_inbox
 from txmsg.contrib.django.configuration import configuration
 from txmsg.contrib.django.producers import producer
 from txmsg.errors import TxmsgError
+from txmsg.wire.brokers import shards_of
 
 _DAY_S = 24 * 3600.0
 

@@ -1,0 +1,59 @@
+"""How brokers are named: by addresses, of one Notify database or several. Knows no network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from txmsg.errors import InvalidName, MisuseError
+from txmsg.wire.address import check_address
+
+BROKERS_VARIABLE: Final = "TXMSG_BROKERS"
+"""The variable that names brokers for whoever is not told any: applications, producers, consumers and commands."""
+BROKERS_DEFAULT: Final = "localhost:7700"
+
+
+def addresses_of(brokers: object) -> list[str]:
+    """The addresses in "host:port", "host:port,host:port" or a list of these. Raises InvalidName for anything else."""
+    if isinstance(brokers, str):
+        texts: list[object] = list(brokers.split(","))
+    elif isinstance(brokers, Iterable):
+        texts = list(brokers)
+    else:
+        texts = [brokers]
+    if not texts:
+        raise InvalidName("no broker address was given: give at least one HOST:PORT, such as localhost:7700")
+    return list(dict.fromkeys(check_address("broker address", text) for text in texts))
+
+
+def shards_of(brokers: object) -> list[list[str]]:
+    """The addresses of each Notify database: several are separated by semicolons, or are lists in a list.
+
+    None: what the variable TXMSG_BROKERS says, or else localhost:7700. Raises InvalidName, and MisuseError for an
+    address that is listed for two of them.
+    """
+    if brokers is None:
+        brokers = os.environ.get(BROKERS_VARIABLE) or BROKERS_DEFAULT
+    if isinstance(brokers, str):
+        shards = [addresses_of(part) for part in brokers.split(";")]
+    else:
+        items = list(brokers) if isinstance(brokers, Iterable) else [brokers]
+        are_lists = any(isinstance(item, Iterable) and not isinstance(item, str | bytes) for item in items)
+        shards = [addresses_of(item) for item in items] if are_lists else [addresses_of(items)]
+    seen: set[str] = set()
+    for address in (address for shard in shards for address in shard):
+        if address in seen:
+            raise MisuseError(f"broker address {address} is listed for two Notify databases: it has one, list it once")
+        seen.add(address)
+    return shards
+
+
+def one_database_of(brokers: object) -> list[str]:
+    """As `shards_of`, for what belongs to one Notify database. Raises MisuseError if brokers of several are given."""
+    shards = shards_of(brokers)
+    if len(shards) > 1:
+        raise MisuseError(
+            f"brokers of {len(shards)} Notify databases were given, and this is about one of them: give its brokers"
+        )
+    return shards[0]
