@@ -178,8 +178,8 @@ def _print(result: Result, console: Console) -> None:
     for kind, (sends_s, deliveries_s) in result.waits_s.items():
         waits.add_row(kind, f"{sends_s:.1f}", f"{deliveries_s:.1f}")
     console.print(waits)
-    for what, for_s in result.stands_s:
-        console.print(f"stood for {for_s:.1f} s: {what}", markup=False, soft_wrap=True)
+    for what, for_s, until_s in result.stands:
+        console.print(f"stood for {for_s:.1f} s, until second {until_s:.0f}: {what}", markup=False, soft_wrap=True)
     for invariant, group in groupby(result.violations, key=lambda violation: violation.invariant):
         texts = [violation.text for violation in group]
         for text in texts[:SHOWN_MAX]:
@@ -217,7 +217,7 @@ def _as_json(result: Result) -> dict[str, object]:
         "duration_s": result.duration_s,
         **result.counts,
         "waits_s": result.waits_s,
-        "stands_s": list(result.stands_s),
+        "stands": [stand._asdict() for stand in result.stands],
         "violations": [each._asdict() for each in result.violations[:SHOWN_MAX]],
         "violation_count": len(result.violations),
         "missing": list(result.missing),

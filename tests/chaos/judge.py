@@ -421,8 +421,8 @@ def _kept_when_brokers_are_away(record: Record) -> Iterator[str]:
 
 
 def _nothing_stands(record: Record) -> Iterator[str]:
-    for what, for_s in record.stands:
-        yield f"{what} stood for {for_s:.0f} s: {LIVE_S:.0f} s at most are allowed"
+    for what, for_s, until_s in record.stands:
+        yield f"{what} stood for {for_s:.0f} s, until second {until_s:.0f} of the run: {LIVE_S:.0f} s are the most"
 
 
 def _at(row: Row) -> str:

@@ -20,7 +20,7 @@ from tests.chaos.guests import GUEST_CONSUMER, GUEST_PRODUCER, JAVA, PYTHON, Gue
 from tests.chaos.history import PULLED, PUSHED, Record, Recorder, Way
 from tests.chaos.journal import Journal, Journals
 from tests.chaos.judge import Violation, judge
-from tests.chaos.liveness import LIVE_S, Waiting, Watch
+from tests.chaos.liveness import LIVE_S, Standstill, Waiting, Watch
 from tests.chaos.plan import OF_GUEST_CONSUMERS, OF_GUEST_PRODUCERS, Cut, Done, Kind, Moment, faults, missing
 from tests.chaos.plant import Plant
 
@@ -45,7 +45,7 @@ class Result:
     counts: Counter[str] = field(default_factory=Counter)
     waits_s: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By kind of fault: at worst so long without an acknowledged send, and without a delivery."""
-    stands_s: Sequence[tuple[str, float]] = ()
+    stands: Sequence[Standstill] = ()
     """What waited longest without any change, and for how many seconds."""
     violations: Sequence[Violation] = ()
     missing: Sequence[str] = ()
@@ -153,7 +153,7 @@ def _play(
         watch.end()
     record, done, began = look.recorder.record, disturbed.done, disturbed.began
     record.stands = watch.standing.over(LIVE_S + away_s)
-    result.stands_s = sorted(watch.standing.longest.items(), key=lambda item: -item[1])[:STANDS_SHOWN]
+    result.stands = watch.standing.worst()[:STANDS_SHOWN]
     record.groups = cluster.groups
     record.crashes, record.losses = cluster.servers.crashes, cluster.servers.losses
     record.seeks, record.redriven, record.clock = disturbed.seeks, disturbed.redriven, disturbed.clock

@@ -13,22 +13,31 @@ def test_what_stays_as_it_is_stands_from_when_it_was_first_seen_so() -> None:
     standing = Standing()
     for now in range(50):
         standing.look([Waiting("queue 0", "offset 3"), Waiting("queue 1", f"offset {now // 10}")], float(now))
-    assert standing.over(40.0) == [Standstill("queue 0", 49.0)]
-    assert standing.longest["queue 1"] == 9.0
+    assert standing.over(40.0) == [Standstill("queue 0", 49.0, 49.0)]
+    assert standing.longest["queue 1"].for_s == 9.0
 
 
 def test_what_was_gone_meanwhile_or_went_on_begins_anew() -> None:
-    standing = Standing()
+    standing = Standing(late_s_max=60.0)
     standing.look([Waiting("a", "1"), Waiting("b", "1")], 0.0)
     standing.look([Waiting("a", "1")], 30.0)
     standing.look([Waiting("a", "2"), Waiting("b", "1")], 50.0)
     standing.look([Waiting("a", "2"), Waiting("b", "1")], 60.0)
-    assert standing.longest == {"a": 30.0, "b": 10.0}
+    assert standing.worst() == [Standstill("a", 30.0, 30.0), Standstill("b", 10.0, 60.0)]
     assert standing.over(40.0) == []
 
 
+def test_no_time_counts_in_which_the_database_is_away_or_the_watch_is_late() -> None:
+    standing = Standing(begun=100.0, late_s_max=1.0)
+    standing.look([Waiting("a", "1")], 101.0)
+    standing.miss(130.0)
+    standing.look([Waiting("a", "1")], 131.0)
+    standing.look([Waiting("a", "1")], 150.0)
+    assert standing.worst() == [Standstill("a", 1.0 + 2.0, 50.0)]
+
+
 def test_a_standstill_is_a_violation() -> None:
-    record = replace(sample(), stands=[Standstill("retry of offset 3 in queue 0 of t for group g", 61.0)])
+    record = replace(sample(), stands=[Standstill("retry of offset 3 in queue 0 of t for group g", 61.0, 90.0)])
     assert [(each.invariant, each.text.partition(":")[0]) for each in judge(record)] == [
-        ("live", "retry of offset 3 in queue 0 of t for group g stood for 61 s")
+        ("live", "retry of offset 3 in queue 0 of t for group g stood for 61 s, until second 90 of the run")
     ]
