@@ -50,6 +50,10 @@ class Notify:
     async def find(self, topic: str) -> Sequence[tuple[int, int]]:
         return [] if await self.topics.find(topic) is None else await self.ensure(topic)
 
+    async def is_erasable(self, topic: str) -> bool:
+        found = await self.topics.find(topic)
+        return found is not None and found.erasable_s is not None
+
     async def queue_ids(self, topic: str = "t") -> list[QueueId]:
         """Of all queues, also those that may not be read."""
         return list((await self.topics.ensure(topic)).queue_ids)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import queue
+import re
 from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import create_engine, text
 
 from tests.broker_process import BrokerProcess
 from tests.integration.cli_harness import json_of, said
@@ -123,6 +125,38 @@ def test_retries_stay_ciphertext_and_are_skipped_once_erased(broker: BrokerProce
         rows(notify_url, "update txmsg.retry set due_at = now()")
         until(lambda: not rows(notify_url, "select 1 from txmsg.retry"), why="the erased message is not passed")
         assert seen.empty()
+
+
+def test_no_table_keeps_words_of_an_error(broker: BrokerProcess, notify_url: str) -> None:
+    create(broker)
+    where = ("--broker", broker.address)
+    said("topic", "alter", "t", "--journal", "on", *where)
+    consumer = Consumer(broker.address, group="ward")
+
+    @consumer.subscribe("t")
+    def fail(message: ReceivedMessage) -> None:
+        engine = create_engine("sqlite://")
+        try:
+            with engine.connect() as connection:
+                connection.execute(text("insert into nowhere values (:name)"), {"name": message.body.decode()})
+        finally:
+            engine.dispose()
+
+    with Producer(broker.address, group="clinic") as producer, consumer:
+        sent = producer.send(Message("t", SECRET))
+        until(lambda: bool(rows(notify_url, "select 1 from txmsg.retry")), why="no retry is stored")
+        until(
+            lambda: "REFUSED" in str(json_of("message", "trace", sent, *where)).upper(), why="no entry in the journal"
+        )
+        tables = rows(notify_url, "select quote_ident(tablename) from pg_tables where schemaname = 'txmsg'")
+        assert len(tables) > 20
+        kept = [line for (table,) in tables for (line,) in rows(notify_url, f"select t::text from txmsg.{table} t")]
+        assert [line for line in kept if "OperationalError" in line]
+        assert [line for line in kept if re.search(r"\bann\b", line)] == []
+        (retry,) = json_of("group", "retries", "ward", *where)["retries"]
+    first, frame, *_ = retry["last_error"].splitlines()
+    assert first == "OperationalError: its words are not kept, as they may quote the body"
+    assert frame.startswith("  at fail, ")
 
 
 def test_a_check_listener_sees_the_body(broker: BrokerProcess) -> None:

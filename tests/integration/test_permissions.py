@@ -546,12 +546,20 @@ insert into txmsg.cursor (group_id, queue_id, next_offset, epoch)
 select g.id, q.id, 0, 0 from txmsg.consumer_group g, txmsg.queue q join txmsg.topic t on t.id = q.topic_id
  where g.name in ('mine.dead', 'other.dead') and t.name in ('mine', 'other.found');
 insert into txmsg.dead_letter (group_id, queue_id, queue_offset, attempts, died_at, transaction_id, n, body, headers,
-                               born_at, stored_at)
+                               born_at, stored_at, last_error, failures)
 select g.id, (select min(q.id) from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = 'mine'),
        o, 1, now() - make_interval(secs => 100 - o), ('00000000-0000-7000-8000-00000000000' || o)::uuid, 0, 'secret',
-       'secret', now(), now()
+       'secret', now(), now(), 'ValueError: secret', '[{"attempt": 1, "error": "ValueError: secret"}]'
   from txmsg.consumer_group g, generate_series(1, 6) o
  where g.name = case when o % 3 = 0 then 'other.dead' else 'mine.dead' end;
+"""
+
+
+_FAILED_ONCE = """
+insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, born_at, stored_at,
+                         last_error, failures)
+select group_id, queue_id, 3000, 1, 'infinity', transaction_id, n, body, born_at, stored_at, last_error, failures
+  from txmsg.dead_letter where queue_offset = 3;
 """
 
 
@@ -586,6 +594,36 @@ def test_pages_of_dead_letters_go_on_behind_those_of_groups_of_others(place: Pla
         shown, _ = letters_of(place, OTHER, limit)
         assert [letter.group for letter in shown] == ["other.dead"] * 2, limit
         assert {(letter.body, letter.headers, letter.withheld) for letter in shown} == {(b"", b"", True)}
+
+
+@pytest.mark.usefixtures("buried")
+def test_error_texts_are_shown_to_those_who_may_read_the_topic(place: Place) -> None:
+    def told(user: str) -> tuple[set[str], set[str]]:
+        letters, _ = letters_of(place, user, 10_000)
+        return {each.last_error for each in letters}, {failure.error for each in letters for failure in each.failures}
+
+    def found(user: str, topic: str) -> int:
+        which = dead_letters_pb2.DeadLetterFilter(error="secret", group="other.dead", topic=topic)
+        return int(place.call(user, "DeadLetters/Count", dead_letters_pb2.CountRequest(filter=which)).count)
+
+    withheld = "withheld, as it may quote the message: reading needs the right `read` on topic mine"
+    assert told("ops") == ({"ValueError: secret"},) * 2
+    assert told(OTHER) == ({withheld},) * 2
+    assert found("ops", "") == 2
+    for topic in ("", MINE):
+        with pytest.raises(PermissionDenied):
+            found(OTHER, topic)
+    place.new("reader", "describe group:other.*", "read topic:mine")
+    assert told("reader") == ({"ValueError: secret"},) * 2
+    assert found("reader", MINE) == 2
+    trace = messages_pb2.TraceRequest(id="00000000-0000-7000-8000-000000000003")
+    request = groups_pb2.ListRetriesRequest(group="other.dead")
+    with psycopg.connect(place.storage, autocommit=True, connect_timeout=10) as connection:
+        connection.execute(_FAILED_ONCE)
+    for user, text in ((OTHER, withheld), ("reader", "ValueError: secret")):
+        [retry] = place.call(user, "Groups/ListRetries", request).retries
+        assert (retry.last_error, [each.error for each in retry.failures]) == (text, [text])
+        assert "ValueError: secret" not in str(place.call(OTHER, "Messages/Trace", trace))
 
 
 @pytest.mark.usefixtures("buried")

@@ -17,10 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import Session, sessionmaker
 
 from txmsg.client import idempotent
+from txmsg.consumer.subscriptions import Subscriptions
+from txmsg.encryption import AesGcm
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
 from txmsg.runtime import reason
-from txmsg.runtime.reason import text_of
+from txmsg.runtime.reason import text_of, without_words
 from txmsg.runtime.user_function import UserFunction, check_takes
 from txmsg.tables import create_tables, inbox_table
 
@@ -170,3 +172,36 @@ async def test_what_a_coroutine_returns_to_be_awaited_is_part_of_its_transaction
     await async_engine.dispose()
     assert effects.is_done
     assert handled_count(engine) == 1
+
+
+def test_without_words_the_class_and_the_frames_are_left() -> None:
+    words = "no bed for Ann\n  at Ann, home line 3"
+
+    def handle() -> None:
+        raise ValueError(words)
+
+    text = text_of(raised(handle))
+    assert "Ann" in text
+    kept = without_words(text).splitlines()
+    assert kept[0] == "ValueError: its words are not kept, as they may quote the body"
+    assert kept[1].startswith("  at handle, ")
+    assert "home" not in "".join(kept)
+
+
+@pytest.mark.parametrize("text", ["", "Ann is ill", "Ann", "a b: Ann", "  at Ann, home", "no colon\n  Ann"])
+def test_of_other_texts_no_word_is_left(text: str) -> None:
+    assert without_words(text) == "its words are not kept, as they may quote the body"
+
+
+def test_a_consumer_that_decrypts_tells_no_words_of_an_error() -> None:
+    message = ReceivedMessage("t", b"ann")
+    encryption = AesGcm({"july": bytes(32)}, current="july")
+    for subscriptions, said in ((Subscriptions("g"), True), (Subscriptions("g", None, encryption), False)):
+
+        @subscriptions.add("t", "*")
+        def handle(message: ReceivedMessage) -> None: ...
+
+        failure = subscriptions.handlers["t"].failure_of(message, raised(lambda: float("ann")))
+        assert failure is not None
+        assert failure.error.startswith("ValueError: ")
+        assert ("could not convert" in failure.error) is said

@@ -116,6 +116,10 @@ class DeliveryTopics:
         found = await self._topics.find(topic)
         return [] if found is None else _numbered(found)
 
+    async def is_erasable(self, topic: str) -> bool:
+        found = await self._topics.find(topic)
+        return found is not None and found.erasable_s is not None
+
 
 def _numbered(topic: Topic) -> list[tuple[int, int]]:
     return [(queue_id, number) for number, queue_id in enumerate(topic.readable_queue_ids)]

@@ -17,7 +17,7 @@ from txmsg.consumer.failures import AS_THE_GROUP, Failure, Reject, Retry, RetryA
 from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, said_by
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
-from txmsg.runtime.reason import text_of
+from txmsg.runtime.reason import text_of, without_words
 from txmsg.runtime.user_function import UserFunction, check_takes
 from txmsg.runtime.user_function import name_of as name_of_function
 from txmsg.typed.topic import Topic, name_of
@@ -85,11 +85,15 @@ def refuse_subscribed(handler: object) -> None:
 class Handler:
     """What a group does with the messages of a topic."""
 
-    def __init__(self, group: str, topic: str, function: UserFunction, retry: Retry = AS_THE_GROUP) -> None:
+    def __init__(
+        self, group: str, topic: str, function: UserFunction, retry: Retry = AS_THE_GROUP, *, is_secret: bool = False
+    ) -> None:
         self.group = group
         self.topic = topic
         self.function = function
         self.retry = retry
+        self._is_secret = is_secret
+        """Whether its errors may quote what was encrypted."""
 
     def failure_of(self, message: ReceivedMessage, exc: Exception) -> Failure | None:
         """What becomes of a message whose handler raised; None: it is done with. Logs it. Raises nothing.
@@ -103,7 +107,8 @@ class Handler:
             return Failure(f"{kind}: its class raised {cause} when it was asked what becomes of the message")
 
     def _judged(self, message: ReceivedMessage, exc: Exception) -> Failure | None:
-        failure = self.retry.failure_of(exc, message.attempt, text_of(exc))
+        text = text_of(exc)
+        failure = self.retry.failure_of(exc, message.attempt, without_words(text) if self._is_secret else text)
         if failure is None:
             _log.info(
                 "handler.skipped",
@@ -196,7 +201,8 @@ class Subscriptions:
                 raise hides_group_handler(what)
             convert = partial(_typed, wanted_topic, self._convert) if isinstance(wanted_topic, Topic) else self._convert
             function = UserFunction(what, call, "message", around=self._around, convert=convert)
-            self.handlers[topic] = Handler(self._group, topic, function, retry or AS_THE_GROUP)
+            is_secret = self._convert is not None
+            self.handlers[topic] = Handler(self._group, topic, function, retry or AS_THE_GROUP, is_secret=is_secret)
             return handler
 
         return register

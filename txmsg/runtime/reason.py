@@ -2,10 +2,15 @@
 
 Stored texts are cut, so what tells most comes first: a line of what was raised, the user's frames from the innermost
 one outwards, one line for all frames of libraries, then the rest of a long text.
+
+Its words may quote the message: errors of databases name the values of a statement. Where a body is kept secret, only
+the class and the frames are kept (`without_words`).
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -24,6 +29,10 @@ _LIBRARIES: Final = (
 )
 
 _REASON: Final = "_txmsg_reason"
+_CLASS: Final = re.compile(r"[^\W\d]\w*(?=:)")
+_WHERE: Final = re.compile(r"  (?:at|called by|raised in) ")
+_REST: Final = "  in full:"
+_NO_WORDS: Final = "its words are not kept, as they may quote the body"
 
 _Place = tuple[FrameType, int]
 
@@ -43,8 +52,18 @@ def text_of(exc: Exception) -> str:
     if exc.__cause__ is not None:
         lines.append(f"  caused by {_summary(exc.__cause__)[0]}")
     if rest:
-        lines.append(rest)
+        lines += [_REST, rest]
     return "\n".join(lines).encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def without_words(text: str) -> str:
+    """Of a text that `text_of` has made, or any other, what can quote no message: the class and the frames."""
+    first, *lines = text.split("\n")
+    found = _CLASS.match(first)
+    kept = [f"{found[0]}: {_NO_WORDS}" if found else _NO_WORDS]
+    # Up to `_REST`, behind which are words, whatever they look like.
+    kept += itertools.takewhile(_WHERE.match, lines)
+    return "\n".join(kept)
 
 
 def _summary(exc: BaseException) -> tuple[str, str]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
 
 from txmsg.access.permissions import DESCRIBE_GROUP, READ_TOPIC
-from txmsg.broker.delivery.window import EXPIRED
+from txmsg.broker.api.withheld import error_of, failure_of
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetterRow, DeadLetters, Place
 from txmsg.errors import ProtocolError, shown
 from txmsg.message import Offset, QueueId, check_name, datetime_of_us, parse_id, us_of_datetime
-from txmsg.wire.caller import may, names_for
+from txmsg.wire.caller import may, names_for, require
 from txmsg.wire.v1 import dead_letters_pb2 as pb
 
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
@@ -54,7 +51,9 @@ class DeadLettersApi:
 
 
 def _filter(asked: pb.DeadLetterFilter) -> DeadLetterFilter:
-    """Raises InvalidName or InvalidMessage for what names nothing."""
+    """Raises InvalidName or InvalidMessage for what names nothing, and PermissionDenied."""
+    if asked.error:  # else whoever is not shown error texts could find them by trying
+        require(READ_TOPIC, asked.topic or "*")
     transaction_id, n = parse_id(asked.id) if asked.id else (None, None)
     return DeadLetterFilter(
         group=check_name("group", asked.group) if asked.group else None,
@@ -104,20 +103,9 @@ def _letter(row: DeadLetterRow, *, with_bodies: bool) -> pb.DeadLetter:
         stored_at_us=us_of_datetime(row.stored_at),
         died_at_us=us_of_datetime(row.died_at),
         attempts=row.attempts,
-        last_error=row.last_error or "",
-        failures=[failure_of(failure) for failure in row.failures],
+        last_error=error_of(row.topic, row.last_error),
+        failures=[failure_of(row.topic, failure) for failure in row.failures],
         generation=row.generation,
         blocks_key=row.blocks_key,
         size_bytes=row.size_bytes,
-    )
-
-
-def failure_of(value: Mapping[str, Any]) -> pb.Failure:
-    """One of the reasons that a retry or a dead letter keeps."""
-    at = value.get("at")
-    return pb.Failure(
-        attempt=value.get("attempt", 0),
-        at_us=us_of_datetime(datetime.fromisoformat(at)) if at else 0,
-        error=value.get("error") or "",
-        expired=value.get("error") == EXPIRED,
     )

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from txmsg.access.permissions import DESCRIBE_GROUP
 from txmsg.administration import CheckChange, GroupChange
-from txmsg.broker.api.dead_letters import failure_of
+from txmsg.broker.api.withheld import error_of, error_of_any, failure_of
 from txmsg.broker.check_policies import GroupChecks
 from txmsg.broker.clients import AttachedClients
 from txmsg.broker.store.check_policies import CheckPolicyRow
@@ -110,6 +110,7 @@ class GroupsApi:
             return pb.ShowGroupReply(settings=_settings(await self._groups.settings(name)))
         group, created_at, queues = await self._groups.show(name)
         paused_s, last_error = self._presence.pause_of(name) or (None, "")
+        topics = sorted({queue.topic for queue in queues})
         return pb.ShowGroupReply(
             settings=_settings(group),
             created_at_us=us_of_datetime(created_at),
@@ -117,7 +118,7 @@ class GroupsApi:
             members=self._members(name),
             paused=paused_s is not None,
             paused_s=paused_s or 0.0,
-            last_error=last_error,
+            last_error=error_of_any(topics, last_error),
         )
 
     def _members(self, group: str) -> Sequence[pb.GroupMember]:
@@ -222,8 +223,8 @@ def _retry(row: RetryShown) -> pb.Retry:
         stored_at_us=us_of_datetime(row.stored_at),
         attempts=row.attempt,
         due_at_us=us_of_datetime(row.due_at) if row.due_at else 0,
-        last_error=row.last_error or "",
-        failures=[failure_of(failure) for failure in row.failures],
+        last_error=error_of(row.topic, row.last_error),
+        failures=[failure_of(row.topic, failure) for failure in row.failures],
         generation=row.generation,
         size_bytes=row.size_bytes,
     )

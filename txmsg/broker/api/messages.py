@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from txmsg.access.permissions import DESCRIBE_CLUSTER, DESCRIBE_GROUP, DESCRIBE_TOPIC, READ_TOPIC
-from txmsg.broker.api.dead_letters import failure_of
+from txmsg.broker.api.withheld import error_of, failure_of
 from txmsg.broker.store.body_keys import BodyKeys
 from txmsg.broker.store.journal import EntryRow
 from txmsg.broker.store.messages import EndedRow, FoundRow, GroupRow, Messages
@@ -55,7 +55,7 @@ class MessagesApi:
             if row.queue_offset is not None:
                 place = (row.queue_id, row.queue_offset)
                 traced.groups.extend(
-                    _group(state)
+                    _group(state, row.topic)
                     for state in await self._messages.groups_of(*place)
                     if may(DESCRIBE_GROUP, state.group_name)
                 )
@@ -71,7 +71,7 @@ class MessagesApi:
                 queue_offset=row.queue_offset,
                 since=row.half_stored_at or row.stored_at,
             )
-            traced.journal.CopyFrom(_journal(row.journal_since, entries))
+            traced.journal.CopyFrom(_journal(row.journal_since, entries, row.topic))
             reply.messages.append(traced)
         if request.id and not rows:
             transaction_id, _ = parse_id(request.id)
@@ -176,7 +176,7 @@ def _message(row: FoundRow, *, with_bodies: bool = False) -> pb.FoundMessage:
     )
 
 
-def _group(row: GroupRow) -> pb.GroupTrace:
+def _group(row: GroupRow, topic: str) -> pb.GroupTrace:
     return pb.GroupTrace(
         group=row.group_name,
         state=row.state.upper(),
@@ -184,7 +184,7 @@ def _group(row: GroupRow) -> pb.GroupTrace:
         next_attempt_at_us=_us(row.next_attempt_at),
         died_at_us=_us(row.died_at),
         generation=row.generation,
-        failures=[failure_of(failure) for failure in row.failures],
+        failures=[failure_of(topic, failure) for failure in row.failures],
     )
 
 
@@ -196,11 +196,11 @@ def _ended(row: EndedRow, entries: Sequence[EntryRow]) -> pb.EndedTransaction:
         half_stored_at_us=_us(row.half_stored_at),
         producer_group=row.producer_group or "",
         decided_by=_decision(row.decided_by),
-        journal=_journal(row.journal_since, entries),
+        journal=_journal(row.journal_since, entries, row.topic or ""),
     )
 
 
-def _journal(since: datetime | None, entries: Sequence[EntryRow]) -> pb.Journal:
+def _journal(since: datetime | None, entries: Sequence[EntryRow], topic: str) -> pb.Journal:
     return pb.Journal(
         since_us=_us(since),
         entries=[
@@ -211,7 +211,7 @@ def _journal(since: datetime | None, entries: Sequence[EntryRow]) -> pb.Journal:
                 group=entry.group_name or "",
                 by=entry.actor or "",
                 attempt=entry.attempt or 0,
-                detail=entry.detail or "",
+                detail=error_of(topic, entry.detail),
                 until_us=_us(entry.until),
                 count=entry.entries or 0,
             )

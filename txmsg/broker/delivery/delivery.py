@@ -31,6 +31,7 @@ from txmsg.broker.store.connect import Pool
 from txmsg.errors import BrokerUnavailable
 from txmsg.logs import EventLog
 from txmsg.message import QueueId
+from txmsg.runtime.reason import without_words
 from txmsg.runtime.start import Start
 from txmsg.wire.tags import TagExpression, wants_of
 
@@ -70,6 +71,7 @@ class Delivery:
         self.maintenance = Maintenance(self._state, self.writer, self._loader, topics)
         """The steps that `run` repeats."""
         self.reader = Reader(self._state)
+        self._topics = topics
         self._parked: dict[tuple[str, str, int], asyncio.Timeout] = {}  # who waits, by group, client and line
         self._token = secrets.randbits(_TOKEN_BITS)
 
@@ -306,8 +308,10 @@ class Delivery:
         On return acknowledgements are in memory (the cursor is written within flush_s); those of retries, and all
         refusals, are on disk. But refusals in a run of which earlier messages are out wait for these, and the next
         `expire_once` writes acknowledgements of retries behind which others wait in memory, and all after a
-        cancellation.
+        cancellation. Of an erasable topic no words of an error are kept: they may quote the body.
         """
+        if refusals:
+            refusals = await self._kept(group, refusals)
         self._state.leases.require()
         loaded = self._state.groups.get(group)
         if loaded is None:
@@ -321,6 +325,19 @@ class Delivery:
         if expired:
             self._state.counts.late += sum(len(receipt.offsets) for receipt in expired)
         return expired
+
+    async def _kept(self, group: str, refusals: Sequence[Refusal]) -> list[Refusal]:
+        """Refusals with as much of their errors as may be kept."""
+        loaded = self._state.groups.get(group)
+        feeds = {} if loaded is None else loaded.feeds
+        topic_of = {queue_id: feed.topic for queue_id, feed in feeds.items()}
+        erasable = {topic for topic in set(topic_of.values()) if await self._topics.is_erasable(topic)}
+        return [
+            refusal._replace(error=without_words(refusal.error))
+            if topic_of.get(QueueId(refusal.receipt.queue_id)) in erasable
+            else refusal
+            for refusal in refusals
+        ]
 
     def wake(self, ends: Mapping[int, int]) -> None:
         """Queues (by id) now end before these offsets: waiting members get the new messages at once."""

@@ -118,3 +118,7 @@ class Topics(Protocol):
     async def find(self, topic: str) -> Sequence[tuple[int, int]]:
         """The same for an existing topic; empty if it does not exist."""
         ...
+
+    async def is_erasable(self, topic: str) -> bool:
+        """Whether its bodies are encrypted."""
+        ...

@@ -1,0 +1,37 @@
+"""What may quote a message is shown to those who may read its topic: error texts of handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from txmsg.access.permissions import READ_TOPIC
+from txmsg.broker.delivery.window import EXPIRED
+from txmsg.message import us_of_datetime
+from txmsg.wire.caller import may
+from txmsg.wire.v1 import dead_letters_pb2 as pb
+
+
+def error_of(topic: str, text: str | None) -> str:
+    """The text of an error of a message of this topic, or that it is withheld; "" if there is none."""
+    if not text or text == EXPIRED or may(READ_TOPIC, topic):
+        return text or ""
+    return f"withheld, as it may quote the message: reading needs the right `read` on topic {topic}"
+
+
+def error_of_any(topics: Iterable[str], text: str) -> str:
+    """The same for an error of one of these topics."""
+    told = (error_of(topic, text) for topic in topics)
+    return next((each for each in told if each != text), text)
+
+
+def failure_of(topic: str, value: Mapping[str, Any]) -> pb.Failure:
+    """One of the reasons that a retry or a dead letter of this topic keeps."""
+    at = value.get("at")
+    return pb.Failure(
+        attempt=value.get("attempt", 0),
+        at_us=us_of_datetime(datetime.fromisoformat(at)) if at else 0,
+        error=error_of(topic, value.get("error")),
+        expired=value.get("error") == EXPIRED,
+    )
