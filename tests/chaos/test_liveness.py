@@ -13,7 +13,7 @@ def test_what_stays_as_it_is_stands_from_when_it_was_first_seen_so() -> None:
     standing = Standing()
     for now in range(50):
         standing.look([Waiting("queue 0", "offset 3"), Waiting("queue 1", f"offset {now // 10}")], float(now))
-    assert standing.over(40.0) == [Standstill("queue 0", 49.0, 49.0)]
+    assert standing.over(40.0) == [Standstill("queue 0 at offset 3", 49.0, 49.0)]
     assert standing.longest["queue 1"].for_s == 9.0
 
 
@@ -23,7 +23,7 @@ def test_what_was_gone_meanwhile_or_went_on_begins_anew() -> None:
     standing.look([Waiting("a", "1")], 30.0)
     standing.look([Waiting("a", "2"), Waiting("b", "1")], 50.0)
     standing.look([Waiting("a", "2"), Waiting("b", "1")], 60.0)
-    assert standing.worst() == [Standstill("a", 30.0, 30.0), Standstill("b", 10.0, 60.0)]
+    assert standing.worst() == [Standstill("a at 1", 30.0, 30.0), Standstill("b at 1", 10.0, 60.0)]
     assert standing.over(40.0) == []
 
 
@@ -33,7 +33,7 @@ def test_no_time_counts_in_which_the_database_is_away_or_the_watch_is_late() -> 
     standing.miss(130.0)
     standing.look([Waiting("a", "1")], 131.0)
     standing.look([Waiting("a", "1")], 150.0)
-    assert standing.worst() == [Standstill("a", 1.0 + 2.0, 50.0)]
+    assert standing.worst() == [Standstill("a at 1", 1.0 + 2.0, 50.0)]
 
 
 def test_a_standstill_is_a_violation() -> None:

@@ -89,10 +89,16 @@ def test_a_command_has_an_example_a_json_output_and_help_for_each_option(path: s
 def test_every_example_gives_only_options_that_there_are() -> None:
     for path, command in COMMANDS.items():
         assert command.epilog is not None
-        for line in command.epilog.splitlines():
+        for line in command.epilog.replace("\\\n", " ").splitlines():
             if line.startswith("  txmsg "):
                 asked = set(re.findall(r" (--[a-z-]+)", line.partition("#")[0]))
                 assert asked <= options_of(command).keys(), f"{path}: {line}"
+
+
+def test_help_fits_a_terminal_of_80_columns() -> None:
+    for path in [*COMMANDS, *dict(groups_of(main))]:
+        text = CliRunner().invoke(main, [*path.split()[1:], "--help"], terminal_width=80).output
+        assert [line for line in text.splitlines() if len(line) > 80] == [], path
 
 
 def options_named(text: str) -> Iterator[tuple[str, click.Command, str]]:

@@ -76,7 +76,8 @@ def create(*, name: str, path: Path, users: UserAdministration, as_json: bool) -
 @access_key.command(
     "import",
     short_help="Keep an access key that clients have already.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key import shop LTAI5tQ2 --access-key-file access-keys.key < secret",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key import shop LTAI5tQ2 "
+    "\\\n      --access-key-file access-keys.key < secret",
 )
 @click.argument("name", metavar="USER")
 @click.argument("key_id", metavar="ID")

@@ -113,7 +113,7 @@ def check(*, file: Path, as_json: bool) -> None:
     "set",
     short_help="Change settings of agents while they run.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg agent set /etc/txmsg/agent.toml lines_per_s=5000 --agents 'web-*'\n"
-    "  txmsg agent set /etc/txmsg/agent.toml paused=true --sources app --agents web-3",
+    "  txmsg agent set /etc/txmsg/agent.toml paused=true \\\n      --sources app --agents web-3",
 )
 @_file_argument
 @click.argument("values", metavar="NAME=VALUE...", nargs=-1, required=True)

@@ -103,7 +103,8 @@ def history(*, alerts: AlertAdministration, limit: int, as_json: bool) -> None:
 
 @alert.command(
     short_help="Have receivers not told of some alerts, for a time.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert silence rule=TxmsgGroupBehind group=shop* --for 2h --reason 'big import'",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert silence rule=TxmsgGroupBehind group=shop* "
+    "\\\n      --for 2h --reason 'big import'",
 )
 @click.argument("matchers", metavar="LABEL=PATTERN...", nargs=-1, required=True)
 @click.option("--for", "for_s", type=duration, required=True, metavar="TIME", help="Duration, such as 2h.")

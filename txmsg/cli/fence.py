@@ -29,7 +29,8 @@ def fence() -> None:
 
 @fence.command(
     short_help="Delete rows of decided transactions; run it daily.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence purge --database postgresql+psycopg://shop@db/shop --broker notify:7700",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg fence purge --database postgresql+psycopg://shop@db/shop "
+    "\\\n      --broker notify:7700",
 )
 @database_option
 @click.option(

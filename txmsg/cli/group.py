@@ -122,7 +122,7 @@ def show(*, name: str, administration: Administration, as_json: bool) -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg group lag mailer --watch 2s",
 )
 @click.argument("name")
-@click.option("--watch", type=duration, metavar="DURATION", help="Refresh every DURATION.")
+@click.option("--watch", type=duration, metavar="DURATION", help="Refresh every DURATION, until Ctrl-C.")
 @administered
 @json_option
 def lag(*, name: str, watch: float | None, administration: Administration, as_json: bool) -> None:
@@ -136,14 +136,17 @@ def lag(*, name: str, watch: float | None, administration: Administration, as_js
             _print_queues(found.queues)
         if watch is None:
             return
-        time.sleep(watch)
+        try:
+            time.sleep(watch)
+        except KeyboardInterrupt:
+            return
 
 
 @group.command(
     short_help="Move a group to another position.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg group seek mailer --topic user.registered --to 2026-05-01T10:00:00Z\n"
     "  txmsg group seek mailer --topic user.registered --to earliest --again\n"
-    "  txmsg group seek dashboard --log /var/lib/metaq --topic trade --queue 3 --to 1200",
+    "  txmsg group seek dashboard --log /var/lib/metaq \\\n      --topic trade --queue 3 --to 1200",
 )
 @click.argument("name")
 @click.option("--topic", required=True, metavar="NAME", help="Topic to seek in.")

@@ -192,7 +192,8 @@ def recall(*, id_: str, broker: str, yes: bool, as_json: bool) -> None:
 
 @message.command(
     short_help="Make bodies of an erasable topic unreadable for good.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg message erase --topic user.registered 0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg message erase --topic user.registered "
+    "\\\n      0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01.0",
 )
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--topic", required=True, metavar="NAME", help="The topic of the messages.")

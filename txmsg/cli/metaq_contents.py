@@ -250,7 +250,7 @@ def _header_values(header: Header) -> dict[str, Any]:
 @click.command(
     short_help="Check a log, and repair it.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq check /var/lib/metaq\n  txmsg metaq check /var/lib/metaq --repair\n"
-    "  txmsg metaq check /var/lib/metaq --repair --storage postgresql://notify@db/notify\n\n"
+    "  txmsg metaq check /var/lib/metaq --repair \\\n      --storage postgresql://notify@db/notify\n\n"
     "Exit status 0: the log is whole. 1: it is damaged, or was and could not be repaired.",
 )
 @click.argument("directory", type=_LOG_DIRECTORY)

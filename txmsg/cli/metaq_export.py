@@ -28,8 +28,9 @@ _SUFFIXES = ", ".join(each.value for each in Format)
 @click.command(
     short_help="Write messages of a topic to files: Parquet, Arrow or JSON lines.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq export trade --log metaq:7720 --into trades.parquet --from 24h\n"
-    "  txmsg metaq export trade --log /var/lib/metaq --into trades/ --partition day --format parquet\n"
-    "  txmsg metaq export trade --log kafka://k1:9092 --into trades.jsonl --queue 3 --from 1200 --before 2400",
+    "  txmsg metaq export trade --log /var/lib/metaq --into trades/ \\\n      --partition day --format parquet\n"
+    "  txmsg metaq export trade --log kafka://k1:9092 --into trades.jsonl "
+    "\\\n      --queue 3 --from 1200 --before 2400",
 )
 @log_option
 @click.argument("topic")

@@ -16,7 +16,8 @@ _FOUND_MAX = 1000
 
 @click.command(
     short_help="Find messages by id or key.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq find trade --log metaq:7720 --id 01976b2e-6a14-7c3e-9d57-0f5a3c2b1d4e.0\n"
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg metaq find trade --log metaq:7720 "
+    "\\\n      --id 01976b2e-6a14-7c3e-9d57-0f5a3c2b1d4e.0\n"
     "  txmsg metaq find trade --log /var/lib/metaq --key 42 --json\n\n"
     "Exit status 1 if there is none.",
 )

@@ -26,7 +26,7 @@ from txmsg.settings.live import Given
     short_help="Serve a log over the network.",
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg metaq serve --data-dir /var/lib/metaq --listen 0.0.0.0:7720 "
-    "--access users.toml \\\n      --tls-cert server.pem --tls-key server.key\n\n"
+    "\\\n      --access users.toml --tls-cert server.pem --tls-key server.key\n\n"
     "Prints `listening on HOST:PORT` when it is ready. SIGTERM and Ctrl-C stop it gracefully: pending appends are "
     "answered, and group members release their queues. SIGHUP has it read its file again. `txmsg config explain metaq` "
     "lists all settings.",
@@ -41,7 +41,7 @@ def serve(*, config: Path | None, as_json: bool, **options: object) -> None:
 @click.command(
     short_help="Keep a copy of a server's log.",
     epilog=f"{EXAMPLE_FORMAT}\n"
-    "  txmsg metaq follow metaq-1:7720 --data-dir /var/lib/metaq-copy --listen 0.0.0.0:7720\n\n"
+    "  txmsg metaq follow metaq-1:7720 --data-dir /var/lib/metaq-copy \\\n      --listen 0.0.0.0:7720\n\n"
     "Prints `listening on HOST:PORT` when the copy can be read; groups are at the leader. With TXMSG_TOKEN_FILE and "
     "TXMSG_TLS_CA it is a client of a leader that has users and TLS; its user may `read cluster`, and `administer "
     "cluster` for `txmsg metaq promote`.",

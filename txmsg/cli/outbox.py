@@ -68,8 +68,8 @@ def list_(*, database: str, group: str | None, limit: int, as_json: bool) -> Non
 
 @outbox.command(
     short_help="Relay what waits now, also what was refused.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg outbox relay --database postgresql+psycopg://shop@db/shop --broker notify:7700 "
-    "--group shop",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg outbox relay --database postgresql+psycopg://shop@db/shop "
+    "\\\n      --broker notify:7700 --group shop",
 )
 @database_option
 @click.option("--group", metavar="NAME", required=True, help="The producer group whose messages are relayed.")

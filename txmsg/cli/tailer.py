@@ -106,8 +106,9 @@ def tailer() -> None:
 
 @tailer.command(
     short_help="Run a tailer.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer run --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n"
-    "  txmsg tailer run --storage postgresql://notify@db/notify --metaq metaq:7720 --topics 'trade*'\n\n"
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer run --storage postgresql://notify@db/notify "
+    "\\\n      --metaq /var/lib/metaq\n"
+    "  txmsg tailer run --storage postgresql://notify@db/notify \\\n      --metaq metaq:7720 --topics 'trade*'\n\n"
     "Prints `tailing NAME into WHERE` when it mirrors. A second tailer prints `standing by`, and takes over when the "
     "first one ends. SIGTERM and Ctrl-C stop it gracefully; SIGHUP has it read its file again. A queue whose log and "
     "table differ, or that the log refuses, stops alone: see `txmsg tailer status`. The tailer exits only if an "
@@ -216,7 +217,8 @@ def _catching_up() -> Callable[[Progress], None]:
 
 @tailer.command(
     short_help="Create a mirror before its tailer runs, or change its topics.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer create --storage postgresql://notify@db/notify --topics 'trade*'",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer create --storage postgresql://notify@db/notify "
+    "\\\n      --topics 'trade*'",
 )
 @storage_option
 @_topics_option
@@ -321,7 +323,8 @@ def _print_queues(found: MirrorStatus) -> None:
 
 @tailer.command(
     short_help="Continue a log that has diverged from its table.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer fork --storage postgresql://notify@db/notify --metaq /var/lib/metaq\n\n"
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer fork --storage postgresql://notify@db/notify "
+    "\\\n      --metaq /var/lib/metaq\n\n"
     "Stop the tailer first, and `txmsg metaq serve` if it serves this directory. Consumers may have read messages that "
     "the log gives up.",
 )
@@ -387,7 +390,8 @@ def _directory(metaq: str) -> Path:
 
 @tailer.command(
     short_help="Compare a log with its table, message by message.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer verify --storage postgresql://notify@db/notify --metaq /var/lib/metaq",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tailer verify --storage postgresql://notify@db/notify "
+    "\\\n      --metaq /var/lib/metaq",
 )
 @storage_option
 @_metaq_option("The log: its directory, whose files are read directly, without a server, or kafka://HOST:PORT,...")
