@@ -64,7 +64,9 @@ class Standing:
             since = known[1] if known is not None and known[0] == state else self._counted_s
             self._seen[what] = (state, since)
             if what not in self.longest or self._counted_s - since > self.longest[what].for_s:
-                self.longest[what] = Standstill(f"{what} at {state}" if state else what, self._counted_s - since, now - self._begun)
+                self.longest[what] = Standstill(
+                    f"{what} at {state}" if state else what, self._counted_s - since, now - self._begun
+                )
 
     def over(self, bound_s: float) -> list[Standstill]:
         """What stood for longer, the longest first."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import txmsg
+from tests.acceptance.user_project import files_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -85,6 +86,28 @@ def test_mypy_finds_the_mistakes_of_users_and_nothing_else() -> None:
 @pytest.mark.long
 def test_pyright_finds_the_mistakes_of_users_and_nothing_else() -> None:
     assert pyright() == expected("pyright")
+
+
+_UNTYPED = """
+[mypy]
+strict = true
+[mypy-celery.*]
+ignore_missing_imports = true
+[mypy-receipts]
+disable_error_code = untyped-decorator
+"""
+"""Celery says no types: neither its import nor its decorator is the recipe's."""
+
+
+@pytest.mark.long
+def test_recipes_of_the_cookbook_pass_a_strict_check(tmp_path: Path) -> None:
+    for page in (ROOT / "docs" / "cookbook").glob("*.md"):
+        for name, text in files_of(page).items():
+            (tmp_path / name).write_text(text)
+    (tmp_path / "mypy.ini").write_text(_UNTYPED)
+    options = [f"--config-file={tmp_path / 'mypy.ini'}", "--cache-dir=.mypy_cache/recipes"]
+    said = _run([sys.executable, "-m", "mypy", *options, str(tmp_path)])
+    assert said.startswith("Success: no issues found"), said
 
 
 def test_every_public_name_is_used_in_the_cases() -> None:

@@ -128,7 +128,6 @@ async def async_generator(message: object) -> AsyncIterator[int]:
 ADDRESSES: Refused = {
     repr(brokers): (partial(producer, brokers=brokers), InvalidName, words)
     for brokers, words in (
-        (None, "broker address None is not of the form HOST:PORT"),
         (7700, "broker address 7700 is not"),
         ("", "broker address '' is not of the form HOST:PORT, such as localhost:7700"),
         ("localhost", "broker address 'localhost' is not"),
@@ -256,7 +255,7 @@ def subscriptions_of(consumer: Callable[[], Any]) -> Refused:
 
 
 CONSUMERS: Refused = {
-    "inbox without its sessions": (lambda: inbox(two), MisuseError, "two() takes (session"),
+    "inbox without its sessions": (lambda: inbox(two), MisuseError, "without a session factory above two"),
     "inbox of one session": (lambda: inbox(Session()), MisuseError, "give the sessionmaker"),
     "inbox of an engine": (lambda: inbox(engine), MisuseError, "is Engine(sqlite://), not a function"),
     "inbox for a handler of one": (

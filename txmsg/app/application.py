@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -242,10 +243,12 @@ class Txmsg(Router):
         async with AsyncExitStack() as stack:
             threads = DaemonThreads(1, name="txmsg-hooks")
             stack.callback(threads.shutdown)
+            for producer in self._producers:
+                producer._reopen(self.brokers)  # before the hooks, which may send
+                stack.push_async_callback(_closed, producer, threads)
             for hook in self._hooks:
                 await stack.enter_async_context(entered(hook(), threads))
-            for producer in self._producers:
-                producer._reopen(self.brokers)
+            for producer in self._producers:  # after the hooks, which may create the tables of their listeners
                 await stack.enter_async_context(entered(producer, threads))
             await self._register()
             for handling in handlings:
@@ -432,6 +435,14 @@ class Txmsg(Router):
             producer.put_figures(figures)
         for _, consumer in self._consumers:
             consumer.put_figures(figures)
+
+
+async def _closed(producer: Producer | AsyncProducer, threads: Executor) -> None:
+    """Closes one that a hook has used before another hook failed. Nothing for one that is closed."""
+    if isinstance(producer, AsyncProducer):
+        await producer.close()
+    else:
+        await asyncio.get_running_loop().run_in_executor(threads, producer.close)
 
 
 async def _close_all(consumers: Sequence[AsyncConsumer]) -> None:

@@ -28,8 +28,8 @@ class EmbeddedPostgres:
 
     _keeper: ClassVar = "txmsg.embedded.keeper"
 
-    def __init__(self, data_dir: Path | None = None) -> None:
-        self._place = Place((data_dir or default_data_dir() / "pg").expanduser().resolve())
+    def __init__(self, data_dir: Path | str | None = None) -> None:
+        self._place = Place(Path(data_dir or default_data_dir() / "pg").expanduser().resolve())
         self._users_fd: int | None = None
 
     @property

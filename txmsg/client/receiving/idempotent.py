@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from inspect import isfunction, signature
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -62,6 +63,14 @@ def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) 
         raise MisuseError("@idempotent was given one session: give the sessionmaker, each message opens its own")
     if package_of(session_factory) is not None:
         raise MisuseError("@idempotent was given one connection: give a function that opens one for each message")
+    if isfunction(session_factory) and any(
+        each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+        for each in signature(session_factory).parameters.values()
+    ):
+        raise MisuseError(
+            f"@idempotent is written without a session factory above {name_of(session_factory)}: write "
+            "@idempotent(SessionLocal), with a sessionmaker"
+        )
     check_takes("@idempotent(session_factory)", session_factory)
 
     def decorate(handler: Callable[..., Any]) -> IdempotentHandler | AsyncIdempotentHandler:
