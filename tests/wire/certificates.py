@@ -20,9 +20,16 @@ class Authority:
         self.file = directory / "ca.pem"
         self._ca.cert_pem.write_to_path(str(self.file))
 
-    def issue(self, name: str, file: str = "server", *, valid_s: float = 365 * 86400) -> tuple[Path, Path]:
-        """A certificate for a server of this name or address, or for a client, and its key."""
-        issued = self._ca.issue_cert(name, not_after=datetime.now(UTC) + timedelta(seconds=valid_s))
+    def issue(
+        self, name: str, file: str = "server", *, valid_s: float = 365 * 86400, begins_s: float | None = None
+    ) -> tuple[Path, Path]:
+        """A certificate for a server of this name or address, or for a client, and its key.
+
+        valid_s: until then from now on; begins_s: from then on, by default long ago.
+        """
+        now = datetime.now(UTC)
+        begins = None if begins_s is None else now + timedelta(seconds=begins_s)
+        issued = self._ca.issue_cert(name, not_before=begins, not_after=now + timedelta(seconds=valid_s))
         certificate, key = self._directory / f"{file}.pem", self._directory / f"{file}.key"
         key.write_bytes(issued.private_key_pem.bytes())
         certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))

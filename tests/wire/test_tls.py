@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +19,7 @@ from tests.waiting import until_async
 from tests.wire.certificates import Authority
 from tests.wire.services import Answers, Echo, ask, serving
 from txmsg.errors import BrokerUnavailable, MisuseError, UnknownTopic
+from txmsg.wire import tls
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.frames import PREFACE
@@ -245,6 +248,64 @@ def test_a_certificate_whose_end_cannot_be_read_is_refused_and_the_one_before_st
     served.renew()
     assert "was changed and cannot be used, the one before stays" in caplog.text
     assert served.context is before
+
+
+@pytest.mark.parametrize(
+    ("valid_s", "begins_s", "said"),
+    [(-60, None, "it has expired at"), (7200, 3600, "it is valid from .* on; it is used then")],
+    ids=["expired", "not valid yet"],
+)
+def test_a_certificate_that_is_not_valid_now_does_not_replace_one_that_is(
+    authority: Authority,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    valid_s: float,
+    begins_s: float | None,
+    said: str,
+) -> None:
+    served = authority.server()
+    before, remaining_s = served.context, served.remaining_s()
+    authority.issue("127.0.0.1", valid_s=valid_s, begins_s=begins_s)
+    served.renew()
+    served.renew()
+    assert served.context is before
+    assert remaining_s - 3600 < served.remaining_s() <= remaining_s, "the figure is that of the certificate in use"
+    [message] = caplog.messages
+    assert re.search(rf"server\.pem was changed and cannot be used, the one before stays: {said}", message)
+    if begins_s is not None:
+        monkeypatch.setattr(tls.time, "time", lambda now=time.time() + begins_s + 1: now)
+        served.renew()
+        assert served.context is not before
+
+
+def test_a_key_of_another_certificate_does_not_replace_the_pair_in_use(
+    authority: Authority, stranger: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = authority.issue("127.0.0.1")
+    served = ServerTls(certificate, key)
+    before = served.context
+    key.write_bytes(stranger.issue("127.0.0.1", "other")[1].read_bytes())
+    served.renew()
+    assert served.context is before
+    assert "the one before stays" in caplog.text
+
+
+def test_ciphers_without_authentication_are_not_offered(authority: Authority) -> None:
+    for context in (client_context(True), authority.server().context, authority.server().for_web(["h2"])):
+        assert context is not None
+        ciphers = {str(each["name"]) for each in context.get_ciphers()}
+        assert {name for name in ciphers if not re.search("GCM|CHACHA20|CCM", name)} == set()
+        assert "ECDHE-RSA-AES128-GCM-SHA256" in ciphers
+
+
+async def test_a_client_that_speaks_only_cbc_is_refused(authority: Authority) -> None:
+    async with serving(tls=authority.server()) as (address, _, _):
+        context = ssl.create_default_context(cafile=authority.file)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers("ECDHE-RSA-AES128-SHA256:ECDHE-ECDSA-AES128-SHA256")
+        with pytest.raises(BrokerUnavailable):
+            async with Channel(address, tls=context) as channel:
+                await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
 
 
 def test_a_certificate_that_expires_soon_is_warned_of_once_a_day(

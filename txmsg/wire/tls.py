@@ -1,7 +1,8 @@
 """TLS of a connection, without the connection: what came from the network becomes what the other side said, and back.
 
 Both transports use it, so what they check of strangers, and how they write, is the same with TLS as without. Knows no
-socket and no frames. Contexts are Python's; those that are made here require TLS 1.2 and allow no renegotiation.
+socket and no frames. Contexts are Python's; those that are made here, which are those of all listening sockets, require
+TLS 1.2 with authenticated encryption and allow no renegotiation.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ssl
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -32,6 +34,8 @@ KEY_VARIABLE: Final = "TXMSG_TLS_CLIENT_KEY"
 EXPIRES_SOON_S: Final = 14 * 86400.0
 _WARN_AGAIN_S: Final = 86400.0
 _READ_SIZE_BYTES: Final = 256 * 1024
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: those with authenticated encryption, so none in CBC mode. Those of TLS 1.3 are all of this kind."""
 _ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
 """A fatal one, of TLS 1.2: "protocol version"."""
 _log = EventLog(__name__)
@@ -190,7 +194,8 @@ class ServerTls:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
         self._state = self._look()
         self._warned_at = -math.inf
-        self._load()
+        self._try_again_at = math.inf
+        self._use(*self._loaded())
 
     @property
     def asks_clients(self) -> bool:
@@ -204,22 +209,26 @@ class ServerTls:
     def renew(self) -> None:
         """Reads the files again if they have changed. Connections go on; new ones get the new certificate.
 
-        One that cannot be used is logged once, and the one before stays. One that expires soon is, once a day.
+        One that cannot be used, or is not valid now, is logged once, and the one before stays. One that becomes valid
+        later is used then. One that expires soon is logged, once a day.
         """
         if self.remaining_s() < EXPIRES_SOON_S and time.monotonic() - self._warned_at >= _WARN_AGAIN_S:
             self._warned_at = time.monotonic()
             _log.warning(
                 "tls.certificate_expires",
-                "the certificate %(path)s expires in %(days).1f days: renew it, the file is read again by itself",
+                "the certificate %(path)s %(when)s: renew it, the file is read again by itself",
                 path=self._certificate,
-                days=self.remaining_s() / 86400,
+                when=_when(self.remaining_s() / 86400),
             )
         state = self._look()
-        if state == self._state:
+        if state == self._state and time.time() < self._try_again_at:
             return
-        self._state = state
+        self._state, self._try_again_at = state, math.inf
         try:
-            self._load()
+            loaded, begins_at, expires_at = self._loaded()
+            if begins_at > time.time():
+                self._try_again_at = begins_at
+            _require_valid(begins_at, expires_at, time.time())
         except MisuseError as exc:
             _log.error(
                 "tls.certificate_refused",
@@ -228,6 +237,7 @@ class ServerTls:
                 error=exc,
             )
         else:
+            self._use(loaded, begins_at, expires_at)
             _log.info("tls.certificate_read", "the certificate %(path)s is read again", path=self._certificate)
 
     def _look(self) -> list[tuple[int, int] | None]:
@@ -259,9 +269,13 @@ class ServerTls:
         context.sni_callback = newest  # is called, too, when a client names no server
         return context
 
-    def _load(self) -> None:
-        context, expires_at = self._made(ssl.CERT_REQUIRED), _expires_at(self._certificate)
-        self.context, self.lenient_context = context, self._made(ssl.CERT_OPTIONAL)
+    def _loaded(self) -> tuple[tuple[ssl.SSLContext, ssl.SSLContext], float, float]:
+        """Both contexts of the files as they are, and from when to when they are valid. Raises MisuseError."""
+        context, (begins_at, expires_at) = self._made(ssl.CERT_REQUIRED), _validity(self._certificate)
+        return (context, self._made(ssl.CERT_OPTIONAL)), begins_at, expires_at
+
+    def _use(self, loaded: tuple[ssl.SSLContext, ssl.SSLContext], _: float, expires_at: float) -> None:
+        self.context, self.lenient_context = loaded
         self._expires_at = expires_at
 
     def _made(self, asking: ssl.VerifyMode) -> ssl.SSLContext:
@@ -277,11 +291,13 @@ class ServerTls:
         return context
 
 
-def _expires_at(certificate: Path) -> float:
+def _validity(certificate: Path) -> tuple[float, float]:
+    """From when to when it is valid, in Unix time."""
     from cryptography import x509  # not of clients
 
     try:
-        return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        return found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
     except (OSError, ValueError, x509.InvalidVersion) as exc:  # OpenSSL has taken it, but also takes other forms
         raise MisuseError(
             f"{certificate} cannot be used, it is not known until when it is valid: {exc}; give one that begins with "
@@ -289,8 +305,24 @@ def _expires_at(certificate: Path) -> float:
         ) from exc
 
 
+def _require_valid(begins_at: float, expires_at: float, now: float) -> None:
+    if now >= expires_at:
+        raise MisuseError(f"it has expired at {_moment(expires_at)}; give one that is valid")
+    if now < begins_at:
+        raise MisuseError(f"it is valid from {_moment(begins_at)} on; it is used then, or give one that is valid now")
+
+
+def _moment(unix_s: float) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _when(days: float) -> str:
+    return f"expires in {days:.1f} days" if days > 0 else f"has expired {-days:.1f} days ago"
+
+
 def _strict(context: ssl.SSLContext) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context
 
