@@ -120,6 +120,17 @@ def test_a_login_elsewhere_needs_tls() -> None:
     PageConfig(database="", channel="", listen="0.0.0.0:7780")  # for everybody
 
 
+@pytest.mark.parametrize(
+    ("url", "is_told"),
+    [("https://trades.example", True), ("http://trades.example", False), ("https://localhost:7780", False)],
+)
+async def test_browsers_are_told_to_come_by_tls_only(url: str, is_told: bool) -> None:
+    app = new_app(PAGE, Feed(), None, Sessions[Visitor](lambda: 0.0))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=url) as browser:
+        headers = (await browser.get("/")).headers
+        assert ("strict-transport-security" in headers) == is_told
+
+
 @pytest.mark.parametrize("path", ["/", "/figures", "/page/page.css", "/assets/base.css", "/nowhere"])
 async def test_every_answer_forbids_foreign_scripts_and_frames(path: str) -> None:
     app = new_app(PAGE, Feed(), None, Sessions[Visitor](lambda: 0.0))

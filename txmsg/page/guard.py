@@ -4,6 +4,8 @@
 - What changes something comes from a page of this server, by Sec-Fetch-Site or Origin (CSRF). Foreign pages may link
   here, but load nothing, streams of events included.
 - Answers run no script but the server's files, load nothing from elsewhere, and stand in no frame.
+- Over TLS, browsers are told to come by TLS only from then on (HSTS). Not on loopback, whose name all programs of a
+  machine share.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
 )
+_ONLY_TLS: Final = ((b"strict-transport-security", b"max-age=31536000"),)
 
 
 class Guard:
@@ -46,14 +49,17 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_HEADERS, (b"cache-control", cache)]
+                message["headers"] = [*message["headers"], *_HEADERS, *only_tls, (b"cache-control", cache)]
             await send(message)
 
         if scope["type"] != "http":
             return
         # Files may be kept, but are asked for again: a new release is seen at once. Pages are of this moment.
         cache = b"no-cache" if scope["path"].startswith(self._files) else b"no-store"
-        refused = self._refusal(scope, Headers(scope=scope))
+        headers = Headers(scope=scope)
+        is_remote = not is_loopback(host_of(headers.get("host", "")))
+        only_tls = _ONLY_TLS if scope["scheme"] == "https" and is_remote else ()
+        refused = self._refusal(scope, headers)
         app = self._app if refused is None else PlainTextResponse(refused[1], refused[0])
         await app(scope, receive, send_with_headers)
 
