@@ -46,8 +46,10 @@ alert and send its notifications.
   are not followed. `X-Txmsg-Notification` is the same when a notification is repeated.
 - E-mail uses STARTTLS. Use `tls = "tls"` for servers with implicit TLS, and `tls = "none"` for a server without TLS,
   which gets no password.
-- A command is run without a shell; it gets the same JSON on standard input and a summary line in `TXMSG_SUBJECT`. It
-  must exit with status 0 within 10 s; after that it is killed, together with the processes of its session.
+- A command is run without a shell; it gets the same JSON on standard input and a summary line in `TXMSG_SUBJECT`. Of
+  the broker's environment it gets `PATH`, `HOME`, `USER`, `LANG`, `LC_ALL`, `TZ` and `TMPDIR` only: a program that
+  needs a secret reads it from a file. It must exit with status 0 within 10 s; after that it is killed, together with
+  the processes of its session.
 - A custom rule runs one statement in a PostgreSQL database that you name, in a read-only transaction, for at most
   `timeout` (5 s), once per `broker.alerts.interval_s`. The statement returns one number, or rows with a column `value`
   and columns for labels; the first 100 rows are used. The condition is `above` or `below` a threshold. While the rule

@@ -188,6 +188,18 @@ async def test_a_command_gets_the_content_and_a_line(tmp_path: Path) -> None:
     assert given == [CONTENT, "[firing] TxmsgDeadLetters: group shop has 1 dead letters", "7"]
 
 
+async def test_a_command_gets_no_secrets_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXMSG_STORAGE", "postgresql://notify:secret@db/notify")
+    monkeypatch.setenv("SHOP_URL", "postgresql://shop:secret@db/shop")
+    monkeypatch.setenv("LANG", "de_DE.UTF-8")
+    await tell(program(tmp_path, "open(sys.argv[1], 'w').write(json.dumps(dict(os.environ)))"))
+    given = json.loads((tmp_path / "out").read_text())
+    assert given["LANG"] == "de_DE.UTF-8"
+    assert given["PATH"] == os.environ["PATH"]
+    # LC_CTYPE: set by Python itself.
+    assert given.keys() <= {*receivers.COMMAND_ENVIRONMENT, "TXMSG_NOTIFICATION", "TXMSG_SUBJECT", "LC_CTYPE"}
+
+
 def test_a_command_that_ends_without_reading_has_taken_it(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = asyncio.create_subprocess_exec
 

@@ -34,6 +34,8 @@ ATTEMPTS: Final = 2
 """In a row; further ones come later, from whichever broker."""
 PAUSE_S_MAX: Final = 2.0
 ERROR_LENGTH_MAX: Final = 500
+COMMAND_ENVIRONMENT: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR")
+"""What a program gets of the broker's environment."""
 
 
 class ReceiverFailed(Exception):
@@ -285,7 +287,12 @@ async def _run(command: Command, notification_id: int, content: Mapping[str, Any
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "TXMSG_NOTIFICATION": str(notification_id), "TXMSG_SUBJECT": subject(content)},
+            env={
+                # Not all: the broker's holds secrets, such as the password of the Notify database.
+                **{name: os.environ[name] for name in COMMAND_ENVIRONMENT if name in os.environ},
+                "TXMSG_NOTIFICATION": str(notification_id),
+                "TXMSG_SUBJECT": subject(content),
+            },
             start_new_session=True,  # so that what it starts ends with it
         )
     except OSError as exc:
