@@ -49,7 +49,7 @@ RULES = {
     "producer": ["send topic:orders"],
     "consumer": ["receive topic:orders", "receive group:billing"],
     "stranger": ["receive topic:trades", "receive group:audit", "send topic:trades", "describe topic:trades"],
-    "ops": ["describe topic:*", "describe group:*", "administer group:*", "administer topic:*"],
+    "ops": ["describe topic:*", "describe group:*", "administer group:*", "administer topic:*", "describe cluster"],
 }
 
 
@@ -101,6 +101,14 @@ def join(session: bytes, group: str, *topics: str) -> pb.JoinGroupRequest:
 def test_who_gives_no_token_is_not_let_in(call: Any) -> None:
     with pytest.raises(Unauthenticated):
         call("", MetaQ.describe, pb.DescribeLogRequest())
+
+
+def test_the_state_of_a_server_is_shown_only_to_those_who_may_see_the_cluster(call: Any) -> None:
+    told = call("stranger", MetaQ.describe, pb.DescribeLogRequest())
+    shown = {field.name for field, _ in told.ListFields()}
+    assert shown == {"log_id", "generation", "release"}, "which log it is, and no host, directory or size"
+    told = call("ops", MetaQ.describe, pb.DescribeLogRequest())
+    assert {"size_bytes", "waiting", "sessions", "appending_bytes"} < {field.name for field, _ in told.ListFields()}
 
 
 def test_lists_have_only_what_may_be_described(call: Any) -> None:

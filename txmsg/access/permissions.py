@@ -39,7 +39,8 @@ class Need:
     found: on what the method finds, which the request does not name, or not always. Before the call, a name in `path`
         must be allowed, or if there is none, any name at all; the method leaves out or refuses what is not allowed.
     each: of several names, the method answers for each, and refuses the part that belongs to one without the right.
-    optional: the call goes on without it, and its reply lacks the bodies and headers that need it, and says so.
+    optional: the call goes on without it, and its reply lacks what needs it (on topics: bodies and headers, which it
+        says; on the cluster: the state and figures of the server).
     """
 
     right: Right
@@ -255,7 +256,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Access/DeleteUser": _CHANGES_CLUSTER,
     "Access/Watch": _READS_CLUSTER,
     # A log.
-    "MetaQ/Describe": _SIGNED_IN,
+    "MetaQ/Describe": (Need(DESCRIBE_CLUSTER, optional=True),),
     "MetaQ/ListTopics": (_topic(Action.DESCRIBE, "topic", found=True),),
     "MetaQ/ShowTopic": (_topic(Action.DESCRIBE, "topic"),),
     "MetaQ/SetTopic": (_topic(Action.ADMINISTER, "topic"),),

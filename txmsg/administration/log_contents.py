@@ -27,7 +27,11 @@ class LogCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """A log, and the load of its server. From `release` on None for a directory."""
+    """A log, and the load of its server. From `release` on None for a directory.
+
+    size_bytes, and from `waiting_fetches` on all but `retention_s`: None, too, for users without `describe` on the
+    cluster.
+    """
 
     topics: int
     queues: int
@@ -91,18 +95,20 @@ def log_state(access: LogAccess) -> LogState:
         queues=queue_count,
         log_id=told.log_id,
         generation=told.generation,
-        size_bytes=told.size_bytes,
+        size_bytes=told.size_bytes if told.HasField("size_bytes") else None,
         release=told.release,
         failure=told.failure or None,
-        waiting_fetches=told.waiting,
-        members=told.sessions,
-        appending_bytes=told.appending_bytes,
+        waiting_fetches=told.waiting if told.HasField("waiting") else None,
+        members=told.sessions if told.HasField("sessions") else None,
+        appending_bytes=told.appending_bytes if told.HasField("appending_bytes") else None,
         retention_s=told.retention_s if told.HasField("retention_s") else None,
         follows=told.follows or None,
         copies=[
             LogCopy(name=copy.name, behind_bytes=copy.behind_bytes, silent_s=round(copy.silent_s, 1))
             for copy in told.copies
-        ],
+        ]
+        if told.HasField("size_bytes")
+        else None,
     )
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final, TypeVar
 
-from txmsg.access.permissions import DESCRIBE_TOPIC
+from txmsg.access.permissions import DESCRIBE_CLUSTER, DESCRIBE_TOPIC
 from txmsg.errors import (
     BrokerUnavailable,
     CorruptLog,
@@ -100,6 +100,16 @@ class LogApi:
     # ---- what there is
 
     async def describe(self, request: pb.DescribeLogRequest) -> pb.DescribeLogReply:
+        if not may(DESCRIBE_CLUSTER, ""):
+            identity = await self._read(self._log.identity)
+            return pb.DescribeLogReply(
+                log_id=identity.log_id,
+                generation=identity.generation,
+                release=version("txmsg"),
+                # Not its text, which names a directory.
+                failure="the server accepts no appends: its log says why" if self._appender.failure else "",
+                retention_s=self._log.retention_s,
+            )
         identity, size = await self._read(lambda: (self._log.identity(), self._log.size()))
         return pb.DescribeLogReply(
             log_id=identity.log_id,
