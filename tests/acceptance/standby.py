@@ -129,6 +129,7 @@ def pair(directory: Path) -> Iterator[Pair]:
     """Both servers, running. At the end both are gone."""
     with EmbeddedPostgres(directory / "primary") as primary:
         migrate.upgrade(primary.create_database(_DATABASE))
+        _let_standbys_in(primary)
         standby = EmbeddedPostgres(directory / "standby")
         copy_of(primary, standby, "-R")
         with standby:
@@ -136,6 +137,16 @@ def pair(directory: Path) -> Iterator[Pair]:
             found.name_standbys("*")
             found.await_standby()
             yield found
+
+
+def _let_standbys_in(primary: EmbeddedPostgres) -> None:
+    """The server of a standby is a user without a name when root starts it; the directory of the socket is closed."""
+    cluster = primary.data_dir / "cluster"
+    own = cluster / "pg_hba_own.conf"
+    own.write_text("local replication postgres trust\n")
+    os.chown(own, cluster.stat().st_uid, cluster.stat().st_gid)
+    with psycopg.connect(primary.url("postgres"), autocommit=True, connect_timeout=10) as connection:
+        connection.execute("select pg_reload_conf()")
 
 
 def copy_of(primary: EmbeddedPostgres, standby: EmbeddedPostgres, *options: str) -> None:

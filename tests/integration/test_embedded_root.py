@@ -18,7 +18,8 @@ import pytest
 
 import txmsg
 from txmsg.embedded import EmbeddedPostgres, binaries_dir
-from txmsg.embedded.programs import OtherUser, programs_for
+from txmsg.embedded.owner import OtherUser, is_private
+from txmsg.embedded.programs import programs_for
 from txmsg.errors import StorageError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
@@ -112,7 +113,7 @@ def test_server_runs_where_clone_environment_and_home_are_closed_and_capabilitie
     data_dir = closed / "home" / ".local" / "share" / "txmsg" / "pg"
     with running(*confined(closed, USER, kept={CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID})) as url:
         server = psutil.Process(int((data_dir / "cluster" / "postmaster.pid").read_text().split("\n", 1)[0]))
-        assert server.uids().real == nobody().uid
+        assert is_private(server.uids().real)
         status = Path(f"/proc/{server.pid}/status").read_text()
         assert [line for line in status.splitlines() if line.startswith("CapEff")] == [f"CapEff:\t{0:016x}"]
         with psycopg.connect(url, connect_timeout=10) as connection:

@@ -14,17 +14,19 @@ is used takes its keeper with it; each user that is `watched` notices that, and 
     DIR/keeper.lock   exclusive by the keeper, from before PostgreSQL starts until after it ended
     DIR/cluster/      the PostgreSQL data directory
     DIR/socket/       the unix socket; in /tmp/txmsg-<hash of DIR> (where /tmp cannot be written,
-                      in /dev/shm or /var/tmp) when DIR is too long for the name of a socket, or
-                      when `nobody` runs the server
+                      in /dev/shm or /var/tmp) when DIR is too long for the name of a socket; in
+                      /run/txmsg-<hash of DIR> when another user runs the server for root
     DIR/postgres.log  the server's log, renamed to postgres.log.1 at a start that finds it over 8 MiB
 
-Only a unix socket is opened, in a directory that only its owner (and root) may enter: no other user of the machine
-can connect, so no password is needed.
+Only a unix socket is opened, in a directory that only its owner (and root) may enter, and the server asks the kernel
+who connects: no other user of the machine can, so no password is needed. Lines of your own, as for a standby or TCP,
+belong in DIR/cluster/pg_hba_own.conf.
 
-PostgreSQL refuses to run as root. Started by root, its programs run as the owner of the cluster, else as `nobody`,
-without any capability. A clone or a home closed to others (/root) works as it is: no permission is changed. PostgreSQL
-is told its working directory in place of a path. What must be reached by a path lies elsewhere: the socket in /tmp, and
-a copy of the programs in /var/cache/txmsg where those of the wheel are out of reach.
+PostgreSQL refuses to run as root. Started by root, its programs run as the owner of the cluster, else as a user that
+nothing else has (docs/decisions/0099), without any capability. A clone or a home closed to others (/root) works as it
+is: no permission is changed. PostgreSQL is told its working directory in place of a path. What must be reached by a path
+lies elsewhere: the socket in /run, and a copy of the programs in /var/cache/txmsg where those of the wheel are out of
+reach. The server's user could replace any file of the cluster by a link: root uses none of its paths.
 """
 
 from typing import TYPE_CHECKING

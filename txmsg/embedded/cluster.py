@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -13,11 +13,20 @@ from typing import Final
 
 import psutil
 
+from txmsg.embedded.contents import Contents, contents_of
+from txmsg.embedded.owner import OtherUser, give, name_of, new_user, nobody_uid, user_of
 from txmsg.embedded.place import START_S_MAX, STEP_S, STOP_S_MAX, Place
-from txmsg.embedded.programs import OtherUser, binaries_dir, programs_for, run
+from txmsg.embedded.programs import binaries_dir, programs_for, run
 from txmsg.errors import StorageError
 
 SUPERUSER: Final = "postgres"
+_HEADER: Final = "# Written at each start of txmsg.\n"
+_ACCESS: Final = (
+    "# Written at each start of txmsg; lines of your own, which go before these, belong in pg_hba_own.conf.\n"
+    'include_if_exists "pg_hba_own.conf"\n'
+)
+_SHARED_MEMORY_LINE: Final = 6
+"""Of postmaster.pid: key and id of the shared memory."""
 
 SETTINGS: Final = {
     # Durable, and readable by the tailer.
@@ -61,20 +70,50 @@ SETTINGS: Final = {
 """What `txmsg.conf` in the cluster says. Written at each start; `ALTER SYSTEM` overrides it."""
 
 
+def create_cluster(place: Place) -> None:
+    """Creates the cluster unless it exists. One that `nobody` ran becomes that of a user of its own. No server runs."""
+    if (place.cluster / "PG_VERSION").exists():
+        if os.geteuid() == 0 and (place.server_uid == 0 or place.is_run_by_nobody):
+            _give_to_own_user(place)
+        return
+    user = new_user() if os.geteuid() == 0 else None
+    author = _author(user)
+    if place.cluster_new.exists():
+        shutil.rmtree(place.cluster_new)
+    # By way of another name: a cluster that initdb did not finish is never taken for one.
+    new = place.cluster_new
+    new.mkdir(mode=0o700)
+    if author is not None:
+        os.chown(new, author.uid, author.gid)
+    locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+    # In files: shared memory with a name could be opened by other processes of the author.
+    memory = () if author is None else ("-c", "dynamic_shared_memory_type=mmap")
+    options = ("-U", SUPERUSER, "--auth-local=peer", "--auth-host=scram-sha-256", *locale, *memory)
+    done = run(programs_for(author) / "initdb", "-D", _as_seen_by(author, new), *options, user=author, cwd=new)
+    if done.returncode != 0:
+        raise StorageError(f"PostgreSQL cannot create {new}: {done.stdout.strip()}")
+    with contents_of(new) as cluster:
+        conf = cluster.read("postgresql.conf") + b"\ninclude 'txmsg.conf'\n"
+        if memory and Path("/dev/shm").is_dir():  # for the server, PostgreSQL's own choice
+            conf = conf.replace(b"\ndynamic_shared_memory_type = mmap", b"\n#dynamic_shared_memory_type = posix")
+        cluster.write("postgresql.conf", conf)
+        cluster.remove("pg_hba.conf")
+        if author is not None and user is not None:
+            give(cluster.fd, author.uid, user)
+    new.rename(place.cluster)
+
+
 def start_server(place: Place) -> None:
-    user = _other_user(place)
+    """The cluster and the directory of the socket exist."""
+    user = user_of(place.server_uid) if os.geteuid() == 0 else None
     programs = programs_for(user)
-    if not (place.cluster / "PG_VERSION").exists():
-        _create_cluster(place, programs, user)
     settings = SETTINGS | {"unix_socket_directories": f'"{place.socket_dir}"'.replace("'", "''")}
-    conf = place.cluster / "txmsg.conf"
-    conf.write_text("".join(f"{name} = '{value}'\n" for name, value in settings.items()))
-    conf.chmod(0o644)  # whatever the umask: the server may run as another user
-    # Nobody runs here (keeper.lock is ours): the pid in a leftover may be another program's by now, or a zombie's, and
-    # PostgreSQL would refuse to start. It still notices by its shared memory if old server processes are about.
-    (place.cluster / "postmaster.pid").unlink(missing_ok=True)
-    for leftover in place.socket_dir.glob(".s.PGSQL.*"):
-        leftover.unlink()
+    with contents_of(place.cluster) as cluster:
+        cluster.write("txmsg.conf", "".join(f"{name} = '{value}'\n" for name, value in settings.items()).encode())
+        _write_access(cluster, place.server_uid)
+        # Nobody runs here (keeper.lock is ours): the pid in a leftover may be another program's by now, or a zombie's,
+        # and PostgreSQL would refuse to start. It still notices by its shared memory if old server processes are about.
+        cluster.remove("postmaster.pid")
     deadline = time.monotonic() + START_S_MAX
     while True:
         with place.log.open("a+b") as log:
@@ -82,8 +121,8 @@ def start_server(place: Place) -> None:
             start_size_bytes = log.tell()
             options = shlex.join(["-c", place.server_setting])
             step = ("-o", options, "-w", "-s", "-t", str(max(1, int(deadline - time.monotonic()))), "start")
-            cluster = _as_seen_by(user, place.cluster)
-            if run(programs / "pg_ctl", "-D", cluster, *step, user=user, cwd=place.cluster, log=log).returncode == 0:
+            seen = _as_seen_by(user, place.cluster)
+            if run(programs / "pg_ctl", "-D", seen, *step, user=user, cwd=place.cluster, log=log).returncode == 0:
                 return
             log.seek(start_size_bytes)
             said = log.read().decode(errors="replace")
@@ -102,14 +141,54 @@ def await_ready(place: Place) -> None:
         time.sleep(STEP_S)
 
 
-def _other_user(place: Place) -> OtherUser | None:
-    if os.geteuid() != 0:
-        return None
-    uid = place.server_uid
-    try:
-        return OtherUser(uid, pwd.getpwuid(uid).pw_gid)
-    except KeyError:
-        return OtherUser(uid, uid)
+def _author(user: OtherUser | None) -> OtherUser | None:
+    """Who runs initdb, which needs a user with a name, in place of this user or of root.
+
+    `nobody` with a group of its own: other processes of `nobody` cannot attach to a process of another group, nor enter
+    its working directory, and no path leads there.
+    """
+    name, uid = (name_of(os.geteuid()), os.geteuid()) if user is None else (name_of(nobody_uid()), nobody_uid())
+    if name is None:
+        raise StorageError(
+            f"PostgreSQL's initdb needs a user with a name, and user id {uid} has none here: add a line to /etc/passwd "
+            f"(`txmsg:x:{uid}:{uid}::/tmp:/bin/sh`), run txmsg as a user with a name, or name a database of your own "
+            "with --storage postgresql://user@host:5432/database"
+        )
+    return None if user is None else OtherUser(uid, user.gid)
+
+
+def _give_to_own_user(place: Place) -> None:
+    """After what a server that was killed has left is gone: PostgreSQL would not recognise it under another user."""
+    old_uid = place.server_uid
+    with contents_of(place.cluster) as cluster:
+        with suppress(FileNotFoundError):
+            _await_end_of(cluster.read("postmaster.pid"))
+        give(cluster.fd, old_uid, new_user())
+
+
+def _await_end_of(postmaster_pid: bytes) -> None:
+    """Returns when no process is attached to the shared memory that this file names, or it cannot be told."""
+    deadline = time.monotonic() + START_S_MAX
+    with suppress(FileNotFoundError, IndexError, ValueError):
+        shared_memory = int(postmaster_pid.splitlines()[_SHARED_MEMORY_LINE].split()[1])
+        while time.monotonic() < deadline:
+            rows = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
+            if not any(int(row[1]) == shared_memory and int(row[6]) for row in rows):
+                return
+            time.sleep(STEP_S)
+
+
+def _write_access(cluster: Contents, server_uid: int) -> None:
+    """Lets in this user, the server's, and root: the kernel tells the server who connects."""
+    names = dict.fromkeys(name_of(uid) for uid in (0, server_uid, os.geteuid()))
+    # A user without a name cannot be told by it; the directory of the socket is closed to others all the same.
+    method = "peer map=txmsg" if name_of(os.geteuid()) is not None else "trust"
+    with suppress(FileNotFoundError):
+        if not cluster.read("pg_hba.conf").startswith(_ACCESS.encode()):
+            cluster.rename("pg_hba.conf", "pg_hba.conf.before")
+    cluster.write("pg_hba.conf", f"{_ACCESS}local all all {method}\nlocal replication all {method}\n".encode())
+    users = "".join('txmsg "{}" all\n'.format(name.replace('"', '""')) for name in names if name is not None)
+    cluster.write("pg_ident.conf", f"{_HEADER}{users}".encode())
 
 
 def _as_seen_by(user: OtherUser | None, directory: Path) -> Path:
@@ -120,31 +199,6 @@ def _as_seen_by(user: OtherUser | None, directory: Path) -> Path:
     """
     here = Path("/proc/self/cwd")
     return directory if user is None or not here.exists() else here
-
-
-def _create_cluster(place: Place, programs: Path, user: OtherUser | None) -> None:
-    """By way of another name: a cluster that initdb did not finish is never taken for one."""
-    uid = os.geteuid() if user is None else user.uid
-    try:
-        pwd.getpwuid(uid)
-    except KeyError as exc:
-        raise StorageError(
-            f"PostgreSQL's initdb needs a user with a name, and user id {uid} has none here: add a line to /etc/passwd "
-            f"(`txmsg:x:{uid}:{uid}::/tmp:/bin/sh`), run txmsg as a user with a name, or name a database of your own "
-            "with --storage postgresql://user@host:5432/database"
-        ) from exc
-    new = place.cluster_new
-    new.mkdir(mode=0o700)
-    if user is not None:
-        os.chown(new, user.uid, user.gid)
-    locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-    options = ("-U", SUPERUSER, "--auth=trust", *locale)
-    done = run(programs / "initdb", "-D", _as_seen_by(user, new), *options, user=user, cwd=new)
-    if done.returncode != 0:
-        raise StorageError(f"PostgreSQL cannot create {new}: {done.stdout.strip()}")
-    with (new / "postgresql.conf").open("a") as conf:
-        conf.write("\ninclude 'txmsg.conf'\n")
-    new.rename(place.cluster)
 
 
 def stop_server(place: Place) -> None:

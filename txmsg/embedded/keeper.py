@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
-import shutil
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from txmsg.embedded.cluster import await_ready, start_server, stop_server
+from txmsg.embedded.cluster import await_ready, create_cluster, start_server, stop_server
 from txmsg.embedded.place import STEP_S, STOP_S_MAX, Place, lock
 from txmsg.errors import StorageError
 
@@ -28,6 +28,8 @@ def keep(root: Path) -> None:
     users_fd = os.open(place.users_lock, os.O_RDWR | os.O_CREAT, 0o600)
     _prepare(place)
     if place.postmaster() is None:
+        create_cluster(place)
+        _prepare_socket(place)
         start_server(place)
     else:
         await_ready(place)  # its keeper was killed: this one adopts it
@@ -77,27 +79,45 @@ def _has_ended(pid: int, *, within_s: float) -> bool:
 
 
 def _prepare(place: Place) -> None:
-    """Makes the directories and the log with the permissions they need."""
+    """Makes the log, with the permissions that it needs. The server writes to it by the descriptor that it is given."""
     place.root.chmod(0o700)
-    if place.cluster_new.exists():
-        shutil.rmtree(place.cluster_new)
-    try:
-        place.socket_dir.mkdir(exist_ok=True)
-    except OSError as exc:
-        raise StorageError(
-            f"the socket of PostgreSQL cannot be in {place.socket_dir} ({exc.strerror}): make "
-            f"{place.socket_dir.parent} writable, or choose a shorter --data-dir; for root, whose server runs as "
-            "nobody, only the first helps"
-        ) from exc
-    if place.socket_dir.is_symlink() or place.socket_dir.stat().st_uid not in (os.geteuid(), place.server_uid):
-        raise StorageError(f"{place.socket_dir} belongs to another user: remove it, or choose another --data-dir")
-    place.socket_dir.chmod(0o700)
     if place.log.exists() and place.log.stat().st_size > _LOG_BYTES_MAX:
         place.log.replace(place.log.with_name("postgres.log.1"))
     place.log.touch(mode=0o600)
     if os.geteuid() == 0:
-        for path in (place.socket_dir, place.log):
-            os.chown(path, place.server_uid, -1)
+        os.chown(place.log, 0, -1)  # the version before gave it to `nobody`
+
+
+def _prepare_socket(place: Place) -> None:
+    """Makes the directory of the socket, or takes the one that an earlier start of this server has left."""
+    directory = place.socket_dir
+    try:
+        with suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _of_another_user(directory) from exc
+        raise StorageError(
+            f"the socket of PostgreSQL cannot be in {directory} ({exc.strerror}): make "
+            f"{directory.parent} writable, or choose a shorter --data-dir; for root, whose server runs as "
+            "another user, only the first helps"
+        ) from exc
+    try:
+        if os.fstat(fd).st_uid not in (os.geteuid(), place.server_uid):
+            raise _of_another_user(directory)
+        os.fchmod(fd, 0o700)
+        for name in os.listdir(fd):
+            if name.startswith(".s.PGSQL."):
+                os.unlink(name, dir_fd=fd)
+        if os.geteuid() == 0:
+            os.fchown(fd, place.server_uid, -1)
+    finally:
+        os.close(fd)
+
+
+def _of_another_user(directory: Path) -> StorageError:
+    return StorageError(f"{directory} belongs to another user: remove it, or choose another --data-dir")
 
 
 def _main(args: list[str]) -> int:

