@@ -33,8 +33,8 @@ _METHODS = """
 *found*: the method finds the names by an id, or lists them. It shows or changes only what the user may, and needs the
 right on at least one name. A field in brackets may be empty, and then counts as *found*. Any other empty field means
 all names, which the pattern `*` allows. *Bodies*: without this right the call succeeds, but its reply has no bodies and
-headers, and says so. *Figures*: without it, the reply has no state and figures of the server. *Each*: producers make the call for several names at once. Items for names without the right are
-refused, the others are carried out.
+headers, and says so. *Figures*: without it, the reply has no state and figures of the server. *Each*: producers make
+the call for several names at once. Items for names without the right are refused, the others are carried out.
 
 The retries and dead letters of a group in a log (`%RETRY%GROUP`, `%DLQ%GROUP`) count as the group: `send`, `receive`
 and `read` need `receive` on it.

@@ -19,7 +19,6 @@ from tests.waiting import until_async
 from tests.wire.certificates import Authority
 from tests.wire.services import Answers, Echo, ask, serving
 from txmsg.errors import BrokerUnavailable, MisuseError, UnknownTopic
-from txmsg.wire import tls
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.frames import PREFACE
@@ -255,7 +254,7 @@ def test_a_certificate_whose_end_cannot_be_read_is_refused_and_the_one_before_st
     [(-60, None, "it has expired at"), (7200, 3600, "it is valid from .* on; it is used then")],
     ids=["expired", "not valid yet"],
 )
-def test_a_certificate_that_is_not_valid_now_does_not_replace_one_that_is(
+def test_a_certificate_that_is_not_valid_now_does_not_replace_one_that_is(  # noqa: PLR0917
     authority: Authority,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -273,7 +272,8 @@ def test_a_certificate_that_is_not_valid_now_does_not_replace_one_that_is(
     [message] = caplog.messages
     assert re.search(rf"server\.pem was changed and cannot be used, the one before stays: {said}", message)
     if begins_s is not None:
-        monkeypatch.setattr(tls.time, "time", lambda now=time.time() + begins_s + 1: now)
+        later = time.time() + begins_s + 1
+        monkeypatch.setattr(time, "time", lambda: later)
         served.renew()
         assert served.context is not before
 
