@@ -161,6 +161,27 @@ def test_the_agents_file_and_unit_fit_each_other() -> None:
     assert f"/etc/txmsg/{path.name}" in values_of(unit, "ExecStart")[0]
 
 
+def role_of(unit: Path) -> str:
+    return unit.stem.removeprefix("txmsg-").removesuffix("-copy")  # a copy takes the place of its server
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_each_role_has_its_own_user_and_its_own_secrets(unit: Path) -> None:
+    role = role_of(unit)
+    assert values_of(unit, "User") == values_of(unit, "Group") == [f"txmsg-{role}"]
+    assert values_of(unit, "EnvironmentFile") == [f"/etc/txmsg/{role}.env"]
+    [roles] = re.findall(r"^    for role in (.*); do$", PAGE, re.MULTILINE)
+    assert role in roles.split()
+    assert re.search(rf"^  \|.*`{role}`.*\|", PAGE, re.MULTILINE), "the page says what its file holds"
+
+
+def test_the_processes_of_a_machine_have_ports_of_their_own() -> None:
+    text = "".join(path.read_text() for path in (DEPLOY / "systemd").glob("*.toml"))
+    ports = re.findall(r'^(?:http_)?listen = "127\.0\.0\.1:(\d+)"', text, re.MULTILINE)
+    assert len(ports) == 8
+    assert len(set(ports)) == len(ports)
+
+
 def test_the_page_secures_servers_by_settings_that_they_take(tmp_path: Path) -> None:
     [text] = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     path = tmp_path / "txmsg.toml"
@@ -197,7 +218,7 @@ def test_the_units_are_what_systemd_takes(tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("systemd is not installed")
-    assert len(UNITS) == 5
+    assert len(UNITS) == 7
     for unit in UNITS:
         text = unit.read_text().replace("/opt/txmsg/bin/", f"{Path(sys.executable).parent}{os.sep}")
         (tmp_path / unit.name).write_text(text)
