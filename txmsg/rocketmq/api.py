@@ -32,6 +32,7 @@ from txmsg.rocketmq.requests import read_request
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.status import OK, Refused, status_of
+from txmsg.rocketmq.unzipped import Unzipped
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 _log = EventLog(__name__)
@@ -62,6 +63,7 @@ class Api:
         self._door = door or Door()
         self._agreements = agreements
         self._senders = senders
+        self._unzipped = Unzipped()
         self._receivers = receivers
         self._clients = clients
         self._routes = routes
@@ -282,10 +284,12 @@ class Api:
         is_half = properties.message_type == pb.TRANSACTION
         try:
             sent_at_us = now_us()
-            message = message_of(sent, sent_at_us)
-            await self._senders.send(
-                transaction_of_id(properties.message_id), message, born_at_us=sent_at_us, half=is_half
-            )
+            with self._unzipped.held(client_id, sent) as held:
+                message = message_of(sent, sent_at_us)
+                self._unzipped.unzipped(client_id, held, len(message.body))
+                await self._senders.send(
+                    transaction_of_id(properties.message_id), message, born_at_us=sent_at_us, half=is_half
+                )
             self._clients.has_sent(client_id, message.topic, half=is_half)
         except (Refused, TxmsgError) as exc:
             return pb.SendResultEntry(status=status_of(exc))

@@ -23,6 +23,7 @@ from txmsg.rocketmq.limits import (
 )
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.unpacking import Unpackable, unzipped
 
 KEYS_HEADER: Final = f"{OWN_HEADERS}keys"
 BORN_HOST_HEADER: Final = f"{OWN_HEADERS}born-host"
@@ -45,9 +46,6 @@ _DIGESTS: Mapping[pb.DigestType, Callable[[bytes], str]] = {
     pb.MD5: lambda body: hashlib.md5(body, usedforsecurity=False).hexdigest().upper(),
     pb.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest().upper(),
 }
-_GZIP_WINDOW: Final = 31
-_GZIP_MEMBERS_MAX: Final = 64
-"""Each costs a copy of what follows it; who zips a body makes one."""
 _INT32_MAX: Final = 2**31 - 1
 _TIME_DIGITS_MAX: Final = 16
 """Of microseconds since 1970, for some centuries."""
@@ -162,7 +160,10 @@ def _body_of(sent: pb.Message) -> bytes:
         if told.lstrip("0") != digest.lstrip("0"):
             raise Refused(pb.MESSAGE_CORRUPTED, f"the digest of the body is {digest}, and the sender's is {told}")
     if properties.body_encoding == pb.GZIP:
-        body = _unzipped(body)
+        try:
+            body = unzipped(body, BODY_SIZE_BYTES_MAX)
+        except Unpackable as exc:
+            raise Refused(pb.MESSAGE_CORRUPTED, f"the body cannot be unzipped: {exc}") from None
     if not body:
         raise Refused(pb.MESSAGE_BODY_EMPTY, "the body is empty")
     if len(body) > BODY_SIZE_BYTES_MAX:
@@ -170,25 +171,6 @@ def _body_of(sent: pb.Message) -> bytes:
             pb.MESSAGE_BODY_TOO_LARGE, f"a body of {len(body)} bytes: at most {BODY_SIZE_BYTES_MAX} are allowed"
         )
     return body
-
-
-def _unzipped(body: bytes) -> bytes:
-    """All members of a GZIP body, concatenated; truncated if over the limit."""
-    plain, rest = b"", body
-    for _ in range(_GZIP_MEMBERS_MAX):
-        unzip = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            plain += unzip.decompress(rest, BODY_SIZE_BYTES_MAX + 1 - len(plain))
-        except zlib.error as exc:
-            raise Refused(pb.MESSAGE_CORRUPTED, f"the body is not GZIP, as it says: {exc}") from None
-        if len(plain) > BODY_SIZE_BYTES_MAX:
-            return plain
-        if not unzip.eof:
-            raise Refused(pb.MESSAGE_CORRUPTED, "the body is GZIP that is cut off")
-        rest = unzip.unused_data
-        if not rest:
-            return plain
-    raise Refused(pb.MESSAGE_CORRUPTED, f"the body is GZIP of more than {_GZIP_MEMBERS_MAX} parts: zip it as one")
 
 
 def _headers_of(sent: pb.Message, keys: Sequence[str], deliver_at_us: int | None) -> dict[str, str]:

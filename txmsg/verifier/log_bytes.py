@@ -15,13 +15,14 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog
 from txmsg.verifier.mirror import Row
+from txmsg.wire.unpacking import Codec, unpacked
 
 _HEADER: Final = struct.Struct("<4sIIIQQQQIIIIIBBHqqH6x")
 _CELL: Final = struct.Struct("<QQIIqII")
 _OPEN_MAX: Final = 8
 _CELLS_READ: Final = 4096
 _HOLES: Final = (1, 3, 5)  # kinds of frames
-_CODECS: Final = {1: "lz4", 2: "zstd"}
+_CODECS: Final[dict[int, Codec]] = {1: "lz4", 2: "zstd"}
 _IDS, _N, _BORN_AT, _STORED_AT = 1, 2, 4, 8  # bits of the columns
 _VARIABLE: Final = (16, 32, 64, 128, 256)
 
@@ -132,9 +133,7 @@ class LogBytes:
         if kind in _HOLES:
             return Frame(iter(()), int.from_bytes(payload[:8], "little"))
         if compression:
-            import pyarrow as pa
-
-            payload = pa.decompress(payload, raw_size, codec=_CODECS[compression], asbytes=True)
+            payload = unpacked(payload, raw_size, _CODECS[compression]).to_pybytes()
         return Frame(_rows(payload, columns, base, count, first_stored_at), None)
 
     def _bytes(self, position: int, size: int) -> bytes:

@@ -16,6 +16,8 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import InvalidMessage, MessageTooLarge
 from txmsg.metaq.format.unreadable import is_time, strange_time
+from txmsg.wire.unpacking import Codec
+from txmsg.wire.unpacking import unpacked as unpacked_as
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -44,6 +46,9 @@ class Compression(IntEnum):
     NONE = 0
     LZ4 = 1
     ZSTD = 2
+
+
+CODECS: Final[dict[Compression, Codec]] = {Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
 
 
 class Kind(IntEnum):
@@ -250,7 +255,7 @@ def _payload(  # noqa: PLR0917 - what a payload is made of
     raw = b"".join(parts)
     stored = raw
     if compression is not Compression.NONE:
-        stored = pa.compress(raw, codec=compression.name.lower(), asbytes=True)
+        stored = pa.compress(raw, codec=CODECS[compression], asbytes=True)
         if len(stored) >= len(raw):
             compression, stored = Compression.NONE, raw
     if len(stored) > FRAME_SIZE_BYTES_MAX:
@@ -340,10 +345,9 @@ def verify(header: Header, data: Buffer, at: int = 0) -> memoryview:
 
 
 def raw_of(header: Header | Payload, stored: Buffer) -> Buffer | pa.Buffer:
-    """The payload as it was before it was compressed."""
-    if header.compression is Compression.NONE:
-        return stored
-    return pa.decompress(pa.py_buffer(stored), header.raw_size_bytes, codec=header.compression.name.lower())
+    """The payload as it was before it was compressed. Raises ValueError if it is not as its header says."""
+    codec = CODECS.get(header.compression)
+    return stored if codec is None else unpacked_as(stored, header.raw_size_bytes, codec)
 
 
 @lru_cache(maxsize=512)

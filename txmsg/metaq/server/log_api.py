@@ -15,6 +15,7 @@ from txmsg.errors import (
     BrokerUnavailable,
     CorruptLog,
     InvalidName,
+    MessageTooLarge,
     MisuseError,
     NotLeader,
     OutcomeUnknown,
@@ -47,6 +48,7 @@ from txmsg.metaq.server.fetched import FetchedReply, replies_of, wanted_after
 from txmsg.metaq.server.placement import Call
 from txmsg.metaq.server.polls import Polls
 from txmsg.metaq.server.producers import CallId
+from txmsg.metaq.server.readers import Readers, swell_bytes
 from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.server.validation import check
 from txmsg.metaq.store.topics import Flush
@@ -59,6 +61,8 @@ T = TypeVar("T")
 
 QUEUES_OF_REQUEST_MAX: Final = 65_536
 FETCH_SIZE_BYTES_CEILING: Final = FRAME_SIZE_BYTES_MAX
+APPEND_SIZE_BYTES_MAX: Final = FRAME_SIZE_BYTES_MAX + 16 * 1024 * 1024
+"""Of an append as it comes, and of its batches when they are unpacked."""
 WAIT_S_MAX: Final = 60.0
 FOUND_MAX: Final = 1000
 FOUND_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -69,7 +73,7 @@ _GROUP_LOG_LOOK_S = 1.0
 
 
 class LogApi:
-    """The service MetaQ. readers: threads that read, and check what is large. recalling: waits for moves."""
+    """The service MetaQ. readers: what is read, and checked if it is large, goes there. recalling: waits for moves."""
 
     def __init__(  # noqa: PLR0917 - what a server is made of
         self,
@@ -77,7 +81,7 @@ class LogApi:
         appender: Appender,
         polls: Polls,
         sessions: Sized,
-        readers: Executor,
+        readers: Readers,
         recalling: Executor,
         config: MetaQConfig,
         stop: asyncio.Event,
@@ -95,7 +99,7 @@ class LogApi:
         self.sending = Transfers(config.sending_size_bytes_max, config.send_timeout_s)
 
     async def _read(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+        return await self._readers.run(work)
 
     # ---- what there is
 
@@ -174,7 +178,7 @@ class LogApi:
         if request.id:
             return await self._find_id(request)
         count_max = min(request.count_max, FOUND_MAX)
-        found = await self._read(lambda: self._log.find(request.topic, request.key, count_max=count_max + 1))
+        found = await self._readers.unpack(lambda: self._log.find(request.topic, request.key, count_max=count_max + 1))
         reply, size_bytes = pb.FindInLogReply(more=len(found) > count_max), 0
         for message in found[:count_max]:
             size_bytes += len(message.body)
@@ -189,7 +193,7 @@ class LogApi:
         checked(list(start))
         if any(queue.topic != request.topic for queue in start):
             raise ProtocolError(f"a search in topic {shown(request.topic)} continues in another topic")
-        search = await self._read(lambda: search_id(self._log, request.topic, request.id, start))
+        search = await self._readers.unpack(lambda: search_id(self._log, request.topic, request.id, start))
         found = () if search.found is None else (wire_found(search.found),)
         return pb.FindInLogReply(found=found, following=wire_offsets(search.following))
 
@@ -286,8 +290,16 @@ class LogApi:
         if len(head.producer_id) != ID_SIZE_BYTES or not 1 <= head.settled <= head.sequence:
             raise ProtocolError("an append names its producer by 16 bytes, and numbers its calls 1, 2, 3, ...")
         raw_size_bytes = sum(batch.raw_size for batch in head.batches)
+        if raw_size_bytes > APPEND_SIZE_BYTES_MAX:
+            raise MessageTooLarge(
+                f"an append of {raw_size_bytes} bytes when it is unpacked: at most {APPEND_SIZE_BYTES_MAX} are "
+                "allowed; nothing was appended, send several"
+            )
         if max(len(data), raw_size_bytes) <= _CHECK_AT_ONCE_SIZE_BYTES and len(head.batches) <= _CHECK_AT_ONCE_BATCHES:
             call = self._checked_call(head, data)
+        elif swell_size_bytes := swell_bytes(len(data), raw_size_bytes):
+            await self._readers.pay(swell_size_bytes)
+            call = await self._readers.unpack(lambda: self._checked_call(head, data))
         else:
             call = await self._read(lambda: self._checked_call(head, data))
         generation = self._log.writer.identity.generation

@@ -17,7 +17,6 @@ from txmsg.errors import MisuseError
 from txmsg.logs import EventLog, set_log_level
 from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.copy.follower import AGAIN, Follower, begin_if_new
-from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX
 from txmsg.metaq.group.files import set_zone
 from txmsg.metaq.interface import NOTES, LogQueue
 from txmsg.metaq.local import LocalLog
@@ -27,10 +26,11 @@ from txmsg.metaq.server.config import GO_ON, MetaQConfig
 from txmsg.metaq.server.copy_api import CopyApi
 from txmsg.metaq.server.figures import LogFigures, figures_of, unready
 from txmsg.metaq.server.group_api import GroupApi
-from txmsg.metaq.server.log_api import LogApi
+from txmsg.metaq.server.log_api import APPEND_SIZE_BYTES_MAX, LogApi
 from txmsg.metaq.server.placement import Placer
 from txmsg.metaq.server.polls import Polls
 from txmsg.metaq.server.producers import REMEMBERED_S
+from txmsg.metaq.server.readers import Readers
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.metaq.server.users import UsersOfFile, UserSource
 from txmsg.metaq.store.topics import Flush, TopicSettings
@@ -52,7 +52,6 @@ _BEGIN_AGAIN_S = 1.0
 _READERS = 4
 _GROUP_THREADS = 8
 _REQUEST_SIZE_BYTES_MAX = 4 * 1024 * 1024
-_APPEND_SIZE_BYTES_MAX = FRAME_SIZE_BYTES_MAX + 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ async def _serve_log(
         return await _serve(given, log, *threads, leader=leader, listen=listen, on_ready=on_ready, stopped=stop)
 
 
-async def _serve(  # noqa: PLR0917 - a pool of threads for each that may wait
+async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each that may wait
     given: Given[MetaQConfig],
     log: LocalLog,
     appending: ThreadPoolExecutor,
@@ -195,7 +194,17 @@ async def _serve(  # noqa: PLR0917 - a pool of threads for each that may wait
     log.writer.moving.on_moved = moved
     users = _users(config)
     sessions = Sessions(group_threads, clock=time.monotonic)
-    api = LogApi(log, appender, polls, sessions, readers, recalling, config, stop, copies)
+    api = LogApi(
+        log,
+        appender,
+        polls,
+        sessions,
+        Readers(readers, _READERS, clock=time.monotonic),
+        recalling,
+        config,
+        stop,
+        copies,
+    )
     copy_api = CopyApi(log, copies, readers, api.sending, config.send_timeout_s, stop)
     follower = None if leader is None else _follower(leader, log, config, polls, copy_api)
     server = Server(
@@ -206,7 +215,7 @@ async def _serve(  # noqa: PLR0917 - a pool of threads for each that may wait
         },
         connections_max=connections_allowed(config.connections_max),
         request_size_bytes_max=_REQUEST_SIZE_BYTES_MAX,
-        larger_requests={rpc.MetaQ.append.name: _APPEND_SIZE_BYTES_MAX},
+        larger_requests={rpc.MetaQ.append.name: APPEND_SIZE_BYTES_MAX},
         limits=Limits(arriving_bytes=config.arriving_size_bytes_max),
         tls=config.tls.of_server(),
         guard=None if users is None else users.guard,

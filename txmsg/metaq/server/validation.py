@@ -15,10 +15,20 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import MisuseError, ProtocolError, TxmsgError
 from txmsg.message import QUEUES_MAX, check_name
-from txmsg.metaq.format.frame import COUNT_MAX, FRAME_SIZE_BYTES_MAX, WIDTHS, Column, Compression, Kind, Payload
+from txmsg.metaq.format.frame import (
+    CODECS,
+    COUNT_MAX,
+    FRAME_SIZE_BYTES_MAX,
+    WIDTHS,
+    Column,
+    Compression,
+    Kind,
+    Payload,
+)
 from txmsg.metaq.format.unreadable import TIME_US_MAX, is_time
 from txmsg.metaq.store.log import Append
 from txmsg.wire.headers import unpack_headers
+from txmsg.wire.unpacking import unpacked_of_stranger
 
 _COLUMNS = [(column.value, WIDTHS.get(column, 0)) for column in Column]  # as numbers: flags are slow
 _COLUMNS_ALL = sum(column for column, _ in _COLUMNS)
@@ -68,7 +78,7 @@ def _check_messages(payload: Payload) -> None:
     _require(payload.raw_size_bytes <= FRAME_SIZE_BYTES_MAX, f"it has {payload.raw_size_bytes} bytes")
     is_known = payload.columns & _BODY != 0 and payload.columns & ~_COLUMNS_ALL == 0
     _require(is_known, f"it has columns {payload.columns:#x}")
-    raw = _decompressed(payload)
+    raw = _unpacked(payload)
     at, times = 0, (payload.first_stored_at_us, payload.first_stored_at_us)
     for column, width in _COLUMNS:
         if not payload.columns & column:
@@ -107,14 +117,10 @@ def _check_values(column: int, raw: bytes, at: int, count: int) -> int:
     return begin + _padded(end - begin)
 
 
-def _decompressed(payload: Payload) -> bytes:
-    """Never more than a byte above what it says to be, so that a small payload cannot swell without bound."""
+def _unpacked(payload: Payload) -> bytes:
     stored = payload.parts[0]
-    if payload.compression is Compression.NONE:
-        return bytes(stored)
-    source = pa.BufferReader(stored)
-    with pa.CompressedInputStream(source, payload.compression.name.lower()) as stream:
-        return bytes(stream.read(payload.raw_size_bytes + 1))
+    codec = CODECS.get(payload.compression)
+    return bytes(stored) if codec is None else unpacked_of_stranger(stored, payload.raw_size_bytes, codec)
 
 
 def _padded(size: int) -> int:

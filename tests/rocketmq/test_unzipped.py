@@ -1,0 +1,42 @@
+"""Zipped bodies count as what they become, before they become it."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
+from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.unzipped import Unzipped
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+
+
+def message(body: bytes, encoding: pb.Encoding = pb.GZIP) -> pb.Message:
+    return pb.Message(system_properties=pb.SystemProperties(body_encoding=encoding), body=body)
+
+
+BOMB = message(gzip.compress(bytes(BODY_SIZE_BYTES_MAX)))
+
+
+def test_bodies_that_are_being_stored_have_a_bound_and_a_share_of_it() -> None:
+    unzipped = Unzipped(4 * BODY_SIZE_BYTES_MAX, 2 * BODY_SIZE_BYTES_MAX)
+    with unzipped.held("a", BOMB), unzipped.held("a", BOMB):
+        with pytest.raises(Refused) as refused, unzipped.held("a", BOMB):
+            raise AssertionError("there is no room")
+        assert refused.value.code == pb.TOO_MANY_REQUESTS
+        with unzipped.held("b", BOMB), unzipped.held("b", BOMB), pytest.raises(Refused), unzipped.held("c", BOMB):
+            raise AssertionError("there is no room")
+        assert unzipped.size_bytes == 2 * BODY_SIZE_BYTES_MAX
+    assert unzipped.size_bytes == 0
+
+
+def test_a_body_holds_what_it_has_become_and_one_that_is_not_zipped_nothing() -> None:
+    unzipped = Unzipped(BODY_SIZE_BYTES_MAX, BODY_SIZE_BYTES_MAX)
+    with unzipped.held("a", BOMB) as held:
+        unzipped.unzipped("a", held, 10)
+        assert unzipped.size_bytes == 10
+        with unzipped.held("a", message(bytes(1000), pb.IDENTITY)) as plain:
+            unzipped.unzipped("a", plain, 1000)
+            assert unzipped.size_bytes == 10
+    assert unzipped.size_bytes == 0

@@ -1,0 +1,109 @@
+"""The threads that read and check, shared by all users of a server so that none has them all.
+
+Knows no log. A user has all threads but one at most, and work that can swell, one of them: it unpacks what a client has
+compressed, whose few bytes can become 256 MiB. Such work is paced by how far it swells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from txmsg.access.rate import TokenBucket, admitted
+from txmsg.errors import Overloaded
+from txmsg.wire.caller import Calling, answering
+
+T = TypeVar("T")
+
+FREE_RATIO: Final = 100
+"""So often the size of what is stored costs nothing: batches of like records become 5 to 50 times as large."""
+SWELL_BYTES_PER_S: Final = 32 * 1024 * 1024
+"""What a user may have unpacked beyond it. A check takes 1 s for 256 MiB, many small headers up to 16 s."""
+_WAIT_S_MAX: Final = 5.0
+_SWELLING_MAX: Final = 2
+
+
+def swell_bytes(stored_size_bytes: int, size_bytes: int) -> int:
+    """How many bytes of what is unpacked must be paid for."""
+    return max(0, size_bytes - FREE_RATIO * stored_size_bytes)
+
+
+class Readers:
+    """threads: how many the executor has. clock: monotonic. Belongs to one loop."""
+
+    def __init__(self, executor: Executor, threads: int, *, clock: Callable[[], float]) -> None:
+        self._executor = executor
+        self._threads = threads
+        self._clock = clock
+        self._shares: WeakKeyDictionary[object, _Share] = WeakKeyDictionary()
+        self._swelling = asyncio.Semaphore(_SWELLING_MAX)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What the work returns, on a thread."""
+        share = self._share()
+        if share is None:
+            return await self._on_thread(work)
+        async with share.threads:
+            return await self._on_thread(work)
+
+    async def unpack(self, work: Callable[[], T]) -> T:
+        """The same for work that unpacks what is stored: one of a user's at a time."""
+        async with self._turn():
+            return await self.run(work)
+
+    async def pay(self, swell_size_bytes: int) -> None:
+        """Returns when a call may unpack so much beyond what is free. Raises Overloaded, at once."""
+        share = self._share()
+        if not swell_size_bytes or share is None:
+            return
+
+        def refusal() -> Overloaded:
+            return Overloaded(
+                f"batches become more than {FREE_RATIO} times as large when they are unpacked, and "
+                f"{SWELL_BYTES_PER_S // 2**20} MiB/s of that are checked for one user: nothing was appended; send "
+                "smaller batches, or send them more slowly"
+            )
+
+        await admitted(share.swelling, swell_size_bytes, now=self._clock(), wait_s_max=_WAIT_S_MAX, refusal=refusal)
+
+    async def _on_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        share = self._share()
+        # The user's own turn first: those of one user that wait keep no place from others.
+        async with _FREE if share is None else share.turn, self._swelling:
+            yield
+
+    def _share(self) -> _Share | None:
+        """Of the user of the call; without authentication, of its connection. None: this process itself asks."""
+        calling: Calling | None = answering.get()
+        if calling is None:
+            return None
+        owner = calling if calling.usage is None else calling.usage
+        found = self._shares.get(owner)
+        if found is None:
+            found = self._shares[owner] = _Share(max(1, self._threads - 1), self._clock())
+        return found
+
+
+class _Share:
+    """What one user has of the threads."""
+
+    def __init__(self, threads: int, now: float) -> None:
+        self.threads = asyncio.Semaphore(threads)
+        self.turn = asyncio.Lock()
+        self.swelling = TokenBucket(SWELL_BYTES_PER_S, now)
+
+
+class _Free(AbstractAsyncContextManager[None]):
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+_FREE: Final = _Free()

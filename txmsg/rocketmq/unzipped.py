@@ -1,0 +1,76 @@
+"""Counts unzipped bodies in memory: a request is counted as it came, and becomes a thousand times as large."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
+from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.v2 import messaging_pb2 as pb
+
+_RATIO_MAX: Final = 1032
+"""What a byte of GZIP can become."""
+_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
+_OF_CLIENT_BYTES_MAX: Final = _SIZE_BYTES_MAX // 4
+
+
+class Held:
+    """What one body holds, first as much as it can become."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+
+class Unzipped:
+    """All of a gateway. Belongs to one loop."""
+
+    def __init__(self, size_bytes_max: int = _SIZE_BYTES_MAX, of_client_bytes_max: int = _OF_CLIENT_BYTES_MAX) -> None:
+        self._size_bytes_max = size_bytes_max
+        self._of_client_bytes_max = of_client_bytes_max
+        self._of_clients: Counter[str] = Counter()
+        self.size_bytes = 0
+
+    @contextmanager
+    def held(self, client: str, sent: pb.Message) -> Iterator[Held]:
+        """Has room for the body of this message while it is in memory; say by `unzipped` how large it has become.
+
+        Raises Refused, before anything is unzipped.
+        """
+        held = Held(0)
+        if sent.system_properties.body_encoding == pb.GZIP:
+            held.size_bytes = min(BODY_SIZE_BYTES_MAX, _RATIO_MAX * len(sent.body))
+            is_over = (
+                self.size_bytes + held.size_bytes > self._size_bytes_max
+                or self._of_clients[client] + held.size_bytes > self._of_client_bytes_max
+            )
+            if is_over:
+                self._forget(client, 0)
+                raise Refused(
+                    pb.TOO_MANY_REQUESTS,
+                    "zipped bodies that are being stored fill the memory: send fewer at once, or try again",
+                )
+            self._count(client, held.size_bytes)
+        try:
+            yield held
+        finally:
+            self._forget(client, held.size_bytes)
+
+    def unzipped(self, client: str, held: Held, size_bytes: int) -> None:
+        """The body is unzipped, and so large."""
+        if held.size_bytes:
+            self._count(client, size_bytes - held.size_bytes)
+            held.size_bytes = size_bytes
+
+    def _count(self, client: str, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        self._of_clients[client] += size_bytes
+
+    def _forget(self, client: str, size_bytes: int) -> None:
+        self._count(client, -size_bytes)
+        if not self._of_clients[client]:
+            del self._of_clients[client]
