@@ -23,7 +23,8 @@ from txmsg.console.identity import Identity
 from txmsg.console.look import Look
 from txmsg.console.pages import ACTIONS
 from txmsg.errors import BrokerUnavailable, Unauthenticated
-from txmsg.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX, network_of
+from txmsg.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX
+from txmsg.wire.table import network_of
 from txmsg.wire.v1 import cluster_pb2 as pb
 from txmsg.wire.v1.cluster_rpc import Cluster
 

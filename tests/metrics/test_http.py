@@ -8,12 +8,13 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tests.waiting import until_async
 from tests.wire.certificates import Authority
 from txmsg.cli.main import main
 from txmsg.errors import InvalidName, MisuseError
@@ -21,6 +22,7 @@ from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import BearerToken, Endpoint, Limits, Probes
 from txmsg.settings.common import TlsConfig
+from txmsg.wire.address import host_and_port
 from txmsg.wire.tls import client_context
 
 TOKEN = "a token of this test"
@@ -149,17 +151,42 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
             writer.close()
 
 
-async def test_more_connections_than_allowed_are_closed() -> None:
-    async with endpoint(limits=Limits(connections=2, request_s=WITHIN_S)) as address:
-        host, _, port = address.rpartition(":")
-        held = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
-        held[0][1].write(b"G")
-        assert await status_of(address, get("/livez")) == 0
-        for _, writer in held:
-            writer.close()
-        async with asyncio.timeout(WITHIN_S):
-            while await status_of(address, get("/livez")) != 200:
-                pass
+PATIENT = Limits(first_byte_s=9 * WITHIN_S, request_s=9 * WITHIN_S)
+"""Who says nothing is not closed for that in a test."""
+
+
+async def test_idle_and_unfinished_connections_shut_nobody_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with endpoint(limits=PATIENT) as address, AsyncExitStack() as stack:
+        for number in range(3 * PATIENT.connections):
+            held = stack.enter_context(socket.create_connection(host_and_port(address)))
+            held.sendall(b"" if number % 2 else b"GET /metrics HTTP/1.1\r\n")
+            if not number % 32:
+                for path in ("/livez", "/readyz", "/metrics"):
+                    assert await status_of(address, get(path)) == 200
+    assert sum("the endpoint of /metrics has no room" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_those_who_do_not_take_the_figures_leave_room_for_probes() -> None:
+    go_on = asyncio.Event()
+
+    async def slow() -> Figures:
+        await go_on.wait()
+        return Figures(Process.PAGE)
+
+    limits = Limits(connections=8, scrapes=4, answer_s=9 * WITHIN_S)
+    made = Endpoint(Probes(figures=slow, unready=lambda: ""), limits)
+    address = await made.start("127.0.0.1:0")
+    try:
+        async with asyncio.TaskGroup() as scraping:
+            statuses = [scraping.create_task(status_of(address, get("/metrics"))) for _ in range(4)]
+            await until_async(lambda: made.scrapes == 4)
+            assert await status_of(address, get("/metrics")) == 503
+            for _ in range(20):
+                assert await status_of(address, get("/livez")) == 200
+            go_on.set()
+        assert [status.result() for status in statuses] == [200] * 4
+    finally:
+        await made.close()
 
 
 async def test_those_who_scrape_at_once_share_one_reading() -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import AsyncExitStack
 
 import pytest
 
 from tests.waiting import until_async
 from tests.wire.services import DEFAULT_LIMITS, Echo, ask, serving
+from txmsg.access.guard import Guard
+from txmsg.access.permissions import PERMISSIONS
+from txmsg.access.snapshot import AccessSnapshot, Credential, User
+from txmsg.access.tokens import NewToken, new_token
 from txmsg.errors import Overloaded
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
@@ -266,3 +271,55 @@ async def test_the_last_call_that_was_begun_is_the_one_with_the_greatest_number(
         await stopping
         writer.close()
         assert answers.begun == 2
+
+
+def guarding(monkeypatch: pytest.MonkeyPatch, **roles: tuple[str, ...]) -> tuple[Guard, dict[str, NewToken]]:
+    """A guard with these users, who may all call, and their tokens."""
+    monkeypatch.setitem(PERMISSIONS, Echo.back.name, ())
+    guard, tokens = Guard(), {name: new_token() for name in roles}
+    users = {name: User(name=name, roles=frozenset(of)) for name, of in roles.items()}
+    credentials = [Credential(id=each.id, user=name, secret_sha256=each.secret_sha256) for name, each in tokens.items()]
+    guard.use(AccessSnapshot(users=users, credentials={each.id: each for each in credentials}))
+    return guard, tokens
+
+
+async def test_strangers_fill_no_server_and_their_flood_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All from one address, silent or with half a greeting: a user of that address is served all the while."""
+    guard, tokens = guarding(monkeypatch, app=(), other=(), ops=("admin",))
+    token = tokens["app"]
+    patient = Limits(first_byte_s=9 * WAIT_S, greeting_s=9 * WAIT_S, look_s=0.05)
+    async with (
+        serving(limits=patient, connections_max=8, guard=guard) as (address, _, server),
+        AsyncExitStack() as stack,
+    ):
+        lasting = await stack.enter_async_context(Channel(address, token=token.text))
+        await lasting.call(Echo.back, ask(), timeout_s=WAIT_S)
+        for number in range(64):
+            _, writer = await connect(address, greeting()[:5] if number % 2 else b"")
+            stack.callback(writer.close)
+            if not number % 8:
+                async with Channel(address, token=token.text) as channel:
+                    await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+        await lasting.call(Echo.back, ask(), timeout_s=WAIT_S)
+        assert server.table.strangers <= server.table.bounds.strangers_max
+    assert sum("has no room for all connections" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_a_full_server_takes_administrators_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard, tokens = guarding(monkeypatch, app=(), other=(), ops=("admin",))
+    async with serving(connections_max=4, guard=guard) as (address, _, _), AsyncExitStack() as stack:
+
+        async def call(user: str) -> None:
+            channel = await stack.enter_async_context(Channel(address, token=tokens[user].text))
+            await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
+
+        for _ in range(3):
+            await call("app")
+        with pytest.raises(Overloaded, match="user app has 3 connections"):
+            await call("app")
+        await call("other")
+        with pytest.raises(Overloaded, match="4 connections, as many as it takes"):
+            await call("other")
+        await call("ops")

@@ -23,6 +23,7 @@ from txmsg.logs import EventLog
 from txmsg.metrics.figures import Figures
 from txmsg.wire.address import LOCALHOST, host_and_port, host_of, is_local, is_loopback
 from txmsg.wire.listening import loopback_end, stop_listening
+from txmsg.wire.table import Bounds, Place, Table
 from txmsg.wire.tls import ServerTls, TlsStream
 
 _log = EventLog(__name__)
@@ -92,9 +93,13 @@ class Probes:
 class Limits:
     """What clients may take of the process, together."""
 
-    connections: int = 16
-    """More are closed as soon as they are made."""
+    connections: int = 64
+    """When there are more, those lose their places that are silent, from the address with most of them."""
+    scrapes: int = 16
+    """That are answered or read at once: more are told to come again, and leave room for probes."""
     head_size_bytes: int = 8 * 1024
+    first_byte_s: float = 2.0
+    """From the connection to its first byte, with TLS of what is inside it."""
     request_s: float = 5.0
     """From the connection to the end of the request's head."""
     answer_s: float = 15.0
@@ -123,6 +128,12 @@ class Endpoint:
         self._is_local = True
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
+        self._table = Table(
+            "the endpoint of /metrics",
+            Bounds(connections=limits.connections, strangers=limits.connections),
+        )
+        self.scrapes = 0
+        """That are answered at this moment."""
         self._scrape: asyncio.Future[bytes] | None = None
 
     async def start(self, listen: str) -> str:
@@ -160,21 +171,24 @@ class Endpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._open) >= self._limits.connections:
+        peer = writer.get_extra_info("peername")
+        place = self._table.enter(str(peer[0]) if peer else "", lambda _: writer.transport.abort())
+        if place is None:
             writer.transport.abort()
             return
         self._open.add(task)
         try:
-            await self._answer(_Client(reader, writer, self._tls))
+            await self._answer(_Client(reader, writer, self._tls, self._limits.first_byte_s), place)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client has gone, or takes too long
         except asyncio.CancelledError:
             pass  # by `close`; Python 3.11 would log a task of a connection that is cancelled
         finally:
             self._open.discard(task)
+            self._table.leave(place)
             writer.transport.abort()
 
-    async def _answer(self, client: _Client) -> None:
+    async def _answer(self, client: _Client, place: Place) -> None:
         is_head = False
         async with asyncio.timeout(self._limits.request_s):
             head = await client.head(self._limits.head_size_bytes)
@@ -183,14 +197,36 @@ class Endpoint:
         else:
             request = _request_of(head, is_local=self._is_local)
             is_head = isinstance(request, _Request) and request.method == "HEAD"
-            page = await self._page_of(request, client) if isinstance(request, _Request) else request
+            if isinstance(request, _Request) and request.path == "/metrics":
+                await self._answer_scrape(request, client, place)
+                return
+            page = self._page_of(request) if isinstance(request, _Request) else request
         async with asyncio.timeout(self._limits.answer_s):
             await client.answer(_bytes_of(page, with_body=not is_head))
 
-    async def _page_of(self, request: _Request, client: _Client) -> Page:
+    async def _answer_scrape(self, request: _Request, client: _Client, place: Place) -> None:
+        if not self._may_read(request, client):
+            page = _NOT_YOU
+        elif self.scrapes >= self._limits.scrapes:
+            page = Page(HTTPStatus.SERVICE_UNAVAILABLE, b"others read the figures at this moment: try again\n")
+        else:
+            self.scrapes += 1
+            self._table.know(place)
+            try:
+                page = await self._metrics()
+                async with asyncio.timeout(self._limits.answer_s):
+                    await client.send(_bytes_of(page, with_body=request.method != "HEAD"))
+            finally:
+                self.scrapes -= 1
+                self._table.forget(place)
+            async with asyncio.timeout(self._limits.answer_s):
+                await client.closed()
+            return
+        async with asyncio.timeout(self._limits.answer_s):
+            await client.answer(_bytes_of(page, with_body=request.method != "HEAD"))
+
+    def _page_of(self, request: _Request) -> Page:
         match request.path:
-            case "/metrics":
-                return await self._metrics() if self._may_read(request, client) else _NOT_YOU
             case "/livez":
                 return _verdict(self._probes.dead())
             case "/readyz":
@@ -266,8 +302,10 @@ def serving_on_thread(
 class _Client:
     """One connection, by TLS or without. Failures of TLS are those of a connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tls: ServerTls | None) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tls: ServerTls | None, first_byte_s: float
+    ) -> None:
+        self._reader, self._writer, self._first_byte_s = reader, writer, first_byte_s
         self._tls: TlsStream | None = None
         if tls is not None:
             tls.renew()
@@ -280,15 +318,23 @@ class _Client:
     async def head(self, size_bytes_max: int) -> bytes | None:
         """The head of its request; None if it is too large."""
         said = bytearray()
-        while (end := said.find(_END)) < 0 and len(said) <= size_bytes_max:
-            data = await self._reader.read(size_bytes_max)
-            if not data:
-                raise asyncio.IncompleteReadError(bytes(said), None)
-            said += self._decrypted(data)
+        async with asyncio.timeout(self._first_byte_s) as waiting:
+            while (end := said.find(_END)) < 0 and len(said) <= size_bytes_max:
+                data = await self._reader.read(size_bytes_max)
+                if not data:
+                    raise asyncio.IncompleteReadError(bytes(said), None)
+                said += self._decrypted(data)
+                if said:
+                    waiting.reschedule(None)
         return bytes(said[: end + len(_END)]) if 0 <= end <= size_bytes_max else None
 
     async def answer(self, content: bytes) -> None:
         """Sends it, and waits until the client has closed."""
+        await self.send(content)
+        await self.closed()
+
+    async def send(self, content: bytes) -> None:
+        """Sends it, and that nothing follows."""
         if self._tls is not None:
             self._tls.send([content])
             self._tls.end()
@@ -296,6 +342,9 @@ class _Client:
         self._writer.write(content)
         await self._writer.drain()
         self._writer.write_eof()
+
+    async def closed(self) -> None:
+        """Waits until the client has closed."""
         with suppress(asyncio.LimitOverrunError):
             while await self._reader.read(4096):  # closed now, it might lose what was not read
                 pass

@@ -29,7 +29,8 @@ from txmsg.access.failures import Failures
 from txmsg.errors import TxmsgError, Unauthenticated, printable
 from txmsg.logs import EventLog
 from txmsg.page.page import ASSETS, Words
-from txmsg.page.sessions import Session, Sessions, network_of
+from txmsg.page.sessions import Session, Sessions
+from txmsg.wire.table import network_of
 
 _log = EventLog(__name__)
 

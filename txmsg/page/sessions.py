@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -96,12 +95,3 @@ class Sessions(Generic[T]):
     def _has_expired(self, session: Session[T]) -> bool:
         now = self.clock()
         return now - session.used_at > IDLE_S or now - session.made_at > AGE_S_MAX
-
-
-def network_of(address: str) -> str:
-    """What failed logins are counted by. One network of IPv6 (/64) is one address: its owner has them all."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return str(found) if found.version == 4 else found.exploded[:19]

@@ -26,6 +26,7 @@ from txmsg.wire.listening import bound_sockets, stop_listening
 from txmsg.wire.method import Method, methods_of
 from txmsg.wire.server_call import Handler
 from txmsg.wire.server_connection import STOPPING, Limits, ServerConnection
+from txmsg.wire.table import Bounds, Table
 from txmsg.wire.tls import ServerTls
 
 _log = EventLog(__name__)
@@ -34,6 +35,8 @@ _CLOSE_S_MAX = 1.0
 CLOSING_S_MAX = 2 * _CLOSE_S_MAX
 """How much longer than its grace a server takes to stop."""
 _BACKLOG = 1024
+_RESERVE = 16
+"""Connections of administrators beyond `connections_max`."""
 _SAY_AGAIN_S = 60.0
 _SAY_OPEN_AGAIN_S = 3600.0
 
@@ -74,6 +77,16 @@ class Server:
         """Whether other machines reach it, and clients need neither a certificate nor, over TLS, a token."""
         self._say_open_at = 0.0
         self.connections_max = connections_max
+        self.table = Table(
+            "the server",
+            Bounds(
+                connections=connections_max,
+                reserve=0 if guard is None else _RESERVE,
+                first_byte_s=min(limits.first_byte_s, limits.greeting_s),
+                greeting_s=limits.greeting_s,
+            ),
+        )
+        """Connections that were refused, and wait for their end, are not in it."""
         self.arriving_bytes = 0
         """Of requests that have not come whole, in all connections."""
         self._request_size_bytes_max = request_size_bytes_max
@@ -128,6 +141,7 @@ class Server:
                 "free one)"
             ) from exc
         self._address = f"{host}:{self._listeners[0].sockets[0].getsockname()[1]}"
+        self.table.name = f"the server at {self._address}"
         return self._address
 
     async def start(self) -> None:
@@ -190,6 +204,7 @@ class Server:
         now = loop.time()
         for connection in list(self.connections):
             connection.look(now)
+        self.table.look()
         if self.tls is not None:
             self.tls.renew()
         if self._is_open and now >= self._say_open_at:

@@ -28,6 +28,7 @@ from txmsg.wire.failures import bytes_of_error
 from txmsg.wire.frames import LAST, Buffer, Kind, read_call_head
 from txmsg.wire.method import Method
 from txmsg.wire.server_call import Handler, Running, ServerCall, ignore, read_request
+from txmsg.wire.table import Place, full_text
 from txmsg.wire.tls import ServerTls, TlsStream
 
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ _REFUSING_MAX = 100
 class Limits:
     """What one connection may take of a server: a stranger's as a friend's."""
 
+    first_byte_s: float = 5.0
+    """A connection of which nothing has come by then is closed."""
     greeting_s: float = 10.0
-    """A connection that has not greeted by then is closed."""
+    """So is one that has not greeted and authenticated by then."""
     silence_s: float = 10.0
     """A peer that has said nothing for so long is sent a ping; one that does not answer in as long again is cut off."""
     unread_s: float = 30.0
@@ -89,6 +92,8 @@ class ServerConnection(Connection):
         self._is_going = False
         self._pinged_at = 0.0
         self._connected_at = self.loop.time()
+        self._place: Place | None = None
+        """In the server's table; None before it is made, and if there is none for it."""
         self.ended: asyncio.Future[None] = self.loop.create_future()
         """Done when the connection is at its end."""
 
@@ -100,17 +105,16 @@ class ServerConnection(Connection):
         if server.is_stopping:
             self.go_away(BrokerUnavailable(STOPPING))
             self.close()
-        elif len(server.connections) > server.connections_max:
-            self.go_away(
-                Overloaded(
-                    f"this server has {server.connections_max} connections, as many as it takes (connections_max): "
-                    "try again later, or ask another one"
-                )
-            )
+            return
+        self._place = server.table.enter(host_of(self.peer_name), self.abort)
+        if self._place is None:
+            self.go_away(Overloaded(full_text(server.connections_max)))
             self.close()
 
     def greeted(self) -> None:
         if (guard := self._server.guard) is None:
+            if self._place is not None:
+                self._server.table.know(self._place)
             return
         assert self.peer is not None
         certificate = "" if self._tls is None else self._tls.certificate_name()
@@ -118,6 +122,8 @@ class ServerConnection(Connection):
             self.principal = guard.authenticate(self.peer.token, certificate, self.peer_name)
             self.usage = self._server.usages.enter(self.principal.name)
             self._is_counted = True
+            if self._place is not None:
+                self._server.table.know(self._place, self.principal.name, is_admin=self.principal.is_admin)
         except Unauthenticated as exc:
             self._refuse_slowly(exc)
         except BrokerUnavailable as exc:
@@ -174,6 +180,8 @@ class ServerConnection(Connection):
         """Tells why nothing more is done for this connection, and waits a while for the client to close it."""
         self.principal = NOBODY
         self._leave()
+        if self._place is not None:
+            self._server.table.forget(self._place)
         self._refused_at = self.loop.time()
         self.go_away(error)
         self.cancel_calls()
@@ -186,6 +194,8 @@ class ServerConnection(Connection):
 
     def lost(self, reason: str) -> None:
         self._server.connections.discard(self)
+        if self._place is not None:
+            self._server.table.leave(self._place)
         self._leave()
         self._forget_refusal()
         self.cancel_calls()
@@ -226,9 +236,9 @@ class ServerConnection(Connection):
         limits = self._server.limits
         if self.is_full:
             self.look_full(now)
-        if self.peer is None and now - self._connected_at > limits.greeting_s:
-            self.abort("it did not greet")
-        elif self._refused_at and now - self._refused_at > limits.greeting_s:
+        if self._place is not None and self._place.is_stranger and self.heard_at > self._connected_at:
+            self._server.table.spoken(self._place)
+        if self._refused_at and now - self._refused_at > limits.greeting_s:
             self.abort("it was refused, and does not close")
         elif self.is_full and now - self.full_since > limits.unread_s:
             self.abort("it reads nothing")

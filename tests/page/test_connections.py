@@ -1,0 +1,133 @@
+"""Web servers of consoles and pages: browsers are served while strangers hold unfinished requests, also by TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from tests.waiting import until_async
+from tests.wire.certificates import Authority
+from txmsg.page.connection import BODY_S, UNREAD_S
+from txmsg.page.listening import Server, listening
+from txmsg.wire.table import Bounds, Table
+from txmsg.wire.tls import client_context
+
+WAIT_S = 60.0
+NEVER_S = 1e6
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+
+
+class Place:
+    """A server on the test's loop, and a clock of its table."""
+
+    def __init__(self, bounds: Bounds, tls: Any = None) -> None:
+        self.now = 0.0
+        self.tls = tls
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._answer(scope, receive, send)
+
+        self.server = Server(answer, tls, Table("a web server", bounds, clock=lambda: self.now))
+        self.port = 0
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
+            while (await receive()).get("more_body"):
+                pass
+        body = "x" * 50_000_000 if scope["path"] == "/large" else scope["scheme"]
+        await PlainTextResponse(body)(scope, receive, send)
+
+    def opened(self, first: bytes = b"") -> socket.socket:
+        """A connection that has sent this, and reads nothing."""
+        opened = socket.create_connection(("127.0.0.1", self.port))
+        opened.sendall(first)
+        return opened
+
+    async def get(self, context: ssl.SSLContext | None = None) -> bytes:
+        async with asyncio.timeout(WAIT_S):
+            name = None if context is None else "127.0.0.1"
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=name)
+            writer.write(HEAD + b"Connection: close\r\n\r\n")
+            try:
+                return await reader.read()
+            finally:
+                writer.close()
+
+
+@asynccontextmanager
+async def placed(bounds: Bounds, tls: Any = None) -> AsyncIterator[Place]:
+    place = Place(bounds, tls)
+    with listening("127.0.0.1:0") as (listener, address):
+        place.port = int(address.rpartition(":")[2])
+        serving = asyncio.create_task(place.server.serve(sockets=[listener]))
+        await until_async(lambda: place.server.started)
+        yield place
+        place.server.should_exit = True
+        await serving
+
+
+SMALL = Bounds(connections=8, strangers=8, first_byte_s=NEVER_S, greeting_s=NEVER_S)
+
+
+@pytest.mark.parametrize("first", [b"", HEAD, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"])
+async def test_browsers_are_served_while_strangers_hold_unfinished_heads(
+    first: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with placed(SMALL) as place, AsyncExitStack() as stack:
+        for number in range(40):
+            stack.enter_context(place.opened(first))
+            if not number % 8:
+                assert (await place.get()).endswith(b"\r\n\r\nhttp")
+        assert len(place.server.watched.table) <= 8
+    assert sum("has no room for all connections" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_with_tls_connections_that_never_shake_hands_shut_nobody_out(authority: Authority) -> None:
+    context = client_context(authority.file)
+    async with placed(SMALL, authority.server()) as place, AsyncExitStack() as stack:
+        for number in range(40):
+            stack.enter_context(place.opened(b"" if number % 2 else b"\x16\x03\x01"))
+            if not number % 8:
+                assert (await place.get(context)).endswith(b"\r\n\r\nhttps")
+
+
+async def test_heads_bodies_and_answers_have_their_times() -> None:
+    async with placed(Bounds(connections=8, strangers=8, first_byte_s=5.0, greeting_s=10.0)) as place:
+        watched = place.server.watched
+        body = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nab"
+        large = b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        held = [place.opened(first) for first in (b"", HEAD, body, large)]
+
+        def are_open(count: int) -> Callable[[], bool]:
+            return lambda: len(watched.connections) == count
+
+        def is_full() -> bool:
+            return watched.table.known == 2 and any(each.flow.write_paused for each in watched.connections)
+
+        await until_async(is_full)
+        place.now = 6.0
+        watched.look(0.0)
+        await until_async(are_open(3))
+        place.now = 11.0
+        watched.look(0.0)
+        await until_async(are_open(2))
+        began = asyncio.get_running_loop().time()
+        watched.look(began + BODY_S - 1)
+        assert len(watched.connections) == 2
+        watched.look(began + max(BODY_S, UNREAD_S) + 5)
+        await until_async(are_open(0))
+        for each in held:
+            each.close()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))

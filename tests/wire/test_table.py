@@ -1,0 +1,172 @@
+"""Who keeps a place in a full table of connections, and for how long strangers have one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from txmsg.errors import Overloaded
+from txmsg.wire.table import SAY_AGAIN_S, Bounds, Place, Table, network_of
+
+
+class Bench:
+    """A table, a clock, and what became of connections."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.now = 0.0
+        self.table = Table("a server", bounds, clock=lambda: self.now)
+        self.closed: dict[str, str] = {}
+
+    def _close(self, name: str) -> Callable[[str], None]:
+        def close(why: str) -> None:
+            self.closed[name] = why
+
+        return close
+
+    def enter(self, name: str, host: str = "10.0.0.1") -> Place | None:
+        return self.table.enter(host, self._close(name))
+
+    def entered(self, name: str, host: str = "10.0.0.1") -> Place:
+        place = self.enter(name, host)
+        assert place is not None
+        return place
+
+
+def test_an_address_that_is_alone_has_all_places_and_loses_its_oldest_stranger() -> None:
+    bench = Bench(Bounds(connections=100, strangers=3))
+    for name in "abcd":
+        bench.entered(name)
+    assert bench.closed == {"a": "others needed its place"}
+
+
+def test_an_address_with_many_strangers_loses_them_to_others_up_to_its_share() -> None:
+    bench = Bench(Bounds(connections=100, strangers=4))
+    for name in "abcd":
+        bench.entered(name, "10.6.6.6")
+    bench.entered("other", "10.0.0.2")
+    assert bench.closed == {"a": "others needed its place"}
+    for number in range(10):
+        bench.entered(f"flood {number}", "10.6.6.6")
+    assert "other" not in bench.closed
+    bench.entered("second", "10.0.0.2")
+    assert not {"other", "second"} & bench.closed.keys()
+    bench.entered("third", "10.0.0.2")  # each has its half now
+    assert "other" in bench.closed
+
+
+def test_of_addresses_with_as_many_strangers_the_oldest_loses() -> None:
+    bench = Bench(Bounds(connections=100, strangers=3))
+    for number in range(5):
+        bench.now = number
+        bench.entered(str(number), f"10.0.0.{number}")
+    assert list(bench.closed) == ["0", "1"]
+
+
+def test_strangers_never_take_the_place_of_those_who_are_known() -> None:
+    bench = Bench(Bounds(connections=4, strangers=2, of_user=4))
+    for name in "abc":
+        bench.table.know(bench.entered(name), "app")
+    for number in range(50):
+        bench.enter(f"stranger {number}", f"10.0.{number}.1")
+    assert bench.table.known == 3
+    assert not {"a", "b", "c"} & bench.closed.keys()
+    assert len(bench.table) <= 4
+
+
+def test_a_full_table_has_a_reserve_for_administrators() -> None:
+    bench = Bench(Bounds(connections=2, strangers=4, of_user=2, reserve=1))
+    for name in "ab":
+        bench.table.know(bench.entered(name), "app")
+    place = bench.entered("c")
+    with pytest.raises(Overloaded, match="2 connections, as many as it takes"):
+        bench.table.know(place, "app")
+    bench.table.leave(place)
+    bench.table.know(bench.entered("ops"), "ops", is_admin=True)
+    assert bench.enter("d") is None
+
+
+def test_one_user_does_not_have_the_whole_table() -> None:
+    bench = Bench(Bounds(connections=8))
+    assert bench.table.bounds.of_user_max == 6
+    places = [bench.entered(str(number)) for number in range(6)]
+    for place in places:
+        bench.table.know(place, "greedy")
+    place = bench.entered("one more")
+    with pytest.raises(Overloaded, match="user greedy has 6 connections"):
+        bench.table.know(place, "greedy")
+    bench.table.know(bench.entered("other"), "other")
+    bench.table.leave(places[0])
+    bench.table.know(place, "greedy")
+
+
+def test_a_probe_is_heard_among_idle_connections_of_its_own_address() -> None:
+    bench = Bench(Bounds(connections=16, strangers=16))
+    for number in range(16):
+        bench.entered(str(number), "127.0.0.1")
+    for number in range(16):
+        probe = bench.entered(f"probe {number}", "127.0.0.1")
+        bench.table.know(probe)
+        bench.table.leave(probe)
+    assert "0" in bench.closed
+    assert not any(name.startswith("probe") for name in bench.closed)
+
+
+def test_who_is_answered_is_a_stranger_again_and_loses_its_place_before_who_is_being_answered() -> None:
+    bench = Bench(Bounds(connections=2, strangers=2))
+    first, second = bench.entered("first"), bench.entered("second")
+    bench.table.know(first)
+    bench.table.know(second)
+    assert bench.enter("third") is None
+    bench.table.forget(second)
+    assert bench.enter("third")
+    assert bench.closed == {"second": "others needed its place"}
+
+
+def test_strangers_have_a_time_for_the_first_byte_and_for_the_greeting() -> None:
+    bench = Bench(Bounds(connections=9, first_byte_s=2.0, greeting_s=5.0))
+    bench.entered("silent")
+    slow, known = bench.entered("slow"), bench.entered("known")
+    bench.table.spoken(slow)
+    bench.table.know(known, "app")
+    bench.now = 2.5
+    bench.table.look()
+    assert bench.closed == {"silent": "it said nothing"}
+    bench.now = 5.5
+    bench.table.look()
+    assert bench.closed == {"silent": "it said nothing", "slow": "it did not greet"}
+    assert (len(bench.table), bench.table.known) == (1, 1)
+    bench.table.forget(known)
+    bench.now = 8.0
+    bench.table.look()
+    assert bench.closed["known"] == "it said nothing"
+    assert not len(bench.table)
+
+
+def test_a_full_table_is_logged_once_a_minute_with_the_count(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(Bounds(connections=100, strangers=1))
+    bench.entered("a")
+    for _ in range(10):
+        bench.enter("b", "10.6.6.6")
+        bench.enter("a", "10.6.6.6")
+    [first] = caplog.records
+    assert "a server has no room for all connections" in first.getMessage()
+    bench.now = SAY_AGAIN_S
+    bench.table.look()
+    assert len(caplog.records) == 2
+    assert "19 were closed, 19 of them from 10.6.6.6" in caplog.records[1].getMessage()
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8::1", "2001:0db8:0000:0000"),
+        ("2001:db8::ffff:1", "2001:0db8:0000:0000"),
+        ("fe80::1%eth0", "fe80:0000:0000:0000"),
+        ("a local process", "a local process"),
+    ],
+)
+def test_a_network_of_ipv6_is_one_address(host: str, network: str) -> None:
+    assert network_of(host) == network

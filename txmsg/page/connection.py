@@ -1,0 +1,128 @@
+"""A browser's connection: uvicorn's HTTP, with an end to what may be awaited, and a place in the table of the socket.
+
+uvicorn waits for ever for the head of a request, for its body, and for a client to take an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from txmsg.wire.listening import connections_allowed
+from txmsg.wire.table import Bounds, Place, Table
+
+CONNECTIONS_MAX: Final = 1280
+"""Of browsers: streams of events of a page, and some more."""
+BODY_S: Final = 30.0
+"""From the head of a request to the end of its body."""
+UNREAD_S: Final = 30.0
+"""A client that takes nothing of an answer for so long is cut off."""
+_LOOK_S: Final = 1.0
+
+
+def new_table(name: str) -> Table:
+    """The table of a console or a page."""
+    connections = connections_allowed(CONNECTIONS_MAX)
+    return Table(name, Bounds(connections=connections, strangers=connections))
+
+
+class Watched:
+    """The connections of one server, and the task that looks after them."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.connections: set[BrowserConnection] = set()
+
+    async def run(self, look_s: float = _LOOK_S) -> None:
+        """Until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(look_s)
+            self.look(loop.time())
+
+    def look(self, now: float) -> None:
+        """Ends what takes too long."""
+        self.table.look()
+        for connection in list(self.connections):
+            connection.look(now)
+
+
+class BrowserConnection(H11Protocol):
+    """A stranger while the head of a request is awaited, the first one or a further one."""
+
+    def __init__(self, watched: Watched, **of_uvicorn: Any) -> None:
+        super().__init__(**of_uvicorn)
+        self._watched = watched
+        self._place: Place | None = None
+        self._begun_at = self._full_at = 0.0
+        """When the request that is answered began; when the client last took something."""
+        self._full_bytes = 0
+        self._is_leaving = False
+        """Whether an answer is complete and not all of it has left."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """As asyncio has it."""
+        super().connection_made(transport)
+        self._watched.connections.add(self)
+        self._place = self._watched.table.enter(self.client[0] if self.client else "", lambda _: transport.abort())
+        if self._place is None:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """As asyncio has it."""
+        if self._place is None or not self._place.is_in:
+            return
+        self._watched.table.spoken(self._place)
+        super().data_received(data)
+        self._note_request()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn has it."""
+        self._full_at, self._full_bytes = self.loop.time(), self.transport.get_write_buffer_size()
+        self._is_leaving = self._full_bytes > 0
+        if not self._is_leaving:
+            self._await_request()
+        super().on_response_complete()
+        self._note_request()  # one that had come before this answer was complete
+
+    def pause_writing(self) -> None:
+        """As asyncio has it."""
+        super().pause_writing()
+        self._full_at, self._full_bytes = self.loop.time(), self.transport.get_write_buffer_size()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As asyncio has it."""
+        self._watched.connections.discard(self)
+        if self._place is not None:
+            self._watched.table.leave(self._place)
+        super().connection_lost(exc)
+
+    def look(self, now: float) -> None:
+        """Ends it if its client sends the body too slowly, or takes nothing."""
+        if self.flow.write_paused or self._is_leaving:
+            size_bytes = self.transport.get_write_buffer_size()
+            if size_bytes < self._full_bytes:
+                self._full_at = now
+            self._full_bytes = size_bytes
+            if self._is_leaving and not size_bytes:
+                self._is_leaving = False
+                self._await_request()
+            elif now - self._full_at > UNREAD_S:
+                self.transport.abort()
+        elif self._is_answering and self.cycle.more_body and now - self._begun_at > BODY_S:
+            self.transport.abort()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _await_request(self) -> None:
+        if self._place is not None and not self._is_answering:
+            self._watched.table.forget(self._place)
+
+    def _note_request(self) -> None:
+        if self._place is not None and self._place.is_stranger and self._is_answering:
+            self._begun_at = self.loop.time()
+            self._watched.table.know(self._place)

@@ -1,0 +1,125 @@
+"""TLS between a socket and a protocol of asyncio, from the moment a client has connected.
+
+asyncio's own TLS makes a protocol only after the handshake: until then nobody counts the connection, nor knows where it
+is from, and strangers that never shake hands take all files of the process. Here the protocol is made at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from txmsg.wire.frames import Buffer
+from txmsg.wire.tls import TlsError, TlsStream
+
+
+class TlsProtocol(asyncio.Protocol):
+    """Between the socket's transport and `inner`, which has a transport of its own."""
+
+    def __init__(self, context: ssl.SSLContext, inner: asyncio.Protocol) -> None:
+        self.context = context
+        self.inner = inner
+        self.stream = TlsStream(context)
+        self.is_ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio has it."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.inner.connection_made(_Transport(self))
+
+    def data_received(self, data: bytes) -> None:
+        """As asyncio has it."""
+        if self.is_ended:
+            return
+        try:
+            said = self.stream.receive(data)
+        except TlsError:
+            self.leave()
+            self.end()
+            return
+        self.leave()
+        if said:
+            self.inner.data_received(said)
+        if self.stream.is_ended and not self.is_ended:
+            self.end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As asyncio has it."""
+        self.is_ended = True
+        self.inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """As asyncio has it."""
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """As asyncio has it."""
+        self.inner.resume_writing()
+
+    def leave(self) -> None:
+        """Writes what TLS has to say."""
+        if (data := self.stream.leaving()) and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def end(self) -> None:
+        """Says that no more is sent, and closes when that has left."""
+        if not self.is_ended:
+            self.is_ended = True
+            self.stream.end()
+            self.leave()
+            self.transport.close()
+
+
+class _Transport(asyncio.Transport):
+    """As `inner` sees it: plain bytes."""
+
+    def __init__(self, tls: TlsProtocol) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def write(self, data: Buffer) -> None:
+        self.writelines([data])
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        if not self._tls.is_ended:
+            self._tls.stream.send(list_of_data)
+            self._tls.leave()
+
+    def close(self) -> None:
+        self._tls.end()
+
+    def abort(self) -> None:
+        self._tls.is_ended = True
+        self._tls.transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._tls.is_ended or self._tls.transport.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._tls.context if name == "sslcontext" else self._tls.transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        self._tls.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.is_closing():
+            self._tls.transport.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._tls.transport.is_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return self._tls.transport.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._tls.transport.set_write_buffer_limits(high, low)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._tls.inner
+
+
+def with_tls(make: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None) -> Callable[[], asyncio.Protocol]:
+    """Makes the protocol of a connection, with TLS before it unless `context` is None."""
+    return make if context is None else lambda: TlsProtocol(context, make())
