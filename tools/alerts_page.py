@@ -52,7 +52,8 @@ alert and send its notifications.
   the processes of its session.
 - A custom rule runs one statement in a PostgreSQL database that you name, in a read-only transaction, for at most
   `timeout` (5 s), once per `broker.alerts.interval_s`. The statement returns one number, or rows with a column `value`
-  and columns for labels; the first 100 rows are used. The condition is `above` or `below` a threshold. While the rule
+  and columns for labels, 10,000 rows at most; the 100 furthest beyond the threshold raise alerts, and the log counts
+  the others. The condition is `above` or `below` a threshold. While the rule
   fails, its alerts do not change, and after 5 minutes `TxmsgRuleFailed` fires.
 
 ## States

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ports import own_port
 from txmsg.broker.alerts.file import Secret, SqlRule
-from txmsg.broker.alerts.observing import ROWS_MAX, RuleFailed, beyond, mirrors, rows_of, values_of
+from txmsg.broker.alerts.observing import ALERTS_MAX, ROWS_MAX, RuleFailed, beyond, mirrors, rows_of, values_of
 from txmsg.broker.store.connect import open_pool, session
 from txmsg.metrics.rules import Severity
 
@@ -39,8 +39,15 @@ async def test_a_statement_returns_a_number_or_rows_with_labels(database_url: st
     assert await rows_of(rule(database_url, "select count(*) from pg_class where false")) == {labels(): 0.0}
     rows = "select * from (values ('eu', 1.5::numeric), ('us', 2), ('asia', null)) v(region, value)"
     assert await rows_of(rule(database_url, rows)) == {labels(region="eu"): 1.5, labels(region="us"): 2.0}
-    many = await rows_of(rule(database_url, "select n as host, 1 as value from generate_series(1, 1000) n"))
-    assert len(many) == ROWS_MAX
+
+
+async def test_the_rows_furthest_beyond_a_threshold_raise_alerts_and_the_others_are_counted(database_url: str) -> None:
+    given = rule(database_url, "select n as host, n as value from generate_series(-9, 1000) n")
+    values, more = beyond(given, await rows_of(given))
+    assert values == {labels(host=str(number)): float(number) for number in range(1000, 1000 - ALERTS_MAX, -1)}
+    assert more == 1000 - ALERTS_MAX
+    with pytest.raises(RuleFailed, match="returned more than 10,000 rows: add a `where`, or aggregate"):
+        await rows_of(rule(database_url, f"select n as host, 1 as value from generate_series(0, {ROWS_MAX}) n"))
 
 
 @pytest.mark.parametrize(
@@ -75,8 +82,8 @@ async def test_a_database_that_is_away_is_told_without_its_url() -> None:
 
 def test_a_rule_holds_beyond_its_threshold() -> None:
     found = {labels(a="1"): 5.0, labels(a="2"): 4.0, labels(a="3"): 3.0}
-    assert beyond(rule("", "", above=4.0), found) == {labels(a="1"): 5.0}
-    assert beyond(rule("", "", above=None, below=4.0), found) == {labels(a="3"): 3.0}
+    assert beyond(rule("", "", above=4.0), found) == ({labels(a="1"): 5.0}, 0)
+    assert beyond(rule("", "", above=None, below=4.0), found) == ({labels(a="3"): 3.0}, 0)
 
 
 def test_values_of_no_columns_are_none() -> None:

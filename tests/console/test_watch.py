@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.console.desk import desk_of, look_at, snapshot_of
+from txmsg.administration.cluster import Series
 from txmsg.console import watch as console_watch
 from txmsg.console.database import ATTEMPT_S_MAX, Database
+from txmsg.console.pages import overview
+from txmsg.console.pages.overview import findings, lines
 from txmsg.console.watch import Watch
+from txmsg.metrics.catalogue import OTHER
 from txmsg.wire.method import Method
 from txmsg.wire.v1 import cluster_pb2 as pb
 
@@ -20,16 +26,18 @@ class _Brokers(Database):
 
     def __init__(self) -> None:
         super().__init__("notify", ["127.0.0.1:1"])
-        self.total, self.age_s = 0.0, 0.0
+        self.total, self.age_s, self.has_read, self.count = 0.0, 0.0, True, 1
 
     async def ask(self, method: Method[Any, Any], request: Any) -> Any:
-        return pb.ShowClusterReply(shard=bytes(16), brokers=[pb.ClusterBroker(id="one", address="a:1", state="active")])
+        brokers = [pb.ClusterBroker(id=f"b{number}", address="a:1", state="active") for number in range(self.count)]
+        return pb.ShowClusterReply(shard=bytes(16), brokers=brokers)
 
     async def ask_at(
         self, address: str, method: Method[Any, Any], request: Any, *, timeout_s: float = ATTEMPT_S_MAX
     ) -> Any:
-        figures = [("txmsg_halves", ["parked"], 0.0), ("txmsg_topic_messages_total", ["t"], self.total)]
-        figures.append(("txmsg_database_figures_age_seconds", [], self.age_s))
+        figures: list[tuple[str, list[str], float]] = [("txmsg_database_figures_age_seconds", [], self.age_s)]
+        if self.has_read:
+            figures += [("txmsg_halves", ["parked"], 0.0), ("txmsg_topic_messages_total", ["t"], self.total)]
         return pb.FiguresReply(
             broker="one", figures=[pb.Figure(name=name, labels=labels, value=value) for name, labels, value in figures]
         )
@@ -47,3 +55,34 @@ async def test_figures_that_a_busy_broker_tells_again_are_no_rate_of_0(monkeypat
         rates.append(watch.snapshot.each_rate("txmsg_topic_messages_total").get(("t",)))
     await brokers.close()
     assert rates == [None, None, 10.0, 10.0, 10.0]
+
+
+async def test_what_no_broker_has_read_yet_is_not_shown_as_0() -> None:
+    brokers = _Brokers()
+    watch = Watch(brokers)
+    brokers.has_read = False
+    watch.snapshot = await watch._poll()
+    watch._remember(watch.snapshot)
+    assert not {"halves", "lag", "dead"} & watch.history[-1].values.keys()
+    assert [line.value for line in lines(watch) if line.name in {"in_doubt", "lag", "dead"}] == [None] * 3
+    await brokers.close()
+
+
+async def test_brokers_beyond_those_whose_figures_are_asked_for_are_counted() -> None:
+    brokers = _Brokers()
+    brokers.count = 60
+    watch = Watch(brokers)
+    [found] = [each for each in findings(await watch._poll()) if each.name == "unpolled"]
+    assert found.values["count"] == 10
+    await brokers.close()
+
+
+async def test_groups_are_counted_also_beyond_those_that_figures_name() -> None:
+    lag: Series = {("txmsg_group_lag_messages", pair): 1.0 for pair in (("g", "t"), (OTHER, OTHER))}
+    desk = desk_of(rates={})
+    counts: list[tuple[Series, str]] = [({}, "1+"), ({("txmsg_groups", ()): 1234.0}, "1,234")]
+    for told, shown in counts:
+        desk.watch.snapshot = replace(desk.watch.snapshot or snapshot_of({}), database={**lag, **told})
+        desk.watch._remember(desk.watch.snapshot)
+        assert (await overview._read(look_at(desk)))["group_count"] == shown
+    await desk.watch.database.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -162,6 +162,17 @@ def test_an_old_transaction_is_found(notify_url: str, session: Session, monkeypa
         assert "idle in transaction" in found.what
         assert f"pg_terminate_backend({session.info.backend_pid})" in found.fix
     assert found_by(database.long_transactions, notify_url) == []
+
+
+def test_old_transactions_beyond_those_that_are_named_are_counted(
+    notify_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_OPEN_S_MAX", 0)
+    with ExitStack() as sessions:
+        for _ in range(7):
+            sessions.enter_context(psycopg.connect(notify_url, connect_timeout=10)).execute("select 1")
+        *_, found = found_by(database.long_transactions, notify_url)
+    assert found.what.startswith("2 more transactions have been open")
 
 
 def test_dead_rows_are_found(notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from txmsg.broker import figures
 from txmsg.client import Consumer, Producer
 from txmsg.errors import UnknownGroup, UnknownTopic
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.metrics.catalogue import CATALOGUE, NAMED_MAX, Kind, Process
+from txmsg.metrics.catalogue import CATALOGUE, NAMED_MAX, OTHER, Kind, Process
 from txmsg.metrics.lookup import FRESH_S, PATIENCE_S
 from txmsg.runtime.child import ChildFailed
 from txmsg.wire.blocking import BlockingChannel
@@ -273,8 +273,67 @@ def test_of_ten_thousand_groups_a_bounded_number_has_series_and_the_others_are_a
     assert found.value("txmsg_group_lag_messages", **others) == (10_000 - NAMED_MAX) * 10
     first = {"messaging_consumer_group_name": "g00000", "messaging_destination_name": "t"}
     assert found.value("txmsg_group_lag_messages", **first) == 10
-    assert len(found.values["txmsg_group_lag_seconds"]) == NAMED_MAX
+    assert found.value("txmsg_group_lag_seconds", **others) > 0
+    assert (found.value("txmsg_groups"), found.value("txmsg_group_pairs")) == (10_000, 10_000)
     assert got(scraped.metrics, "/livez")[0] == 200
+
+
+_GROUPS_THAT_READ_ALL = """
+with g as (insert into txmsg.consumer_group (name) select 'g' || lpad(n::text, 5, '0') from generate_series(1, %s) n
+            order by n returning id)
+insert into txmsg.cursor (group_id, queue_id, next_offset, epoch)
+select g.id, q.id, coalesce((select max(m.queue_offset) + 1 from txmsg.message m where m.queue = q.id), 0), 0
+  from g cross join txmsg.queue q
+"""
+_ONE_FAILED = """
+insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, born_at, stored_at)
+select g.id, m.queue, m.queue_offset, 1, 'infinity', m.transaction_id, m.n, m.body, m.born_at, m.stored_at
+  from txmsg.consumer_group g cross join (select * from txmsg.message limit 1) m where g.name = %(retries)s;
+insert into txmsg.dead_letter (group_id, queue_id, queue_offset, attempts, transaction_id, n, body, born_at, stored_at)
+select g.id, m.queue, m.queue_offset, 1, m.transaction_id, m.n, m.body, m.born_at, m.stored_at
+  from txmsg.consumer_group g cross join (select * from txmsg.message limit 1) m where g.name = %(dead)s
+"""
+
+
+def test_groups_that_wait_longest_or_fail_have_series_whenever_they_were_created(
+    scraped: Scraped, notify_url: str
+) -> None:
+    scraped.await_ready()
+    with Producer(scraped.address, group="shop") as producer:
+        for _ in range(10):
+            producer.send(Message("t", b"1"))
+    *_, dead, retries, waits = (f"g{number + 1:05}" for number in range(4 * NAMED_MAX))
+    of_group = "group_id = (select id from txmsg.consumer_group where name = %s)"
+    with psycopg.connect(notify_url, connect_timeout=10, cursor_factory=psycopg.ClientCursor) as connection:
+        connection.execute(_GROUPS_THAT_READ_ALL, [4 * NAMED_MAX])
+        # Three of four have a message to read: more than can be named. One has waited for an hour, two have failed.
+        connection.execute("update txmsg.cursor set next_offset = next_offset - 1 where group_id %% 4 > 0", [])
+        connection.execute("update txmsg.cursor set next_offset = 0 where next_offset < 0")
+        connection.execute(f"update txmsg.cursor set next_offset = 0 where {of_group}".encode(), [waits])
+        connection.execute(
+            "update txmsg.message m set stored_at = now() - interval '1 hour' where queue_offset = 0 and exists ("
+            "select from txmsg.message n where n.queue = m.queue and n.queue_offset = 1)"
+        )
+        connection.execute(_ONE_FAILED, {"retries": retries, "dead": dead})
+
+    def value(found: Scrape, name: str, group: str) -> float | None:
+        labels = {"messaging_consumer_group_name": group, "messaging_destination_name": "t"}
+        return found.values.get(name, {}).get(frozenset(labels.items()))
+
+    found = until(lambda: now if value(now := scrape(scraped.metrics), "txmsg_group_lag_seconds", waits) else None)
+    age_s = value(found, "txmsg_group_lag_seconds", waits)
+    assert age_s is not None
+    assert age_s > 3000
+    assert value(found, "txmsg_group_retrying_messages", retries) == 1
+    assert value(found, "txmsg_group_dead_letters", dead) == 1
+    assert found.total("txmsg_group_dead_letters") == 1
+    assert len(found.values["txmsg_group_lag_messages"]) == NAMED_MAX + 1
+    # Series of a counter that come and go would be counted again: these are always the same.
+    counted = found.values["txmsg_group_processed_messages_total"]
+    assert {dict(labels)["messaging_consumer_group_name"] for labels in counted} == {
+        OTHER,
+        *(f"g{number + 1:05}" for number in range(NAMED_MAX)),
+    }
 
 
 def test_without_its_database_a_broker_is_alive_and_not_ready_and_tells_the_last_figures(

@@ -159,6 +159,24 @@ def test_of_many_topics_a_bounded_number_has_series(served: Served) -> None:
     assert found.value("txmsg_log_topic_messages_total", messaging_destination_name="(other)") == 20
 
 
+def test_of_many_groups_those_that_wait_have_series_and_the_others_are_added_up(served: Served) -> None:
+    idle, behind = NAMED_MAX + 20, "z-last"
+    with log_at(served.server.address) as log:
+        log.append([batch("t", 0, 0, 5)])
+        for group in (*(f"g{number:04}" for number in range(idle)), behind):
+            member = log.join(group, ["t"])
+            member.view()
+            member.take([LogQueue("t", 0)])
+            member.leave({LogQueue("t", 0): 2 if group == behind else 5})
+    found = served.await_fresh(
+        "txmsg_log_group_lag_messages", 3, messaging_consumer_group_name=behind, messaging_destination_name="t"
+    )
+    assert found.value("txmsg_log_group_pairs") == idle + 1
+    assert len(found.values["txmsg_log_group_lag_messages"]) == NAMED_MAX + 1
+    others = {"messaging_consumer_group_name": OTHER, "messaging_destination_name": OTHER}
+    assert found.value("txmsg_log_group_lag_messages", **others) == 0
+
+
 def test_metrics_of_a_log_are_not_for_strangers(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="every client that reaches it can read all metrics"):
         MetaQConfig(data_dir=tmp_path, http_listen="0.0.0.0:0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from txmsg.broker.server import Broker
 
 _ANSWER_S_MAX: Final = 5.0
+_PAIR: Final = (GROUP, TOPIC)
 _STATES: Final = ("new", "in_doubt", "parked")
 
 
@@ -34,8 +36,8 @@ class _Found:
     """What the database said."""
 
     groups: list[store.GroupFigures]
-    oldest_s: dict[tuple[str, str], float]
-    topics: list[tuple[str | None, int]]
+    group_count: int
+    topics: list[tuple[str | None, int, int]]
     halves: dict[str, store.HalfFigures]
     dead_brokers: int
     disk_free_ratio: float | None
@@ -51,11 +53,9 @@ class DatabaseFigures(Lookup[_Found]):
     async def _ask(self) -> _Found:
         async with session(self._pool, timeout_s=_ANSWER_S_MAX) as conn:
             segment = await open_segment(conn)
-            groups = await store.group_figures(conn, segment, named_max=NAMED_MAX)
-            behind = [(it.group, it.topic) for it in groups if it.waiting and it.group and it.topic]
             return _Found(
-                groups=groups,
-                oldest_s=await store.oldest_unread_s(conn, behind) if behind else {},
+                groups=await store.group_figures(conn, segment, named_max=NAMED_MAX),
+                group_count=await store.group_count(conn),
                 topics=await store.topic_figures(conn, segment, named_max=NAMED_MAX),
                 halves={found.state: found for found in await store.half_figures(conn)},
                 dead_brokers=await store.dead_brokers(conn),
@@ -72,20 +72,31 @@ class DatabaseFigures(Lookup[_Found]):
         figures.put("txmsg_brokers_dead", found.dead_brokers)
         if found.disk_free_ratio is not None:
             figures.put("txmsg_disk_free_ratio", found.disk_free_ratio)
-        for group, topic, processed, waiting, retrying, dead in found.groups:
-            labels = {GROUP: group or OTHER, TOPIC: topic or OTHER}
-            figures.put("txmsg_group_processed_messages_total", processed, **labels)
-            figures.put("txmsg_group_lag_messages", waiting, **labels)
-            figures.put("txmsg_group_retrying_messages", retrying, **labels)
-            figures.put("txmsg_group_dead_letters", dead, **labels)
-            if group and topic:
-                figures.put("txmsg_group_lag_seconds", found.oldest_s.get((group, topic), 0), **labels)
-        for topic, messages in found.topics:
+        _put_groups(figures, found.groups)
+        figures.put("txmsg_groups", found.group_count)
+        figures.put("txmsg_group_pairs", sum(of.pairs for of in found.groups))
+        figures.put("txmsg_topics", sum(count for _, count, _ in found.topics))
+        for topic, _, messages in found.topics:
             figures.put("txmsg_topic_messages_total", messages, **{TOPIC: topic or OTHER})
         for state in _STATES:
             of_state = found.halves.get(state, store.HalfFigures(state, 0, 0.0))
             figures.put("txmsg_halves", of_state.transactions, state=state)
             figures.put("txmsg_half_oldest_seconds", of_state.oldest_s, state=state)
+
+
+def _put_groups(figures: Figures, groups: Sequence[store.GroupFigures]) -> None:
+    for of in groups:
+        counted = (of.group, of.topic) if of.is_first and of.group and of.topic else (OTHER, OTHER)
+        figures.add("txmsg_group_processed_messages_total", of.processed, **dict(zip(_PAIR, counted, strict=True)))
+        shown = (of.group, of.topic) if of.is_urgent and of.group and of.topic else (OTHER, OTHER)
+        labels = dict(zip(_PAIR, shown, strict=True))
+        figures.add("txmsg_group_lag_messages", of.waiting, **labels)
+        figures.add("txmsg_group_retrying_messages", of.retrying, **labels)
+        figures.add("txmsg_group_dead_letters", of.dead, **labels)
+        if of.oldest_s is not None:
+            figures.raise_to("txmsg_group_lag_seconds", of.oldest_s, **labels)
+        elif not of.waiting:
+            figures.raise_to("txmsg_group_lag_seconds", 0, **labels)
 
 
 async def _free_ratio(directory: str | None) -> float | None:

@@ -61,6 +61,8 @@ class Snapshot:
     """The figures of each broker by its id, without those of the database."""
     silent: Mapping[str, str]
     """Why active brokers told no figures, by their ids."""
+    unpolled: int = 0
+    """Active brokers beyond those whose figures are asked for."""
     rates: Mapping[str, Series]
     """Of the counters of each broker."""
     database: Series
@@ -88,6 +90,10 @@ class Snapshot:
     def greatest(self, name: str) -> float:
         """The greatest value among the series of a metric."""
         return max((value for each in self._of(name) for (of, _), value in each.items() if of == name), default=0.0)
+
+    def whole(self, name: str) -> float | None:
+        """The one value of a metric of the database; None if it is not known."""
+        return self.database.get((name, ()))
 
     def each(self, name: str) -> dict[tuple[str, ...], float]:
         """The values of a metric of the database by its labels."""
@@ -251,6 +257,7 @@ class Watch:
             cluster=cluster,
             series=series,
             silent=silent,
+            unpolled=max(0, len(alive) - _BROKERS_MAX),
             rates=rates,
             database=database,
             database_rates=database_rates,
@@ -271,14 +278,16 @@ class Watch:
 
 
 def _values(snapshot: Snapshot) -> dict[str, float]:
-    """What time lines show. What has no rate yet is left out."""
-    values = {
-        "halves": snapshot.total("txmsg_halves"),
-        "in_doubt": snapshot.total("txmsg_halves", "in_doubt") + snapshot.total("txmsg_halves", "parked"),
-        "lag": snapshot.total("txmsg_group_lag_messages"),
-        "retrying": snapshot.total("txmsg_group_retrying_messages"),
-        "dead": snapshot.total("txmsg_group_dead_letters"),
-    }
+    """What time lines show. What is not known yet, or has no rate yet, is left out."""
+    values: dict[str, float] = {}
+    if snapshot.database:
+        values |= {
+            "halves": snapshot.total("txmsg_halves"),
+            "in_doubt": snapshot.total("txmsg_halves", "in_doubt") + snapshot.total("txmsg_halves", "parked"),
+            "lag": snapshot.total("txmsg_group_lag_messages"),
+            "retrying": snapshot.total("txmsg_group_retrying_messages"),
+            "dead": snapshot.total("txmsg_group_dead_letters"),
+        }
     if snapshot.rates:
         values |= {
             "stored": snapshot.rate("txmsg_stored_messages_total"),

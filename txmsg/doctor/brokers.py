@@ -17,7 +17,7 @@ from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicAdministration
 from txmsg.doctor import groups
 from txmsg.doctor.database import different_clock
-from txmsg.doctor.finding import Check, Finding, examine, on_one_line, problem, warning
+from txmsg.doctor.finding import Check, Finding, cut, examine, on_one_line, problem, warning
 from txmsg.errors import TxmsgError
 from txmsg.metrics.catalogue import CATALOGUE, GROUP, OTHER, TOPIC
 from txmsg.metrics.rules import threshold_of
@@ -156,7 +156,7 @@ def client_releases(cluster: Cluster) -> Iterator[Finding]:
             fix="upgrade brokers first, then these applications; `txmsg cluster clients` lists them",
         )
     if is_cut:
-        yield groups.cut(f"more clients are attached than the first {_CLIENTS_MAX:,}, which alone were looked at")
+        yield cut(f"more clients are attached than the first {_CLIENTS_MAX:,}, which alone were looked at")
 
 
 def broker_clocks(cluster: Cluster) -> Iterator[Finding]:
@@ -279,7 +279,7 @@ def unused_topics(cluster: Cluster) -> Iterator[Finding]:
             if name not in read or topic.entered or is_new:
                 continue
             if named == groups.NAMED_MAX:
-                yield groups.cut(f"there are more such topics than the {named} that are named")
+                yield cut(f"there are more such topics than the {named} that are named")
                 return
             named += 1
             yield warning(
@@ -291,7 +291,7 @@ def unused_topics(cluster: Cluster) -> Iterator[Finding]:
             return
         after = page.next
     looked_at = _TOPIC_PAGES_MAX * groups.PAGE
-    yield groups.cut(f"there are more topics than the first {looked_at:,}, which alone were looked at")
+    yield cut(f"there are more topics than the first {looked_at:,}, which alone were looked at")
 
 
 def _values(figures: BrokerFigures, metric: str, where: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str], float]]:

@@ -18,7 +18,7 @@ from txmsg.broker import migrate
 from txmsg.broker.store.connect import SESSIONS_MAX
 from txmsg.broker.store.figures import DATA_DIRECTORY
 from txmsg.doctor.disk import free_space, looked_into
-from txmsg.doctor.finding import CHECK_S_MAX, Check, Finding, examine, name_of, on_one_line, problem, warning
+from txmsg.doctor.finding import CHECK_S_MAX, Check, Finding, cut, examine, name_of, on_one_line, problem, warning
 from txmsg.errors import StorageError
 from txmsg.metrics.rules import threshold_of
 from txmsg.postgres import KEEPALIVES, PINNED, connect, cut_after
@@ -248,12 +248,15 @@ def failover_slots(database: Database) -> Iterator[Finding]:
 
 def long_transactions(database: Database) -> Iterator[Finding]:
     """No transaction has been open for minutes."""
-    for row in database.rows(_OPEN, _OPEN_S_MAX):
+    found = database.rows(_OPEN, _OPEN_S_MAX)
+    for row in found:
         yield warning(
             f"process {row.pid} ({row.who}, {row.state}) has had a transaction open for {row.open_s:.0f} s",
             why="meanwhile no dead row is removed, and segments that it has read cannot be dropped",
             fix=f"`select pg_terminate_backend({row.pid})`; idle_in_transaction_session_timeout prevents idle ones",
         )
+    if found and (left := found[0].all_of_them - len(found)):
+        yield cut(f"{left:,} more transactions have been open for more than {_OPEN_S_MAX} s, none longer than these")
     for row in database.rows(
         "select gid, extract(epoch from now() - prepared)::float8 as open_s from pg_prepared_xacts "
         " where prepared < now() - make_interval(secs => %s)",
@@ -407,6 +410,7 @@ select s.slot_name as name, s.active, coalesce(s.wal_status, '') as wal_status, 
 
 _OPEN: Final = """
 select a.pid, coalesce(a.state, '') as state, extract(epoch from now() - a.xact_start)::float8 as open_s,
+       count(*) over () as all_of_them,
        concat_ws(', ', 'user ' || a.usename, nullif(a.application_name, '')) as who
   from pg_stat_activity a
  where a.datname = current_database() and a.backend_type = 'client backend' and a.pid <> pg_backend_pid()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from txmsg.administration import Administration, GroupSummary
-from txmsg.doctor.finding import Finding, warning
+from txmsg.doctor.finding import Finding, cut, warning
 
 PAGE: Final = 1000
 _PAGES_MAX: Final = 20
@@ -70,12 +70,3 @@ def dead(groups: Groups, of_log: str) -> Iterator[Finding]:
         )
     if len(found) > NAMED_MAX:
         yield cut(f"{len(found) - NAMED_MAX:,} more groups have dead letters")
-
-
-def cut(what: str) -> Finding:
-    """That a check has not named, or not looked at, all there is."""
-    return warning(
-        what,
-        why="this command is bounded: there may be more problems in the rest",
-        fix="mend what it names, and run it again; the dashboards of docs/metrics.md show all together",
-    )

@@ -43,8 +43,10 @@ class Scope(Enum):
 
 
 NAMED_MAX: Final = 500
-"""Topics, and pairs of a group and a topic, with series of their own: in a database those created first, in a log the
-first by name. The others are OTHER."""
+"""Topics, and pairs of a group and a topic, with series of their own. The others are OTHER.
+
+Of topics, and for counters, they are always the same: in a database those created first, in a log the first by name.
+For other metrics of pairs they are those that need a look: they wait longest, or have most retries or dead letters."""
 OTHER: Final = "(other)"
 """Not a name that a topic or group can have."""
 
@@ -56,7 +58,9 @@ METHOD: Final = "rpc_method"
 
 LABELS: Final = {
     TOPIC: f"A topic: the {NAMED_MAX} created first (in a log: the first by name); the others together are `{OTHER}`.",
-    GROUP: f"A consumer group: {NAMED_MAX} pairs with a topic; the others together are `{OTHER}` (in a log: left out).",
+    GROUP: f"A consumer group: {NAMED_MAX} pairs with a topic; the others together are `{OTHER}`. They are the pairs "
+    "that wait longest or have most retries or dead letters; for a counter, whose series must not come and go, those "
+    "created first.",
     ERROR: "The code of an error class, as it goes over the wire: one of about 25. At gateways one of RocketMQ, like "
     "`TOPIC_NOT_FOUND`, or of gRPC, like `grpc.DEADLINE_EXCEEDED`.",
     OPERATION: "`send`, `half` or `outcome`.",
@@ -154,6 +158,7 @@ _SENDING: Final = (
     _counter("txmsg_writer_repeats_total", "attempts", "Failed attempts to write a batch.", "writer"),
     _gauge("txmsg_writer_waiting_items", "items", "Messages and outcomes that wait for a batch.", "writer"),
     _gauge("txmsg_writer_waiting_bytes", "bytes", "Bytes that wait for a batch.", "writer"),
+    _gauge("txmsg_topics", "topics", f"Topics; those beyond {NAMED_MAX} are in `{OTHER}`.", scope=Scope.DATABASE),
     _counter(
         "txmsg_topic_messages_total",
         "messages",
@@ -209,6 +214,13 @@ _DELIVERY: Final = (
     _counter("txmsg_journal_lost_entries_total", "entries", "Journal entries that could not be written."),
 )
 _GROUPS: Final = (
+    _gauge("txmsg_groups", "groups", "Consumer groups.", scope=Scope.DATABASE),
+    _gauge(
+        "txmsg_group_pairs",
+        "pairs",
+        f"Pairs of a group and a topic that it reads; those beyond {NAMED_MAX} are in `{OTHER}`.",
+        scope=Scope.DATABASE,
+    ),
     _counter(
         "txmsg_group_processed_messages_total",
         "messages",
@@ -228,7 +240,7 @@ _GROUPS: Final = (
     _gauge(
         "txmsg_group_lag_seconds",
         "seconds",
-        f"Age of the oldest of these messages; 0 if there is none. Not for `{OTHER}`.",
+        f"Age of the oldest of these messages; 0 if there is none. For `{OTHER}` the greatest.",
         GROUP,
         TOPIC,
         scope=Scope.DATABASE,
@@ -342,13 +354,18 @@ _LOG: Final = (
     _gauge("txmsg_log_waiting_fetches", "calls", "Fetches that wait for messages."),
     _gauge("txmsg_log_members", "members", "Members of groups that are clients of this server."),
     _gauge("txmsg_log_groups", "groups", "Groups."),
+    _gauge(
+        "txmsg_log_group_pairs",
+        "pairs",
+        f"Pairs of a group and a topic that it reads; those beyond {NAMED_MAX} are in `{OTHER}`.",
+    ),
     _gauge("txmsg_log_topics", "topics", "Topics."),
     _counter("txmsg_log_topic_messages_total", "messages", "Messages ever appended to a topic.", TOPIC),
     _gauge("txmsg_log_group_lag_messages", "messages", "Messages beyond the stored offsets of a group.", GROUP, TOPIC),
     _gauge(
         "txmsg_log_group_lag_seconds",
         "seconds",
-        "Maximum age of the oldest of these messages; 0 if there is none.",
+        f"Maximum age of the oldest of these messages; 0 if there is none. For `{OTHER}` the greatest.",
         GROUP,
         TOPIC,
     ),

@@ -56,6 +56,12 @@ class Figures:
             value += before
         self.put(name, value, **labels)
 
+    def raise_to(self, name: str, value: float, **labels: str) -> None:
+        """Sets the value of one series, which others of this process share, unless it is greater already."""
+        before = self._values[name].get(tuple(labels[label] for label in CATALOGUE[name].labels), value)
+        assert not isinstance(before, Histogram)
+        self.put(name, max(before, value), **labels)
+
     def put_bound(self, bound: str, used: float, limit: float) -> None:
         """Sets how full something bounded is; limit 0: it has no bound."""
         if bound not in BOUNDS[self.process]:

@@ -106,6 +106,7 @@ class Alerting:
         self._history = History(BUILT_IN.values())
         self._deliver_soon = {name: asyncio.Event() for name in self.messengers}
         self._troubles: dict[str, str] = {}
+        self._cut: set[str] = set()
 
     def use(self, config: BrokerConfig) -> None:
         """From the next look on these settings hold."""
@@ -190,9 +191,10 @@ class Alerting:
 
         async def observe(rule: SqlRule) -> None:
             found[rule.name] = None
+            more = 0
             try:
                 async with asyncio.timeout_at(deadline), at_once:
-                    found[rule.name] = observing.beyond(rule, await observing.rows_of(rule))
+                    found[rule.name], more = observing.beyond(rule, await observing.rows_of(rule))
                 trouble = ""
             except observing.RuleFailed as exc:
                 trouble = str(exc)
@@ -208,6 +210,16 @@ class Alerting:
                         error=trouble,
                     )
             self._troubles[rule.name] = trouble
+            if more and rule.name not in self._cut:
+                _log.warning(
+                    "alert.rule_cut",
+                    "alert rule %(rule)s holds for %(more)d more rows than the %(most)d that raise alerts: aggregate "
+                    "them in its statement",
+                    rule=rule.name,
+                    more=more,
+                    most=observing.ALERTS_MAX,
+                )
+            (self._cut.add if more else self._cut.discard)(rule.name)
 
         async with asyncio.TaskGroup() as tasks:
             for rule in self._sql_rules:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 
@@ -14,8 +14,10 @@ from txmsg.broker.store import mirrors as store
 from txmsg.broker.store.connect import Connection, answering_within, query_session
 from txmsg.errors import BrokerUnavailable
 
-ROWS_MAX: Final = 100
-"""Alerts of one rule of an operator's own."""
+ALERTS_MAX: Final = 100
+"""Of one rule of an operator's own: those furthest beyond its threshold."""
+ROWS_MAX: Final = 10_000
+"""That its statement may return."""
 _VALUE: Final = "value"
 _LABEL_LENGTH_MAX: Final = 200
 
@@ -51,13 +53,16 @@ async def rows_of(rule: SqlRule) -> dict[Labels, float]:
                 cursor = conn.cursor(binary=True)
                 await cursor.execute(rule.sql.encode(), prepare=True)
                 columns = [column.name for column in cursor.description or ()]
-                return values_of(columns, await cursor.fetchmany(ROWS_MAX))
+                rows = await cursor.fetchmany(ROWS_MAX + 1)
     except BrokerUnavailable:
         raise RuleFailed(f"its database did not answer within {rule.timeout_s:g} s") from None
     except psycopg.Error as exc:
         if exc.sqlstate is None:
             raise RuleFailed("its database cannot be reached") from None
         raise RuleFailed(f"its database answered: {exc.diag.message_primary} ({exc.sqlstate})") from None
+    if len(rows) > ROWS_MAX:
+        raise RuleFailed(f"its statement returned more than {ROWS_MAX:,} rows: add a `where`, or aggregate")
+    return values_of(columns, rows)
 
 
 def values_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[Labels, float]:
@@ -83,10 +88,23 @@ def values_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[Lab
     return found
 
 
-def beyond(rule: SqlRule, values: Mapping[Labels, float]) -> dict[Labels, float]:
-    """Those that are beyond the threshold of the rule."""
-    return {
-        labels: value
+class Beyond(NamedTuple):
+    """What is beyond the threshold of a rule: ALERTS_MAX at most, and how many more there are."""
+
+    values: dict[Labels, float]
+    more: int
+
+
+def beyond(rule: SqlRule, values: Mapping[Labels, float]) -> Beyond:
+    """Those that are beyond the threshold of the rule, the furthest first."""
+    found = {
+        labels: (value, excess)
         for labels, value in values.items()
-        if (rule.above is not None and value > rule.above) or (rule.below is not None and value < rule.below)
+        if (excess := max(_excess(value, rule.above, 1), _excess(value, rule.below, -1))) > 0
     }
+    first = sorted(found, key=lambda labels: (-found[labels][1], sorted(labels)))[:ALERTS_MAX]
+    return Beyond({labels: found[labels][0] for labels in first}, len(found) - len(first))
+
+
+def _excess(value: float, threshold: float | None, sign: int) -> float:
+    return 0.0 if threshold is None else sign * (value - threshold)

@@ -5,7 +5,6 @@ Each answers with a bounded number of rows, however many groups and topics there
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -16,14 +15,21 @@ from txmsg.broker.store.delivery import QUEUE_END, partition, plain_cursor, scal
 
 
 class GroupFigures(NamedTuple):
-    """A group in a topic; or, where both are None, all pairs together that have no row of their own."""
+    """A group in a topic; or, where both are None, all pairs together that are neither first nor urgent."""
 
     group: str | None
     topic: str | None
+    pairs: int
     processed: int
     waiting: int
     retrying: int
     dead: int
+    oldest_s: float | None
+    """Age of the first message that is not done; None: nothing waits, or it is not known."""
+    is_first: bool
+    """Among those created first: of counters, whose series must not come and go."""
+    is_urgent: bool
+    """Among those that wait longest, or have most dead letters or retries."""
 
 
 class HalfFigures(NamedTuple):
@@ -34,78 +40,80 @@ class HalfFigures(NamedTuple):
     oldest_s: float
 
 
+# Groups that have read equally far share one look at the message that comes next. Its segment by where the queue starts
+# in each: a subquery, so that one partition is looked into and not all.
 @lru_cache(maxsize=16)
 def _groups_in(segment: int) -> sql.Composed:
     return sql.SQL(
         """
         with ends as materialized (
             select q.id, q.topic_id, {end} as queue_end from txmsg.queue q
-        ), pairs as (
-            select c.group_id, e.topic_id, sum(c.next_offset + a.count) as processed,
-                   sum(greatest(0, e.queue_end - c.next_offset - a.count)) as waiting
+        ), cursors as materialized (
+            select c.group_id, e.topic_id, c.queue_id, c.next_offset, c.next_offset + a.count as processed,
+                   greatest(0, e.queue_end - c.next_offset - a.count) as waiting
               from txmsg.effective_cursor c
               join ends e on e.id = c.queue_id
              cross join lateral (select coalesce(sum(upper(r) - lower(r)), 0) as count from unnest(c.acked) r) a
-             group by c.group_id, e.topic_id
+        ), positions as materialized (
+            select distinct queue_id, next_offset from cursors where waiting > 0
+        ), unread as materialized (
+            select p.queue_id, p.next_offset, (
+                   select m.stored_at from txmsg.message m
+                    where m.segment in (s.id, -s.id) and m.queue = p.queue_id and m.queue_offset = p.next_offset
+                   ) as stored_at
+              from positions p
+             cross join lateral (
+                   select s.id from txmsg.segment s
+                     left join txmsg.segment_base sb on sb.segment = s.id and sb.queue = p.queue_id
+                    where s.state <> 'ahead' and not s.dropping and coalesce(sb.base, 0) <= p.next_offset
+                    order by s.id desc limit 1) s
+        ), pairs as (
+            select c.group_id, c.topic_id, sum(c.processed) as processed, sum(c.waiting) as waiting,
+                   greatest(0, extract(epoch from now() - min(u.stored_at)))::float8 as oldest_s
+              from cursors c
+              left join unread u on c.waiting > 0 and u.queue_id = c.queue_id and u.next_offset = c.next_offset
+             group by c.group_id, c.topic_id
         ), retries as (
             select r.group_id, q.topic_id, count(*) as count
               from txmsg.retry r join txmsg.queue q on q.id = r.queue_id group by 1, 2
         ), dead as (
             select d.group_id, q.topic_id, count(*) as count
               from txmsg.dead_letter d join txmsg.queue q on q.id = d.queue_id group by 1, 2
-        ), placed as (
-            select p.*, coalesce(r.count, 0) as retrying, coalesce(d.count, 0) as dead,
-                   row_number() over (order by p.group_id, p.topic_id) <= %(named)s as is_named
+        ), counted as (
+            select p.*, coalesce(r.count, 0) as retrying, coalesce(d.count, 0) as dead
               from pairs p
               left join retries r on r.group_id = p.group_id and r.topic_id = p.topic_id
               left join dead d on d.group_id = p.group_id and d.topic_id = p.topic_id
+        ), ranked as (
+            select c.*, row_number() over (order by group_id, topic_id) as place, least(
+                   case when waiting > 0 then
+                       row_number() over (order by waiting > 0 desc, oldest_s desc nulls last, waiting desc) end,
+                   case when retrying > 0 then row_number() over (order by retrying desc, group_id, topic_id) end,
+                   case when dead > 0 then row_number() over (order by dead desc, group_id, topic_id) end) as urgency
+              from counted c
+        ), placed as (
+            select r.*, place <= %(named)s as is_first,
+                   row_number() over (order by urgency nulls last, place) <= %(named)s as is_urgent
+              from ranked r
         )
-        select case when p.is_named then g.name end, case when p.is_named then t.name end,
-               sum(p.processed)::bigint, sum(p.waiting)::bigint, sum(p.retrying)::bigint, sum(p.dead)::bigint
+        select case when p.is_first or p.is_urgent then g.name end, case when p.is_first or p.is_urgent then t.name end,
+               count(*), sum(p.processed)::bigint, sum(p.waiting)::bigint, sum(p.retrying)::bigint, sum(p.dead)::bigint,
+               max(p.oldest_s), p.is_first, p.is_urgent
           from placed p
           join txmsg.consumer_group g on g.id = p.group_id
           join txmsg.topic t on t.id = p.topic_id
-         group by 1, 2
+         group by 1, 2, p.is_first, p.is_urgent
         """
     ).format(end=QUEUE_END.format(partition=partition(segment), segment=sql.Literal(segment)))
 
 
 async def group_figures(conn: Connection, segment: int, *, named_max: int) -> list[GroupFigures]:
-    """Each group in each topic, by the cursors as written; those beyond named_max together. `segment` is open."""
+    """Each group in each topic, by the cursors as written. `segment` is open.
+
+    named_max of them are first, and as many urgent; what is neither comes together.
+    """
     cursor = await plain_cursor(conn).execute(_groups_in(segment), {"named": named_max}, prepare=False)
     return [GroupFigures._make(row) for row in await cursor.fetchall()]
-
-
-# The first message that a group is not done with in a queue: its segment by where the queue starts in each, so that one
-# partition is looked into, and not all.
-_OLDEST = """
-    with behind as materialized (
-        select g.name as group_name, t.name as topic, q.id as queue, c.next_offset
-          from txmsg.consumer_group g
-          join txmsg.effective_cursor c on c.group_id = g.id
-          join txmsg.queue q on q.id = c.queue_id
-          join txmsg.topic t on t.id = q.topic_id
-         where (g.name, t.name) in (select * from unnest(%(groups)s::text[], %(topics)s::text[]))
-    )
-    select b.group_name, b.topic, greatest(0, extract(epoch from now() - min(m.stored_at)))::float8
-      from behind b
-     cross join lateral (
-           select s.id from txmsg.segment s
-             left join txmsg.segment_base sb on sb.segment = s.id and sb.queue = b.queue
-            where s.state <> 'ahead' and not s.dropping and coalesce(sb.base, 0) <= b.next_offset
-            order by s.id desc limit 1) s
-     cross join lateral (
-           select m.stored_at from txmsg.message m
-            where m.segment in (s.id, -s.id) and m.queue = b.queue and m.queue_offset = b.next_offset) m
-     group by b.group_name, b.topic
-"""
-
-
-async def oldest_unread_s(conn: Connection, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], float]:
-    """How long ago the first message was stored that a group is not done with in a topic, for pairs that are behind."""
-    groups, topics = [group for group, _ in pairs], [topic for _, topic in pairs]
-    cursor = await plain_cursor(conn).execute(_OLDEST, {"groups": groups, "topics": topics}, prepare=False)
-    return {(group, topic): age_s for group, topic, age_s in await cursor.fetchall()}
 
 
 @lru_cache(maxsize=16)
@@ -117,16 +125,27 @@ def _topics_in(segment: int) -> sql.Composed:
         ), placed as (
             select e.*, row_number() over (order by e.topic_id) <= %(named)s as is_named from ends e
         )
-        select case when p.is_named then t.name end, sum(p.messages)::bigint
+        select case when p.is_named then t.name end, count(*), sum(p.messages)::bigint
           from placed p join txmsg.topic t on t.id = p.topic_id group by 1
         """
     ).format(end=QUEUE_END.format(partition=partition(segment), segment=sql.Literal(segment)))
 
 
-async def topic_figures(conn: Connection, segment: int, *, named_max: int) -> list[tuple[str | None, int]]:
-    """How many messages have entered each topic; all beyond named_max together under None. `segment` is open."""
+async def topic_figures(conn: Connection, segment: int, *, named_max: int) -> list[tuple[str | None, int, int]]:
+    """How many messages have entered each topic; all beyond named_max together under None. `segment` is open.
+
+    Each as name, number of topics, and number of messages.
+    """
     cursor = await plain_cursor(conn).execute(_topics_in(segment), {"named": named_max}, prepare=False)
     return await cursor.fetchall()
+
+
+async def group_count(conn: Connection) -> int:
+    """How many consumer groups there are, those that have read nothing yet too."""
+    cursor = await scalar_cursor(conn).execute("select count(*) from txmsg.consumer_group")
+    found = await cursor.fetchone()
+    assert isinstance(found, int)
+    return found
 
 
 async def half_figures(conn: Connection) -> list[HalfFigures]:

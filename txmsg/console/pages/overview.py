@@ -10,7 +10,7 @@ from typing import Any, Final
 from txmsg.console.look import Look
 from txmsg.console.views import View
 from txmsg.console.watch import Snapshot, Watch
-from txmsg.metrics.catalogue import OTHER
+from txmsg.metrics.catalogue import NAMED_MAX, OTHER
 
 _ROWS: Final = 8
 _STEP_S: Final = 5
@@ -71,20 +71,24 @@ async def _read(look: Look) -> Mapping[str, Any]:
                 "topic": of[1],
                 "lag": lags[of],
                 "seconds": seconds.get(of),
-                "retrying": retrying.get(of, 0),
-                "dead": dead.get(of, 0),
+                "retrying": retrying.get(of),
+                "dead": dead.get(of),
             }
             for of in behind
         ],
-        "group_count": _count({group for group, _ in lags}),
+        "group_count": _count(snapshot, "txmsg_groups", {group for group, _ in lags}),
+        "pair_count": snapshot.whole("txmsg_group_pairs") if (OTHER, OTHER) in lags else None,
         "topics": [{"topic": of[0], "rate": rates.get(of), "total": totals[of]} for of in busiest],
-        "topic_count": _count({topic for (topic,) in totals}),
+        "topic_count": _count(snapshot, "txmsg_topics", {topic for (topic,) in totals}),
+        "is_topics_cut": (OTHER,) in totals,
+        "named_max": NAMED_MAX,
     }
 
 
-def _count(names: set[str]) -> str:
-    """How many there are; beyond those with figures of their own it is only known that there are more."""
-    return f"{len(names - {OTHER}):,}" + ("+" if OTHER in names else "")
+def _count(snapshot: Snapshot, name: str, named: set[str]) -> str:
+    """How many there are. A broker of an older release only tells whether there are more than it names."""
+    count = snapshot.whole(name)
+    return f"{len(named - {OTHER}):,}" + ("+" if OTHER in named else "") if count is None else f"{count:,.0f}"
 
 
 def broker_row(snapshot: Snapshot, broker: str) -> dict[str, Any]:
@@ -158,12 +162,14 @@ def findings(snapshot: Snapshot) -> Sequence[Finding]:
     dead = [each.id for each in brokers if each.state == "dead"]
     add("no_queue_owner", "/brokers", snapshot.cluster.queues_unassigned, is_bad=True)
     add("silent", "/brokers", len(snapshot.silent), is_bad=True, names=", ".join(snapshot.silent))
+    add("unpolled", "/brokers", snapshot.unpolled, is_bad=False, polled=len(snapshot.series) + len(snapshot.silent))
     add("parked", "/halves", snapshot.total("txmsg_halves", "parked"), is_bad=True)
     letters = Counter[str]()
     for (group, _), count in snapshot.each("txmsg_group_dead_letters").items():
         letters[group] += int(count)
-    groups = ", ".join(group for group, count in letters.most_common(_GROUPS_NAMED) if count)
-    if sum(count > 0 for count in letters.values()) > _GROUPS_NAMED:
+    named = [group for group, count in letters.most_common() if count and group != OTHER]
+    groups = ", ".join(named[:_GROUPS_NAMED])
+    if len(named) > _GROUPS_NAMED or letters[OTHER]:
         groups += ", …"
     add("dead_letters", "/dead-letters", letters.total(), is_bad=True, groups=groups)
     add("paused", "/groups", snapshot.total("txmsg_delivery_paused_groups"), is_bad=True)

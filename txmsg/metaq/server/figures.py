@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from shutil import disk_usage
@@ -43,7 +43,8 @@ class _Found:
     """By topic; those without a name of their own together."""
     group_count: int
     lags: dict[tuple[str, str], _Lag]
-    """By group and topic."""
+    """By group and topic; those without a name of their own together."""
+    pair_count: int
 
 
 class LogFigures(Lookup[_Found]):
@@ -68,6 +69,7 @@ class LogFigures(Lookup[_Found]):
         figures.put("txmsg_log_topics", found.topic_count)
         figures.put_each("txmsg_log_topic_messages_total", TOPIC, found.messages)
         figures.put("txmsg_log_groups", found.group_count)
+        figures.put("txmsg_log_group_pairs", found.pair_count)
         for (group, topic), lag in found.lags.items():
             figures.put("txmsg_log_group_lag_messages", lag.messages, **{GROUP: group, TOPIC: topic})
             figures.put("txmsg_log_group_lag_seconds", lag.seconds, **{GROUP: group, TOPIC: topic})
@@ -83,8 +85,6 @@ class LogFigures(Lookup[_Found]):
             messages[topic if place < NAMED_MAX else OTHER] += sum(kept.end for kept in ends)
         lags: dict[tuple[str, str], _Lag] = {}
         for group in groups:
-            if len(lags) >= NAMED_MAX:
-                break
             lags |= self._lags_of(group)
         disk = disk_usage(self._log.root)
         return _Found(
@@ -93,7 +93,8 @@ class LogFigures(Lookup[_Found]):
             topic_count=len(topics),
             messages=dict(messages),
             group_count=len(groups),
-            lags=dict(list(lags.items())[:NAMED_MAX]),
+            lags=_named(lags),
+            pair_count=len(lags),
         )
 
     def _lags_of(self, group: str) -> dict[tuple[str, str], _Lag]:
@@ -125,6 +126,16 @@ class LogFigures(Lookup[_Found]):
             if fetched.batches
         ]
         return max(0.0, time.time() - min(stored_at_us) / 1e6) if stored_at_us else 0.0
+
+
+def _named(lags: Mapping[tuple[str, str], _Lag]) -> dict[tuple[str, str], _Lag]:
+    """Those that wait longest under their names, the others together."""
+    found = sorted(lags.items(), key=lambda item: (-item[1].seconds, -item[1].messages, item[0]))
+    named, others = dict(found[:NAMED_MAX]), [lag for _, lag in found[NAMED_MAX:]]
+    if others:
+        messages, seconds = sum(lag.messages for lag in others), max(lag.seconds for lag in others)
+        named[OTHER, OTHER] = _Lag(messages, seconds)
+    return named
 
 
 def unready(parts: Parts) -> str:
