@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
+from tests.integration.cli_harness import said, store_half
 from tests.waiting import until
 from txmsg import Message, Producer
 from txmsg.administration.cluster import ClusterAdministration
@@ -177,6 +178,20 @@ def test_undecided_transactions_are_found(cluster: Cluster) -> None:
     old = with_figures(cluster, "txmsg_half_oldest_seconds", "in_doubt", value=700)
     [found] = found_by(brokers.undecided_transactions, old)
     assert found.what == "a transaction has been undecided for 700 s, although it is checked"
+
+
+def test_transactions_of_a_group_without_a_client_are_found(
+    broker: BrokerProcess, session: Session, cluster: Cluster
+) -> None:
+    assert found_by(brokers.unchecked_transactions, cluster) == []
+    half = store_half(broker, group="billing")
+    session.execute("update txmsg.half_message set next_check_at = now() - interval '1 hour'")
+    late = with_figures(cluster, "txmsg_half_overdue_seconds", value=3600)
+    [found] = found_by(brokers.unchecked_transactions, late)
+    assert found.what.startswith("1 transactions of producer group billing are not checked")
+    assert "start a client of billing" in found.fix
+    assert "not checked since" in said("half", "list", "--broker", broker.address)
+    said("half", "rollback", half, "--broker", broker.address, "--yes")
 
 
 def test_a_group_that_is_behind_is_found(cluster: Cluster) -> None:

@@ -224,6 +224,24 @@ def test_messages_that_nobody_settles_expire_and_a_later_refusal_is_late(scraped
     assert found.value("txmsg_acknowledged_messages_total") == 0
 
 
+def test_a_check_that_no_client_can_answer_is_told_and_raises_an_alert(
+    start_broker: StartBroker, notify_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXMSG_BROKER_ALERTS_INTERVAL_S", "1")
+    scraped = Scraped(start_broker)
+    scraped.await_ready()
+    assert scrape(scraped.metrics).value("txmsg_half_overdue_seconds") == 0
+    store_half(scraped.broker)
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        connection.execute("update txmsg.half_message set next_check_at = now() - interval '1 hour'")
+    found = until(
+        lambda: now if (now := scrape(scraped.metrics)).value("txmsg_half_overdue_seconds") > 3600 - 10 else None
+    )
+    assert found.value("txmsg_halves", state="new") == 1
+
+    until(lambda: "TxmsgChecksOverdue" in said("alert", "list", "--broker", scraped.address))
+
+
 def test_lag_is_told_by_group_and_topic_with_the_age_of_the_oldest(scraped: Scraped, notify_url: str) -> None:
     scraped.await_ready()
     with Producer(scraped.address, group="shop") as producer:

@@ -31,6 +31,7 @@ FIRES = {
     "TxmsgGroupPaused": ("txmsg_delivery_paused_groups", "1x60", "0x60"),
     "TxmsgDeadLetters": (f"txmsg_group_dead_letters{{{_PAIR}}}", "1x60", "0x60"),
     "TxmsgTransactionsInDoubt": ('txmsg_half_oldest_seconds{state="in_doubt"}', "601x60", "599x60"),
+    "TxmsgChecksOverdue": ("txmsg_half_overdue_seconds", "121x60", "120x60"),
     "TxmsgTransactionsParked": ('txmsg_halves{state="parked"}', "1x60", "0x60"),
     "TxmsgBoundNear": ('txmsg_bound_used_ratio{bound="connections"}', "0.81x60", "0.8x60"),
     "TxmsgBatchesSlow": (

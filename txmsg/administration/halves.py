@@ -45,6 +45,10 @@ class HalfMessage:
     is_withheld: bool
     """They were asked for, and left out: the caller may not read the topic."""
 
+    def is_unanswerable(self, now: datetime) -> bool:
+        """Whether its check is due, and no client can answer it."""
+        return self.next_check_at is not None and self.next_check_at <= now and not self.clients
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfPage:

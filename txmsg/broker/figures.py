@@ -39,6 +39,7 @@ class _Found:
     group_count: int
     topics: list[tuple[str | None, int, int]]
     halves: dict[str, store.HalfFigures]
+    overdue_check_s: float
     dead_brokers: int
     disk_free_ratio: float | None
 
@@ -58,6 +59,7 @@ class DatabaseFigures(Lookup[_Found]):
                 group_count=await store.group_count(conn),
                 topics=await store.topic_figures(conn, segment, named_max=NAMED_MAX),
                 halves={found.state: found for found in await store.half_figures(conn)},
+                overdue_check_s=await store.overdue_check_s(conn),
                 dead_brokers=await store.dead_brokers(conn),
                 disk_free_ratio=await _free_ratio(await store.data_directory(conn)),
             )
@@ -78,6 +80,7 @@ class DatabaseFigures(Lookup[_Found]):
         figures.put("txmsg_topics", sum(count for _, count, _ in found.topics))
         for topic, _, messages in found.topics:
             figures.put("txmsg_topic_messages_total", messages, **{TOPIC: topic or OTHER})
+        figures.put("txmsg_half_overdue_seconds", found.overdue_check_s)
         for state in _STATES:
             of_state = found.halves.get(state, store.HalfFigures(state, 0, 0.0))
             figures.put("txmsg_halves", of_state.transactions, state=state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -73,6 +74,8 @@ def _state(half: HalfMessage) -> str:
     if half.parked_reason:
         return f"parked: {half.parked_reason}"
     assert half.next_check_at is not None
+    if half.is_unanswerable(datetime.now(UTC)):
+        return f"not checked since {seconds(half.next_check_at)}: no client can answer"
     next_check = f"next check {seconds(half.next_check_at)}"
     return next_check if half.clients else f"{next_check}, no client can answer"
 

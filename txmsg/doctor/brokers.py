@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -13,6 +14,7 @@ from typing import Final
 
 from txmsg.administration import Ask, GroupSummary
 from txmsg.administration.cluster import BrokerFigures, BrokerSummary, Client, ClusterAdministration, ClusterState
+from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicAdministration
 from txmsg.doctor import groups
@@ -24,6 +26,8 @@ from txmsg.metrics.rules import threshold_of
 
 _LAG_S_MAX: Final = threshold_of("TxmsgGroupBehind")
 _IN_DOUBT_S_MAX: Final = threshold_of("TxmsgTransactionsInDoubt")
+_OVERDUE_S_MAX: Final = threshold_of("TxmsgChecksOverdue")
+_HALVES_MAX: Final = 1000
 _BOUND_SHARE: Final = threshold_of("TxmsgBoundNear")
 _NEW: Final = timedelta(hours=1)
 _TOPIC_PAGES_MAX: Final = 20
@@ -231,6 +235,33 @@ def undecided_transactions(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
+def unchecked_transactions(cluster: Cluster) -> Iterator[Finding]:
+    """Each transaction is checked when its check is due: a client of its producer group can answer."""
+    overdue_s = max((value for _, value in cluster.values("txmsg_half_overdue_seconds")), default=0.0)
+    if overdue_s <= _OVERDUE_S_MAX:
+        return
+    page = HalfAdministration(cluster.ask).list(_HALVES_MAX)
+    now = datetime.now(UTC)
+    counts = Counter(half.group for half in page.halves if not half.n and half.is_unanswerable(now))
+    why = "their messages wait, undecided, and later ones of their ordering keys wait behind them"
+    for group, count in counts.most_common(groups.NAMED_MAX):
+        yield warning(
+            f"{count} transactions of producer group {group} are not checked, since no client can answer; the oldest "
+            f"check has been due for {overdue_s:.0f} s",
+            why=why,
+            fix=f"start a client of {group} that reads its fence; or `txmsg half list --group {group}`, then "
+            "`txmsg half commit` or `rollback`",
+        )
+    if not counts:
+        yield warning(
+            f"the check of a transaction has been due for {overdue_s:.0f} s",
+            why=why,
+            fix="`txmsg half list` names it; the brokers' logs say why they do not check it",
+        )
+    elif page.next or len(counts) > groups.NAMED_MAX:
+        yield cut(f"there are more half messages than the first {_HALVES_MAX:,}, or more groups than are named")
+
+
 def lag(cluster: Cluster) -> Iterator[Finding]:
     """No group lags behind by minutes."""
     for labels, lag_s in cluster.values("txmsg_group_lag_seconds"):
@@ -311,6 +342,7 @@ CHECKS: Final[tuple[Check[Cluster], ...]] = (
     undelivered_queues,
     bounds,
     undecided_transactions,
+    unchecked_transactions,
     lag,
     unread_groups,
     dead_letters,

@@ -179,6 +179,13 @@ _CHECKS: Final = (
         "state",
         scope=Scope.DATABASE,
     ),
+    _gauge(
+        "txmsg_half_overdue_seconds",
+        "seconds",
+        "Time for which the check of a transaction has been due, the longest; 0 if none is due. It grows while no "
+        "client of its producer group can answer.",
+        scope=Scope.DATABASE,
+    ),
     _counter("txmsg_checks_total", "checks", "Check-backs started."),
     _counter(
         "txmsg_check_answers_total", "checks", "Results of check-backs; no answer in time counts as unknown.", "outcome"

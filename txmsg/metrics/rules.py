@@ -213,6 +213,16 @@ ALERTS: Final = (
         "list`).",
     ),
     Alert(
+        "TxmsgChecksOverdue",
+        _WARNING,
+        Level(metric="txmsg_half_overdue_seconds", threshold=120, by=_JOB),
+        60,
+        "the check of a transaction of {{ $labels.job }} has been due for {{ $value | humanizeDuration }}, and nothing "
+        "checks it",
+        "Start a client of its producer group: `txmsg half list` names the group, and says if no client can answer. "
+        "Meanwhile its messages wait, undecided.",
+    ),
+    Alert(
         "TxmsgTransactionsParked",
         _WARNING,
         Level(metric="txmsg_halves", threshold=0, where={"state": "parked"}, by=_JOB),

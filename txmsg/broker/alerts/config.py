@@ -64,6 +64,13 @@ class AlertsConfig:
         most=DURATION_S_MAX,
         live=True,
     )
+    check_overdue_s: float = setting(
+        threshold_of("TxmsgChecksOverdue"),
+        "TxmsgChecksOverdue: time for which the check of a transaction has been due.",
+        least=0,
+        most=DURATION_S_MAX,
+        live=True,
+    )
     parked: int = setting(
         round(threshold_of("TxmsgTransactionsParked")),
         "TxmsgTransactionsParked: number of parked transactions.",
@@ -123,6 +130,7 @@ THRESHOLDS: Final = {
     "TxmsgGroupBehind": "group_behind_s",
     "TxmsgDeadLetters": "dead_letters",
     "TxmsgTransactionsInDoubt": "in_doubt_s",
+    "TxmsgChecksOverdue": "check_overdue_s",
     "TxmsgTransactionsParked": "parked",
     "TxmsgBoundNear": "bound_ratio",
     "TxmsgSegmentsTooLarge": "segments_ratio",

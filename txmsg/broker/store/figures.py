@@ -160,6 +160,19 @@ async def half_figures(conn: Connection) -> list[HalfFigures]:
     return [HalfFigures._make(row) for row in await cursor.fetchall()]
 
 
+async def overdue_check_s(conn: Connection) -> float:
+    """For how long the check of an undecided transaction has been due, the longest; 0: none is due."""
+    cursor = await scalar_cursor(conn).execute(
+        """
+        select coalesce(greatest(0, extract(epoch from now() - min(next_check_at))), 0)::float8
+          from txmsg.half_message where next_check_at is not null
+        """
+    )
+    found = await cursor.fetchone()
+    assert isinstance(found, float)
+    return found
+
+
 async def dead_brokers(conn: Connection) -> int:
     """How many brokers have died and are not replaced: by one at their address, or by one that has joined since."""
     cursor = await scalar_cursor(conn).execute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,7 +21,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
     group, parked = look.values.get("group", "").strip(), bool(look.values.get("parked"))
     page = look.values.get("page", "")
     found = await look.halves(lambda halves: halves.list(PAGE_MAX, group=group, parked=parked, page=page))
-    return {"halves": found.halves, "next": found.next, "group": group, "parked": parked}
+    return {"halves": found.halves, "next": found.next, "group": group, "parked": parked, "now": datetime.now(UTC)}
 
 
 async def _read_one(look: Look) -> Mapping[str, Any]:
@@ -31,6 +32,7 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
         "first": found.halves[0],
         "halves": [(half, shown_body(half.body, form)) for half in found.halves[:PAGE_MAX]],
         "count": len(found.halves),
+        "now": datetime.now(UTC),
     }
 
 
