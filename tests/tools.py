@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 
-from tests import kafka_server, mariadb_server, prometheus
+from tests import kafka_server, mariadb_server, pgbouncer, prometheus
 from tests.chaos import guest_java, keeper
 from tests.page import chromium
 from tests.rocketmq import programs
@@ -24,6 +24,7 @@ def missing(*, mariadb: str, kafka: str) -> list[str]:
         kafka_server.HOW_TO_INSTALL: kafka != "maven" or kafka_server.is_installed(),
         chromium.HOW_TO_INSTALL: find_browser() is not None,
         prometheus.HOW_TO_INSTALL: prometheus.is_installed(),
+        pgbouncer.HOW_TO_INSTALL: pgbouncer.is_installed(),
         HOW_TO_INSTALL_LOGROTATE: shutil.which("logrotate") is not None,
         guest_java.HOW_TO_INSTALL: guest_java.is_installed(),  # it needs all that other tests in Java need
         programs.NODE.how_to_install: programs.NODE.is_installed(),

@@ -57,6 +57,7 @@ PINNED: Final[Mapping[str, str]] = {
 
 _SINCE: Final = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
 _SETUP_S_MAX: Final = 30.0
+_ROUNDS: Final = 5
 
 KEEPALIVES: Final[Mapping[str, Any]] = {
     "keepalives_idle": 5,
@@ -107,6 +108,30 @@ def _statement(settings: Mapping[str, str], server_version: int) -> sql.Composed
         if server_version >= _SINCE.get(name, 0)
     ]
     return sql.SQL("select {}").format(sql.SQL(", ").join(calls))
+
+
+def shares_sessions(one: psycopg.Connection[Any], another: psycopg.Connection[Any]) -> bool:
+    """Whether something between here and the server gives each transaction any session of the server, as poolers do.
+
+    Both connections are in autocommit, to the same server, and stay open. A single one does not tell: while nothing else
+    asks, it gets the same session each time. So the other one takes a session for a transaction: that of the first, or,
+    if a pooler takes them in turn, the first one then gets another.
+    """
+    try:
+        for _ in range(_ROUNDS):
+            before = _backend(one)
+            another.execute("begin")
+            if _backend(another) == before or _backend(one) != before:
+                return True
+            another.execute("rollback")
+    except psycopg.errors.ProtocolViolation:  # a pooler in statement mode refuses transactions
+        return True
+    return False
+
+
+def _backend(connection: psycopg.Connection[Any]) -> int:
+    ((pid,),) = connection.execute("select pg_catalog.pg_backend_pid()").fetchall()
+    return int(pid)
 
 
 def encoding_of(connection: psycopg.Connection[Any]) -> str:

@@ -19,6 +19,8 @@ VERSION_MIN = 150000
 
 Connection = psycopg.Connection[Any]
 
+WITHOUT_POOLER = "connect directly, or through a pooler in session mode (PgBouncer: pool_mode = session)"
+
 _FOR_THE_TAILER = "only `txmsg tailer` wants {}"
 
 
@@ -38,7 +40,7 @@ class Finding:
 
 
 def of_server(connection: Connection) -> Iterator[Finding]:
-    """Version, settings, rights of the role, a pooler in between. Ends the transaction under way."""
+    """Version, settings, rights of the role. Ends the transaction under way."""
 
     def scalar(statement: LiteralString) -> str:
         return str(_scalar(connection, statement))
@@ -57,13 +59,12 @@ def of_server(connection: Connection) -> Iterator[Finding]:
     yield Finding("replication right", str(may_replicate).lower(), note=missing)
     may_create = scalar("select has_database_privilege(current_database(), 'CREATE')") == "True"
     yield Finding("create right", str(may_create).lower(), "" if may_create else "grant create on database")
-    # A transaction pooler hands each transaction to any server process; a session keeps its own.
-    pids = set()
-    for _ in range(5):
-        pids.add(scalar("select pg_backend_pid()"))
-        connection.rollback()
-    fix = "" if len(pids) == 1 else "connect directly, or by a pooler in session mode"
-    yield Finding("transaction pooler", "seen" if fix else "none seen", fix)
+    connection.rollback()
+
+
+def of_pooler(*, is_shared: bool) -> Finding:
+    """A pooler between here and the server that hands each transaction to any session of the server."""
+    return Finding("transaction pooler", "seen" if is_shared else "none seen", WITHOUT_POOLER if is_shared else "")
 
 
 def replicated_topics(connection: Connection) -> int:

@@ -23,7 +23,7 @@ from psycopg.rows import scalar_row
 from txmsg.broker import findings
 from txmsg.broker.findings import Finding
 from txmsg.errors import SchemaMismatch, StorageError
-from txmsg.postgres import KEEPALIVES, connect, cut_after, require_utf8
+from txmsg.postgres import KEEPALIVES, connect, cut_after, require_utf8, shares_sessions
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -56,29 +56,39 @@ Connection = psycopg.Connection[Any]
 
 @contextmanager
 def _connect(url: str, *, any_server: bool = False, answer_s_max: float = _ANSWER_S_MAX) -> Iterator[Connection]:
-    conninfo = libpq_url(url)
     try:
-        with (
-            connect(
-                conninfo, autocommit=False, application_name="txmsg", connect_timeout=_CONNECT_S_MAX, **KEEPALIVES
-            ) as connection,
-            cut_after(answer_s_max, connection),
-        ):
-            version = connection.info.server_version
+        with _session(url) as connection, cut_after(answer_s_max, connection):
             if any_server:
+                connection.autocommit = False
                 yield connection
                 return
+            if _is_shared(connection, url):
+                raise StorageError(
+                    f"the Notify database {_shown(url)} is reached through a pooler in transaction mode, where txmsg's "
+                    f"locks and prepared statements fail: {findings.WITHOUT_POOLER}"
+                )
+            version = connection.info.server_version
             if version < findings.VERSION_MIN:
                 raise StorageError(
                     f"the Notify database {_shown(url)} is PostgreSQL {version // 10_000}: use "
                     f"{findings.VERSION_MIN // 10_000} or newer"
                 )
             require_utf8(connection)
+            connection.autocommit = False
             yield connection
     except psycopg.Error as exc:
         # Without the scraps of SQL that psycopg appends; what failed before there was a session has no such part.
         told = exc.diag.message_primary or exc
         raise StorageError(f"the Notify database {_shown(url)} cannot be used: {told}; {_advice(exc)}") from exc
+
+
+def _session(url: str) -> Connection:
+    return connect(libpq_url(url), application_name="txmsg", connect_timeout=_CONNECT_S_MAX, **KEEPALIVES)
+
+
+def _is_shared(connection: Connection, url: str) -> bool:
+    with _session(url) as another, cut_after(_ANSWER_S_MAX, another):
+        return shares_sessions(connection, another)
 
 
 def _shown(url: str) -> str:
@@ -285,6 +295,9 @@ def check(url: str) -> list[Finding]:
     """What an operator should know of the database: its server, its standbys, its revision and schema. Only reads."""
     with _connect(url, any_server=True) as connection:
         found = list(findings.of_server(connection))
+        connection.autocommit = True
+        found.append(findings.of_pooler(is_shared=_is_shared(connection, url)))
+        connection.autocommit = False
         revision = _revision(connection)
         is_lenient = _is_lenient(connection, revision)
         topics = findings.replicated_topics(connection) if revision in REVISIONS or is_lenient else 0
