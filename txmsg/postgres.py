@@ -113,9 +113,9 @@ def _statement(settings: Mapping[str, str], server_version: int) -> sql.Composed
 def shares_sessions(one: psycopg.Connection[Any], another: psycopg.Connection[Any]) -> bool:
     """Whether something between here and the server gives each transaction any session of the server, as poolers do.
 
-    Both connections are in autocommit, to the same server, and stay open. A single one does not tell: while nothing else
-    asks, it gets the same session each time. So the other one takes a session for a transaction: that of the first, or,
-    if a pooler takes them in turn, the first one then gets another.
+    Both connections are in autocommit, to the same server, and stay open. A single one does not tell: while nothing
+    else asks, it gets the same session each time. So the other one takes a session for a transaction: that of the
+    first, or, if a pooler takes them in turn, the first one then gets another.
     """
     try:
         for _ in range(_ROUNDS):

@@ -74,7 +74,7 @@ def with_broker(cluster: Cluster, **changes: str) -> Cluster:
 
 def with_figures(cluster: Cluster, metric: str, *labels: str, value: float) -> Cluster:
     """The set, of which a figure has another value."""
-    assert metric in {name for name, _ in cluster.figures.series} | {"txmsg_group_lag_seconds"}
+    assert metric in {name for name, _ in cluster.figures.series} | {"txmsg_group_lag_seconds", "txmsg_disk_free_ratio"}
     figures = dataclasses.replace(cluster.figures, series={(metric, labels): value})
     answers = [dataclasses.replace(each, figures=figures) for each in cluster.answers]
     return dataclasses.replace(cluster, figures=figures, answers=answers)
@@ -169,6 +169,28 @@ def test_a_bound_that_is_near_is_found(cluster: Cluster) -> None:
     near = with_figures(cluster, "txmsg_bound_used_ratio", "connections", value=0.91)
     [found] = found_by(brokers.bounds, near)
     assert found.what == "connections of broker well is 91% full"
+
+
+def test_a_certificate_that_expires_soon_is_found(cluster: Cluster) -> None:
+    assert found_by(brokers.certificates, cluster) == []
+    [answer] = cluster.answers
+    assert answer.figures is not None
+    for remaining_s, text in ((13 * 86400.0, "expires in 13.0 days"), (-1.0, "has expired")):
+        figures = dataclasses.replace(
+            answer.figures, series={("txmsg_tls_certificate_remaining_seconds", ()): remaining_s}
+        )
+        [found] = found_by(
+            brokers.certificates,
+            dataclasses.replace(cluster, answers=[dataclasses.replace(answer, figures=figures)]),
+        )
+        assert found.what == f"the certificate of broker well {text}"
+
+
+def test_a_disk_of_the_database_that_brokers_see_filling_is_found(cluster: Cluster) -> None:
+    for share, severity in ((0.09, Severity.WARNING), (0.01, Severity.PROBLEM)):
+        [found] = found_by(brokers.database_disk, with_figures(cluster, "txmsg_disk_free_ratio", value=share))
+        assert found.severity is severity
+    assert found_by(brokers.database_disk, with_figures(cluster, "txmsg_disk_free_ratio", value=0.2)) == []
 
 
 def test_undecided_transactions_are_found(cluster: Cluster) -> None:

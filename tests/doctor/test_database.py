@@ -153,6 +153,18 @@ def test_a_slot_of_others_that_keeps_much_is_found(
     assert f"select pg_drop_replication_slot('{name}')" in found.fix
 
 
+def test_a_slot_that_is_read_and_keeps_much_is_found(
+    notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"other_{time.monotonic_ns()}"
+    monkeypatch.setattr(database, "_SLOT_KEPT_BYTES_MAX", -1)
+    slots = database._SLOTS.replace("s.active", "true as active")
+    monkeypatch.setattr(database, "_SLOTS", slots)
+    with slot(session, name):
+        [found] = [each for each in found_by(database.replication_slots, notify_url) if name in each.what]
+    assert "of write-ahead log: its reader is behind" in found.what
+
+
 def test_an_old_transaction_is_found(notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_OPEN_S_MAX", 0)
     with session.transaction():

@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from txmsg.doctor import log
-from txmsg.doctor.finding import Severity
+from txmsg.doctor.finding import Check, Finding, Severity
+from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Log
+
+
+def found_by(check: Check[log.Opened], where: str) -> list[Finding]:
+    assert check in log.CHECKS
+    with open_log(where) as access:
+        return list(check(log.Opened(where, access)))
 
 
 def test_a_log_that_is_well_has_no_findings(tmp_path: Path) -> None:

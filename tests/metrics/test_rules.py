@@ -56,6 +56,7 @@ FIRES = {
     "TxmsgMirrorStopped": ("txmsg_mirror_stopped_queues", "1x60", "0x60"),
     "TxmsgMirrorIncomplete": ("txmsg_mirror_missing_messages_total", "0+1x60", "5x60"),
     "TxmsgSlotInDanger": ("txmsg_mirror_safe_bytes", "1000x60", "2000000000x60"),
+    "TxmsgSlotKeepsLog": ("txmsg_slot_kept_bytes", "10737418241x60", "10737418240x60"),
     "TxmsgLogFailed": ("txmsg_log_failed", "1x60", "0x60"),
     "TxmsgLogCopiesMissing": ("txmsg_log_copies_missing", "1x60", "0x60"),
     "TxmsgLogCopyBehind": ("txmsg_log_follow_silent_seconds", "61x60", "60x60"),

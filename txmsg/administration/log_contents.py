@@ -49,6 +49,10 @@ class LogState:
     """Of topics that do not say otherwise; None also for forever."""
     follows: str | None = None
     """The leader of a copy."""
+    disk_free_ratio: float | None = None
+    """Of the disk of its files."""
+    certificate_remaining_s: float | None = None
+    """Until the server's certificate expires; None without TLS."""
     copies: Sequence[LogCopy] | None = None
     """On other machines, as far as they were heard of lately."""
 
@@ -103,6 +107,8 @@ def log_state(access: LogAccess) -> LogState:
         appending_bytes=told.appending_bytes if told.HasField("appending_bytes") else None,
         retention_s=told.retention_s if told.HasField("retention_s") else None,
         follows=told.follows or None,
+        disk_free_ratio=told.disk_free_ratio if told.HasField("disk_free_ratio") else None,
+        certificate_remaining_s=told.certificate_remaining_s if told.HasField("certificate_remaining_s") else None,
         copies=[
             LogCopy(name=copy.name, behind_bytes=copy.behind_bytes, silent_s=round(copy.silent_s, 1))
             for copy in told.copies

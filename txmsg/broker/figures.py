@@ -40,6 +40,7 @@ class _Found:
     topics: list[tuple[str | None, int, int]]
     halves: dict[str, store.HalfFigures]
     overdue_check_s: float
+    slot_kept_bytes: int
     dead_brokers: int
     disk_free_ratio: float | None
 
@@ -60,6 +61,7 @@ class DatabaseFigures(Lookup[_Found]):
                 topics=await store.topic_figures(conn, segment, named_max=NAMED_MAX),
                 halves={found.state: found for found in await store.half_figures(conn)},
                 overdue_check_s=await store.overdue_check_s(conn),
+                slot_kept_bytes=await store.slot_kept_bytes(conn),
                 dead_brokers=await store.dead_brokers(conn),
                 disk_free_ratio=await _free_ratio(await store.data_directory(conn)),
             )
@@ -71,6 +73,7 @@ class DatabaseFigures(Lookup[_Found]):
         figures.put("txmsg_database_figures_seconds", self.took_s)
         if found is None:
             return
+        figures.put("txmsg_slot_kept_bytes", found.slot_kept_bytes)
         figures.put("txmsg_brokers_dead", found.dead_brokers)
         if found.disk_free_ratio is not None:
             figures.put("txmsg_disk_free_ratio", found.disk_free_ratio)

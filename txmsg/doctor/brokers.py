@@ -18,8 +18,9 @@ from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicAdministration
 from txmsg.doctor import groups
-from txmsg.doctor.database import different_clock
-from txmsg.doctor.finding import Check, Finding, cut, examine, on_one_line, problem, warning
+from txmsg.doctor.database import KEEP_LESS, different_clock
+from txmsg.doctor.disk import free_share
+from txmsg.doctor.finding import Check, Finding, certificate, cut, examine, on_one_line, problem, warning
 from txmsg.errors import TxmsgError
 from txmsg.metrics.catalogue import CATALOGUE, GROUP, OTHER, TOPIC
 from txmsg.metrics.rules import threshold_of
@@ -217,6 +218,20 @@ def bounds(cluster: Cluster) -> Iterator[Finding]:
                 )
 
 
+def certificates(cluster: Cluster) -> Iterator[Finding]:
+    """The certificates of brokers are valid for weeks."""
+    for answer in cluster.answers:
+        if answer.figures is not None:
+            for _, remaining_s in _values(answer.figures, "txmsg_tls_certificate_remaining_seconds", {}):
+                yield from certificate(remaining_s, f"broker {answer.broker.id}")
+
+
+def database_disk(cluster: Cluster) -> Iterator[Finding]:
+    """The disk of the database has free space, as brokers on its machine see it."""
+    for _, share in cluster.values("txmsg_disk_free_ratio"):
+        yield from free_share(share, "the database", KEEP_LESS)
+
+
 def undecided_transactions(cluster: Cluster) -> Iterator[Finding]:
     """No transaction is parked, and none stays undecided although it is checked."""
     for _, count in cluster.values("txmsg_halves", state="parked"):
@@ -341,6 +356,8 @@ CHECKS: Final[tuple[Check[Cluster], ...]] = (
     broker_states,
     undelivered_queues,
     bounds,
+    certificates,
+    database_disk,
     undecided_transactions,
     unchecked_transactions,
     lag,

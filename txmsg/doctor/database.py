@@ -27,9 +27,11 @@ _SETTINGS: Final = {**PINNED, "statement_timeout": "10s", "lock_timeout": "5s", 
 _CONNECT_S_MAX: Final = 5
 
 CLOCK_S_MAX: Final = 1.0
+KEEP_LESS: Final = "give it a larger disk, or keep less: `txmsg config set broker.retention_size_bytes 50GiB`"
 _OPEN_S_MAX: Final = 300
 _CONNECTIONS_SHARE: Final = 0.8
 _SLOT_BYTES_MAX: Final = threshold_of("TxmsgSlotInDanger")
+_SLOT_KEPT_BYTES_MAX: Final = threshold_of("TxmsgSlotKeepsLog")
 _DEAD_ROWS_MAX: Final = 200_000
 _AGE_MAX: Final = 1_000_000_000
 _MIRROR_BEHIND_S_MAX: Final = threshold_of("TxmsgMirrorBehind")
@@ -220,6 +222,14 @@ def replication_slots(database: Database) -> Iterator[Finding]:
                 why="its mirror or standby then receives nothing more",
                 fix="let its reader catch up, and raise max_slot_wal_keep_size",
             )
+        elif slot.kept_bytes > _SLOT_KEPT_BYTES_MAX:
+            yield warning(
+                f"slot {slot.name} keeps {_mib(slot.kept_bytes)} of write-ahead log: its reader is behind",
+                why="the write-ahead log grows until the slot is read, and fills the disk of the database",
+                fix="`txmsg tailer status` and the tailer's log say why it is behind, such as a log whose disk is full"
+                if is_own
+                else "look at the log of its reader",
+            )
         if slot.is_unlimited and is_own:
             yield warning(
                 f"slot {slot.name} may keep write-ahead log without a limit",
@@ -318,11 +328,7 @@ def database_clock(database: Database) -> Iterator[Finding]:
 def data_disk(database: Database) -> Iterator[Finding]:
     """The disk of the database has free space. Needs a server on this machine and a role that may see its path."""
     for directory in _directory(database):
-        yield from free_space(
-            directory,
-            "the database",
-            "give it a larger disk, or keep less: `txmsg config set broker.retention_size_bytes 50GiB`",
-        )
+        yield from free_space(directory, "the database", KEEP_LESS)
 
 
 def data_permissions(database: Database) -> Iterator[Finding]:

@@ -19,11 +19,16 @@ _PROBLEM_SHARE: Final = _WARNING_SHARE / 2
 def free_space(directory: Path, what: str, fix: str) -> Iterator[Finding]:
     """Whether the disk of a directory is nearly full."""
     usage = disk_usage(directory)
-    share = usage.free / usage.total
+    left = f", {usage.free / 1024**3:.1f} GiB"
+    yield from free_share(usage.free / usage.total, f"{what} ({directory})", fix, left=left)
+
+
+def free_share(share: float, what: str, fix: str, *, left: str = "") -> Iterator[Finding]:
+    """Whether a disk with this share free is nearly full. left: the same as a size."""
     if share < _WARNING_SHARE:
         found = problem if share < _PROBLEM_SHARE else warning
         yield found(
-            f"the disk of {what} ({directory}) has {share:.0%} free, {usage.free / 1024**3:.1f} GiB",
+            f"the disk of {what} has {share:.0%} free{left}",
             why="on a full disk nothing is stored: sends fail",
             fix=fix,
         )

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import psycopg
 
 from txmsg.errors import TxmsgError
+from txmsg.wire.tls import EXPIRES_SOON_S
 
 T = TypeVar("T")
 
@@ -58,6 +59,18 @@ def cut(what: str) -> Finding:
         what,
         why="this command is bounded: there may be more problems in the rest",
         fix="mend what it names, and run it again; the dashboards of docs/metrics.md show all together",
+    )
+
+
+def certificate(remaining_s: float | None, whose: str) -> Iterator[Finding]:
+    """Whether a certificate ends soon. remaining_s: None without one."""
+    if remaining_s is None or remaining_s >= EXPIRES_SOON_S:
+        return
+    when = f"expires in {remaining_s / 86400:.1f} days" if remaining_s > 0 else "has expired"
+    yield (warning if remaining_s > 0 else problem)(
+        f"the certificate of {whose} {when}",
+        why="clients refuse an expired certificate",
+        fix="renew it: the process reads the file again by itself",
     )
 
 

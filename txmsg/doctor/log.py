@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.administration.log import LogAdministration
+from txmsg.administration.log_contents import LogState, log_state
 from txmsg.doctor import groups
-from txmsg.doctor.disk import free_space, looked_into
-from txmsg.doctor.finding import Check, Finding, examine, problem
+from txmsg.doctor.disk import free_share, free_space, looked_into
+from txmsg.doctor.finding import Check, Finding, certificate, examine, problem
 from txmsg.errors import TxmsgError
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.location import open_log
 
 _ANSWER_S_MAX: Final = 5.0
+_LESS: Final = "give it a larger disk, or keep less: --retention and --retention-size of `txmsg metaq serve`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,10 @@ class Opened:
     def groups(self) -> groups.Groups:
         """Its groups."""
         return groups.all_groups(LogAdministration(self.access))
+
+    def state(self) -> LogState:
+        """Its state, and that of its server."""
+        return log_state(self.access)
 
     @property
     def option(self) -> str:
@@ -63,14 +69,27 @@ def log_opens(where: str) -> Iterator[Finding]:
         )
 
 
-def log_disk(log: Opened) -> Iterator[Finding]:
-    """The disk of the log has free space. Needs a log in a directory."""
-    if Path(log.where).is_dir():
-        yield from free_space(
-            Path(log.where),
-            "the log",
-            "give it a larger disk, or keep less: --retention and --retention-size of `txmsg metaq serve`",
+def log_accepts(log: Opened) -> Iterator[Finding]:
+    """The server of the log accepts appends."""
+    if failure := log.state().failure:
+        yield problem(
+            f"the server of the log accepts no appends: {failure}",
+            why="producers and tailers wait, or get errors, and write-ahead log of the database is kept meanwhile",
+            fix=f"on a full disk, {_LESS}; otherwise the log of the server says more",
         )
+
+
+def log_disk(log: Opened) -> Iterator[Finding]:
+    """The disk of the log has free space."""
+    if Path(log.where).is_dir():
+        yield from free_space(Path(log.where), "the log", _LESS)
+    elif (share := log.state().disk_free_ratio) is not None:
+        yield from free_share(share, f"the log at {log.where}", _LESS)
+
+
+def log_certificate(log: Opened) -> Iterator[Finding]:
+    """The certificate of the log's server is valid for weeks."""
+    yield from certificate(log.state().certificate_remaining_s, f"the server of the log at {log.where}")
 
 
 def log_permissions(log: Opened) -> Iterator[Finding]:
@@ -90,4 +109,11 @@ def log_dead_letters(log: Opened) -> Iterator[Finding]:
 
 
 FIRST: Final[tuple[Check[str], ...]] = (log_opens,)
-CHECKS: Final[tuple[Check[Opened], ...]] = (log_disk, log_permissions, unread_log_groups, log_dead_letters)
+CHECKS: Final[tuple[Check[Opened], ...]] = (
+    log_accepts,
+    log_disk,
+    log_certificate,
+    log_permissions,
+    unread_log_groups,
+    log_dead_letters,
+)

@@ -294,6 +294,13 @@ _DATABASE: Final = (
         "Brokers that died within the last day and were not replaced, by a broker at the same address or by a new one.",
         scope=Scope.DATABASE,
     ),
+    _gauge(
+        "txmsg_slot_kept_bytes",
+        "bytes",
+        "Bytes of write-ahead log that the replication slot which keeps most of it keeps, of a mirror or a standby; 0 "
+        "without one.",
+        scope=Scope.DATABASE,
+    ),
     _gauge("txmsg_draining", "1", "Whether this broker is draining."),
     _gauge("txmsg_database_sessions", "sessions", "Sessions in a pool.", "pool"),
     _gauge("txmsg_database_waiting", "requests", "Requests that wait for a session of a pool.", "pool"),

@@ -336,6 +336,15 @@ ALERTS: Final = (
         "the table.",
     ),
     Alert(
+        "TxmsgSlotKeepsLog",
+        _WARNING,
+        Level(metric="txmsg_slot_kept_bytes", threshold=10 * 1024**3, by=_JOB),
+        300,
+        "a replication slot of {{ $labels.job }} keeps {{ $value | humanize1024 }}B of write-ahead log",
+        "`txmsg doctor --storage` names it. Start its tailer or standby, or drop it if it is not wanted any more; set "
+        "max_slot_wal_keep_size, so that it cannot fill the disk.",
+    ),
+    Alert(
         "TxmsgLogFailed",
         _CRITICAL,
         Level(metric="txmsg_log_failed", sign="==", threshold=1),

@@ -106,6 +106,13 @@ class AlertsConfig:
         most=1,
         live=True,
     )
+    slot_kept_size_bytes: int = setting(
+        round(threshold_of("TxmsgSlotKeepsLog")),
+        "TxmsgSlotKeepsLog: bytes of write-ahead log that a replication slot keeps.",
+        least=0,
+        most=SIZE_BYTES_MAX,
+        live=True,
+    )
     slot_safe_size_bytes: int = setting(
         round(threshold_of("TxmsgSlotInDanger")),
         "TxmsgSlotInDanger: bytes that can still be written before the slot of a mirror is lost.",
@@ -135,6 +142,7 @@ THRESHOLDS: Final = {
     "TxmsgBoundNear": "bound_ratio",
     "TxmsgSegmentsTooLarge": "segments_ratio",
     "TxmsgMirrorBehind": "mirror_behind_s",
+    "TxmsgSlotKeepsLog": "slot_kept_size_bytes",
     "TxmsgSlotInDanger": "slot_safe_size_bytes",
 }
 """The setting that is the threshold of a rule. The others are about something that must not be at all."""

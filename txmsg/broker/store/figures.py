@@ -173,6 +173,19 @@ async def overdue_check_s(conn: Connection) -> float:
     return found
 
 
+async def slot_kept_bytes(conn: Connection) -> int:
+    """How much write-ahead log the replication slot keeps that keeps most: of this database, or of a standby."""
+    cursor = await scalar_cursor(conn).execute(
+        """
+        select greatest(0, coalesce(max(pg_current_wal_lsn() - restart_lsn), 0))::int8 from pg_replication_slots
+         where database is null or database = current_database()
+        """
+    )
+    found = await cursor.fetchone()
+    assert isinstance(found, int)
+    return found
+
+
 async def dead_brokers(conn: Connection) -> int:
     """How many brokers have died and are not replaced: by one at their address, or by one that has joined since."""
     cursor = await scalar_cursor(conn).execute(

@@ -170,19 +170,30 @@ class Appender:
         for call, outcome in zip(calls, outcomes, strict=True):
             self._finish(call, outcome)
 
+    def _fails(self, failure: str) -> None:
+        if not self.failure:  # once, not for each caller that tries again
+            _log.error(
+                "append.refused",
+                "the log accepts no appends: %(error)s; on a full disk free space, enlarge it, or keep "
+                "less (--retention, --retention-size); the next append is tried again",
+                error=failure,
+            )
+        self.failure = failure
+
     def _finish(self, call: Call, outcome: Outcome) -> None:
         self.release(call.size_bytes)
         answer = self._under_way.pop(call.id)
         if isinstance(outcome, Exception):
             self.counts.errors += 1
             if isinstance(outcome, StorageError) and not call.is_of_group:
-                self.failure = str(outcome)
+                self._fails(str(outcome))
             answer.set_exception(outcome)
             return
         self.counts.messages += sum(append.payload.count for append in call.appends)
         self.counts.bytes += call.size_bytes
-        if not call.is_of_group:
+        if not call.is_of_group and self.failure:
             self.failure = ""
+            _log.info("append.works_again", "the log accepts appends again")
         if not call.is_placed:
             try:
                 self._producers.note(call.id, call.settled, outcome, self._clock())

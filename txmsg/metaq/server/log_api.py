@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from functools import partial
 from importlib.metadata import version
+from shutil import disk_usage
 from typing import Final, TypeVar
 
 from txmsg.access.permissions import DESCRIBE_CLUSTER, DESCRIBE_TOPIC
@@ -55,6 +56,7 @@ from txmsg.metaq.store.topics import Flush
 from txmsg.wire.caller import current_usage, may
 from txmsg.wire.changes import change_of
 from txmsg.wire.server_call import ServerCall
+from txmsg.wire.tls import ServerTls
 from txmsg.wire.v1 import metaq_pb2 as pb
 
 T = TypeVar("T")
@@ -96,6 +98,8 @@ class LogApi:
         self._recalling = recalling
         self._config = config
         self._stop = stop
+        self.tls: ServerTls | None = None
+        """Of the server, once there is one."""
         self.sending = Transfers(config.sending_size_bytes_max, config.send_timeout_s)
 
     async def _read(self, work: Callable[[], T]) -> T:
@@ -114,8 +118,12 @@ class LogApi:
                 failure="the server accepts no appends: its log says why" if self._appender.failure else "",
                 retention_s=self._log.retention_s,
             )
-        identity, size = await self._read(lambda: (self._log.identity(), self._log.size()))
+        identity, size, disk = await self._read(
+            lambda: (self._log.identity(), self._log.size(), disk_usage(self._log.root))
+        )
         return pb.DescribeLogReply(
+            disk_free_ratio=disk.free / disk.total,
+            certificate_remaining_s=None if self.tls is None else self.tls.remaining_s(),
             log_id=identity.log_id,
             generation=identity.generation,
             release=version("txmsg"),

@@ -24,6 +24,7 @@ from txmsg.metaq.remote.calls import Server as LeaderServer
 from txmsg.metaq.server.appender import Appender
 from txmsg.metaq.server.config import GO_ON, MetaQConfig
 from txmsg.metaq.server.copy_api import CopyApi
+from txmsg.metaq.server.disk import DiskWatch
 from txmsg.metaq.server.figures import LogFigures, figures_of, unready
 from txmsg.metaq.server.group_api import GroupApi
 from txmsg.metaq.server.log_api import APPEND_SIZE_BYTES_MAX, LogApi
@@ -220,6 +221,7 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
         tls=config.tls.of_server(),
         guard=None if users is None else users.guard,
     )
+    api.tls = server.tls
     figures = LogFigures(log, readers)
     parts = Parts(given, log, appender, polls, sessions, users, api, copies, follower, server, stop)
     given.use = parts.use
@@ -229,10 +231,9 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
             serving(config.http_listen, probes, server.tls, config.http_token_file),
             asyncio.TaskGroup() as tasks,
         ):
-            ending = [tasks.create_task(sessions.run()), tasks.create_task(figures.run())]
-            if users is not None:
-                ending.append(tasks.create_task(users.run()))
-            ending.append(tasks.create_task(_pass_on(stopped, stop)))
+            of_users = [] if users is None else [users.run()]
+            watching = [sessions.run(), figures.run(), DiskWatch(config.data_dir).run(), *of_users]
+            ending = [tasks.create_task(each) for each in [*watching, _pass_on(stopped, stop)]]
             if follower is not None:
                 tasks.create_task(_follow(follower, stop))
             await server.start()

@@ -29,7 +29,7 @@ class DescribeLogRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeLogReply(_message.Message):
-    __slots__ = ("log_id", "generation", "release", "failure", "waiting", "sessions", "appending_bytes", "size_bytes", "retention_s", "follows", "copies")
+    __slots__ = ("log_id", "generation", "release", "failure", "waiting", "sessions", "appending_bytes", "size_bytes", "retention_s", "follows", "copies", "disk_free_ratio", "certificate_remaining_s")
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,8 @@ class DescribeLogReply(_message.Message):
     RETENTION_S_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     COPIES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_REMAINING_S_FIELD_NUMBER: _ClassVar[int]
     log_id: int
     generation: int
     release: str
@@ -52,7 +54,9 @@ class DescribeLogReply(_message.Message):
     retention_s: float
     follows: str
     copies: _containers.RepeatedCompositeFieldContainer[LogCopy]
-    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ..., release: _Optional[str] = ..., failure: _Optional[str] = ..., waiting: _Optional[int] = ..., sessions: _Optional[int] = ..., appending_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ..., retention_s: _Optional[float] = ..., follows: _Optional[str] = ..., copies: _Optional[_Iterable[_Union[LogCopy, _Mapping]]] = ...) -> None: ...
+    disk_free_ratio: float
+    certificate_remaining_s: float
+    def __init__(self, log_id: _Optional[int] = ..., generation: _Optional[int] = ..., release: _Optional[str] = ..., failure: _Optional[str] = ..., waiting: _Optional[int] = ..., sessions: _Optional[int] = ..., appending_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ..., retention_s: _Optional[float] = ..., follows: _Optional[str] = ..., copies: _Optional[_Iterable[_Union[LogCopy, _Mapping]]] = ..., disk_free_ratio: _Optional[float] = ..., certificate_remaining_s: _Optional[float] = ...) -> None: ...
 
 class LogCopy(_message.Message):
     __slots__ = ("name", "position", "behind_bytes", "silent_s")
