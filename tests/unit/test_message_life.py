@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from txmsg.administration.life import MessageLife, lives_of
-from txmsg.broker.api.dead_letters import failure_of
+from txmsg.broker.api.withheld import failure_of
 from txmsg.broker.delivery.window import EXPIRED
 from txmsg.message import us_of_datetime
 from txmsg.wire.v1 import dead_letters_pb2
@@ -124,7 +124,7 @@ def test_a_failure_in_the_journal_and_among_the_retries_is_told_once() -> None:
 
 
 def test_an_attempt_that_was_not_settled_in_time_has_expired_and_was_not_refused() -> None:
-    failures = [failure_of({"attempt": n, "error": error}) for n, error in ((1, "no route"), (2, EXPIRED))]
+    failures = [failure_of("t", {"attempt": n, "error": error}) for n, error in ((1, "no route"), (2, EXPIRED))]
     told = life(stored(), groups=[pb.GroupTrace(group="mail", state=pb.GroupTrace.RETRYING, failures=failures)])
     assert [(event.what, event.attempt) for event in told.events if event.group == "mail"] == [
         ("refused", 1),
