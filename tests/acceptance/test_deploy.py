@@ -1,0 +1,224 @@
+"""The files of `deploy` as they are run: each unit, and each container of a manifest, with and without TLS and users.
+
+No systemd and no cluster runs here: their part, which is a user, an environment and a command line, is done by hand.
+Only addresses and directories are others. Then each is probed as its deployment probes it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from tests.integration.cli_harness import said
+from tests.orphans import ENDING_WITH_PARENT
+from tests.ports import own_port
+from tests.runbooks.machine import Machine
+from tests.unit.test_deploy import DOCKERFILE, UNITS, containers, probes, values_of
+from tests.waiting import until
+from txmsg.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+_UID = 61_700
+"""Of the first role; the others have those behind it."""
+_STOP_S_MAX = 90.0
+_ADDRESS = re.compile(r"(?:[\w.-]|\$\(\w+\))+:(?P<port>7700|7720|7790|8081|97\d0)\b")
+_SECURED = """
+[{role}.tls]
+cert = "/etc/txmsg/tls/server.pem"
+key = "/etc/txmsg/tls/server.key"
+"""
+_ORDER = ("broker", "metaq", "tailer", "rocketmq", "agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A process of a deployment: its role, what follows `txmsg`, its environment, and the words that probe it."""
+
+    role: str
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    probed_by: Sequence[Sequence[str]]
+
+
+@dataclass(slots=True)
+class Place:
+    """A directory in place of a machine's root, and ports of loopback in place of its own."""
+
+    directory: Path
+    storage: str
+    with_tls: bool
+    ports: dict[str, int] = field(default_factory=lambda: defaultdict(own_port))
+
+    def here(self, text: str) -> str:
+        """The text with addresses and directories of this place."""
+        text = re.sub(r"/etc/txmsg|/var/lib", lambda found: f"{self.directory}{found[0]}", text)
+        return _ADDRESS.sub(lambda found: f"127.0.0.1:{self.ports[found['port']]}", text)
+
+    def settings(self, path: Path) -> str:
+        """A file of `deploy` as it is, or secured as docs/how-to/deploy.md has it."""
+        text = path.read_text()
+        if self.with_tls and path.name == "txmsg.toml":
+            text = re.sub(r"^insecure = true.*\n", "", text, flags=re.MULTILINE)
+            text = text.replace("[broker]\n", "[broker]\nauthentication = true\n")
+            text = text.replace("[metaq]\n", '[metaq]\naccess_from = "broker:7700"\n')
+            text += "".join(_SECURED.format(role=role) for role in ("broker", "metaq", "tailer", "rocketmq"))
+        return self.here(text)
+
+    def secrets(self, role: str) -> dict[str, str]:
+        """What the file of a role's environment, or a secret, gives it."""
+        given = {"TXMSG_STORAGE": self.storage} if role in {"broker", "tailer"} else {}
+        if self.with_tls:
+            given["TXMSG_TLS_CA"] = self.here("/etc/txmsg/tls/ca.pem")
+            if role != "broker":
+                given["TXMSG_TOKEN_FILE"] = self.here("/etc/txmsg/ops.token")
+        return given
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Not below pytest's, which root closes to other users."""
+    made = Path(tempfile.mkdtemp(prefix="txmsg-deploy-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    """One with a PostgreSQL that other users reach: ours serves us alone."""
+    with Machine() as made:
+        made.create()
+        yield made
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "with TLS and users"])
+def place(request: pytest.FixtureRequest, directory: Path, machine: Machine) -> Place:
+    name = f"notify_{own_port()}"
+    with psycopg.connect(machine.url("postgres"), autocommit=True, connect_timeout=10) as connection:
+        connection.execute(f"create database {name}".encode())
+    storage = machine.url(name)
+    said("db", "upgrade", "--storage", storage)
+    made = Place(directory, storage, request.param)
+    etc = directory / "etc" / "txmsg"
+    etc.mkdir(parents=True)
+    (directory / "var" / "lib").mkdir(parents=True)
+    if made.with_tls:
+        done = CliRunner().invoke(main, ["cert", "dev", "--dir", str(etc / "tls")])
+        assert done.exit_code == 0, done.output
+        said("user", "create", "ops", "--role", "admin", "--storage", storage, "--out", str(etc / "ops.token"))
+        for secret in (etc / "tls" / "server.key", etc / "ops.token"):
+            secret.chmod(0o644)  # whose roles are other users here
+        (etc / "tls").chmod(0o755)
+    return made
+
+
+def of_units(place: Place) -> Iterator[Part]:
+    """The parts that systemd would start, and probes as docs/operations.md has them."""
+    etc = place.directory / "etc" / "txmsg"
+    for path in (DEPLOY / "systemd").glob("*.toml"):
+        (etc / path.name).write_text(place.settings(path))
+    for unit in UNITS:
+        role = unit.stem.removeprefix("txmsg-")
+        if role not in _ORDER:
+            continue  # it has no endpoint for probes
+        [line] = values_of(unit, "ExecStart")
+        environment = dict(words.split("=", 1) for words in values_of(unit, "Environment"))
+        for name in values_of(unit, "StateDirectory"):
+            (place.directory / "var" / "lib" / name).mkdir(mode=0o700)
+        text = (etc / ("agent.toml" if role == "agent" else "txmsg.toml")).read_text()
+        table = text if role == "agent" else text.partition(f"[{role}]\n")[2]
+        address = table.partition("http_listen = ")[2].split('"')[1]
+        probed_by = [["health", address], ["health", address, "--alive"]]
+        environment = {name: place.here(value) for name, value in environment.items()} | place.secrets(role)
+        yield Part(role, shlex.split(place.here(line))[1:], environment, probed_by)
+
+
+def of_manifests(place: Place) -> Iterator[Part]:
+    """A container of each workload of Kubernetes, in the image's environment."""
+    etc = place.directory / "etc" / "txmsg"
+    (etc / "txmsg.toml").write_text(place.settings(DEPLOY / "kubernetes" / "txmsg.toml"))
+    for container in containers():
+        role = container["name"]
+        if role not in _ORDER:
+            continue  # it ends by itself
+        image = dict(re.findall(r"\b(TXMSG_\w+)=(\S+)", DOCKERFILE))
+        address = f"127.0.0.1:{own_port()}"
+        image = {name: address if name.endswith("_HTTP_LISTEN") else value for name, value in image.items()}
+        given = {each["name"]: each.get("value", "txmsg-0") for each in container.get("env", ())}
+        environment = {name: place.here(value) for name, value in {**image, **given}.items()}
+        environment |= place.secrets(role)
+        words = [place.here(word).replace("$(POD_NAME)", "txmsg-0") for word in container["args"]]
+        probed_by = [[*probe["exec"]["command"][1:], address] for probe in probes(container)]
+        (place.directory / "var" / "lib" / "metaq").mkdir(mode=0o700, exist_ok=True)
+        yield Part(role, words, environment, probed_by)
+
+
+def as_user(uid: int) -> list[str]:
+    """What runs a command as this user, if we may. It may read all: our interpreter can lie in somebody's home."""
+    if os.geteuid() != 0:
+        return []
+    reads = [f"--{kind}=-all,+dac_read_search" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *reads]
+
+
+class Running:
+    """One of them."""
+
+    def __init__(self, part: Part, place: Place, uid: int) -> None:
+        self._part = part
+        self._log = place.directory / f"{part.role}.log"
+        if os.geteuid() == 0 and part.role in {"metaq", "agent"}:
+            for path in (place.directory / "var" / "lib").iterdir():
+                if part.role in path.name:
+                    os.chown(path, uid, uid)
+        command = [*as_user(uid), *ENDING_WITH_PARENT, sys.executable, "-m", "txmsg.cli.main", *part.words]
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **part.environment}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, cwd="/", env=environment, stdout=log, stderr=log)
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def is_healthy(self) -> bool:
+        assert self._process.poll() is None, f"{self._part.role} has ended:\n{self.log()}"
+        return all(CliRunner().invoke(main, words).exit_code == 0 for words in self._part.probed_by)
+
+    def stop(self) -> None:
+        """SIGTERM, in order."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(_STOP_S_MAX)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+        assert status == 0, f"{self._part.role} ended with {status}:\n{self.log()}"
+
+
+@pytest.mark.parametrize("parts_of", [of_units, of_manifests])
+def test_each_part_runs_as_its_user_and_is_probed_healthy(place: Place, parts_of: object) -> None:
+    assert callable(parts_of)
+    parts = sorted(parts_of(place), key=lambda part: _ORDER.index(part.role))
+    assert {part.role for part in parts} == set(_ORDER if parts_of is of_units else _ORDER[:-1])
+    with ExitStack() as stack:
+        for number, part in enumerate(parts):
+            assert len(part.probed_by) >= 2
+            running = Running(part, place, _UID + number)
+            stack.callback(running.stop)
+            until(running.is_healthy, why=f"{part.role} is not healthy:\n{running.log()}")
