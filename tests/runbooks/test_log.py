@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.metaq.servers import MetaQProcess
 from tests.ports import own_port
 from tests.runbooks.page import Page
 from tests.runbooks.systemctl import systemctl_in
+from tests.runbooks.user import ServerUser, open_directory
 from tests.waiting import until
 from txmsg.message import Message
 from txmsg.metaq.location import open_log
@@ -29,8 +32,9 @@ LEADER, COPY = "txmsg-metaq", "txmsg-metaq-copy"
 class LogMachine:
     """A directory with the two units of a log."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, user: ServerUser) -> None:
         self.directory = directory
+        self._user = user
         self.data = directory / "data"
         self.address = f"127.0.0.1:{own_port()}"
         self.running: dict[str, MetaQProcess] = {}
@@ -43,12 +47,15 @@ class LogMachine:
         def act(asked: str) -> None:
             verb, name = asked.split()
             if verb == "start":
+                if not self.data.exists():
+                    self._user.make(self.data)  # StateDirectory= of the unit
                 log = self.directory / f"{name}.log"
                 if name == LEADER:
                     unit = MetaQProcess(self.data, log=log, address=self.address)
                 else:
                     unit = CopyProcess(other.address, self.data, log=log)
                     unit.address = self.address
+                unit._spawn = self._user.spawn
                 unit.start()
                 self.running[name] = unit
             elif (running := self.running.pop(name, None)) is not None:
@@ -61,6 +68,11 @@ class LogMachine:
         finally:
             for unit in self.running.values():
                 unit.kill()
+
+    def promote(self) -> None:
+        """Though the leader is lost."""
+        command = f"{self._user.prefix} {sys.executable} -m txmsg.cli.main metaq promote {self.data} --leader-is-lost"
+        subprocess.run(shlex.split(command), check=True, capture_output=True, timeout=100)
 
     def crash(self) -> None:
         for unit in self.running.values():
@@ -78,9 +90,15 @@ def bodies(data: Path) -> list[str]:
 
 
 @pytest.mark.long  # tests/metaq/test_copy.py shows the same without the page
-def test_a_copy_takes_the_place_of_its_leader(tmp_path: Path) -> None:
-    first, second = machines = LogMachine(tmp_path / "first"), LogMachine(tmp_path / "second")
-    places = " ".join(f"[{machine.address}]={shlex.quote(str(machine.directory))}" for machine in machines)
+def test_a_copy_takes_the_place_of_its_leader() -> None:
+    with open_directory() as machines:
+        _change_places(machines)
+
+
+def _change_places(directory: Path) -> None:
+    user = ServerUser()
+    first, second = both = LogMachine(directory / "first", user), LogMachine(directory / "second", user)
+    places = " ".join(f"[{machine.address}]={shlex.quote(str(machine.directory))}" for machine in both)
 
     def there(which: str) -> str:
         return f'declare -A places=({places}); cd "${{places[${which}]}}"'
@@ -99,7 +117,7 @@ def test_a_copy_takes_the_place_of_its_leader(tmp_path: Path) -> None:
         {
             f"{what}_{which.lower()}": f'({there(which)}; {command} "$@")'
             for which in ("FIRST", "SECOND")
-            for what, command in (("systemctl", "./systemctl"), ("on", ""))
+            for what, command in (("systemctl", "./systemctl"), ("on", user.prefix), ("root", ""))
         },
     )
 
@@ -117,7 +135,7 @@ def test_a_copy_takes_the_place_of_its_leader(tmp_path: Path) -> None:
         until_copied(first.data, second.data)
         assert "Behind bytes" in page.run("When a copy is behind")
         until_copied(first.data, second.data)
-        assert (tmp_path / "second" / "data.damaged").is_dir()
+        assert (directory / "second" / "data.damaged").is_dir()
 
         first.crash()
         told = page.run("When the leader is lost")
@@ -138,12 +156,14 @@ def test_a_copy_takes_the_place_of_its_leader(tmp_path: Path) -> None:
         second.crash()
         append(first, "only here")
         first.crash()
-        said("metaq", "promote", str(second.data), "--leader-is-lost")
+        second.promote()
         second.act(f"start {LEADER}")
         append(second, "five")
         lead(first, second)
         page.run("When it has diverged")
         until_copied(second.data, first.data)
         until(lambda: bodies(first.data) == ["one", "two", "three", "four", "five"])
-        assert bodies(tmp_path / "first" / "data.diverged")[-1] == "only here"
+        assert bodies(directory / "first" / "data.diverged")[-1] == "only here"
+        files = [path for place in directory.glob("*/data*") for path in (place, *place.rglob("*"))]
+        assert {path.stat().st_uid for path in files} == {user.uid}, "the servers can write each file"
         assert page.left == []

@@ -1,0 +1,69 @@
+"""The user whom a run-book names for a server, as a test run by root has one: other than root, and not PostgreSQL's."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Final
+
+from txmsg.runtime.child import Process, spawn_program
+
+_NAMES: Final = ("daemon", "nobody")
+
+
+@contextmanager
+def open_directory() -> Iterator[Path]:
+    """One that every user reaches, as pytest's are not if root makes them."""
+    with TemporaryDirectory(prefix="txmsg-runbook-", dir="/tmp") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+class ServerUser:
+    """`daemon`, or without root the user of the tests. It may read all files, as Python's may be closed to others."""
+
+    def __init__(self) -> None:
+        found = [pwd.getpwnam(name) for name in _NAMES if any(name == each.pw_name for each in pwd.getpwall())]
+        self._entry = found[0] if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+        self._prefix: list[str] = []
+        if os.geteuid() == 0:
+            ids = [f"--reuid={self._entry.pw_uid}", f"--regid={self._entry.pw_gid}", "--clear-groups"]
+            reads = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+            self._prefix = ["setpriv", *ids, *reads, "--"]
+
+    @property
+    def name(self) -> str:
+        return self._entry.pw_name
+
+    @property
+    def uid(self) -> int:
+        return self._entry.pw_uid
+
+    @property
+    def prefix(self) -> str:
+        """What stands before a command of a shell that this user is to run."""
+        return shlex.join([*self._prefix, "env"])
+
+    @property
+    def shell(self) -> str:
+        """What runs "$@" as this user: the body of a function."""
+        return f'{self.prefix} "$@"'
+
+    def make(self, directory: Path) -> None:
+        """A directory of this user's."""
+        directory.mkdir(mode=0o700)
+        self.take(directory)
+
+    def take(self, path: Path) -> None:
+        """From now on it is this user's."""
+        os.chown(path, self._entry.pw_uid, self._entry.pw_gid)
+
+    def spawn(self, command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
+        """Starts a module of Python: see `Spawn`."""
+        return spawn_program([*self._prefix, sys.executable, "-m", *command], environment, stderr)
