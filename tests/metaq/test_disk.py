@@ -65,7 +65,7 @@ def test_a_full_disk_refuses_appends_whole_and_takes_them_when_there_is_room(dis
         fill(log, "t", 0, [3])
         ballast = take_all_room(disk)
         for _ in range(2):
-            with pytest.raises(StorageError, match="is full: No space left on device; nothing was appended"):
+            with pytest.raises(StorageError, match="is full: No space left on device: free space; nothing was"):
                 log.append([batch("t", 0, 3, 1), LARGE])
         assert readable(disk / "log", "t", 0) == bodies("t", 0, 0, 3)
         for settings in (TopicSettings(flush=Flush.TIMED), TopicSettings(retention_s=1)):

@@ -19,6 +19,7 @@ from txmsg.errors import StorageError
 from txmsg.logs import EventLog
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.lock import lock_private
+from txmsg.runtime.owners import refusal_text
 from txmsg.settings.catalogue import settings_of
 
 _log = EventLog(__name__)
@@ -109,7 +110,10 @@ class Agent:
             beside.replace(path)
         except OSError as exc:
             _log.warning(
-                "agent.status_unwritten", "%(path)s cannot be written: %(error)s", path=path, error=exc.strerror
+                "agent.status_unwritten",
+                "%(path)s cannot be written: %(error)s",
+                path=path,
+                error=refusal_text(exc, path),
             )
 
     def status(self) -> dict[str, Any]:
@@ -183,6 +187,8 @@ def read_status(state_dir: Path) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError as exc:
         raise StorageError(f"there is no {path}: no agent has run with this state_dir") from exc
-    except (OSError, ValueError) as exc:
+    except OSError as exc:
+        raise StorageError(f"{path} cannot be read: {refusal_text(exc, path)}") from exc
+    except ValueError as exc:
         raise StorageError(f"{path} cannot be read: {exc}") from exc
     return told

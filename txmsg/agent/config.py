@@ -24,6 +24,7 @@ from txmsg.agent.records import Cutter
 from txmsg.errors import MisuseError, TxmsgError, shown
 from txmsg.message import NAME_SIZE_MAX, QUEUES_MAX, check_name, check_tag
 from txmsg.metaq.spool import SIZE_BYTES_MAX, SIZE_BYTES_MIN
+from txmsg.runtime.owners import refusal_text
 from txmsg.settings.catalogue import COUNT_MAX, REQUIRED, Kind, Setting, check_settings, required, setting, settings_of
 from txmsg.settings.common import (
     TlsConfig,
@@ -187,7 +188,7 @@ def read_agent_file(path: Path) -> AgentFile:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise MisuseError(f"the agent's file {path} cannot be read: {exc.strerror}") from exc
+        raise MisuseError(f"the agent's file {path} cannot be read: {refusal_text(exc, path)}") from exc
     except ValueError as exc:  # TOMLDecodeError, UnicodeDecodeError
         raise MisuseError(f"{path} is not a file of an agent in TOML: {exc}") from exc
     tables = content.pop("source", {})

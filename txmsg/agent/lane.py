@@ -20,6 +20,7 @@ from txmsg.agent.names import files_between, rotated_files
 from txmsg.agent.records import Cutter, Records
 from txmsg.agent.stream import Stream, Truncated, head_of, open_to_read
 from txmsg.logs import EventLog
+from txmsg.runtime.owners import refusal_text
 
 _log = EventLog(__name__)
 
@@ -56,13 +57,13 @@ class Trouble:
 
     def note(self, path: Path | str, exc: OSError, now: float) -> None:
         """Logged when it begins, and when the reason changes."""
-        error = exc.strerror or str(exc)
+        error = refusal_text(exc, path)
         text = f"{path} cannot be read: {error}"
         if text != self.text:
             _log.warning(
                 "agent.unreadable",
-                "%(path)s cannot be read, and is tried again, while other files are read: %(error)s; give this user "
-                "permission, or check the disk or the mount; to go on without the rest of the file, delete it",
+                "%(path)s cannot be read, and is tried again, while other files are read: %(error)s; check the "
+                "disk or the mount if it is not that; to go on without the rest of the file, delete it",
                 path=path,
                 error=error,
             )

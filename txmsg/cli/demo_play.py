@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 from txmsg.runtime.child import ChildFailed
+from txmsg.runtime.owners import require_own
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -118,6 +119,7 @@ def _directory(keep: Path | None) -> Iterator[Path]:
             raise click.UsageError(f"{keep} cannot be made ({exc}): name another directory") from exc
         if any(keep.iterdir()):
             raise click.UsageError(f"{keep} is not empty: name another directory, or empty it")
+        require_own(keep, "the directory")
         yield keep.resolve()
         return
     try:

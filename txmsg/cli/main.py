@@ -18,6 +18,7 @@ except ModuleNotFoundError as exc:  # the command is installed with the client a
 
 from txmsg.cli.defaults import apply
 from txmsg.errors import TxmsgError, printable
+from txmsg.runtime.owners import REFUSALS, refusal_text
 
 EXAMPLE_FORMAT: Final = "\b\nExample:"
 """How an epilog begins that click must not re-wrap."""
@@ -140,6 +141,10 @@ class _Commands(LazyGroup):
             # One line on stderr and exit status 1, also for what libpq says in two.
             told = "; ".join(filter(None, map(str.strip, str(exc).splitlines())))
             raise click.ClickException(printable(told)) from exc
+        except OSError as exc:
+            if exc.errno not in REFUSALS or exc.filename is None:
+                raise
+            raise click.ClickException(printable(f"{exc.filename} cannot be used: {refusal_text(exc)}")) from exc
         except click.NoSuchOption as exc:
             params = exc.ctx.command.params if exc.ctx is not None else ()
             if not exc.possibilities and any(isinstance(each, click.Argument) for each in params):

@@ -88,7 +88,7 @@ def _option(setting: Setting) -> Decorator:
     metavar = setting.metavar or _METAVARS.get(setting.kind, "TEXT")
     kinds = {
         Kind.TEXT: click.STRING,
-        Kind.PATH: click.Path(path_type=Path, file_okay=False),
+        Kind.PATH: click.Path(path_type=Path, file_okay=False, readable=False),
         Kind.FILE: click.Path(path_type=Path),
     }
     kind = kinds.get(setting.kind) or _OfSetting(setting)

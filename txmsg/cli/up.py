@@ -64,7 +64,7 @@ _PORT_MAX: Final = 65_535
 @click.option(
     "--data-dir",
     metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False, readable=False),
     help="Data directory: the database in DIR/pg, the log in DIR/metaq. Default: the user's data directory.",
 )
 @click.option(

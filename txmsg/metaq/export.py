@@ -23,6 +23,7 @@ from txmsg.errors import MisuseError, StorageError
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.tables import TABLE_SCHEMA, Skipped, Span, read_span
+from txmsg.runtime.owners import refusal_text
 
 _GROUP_SIZE_BYTES: Final = 32 * 1024 * 1024
 """Of messages that are written together: a row group of Parquet, a record batch of Arrow."""
@@ -128,7 +129,7 @@ def _writing(to: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise StorageError(f"{to} cannot be written: {exc.strerror or exc}; free space, or name another place") from exc
+        raise StorageError(f"{to} cannot be written: {refusal_text(exc, to)}, or name another place") from exc
 
 
 def _name(made: Path, to: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
+from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, StorageError
 from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
@@ -23,6 +23,7 @@ from txmsg.metaq.store.reader import CurrentReader, LogReader, QueueReader
 from txmsg.metaq.store.role import require_no_copy
 from txmsg.metaq.store.state import Identity, identity_of
 from txmsg.metaq.store.topics import TopicSettings, read_topics
+from txmsg.runtime.owners import refusal_text
 from txmsg.runtime.start import Start
 
 _STEP_SIZE_BYTES: Final = 64 * 1024 * 1024
@@ -36,9 +37,13 @@ class LocalLog:
     ) -> None:
         """follows: of a log that is opened with append: see `Log`."""
         self.root = root
-        self._log = Log(root, config, follows=follows) if append else None
-        self._renew()
-        self._require_reader()
+        try:
+            self._log = Log(root, config, follows=follows) if append else None
+            self._renew()
+            self._require_reader()
+        except OSError as exc:
+            where = exc.filename or root
+            raise StorageError(f"the log {root} cannot be opened: {where}: {refusal_text(exc, root)}") from exc
         renew_in_children(self)
 
     def _renew(self) -> None:

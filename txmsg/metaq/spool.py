@@ -25,6 +25,7 @@ from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Hea
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.lock import lock_private
 from txmsg.metaq.store.log import Append
+from txmsg.runtime.owners import refusal_text
 
 _log = EventLog(__name__)
 
@@ -381,9 +382,7 @@ class Spool:
         return self.directory / f"{file:08}.spool"
 
     def _unwritable(self, exc: OSError) -> StorageError:
-        return StorageError(
-            f"the spool {self.directory} cannot be written: {exc.strerror}; free space, or give this user permission"
-        )
+        return StorageError(f"the spool {self.directory} cannot be written: {refusal_text(exc, self.directory)}")
 
 
 def _packed(appends: Sequence[Append]) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from txmsg.errors import MisuseError, shown
+from txmsg.runtime.owners import refusal_text
 from txmsg.settings.catalogue import Setting
 
 CONFIG_VARIABLE: Final = "TXMSG_CONFIG"
@@ -130,7 +131,7 @@ def read_file(path: Path) -> tuple[str, dict[str, Any]]:
         text = path.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
     except OSError as exc:
-        raise MisuseError(f"the settings cannot be read from {path}: {exc.strerror}") from exc
+        raise MisuseError(f"the settings cannot be read from {path}: {refusal_text(exc, path)}") from exc
     except ValueError as exc:  # TOMLDecodeError, UnicodeDecodeError
         raise MisuseError(f"{path} is not a file of settings in TOML: {exc}") from exc
 

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 from txmsg.errors import MisuseError, shown
 from txmsg.metrics.rules import ALERTS, Severity
 from txmsg.runtime.durations import duration_in, number_in
+from txmsg.runtime.owners import refusal_text
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 _SEVERITIES: Final = tuple(severity.value for severity in Severity)
@@ -126,7 +127,7 @@ def read_alert_file(path: Path, environment: Mapping[str, str] = os.environ) -> 
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise MisuseError(f"alerts cannot be read from {path}: {exc.strerror}") from exc
+        raise MisuseError(f"alerts cannot be read from {path}: {refusal_text(exc, path)}") from exc
     except ValueError as exc:  # TOMLDecodeError, UnicodeDecodeError
         raise MisuseError(f"{path} is not a file of alerts in TOML: {exc}") from exc
     top = _Table(content, str(path), environment)

@@ -35,6 +35,7 @@ from txmsg.metaq.store.queues import Queues, Unsynced, remove_cells, sync_files
 from txmsg.metaq.store.recovery import recover
 from txmsg.metaq.store.state import Checkpoint, Identity, checkpoint_of, identity_of, write_checkpoint, write_identity
 from txmsg.metaq.store.topics import read_topics
+from txmsg.runtime.owners import require_own
 
 _PAD_SIZE_BYTES_MAX: Final = 1024**3
 _COPIED_BYTES: Final = 1024 * 1024
@@ -46,6 +47,7 @@ def repair(root: Path, progress: Progress = lambda _: None) -> list[str]:
     Raises LogBusy while another process writes it, CorruptLog when nothing tells which log it is. Interrupted, it can
     be repeated: each step leaves the damage as it was, or less of it.
     """
+    require_own(root, "the log")
     renamed = _name_directory(root)
     lock = WriteLock(root)
     try:

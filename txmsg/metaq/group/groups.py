@@ -42,6 +42,7 @@ from txmsg.metaq.interface import RETRIES, GroupState, GroupView, LogQueue, Memb
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.lock import make_private
 from txmsg.metaq.store.topics import TopicSettings
+from txmsg.runtime.owners import refusal_text, require_own
 from txmsg.runtime.start import Start, check_group_start
 
 _log = EventLog(__name__)
@@ -62,10 +63,7 @@ def _on_disk(work: Callable[P, T]) -> Callable[P, T]:
         except FileNotFoundError:
             raise  # another process removes the group
         except OSError as exc:
-            raise StorageError(
-                f"{exc.filename or 'a file of a group'} cannot be written: {exc.strerror}; free space, or give this "
-                "user permission"
-            ) from exc
+            raise StorageError(f"{exc.filename or 'a file of a group'} cannot be written: {refusal_text(exc)}") from exc
 
     return done
 
@@ -105,6 +103,7 @@ class LocalGroups:
         zone: str = "",
     ) -> LocalMember:
         """See `LogAccess.join`."""
+        require_own(self.root, "the log")
         check_name("topic", RETRIES + check_name("consumer group", group))
         for topic in topics:
             check_name("topic", topic)
@@ -171,6 +170,7 @@ class LocalGroups:
     @_on_disk
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
         """See `LogAccess.seek`."""
+        require_own(self.root, "the log")
         directory = self._known(group)
         with locked(directory):
             for queue, offset in offsets.items():
@@ -181,6 +181,7 @@ class LocalGroups:
     @_on_disk
     def delete_group(self, group: str) -> None:
         """See `LogAccess.delete_group`."""
+        require_own(self.root, "the log")
         directory = self._known(group)
         gone = self.directory / f".{group}.{secrets.token_hex(4)}"
         with locked(directory):

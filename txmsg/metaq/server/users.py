@@ -11,6 +11,7 @@ from txmsg.access.guard import Guard
 from txmsg.access.limits import NO_LIMITS, UserLimits
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.logs import EventLog
+from txmsg.runtime.owners import refusal_text
 
 LOOK_S: Final = 1.0
 """How often a file is looked at."""
@@ -62,7 +63,9 @@ class UsersOfFile:
             if state == self._read:
                 return
             text = self._path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as exc:
+        except OSError as exc:
+            raise MisuseError(f"--access {self._path} cannot be read: {refusal_text(exc, self._path)}") from exc
+        except UnicodeDecodeError as exc:
             raise MisuseError(f"--access {self._path} cannot be read: {exc}") from exc
         try:
             snapshot = read_access(text, self.guard.snapshot.version + 1, str(self._path))

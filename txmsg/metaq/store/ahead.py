@@ -5,6 +5,7 @@ See docs/log_format.md, Ahead of the disk. Independent of frames.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Collection
@@ -17,6 +18,7 @@ from txmsg.errors import StorageError
 from txmsg.logs import EventLog
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.state import QueueKey, write_whole
+from txmsg.runtime.owners import refusal_text
 
 _log = EventLog(__name__)
 
@@ -46,11 +48,11 @@ class Ahead:
                 self._fd = self._begun()
             lines = b"".join(_line(f"{topic} {number}") for topic, number in queues)
             if os.write(self._fd, b"\n" + lines) != len(lines) + 1:  # the first byte ends what was torn before
-                raise OSError("the disk is full")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._fd)
         except OSError as exc:
             raise StorageError(
-                f"{self._path} cannot be written: {exc.strerror or exc}; nothing was appended; free space"
+                f"{self._path} cannot be written: {refusal_text(exc, self._path)}; nothing was appended"
             ) from exc
         self._named.update(queues)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.format.frame import Buffer
 from txmsg.metrics.counts import SECONDS, Histogram
+from txmsg.runtime.owners import is_full, refusal_text
 
 FILE_SIZE_BYTES_MAX = 1024**3
 _DIGITS = 20
@@ -35,6 +36,11 @@ def is_named(name: str, suffix: str) -> bool:
     """Whether a name is that of a file of a log: 20 digits and this suffix."""
     digits = name[:_DIGITS]
     return digits + suffix == name and len(digits) == _DIGITS and digits.isascii() and digits.isdecimal()
+
+
+def unwritten(log: Path, exc: OSError) -> str:
+    """That a log cannot be written, and why: the begin of an error's text."""
+    return f"the log {log} {'is full' if is_full(exc) else 'cannot be written'}: {refusal_text(exc, log)}"
 
 
 def sync_directory(directory: Path) -> None:
@@ -86,7 +92,7 @@ class CommitLogWriter:
             fd = os.open(log_file(self.directory, first), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             sync_directory(self.directory)
         except OSError as exc:
-            raise StorageError(f"the log {self.directory} is full: {exc.strerror}; nothing was appended") from exc
+            raise StorageError(f"{unwritten(self.directory, exc)}; nothing was appended") from exc
         return fd
 
     def room(self, size_bytes: int) -> bool:
@@ -126,7 +132,7 @@ class CommitLogWriter:
                 self._write_rest(b"".join(parts)[written:])
         except OSError as exc:
             os.ftruncate(self._fd, self.end - self.first)
-            raise StorageError(f"the log {self.directory} is full: {exc.strerror}; nothing was appended") from exc
+            raise StorageError(f"{unwritten(self.directory, exc)}; nothing was appended") from exc
         self.end += size
         self._offsets += offsets  # last: `sync` reads it first, and takes none for synced that it may have missed
 

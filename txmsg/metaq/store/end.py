@@ -27,7 +27,7 @@ from txmsg.metaq.format.frame import (
 )
 from txmsg.metaq.store.ahead import AHEAD_MAX, Ahead, forget_doubt, queues_in_doubt
 from txmsg.metaq.store.cells import Cell
-from txmsg.metaq.store.commit_log import CommitLogWriter
+from txmsg.metaq.store.commit_log import CommitLogWriter, unwritten
 from txmsg.metaq.store.queues import QueueEnd, Queues
 from txmsg.metaq.store.recovery import replay
 from txmsg.metaq.store.state import Identity, QueueKey, write_identity
@@ -108,7 +108,7 @@ class LogEnd:
             self.write_cells(self.writer.synced)
         if self._unseen is not None:
             raise StorageError(
-                f"the log {self.root} is full: {self._unseen.strerror}; nothing was appended, and the messages before "
+                f"{unwritten(self.root, self._unseen)}; nothing was appended, and the messages before "
                 "it are on disk but not visible until there is space"
             ) from self._unseen
 

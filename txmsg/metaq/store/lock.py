@@ -9,6 +9,7 @@ from pathlib import Path
 from txmsg.errors import LogBusy, MisuseError, StorageError
 from txmsg.forks import renew_in_children
 from txmsg.logs import EventLog
+from txmsg.runtime.owners import refusal_text, require_own
 
 _log = EventLog(__name__)
 
@@ -16,8 +17,9 @@ _log = EventLog(__name__)
 def make_private(directory: Path, *, below: Path | None = None) -> None:
     """Creates a directory that no other user can read, and likewise its missing parents below `below`.
 
-    Existing directories are not changed.
+    Existing directories are not changed. Raises StorageError if this is root and the directory another user's.
     """
+    require_own(directory if below is None else below, "the directory")
     if below is None or directory.parent == below:
         directory.parent.mkdir(parents=True, exist_ok=True)
     else:
@@ -28,13 +30,15 @@ def make_private(directory: Path, *, below: Path | None = None) -> None:
 def lock_private(directory: Path, *, what: str, user: str) -> int:
     """Makes a private directory, and locks it until the descriptor that this returns is closed.
 
-    what, user: of the directory, for errors. Raises LogBusy, and StorageError for a directory that cannot be made.
+    what, user: of the directory, for errors. Raises LogBusy, and StorageError for a directory that cannot be made, or
+    that of another user if this is root.
     """
+    require_own(directory, what)
     try:
         make_private(directory)
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as exc:
-        raise StorageError(f"{what} {directory} cannot be made: {exc.strerror}; name another directory") from exc
+        raise StorageError(f"{what} {directory} cannot be used: {refusal_text(exc, directory)}") from exc
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
@@ -46,20 +50,22 @@ def lock_private(directory: Path, *, what: str, user: str) -> int:
 class WriteLock:
     """Held until `release` by the process that created it, not by its forked children.
 
-    Creates the directories of the log. Raises LogBusy, and StorageError for a directory that cannot be written.
+    Creates the directories of the log. Raises LogBusy, and StorageError for a directory that cannot be written, or
+    that of another user if this is root.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.is_copy = False
         """Whether this process was forked from the one that holds it."""
+        require_own(root, "the log")
         try:
             make_private(root)
             make_private(root / "commitlog")
             self._fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise StorageError(
-                f"the log {root} cannot be written: {exc.strerror}; reading needs no write permission"
+                f"the log {root} cannot be written: {refusal_text(exc, root)}; reading needs no write permission"
             ) from exc
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,6 +14,7 @@ from txmsg.metaq.store.frames import DamagedFrame, frames, torn_end
 from txmsg.metaq.store.queues import Queues, mark_end
 from txmsg.metaq.store.role import copy_of
 from txmsg.metaq.store.state import Checkpoint, QueueKey, checkpoint_of
+from txmsg.runtime.owners import refusal_text
 
 _CELLS_HELD_MAX = 65_536
 
@@ -162,7 +163,7 @@ class _Recovery:
             self._queues.write(up_to)
         except OSError as exc:
             raise StorageError(
-                f"the cells of {self._root} cannot be written: {exc.strerror}; free space, and open it"
+                f"the cells of {self._root} cannot be written: {refusal_text(exc, self._root)}, and open it"
             ) from exc
 
 

@@ -14,6 +14,7 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.store.commit_log import files_of, sync_directory
+from txmsg.runtime.owners import refusal_text
 
 VERSION: Final = 1
 _CHECKSUM: Final = "crc32c"
@@ -50,9 +51,7 @@ def write_whole(path: Path, data: bytes) -> None:
         beside.replace(path)
         sync_directory(path.parent)
     except OSError as exc:
-        raise StorageError(
-            f"{path} cannot be written: {exc.strerror}; free space, or give this user permission"
-        ) from exc
+        raise StorageError(f"{path} cannot be written: {refusal_text(exc, path)}") from exc
 
 
 def write_checked(path: Path, told: Mapping[str, Any]) -> None:
@@ -61,8 +60,16 @@ def write_checked(path: Path, told: Mapping[str, Any]) -> None:
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """What `write_checked` has written, to the byte; else ValueError."""
-    data = path.read_bytes()
+    """What `write_checked` has written, to the byte; else ValueError. Raises FileNotFoundError.
+
+    Raises StorageError for a file that the system does not let this process read: it is not known to be damaged.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        raise StorageError(f"{path} cannot be read: {refusal_text(exc, path)}") from exc
     told = json.loads(data)
     if not isinstance(told, dict) or _checked({k: v for k, v in told.items() if k != _CHECKSUM}) != data:
         raise ValueError("it does not match its checksum")
@@ -76,8 +83,8 @@ def _checked(told: Mapping[str, Any]) -> bytes:
 
 
 def identity_of(root: Path, *, create: bool) -> Identity:
-    """The contents of `log.json`; created for a new log. Raises CorruptLog for another version, or if it cannot be
-    read.
+    """The contents of `log.json`; created for a new log. Raises CorruptLog for another version, or if it is missing or
+    damaged.
     """
     path = root / "log.json"
     if create and not path.exists() and not files_of(root / "commitlog", ".log"):

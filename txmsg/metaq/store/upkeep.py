@@ -13,6 +13,7 @@ from txmsg.metaq.store.end import LogEnd
 from txmsg.metaq.store.queues import Unsynced, sync_files
 from txmsg.metaq.store.retention import delete_old_files
 from txmsg.metaq.store.state import Checkpoint, write_checkpoint
+from txmsg.runtime.owners import refusal_text
 
 _log = EventLog(__name__)
 
@@ -101,7 +102,7 @@ class Upkeep:
         except OSError as exc:
             with end.lock:
                 files.unsynced.add(unsynced)
-            raise StorageError(f"the cells of {end.root} cannot be synced: {exc.strerror}") from exc
+            raise StorageError(f"the cells of {end.root} cannot be synced: {refusal_text(exc, end.root)}") from exc
         write_checkpoint(end.root, end.identity.log_id, checkpoint)
         return True
 
