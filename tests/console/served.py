@@ -58,7 +58,7 @@ async def asked_console(
     is_local: bool = True,
     logs: Mapping[str, Mapping[str, Log]] | None = None,
 ) -> AsyncIterator[Asked]:
-    sessions = Sessions[Desk](clock or Clock(), desks.leave)
+    sessions = desks.new_sessions(clock or Clock())
     console = Console(
         desks=desks,
         sessions=sessions,

@@ -23,7 +23,7 @@ from txmsg.console.identity import Identity
 from txmsg.console.look import Look
 from txmsg.console.pages import ACTIONS
 from txmsg.errors import BrokerUnavailable, Unauthenticated
-from txmsg.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX
+from txmsg.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX, SESSIONS_OF_USER_MAX, Sessions
 from txmsg.wire.table import network_of
 from txmsg.wire.v1 import cluster_pb2 as pb
 from txmsg.wire.v1.cluster_rpc import Cluster
@@ -237,15 +237,29 @@ async def test_a_stream_of_events_does_not_keep_a_session_from_being_idle(asked:
     assert session.used_at == clock.now
 
 
-async def test_sessions_are_bounded_and_the_one_idle_for_longest_ends(asked: Asked, clock: Clock) -> None:
+async def test_a_user_who_logs_in_often_ends_its_own_sessions_only(asked: Asked, clock: Clock) -> None:
+    other = (await log_in(asked, BOB)).cookies["txmsg-session"]
+    asked.client.cookies.clear()
     first = (await log_in(asked, ANN)).cookies["txmsg-session"]
-    for _ in range(SESSIONS_MAX):
+    for _ in range(SESSIONS_OF_USER_MAX):
         clock.now += 1
         asked.client.cookies.clear()
         await log_in(asked, ANN)
-    assert len(asked.sessions) == SESSIONS_MAX
+    assert len(asked.sessions) == SESSIONS_OF_USER_MAX + 1
     assert asked.sessions.find(first) is None
-    await until_async(lambda: len(asked.desks._signed_in) == SESSIONS_MAX)
+    assert asked.sessions.find(other) is not None
+    await until_async(lambda: len(asked.desks._signed_in) == SESSIONS_OF_USER_MAX + 1)
+
+
+def test_sessions_are_bounded_and_those_of_administrators_end_last() -> None:
+    now = 0.0
+    sessions = Sessions[str](lambda: now, user_of=str, is_admin=lambda user: user == "ops")
+    first = [sessions.begin("", user, None) for user in ("ops", "ann", "ann")]
+    for number in range(SESSIONS_MAX):
+        now += 1
+        sessions.begin("", f"user {number}", None)
+    assert len(sessions) == SESSIONS_MAX
+    assert [each.is_open for each in first] == [True, False, False]
 
 
 async def test_a_token_that_is_revoked_ends_the_login(asked: Asked) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.console.desk import desk_of, look_at
 from txmsg.console import views
 from txmsg.console.look import Look
-from txmsg.console.views import Live, Reading, View
+from txmsg.console.views import STREAMS_MAX, STREAMS_OF_USER_MAX, Live, Reading, View
 
 _SAME = b"event: same\ndata:\n\n"
 
@@ -83,3 +83,20 @@ async def test_visitors_with_other_rights_share_nothing(look: Look) -> None:
             await anext(events)
             assert b"data: x" in await anext(events)
     assert reads == 2
+
+
+def test_one_user_leaves_streams_to_others_and_administrators_have_a_reserve() -> None:
+    live = Live()
+
+    def open_streams(user: str) -> int:
+        before = live.streams
+        while live.has_room(user, is_admin=user == "ops"):
+            live.count(user, 1)
+        return live.streams - before
+
+    assert open_streams("notify/ann") == STREAMS_OF_USER_MAX
+    assert open_streams("") == STREAMS_MAX - STREAMS_OF_USER_MAX
+    assert open_streams("notify/bob") == 0
+    assert open_streams("ops") > 0
+    live.count("notify/ann", -1)
+    assert not live.has_room("notify/ann", is_admin=False)

@@ -24,6 +24,8 @@ class NoStream:
     def keep(self, size_bytes: int) -> bool:
         return True
 
+    def admitted(self, user: str, *, is_admin: bool) -> None: ...
+
 
 def call_with(headers: Mapping[str, str]) -> Call:
     """A call of which only the headers matter."""

@@ -116,12 +116,14 @@ class Service:
 
     async def echo(self, call: Call) -> None:
         """All messages, one by one."""
+        call.admitted("", is_admin=False)
         while (body := await call.read()) is not None:
             await call.write(BytesValue(value=body))
 
     async def hold(self, call: Call) -> None:
         """Answers when the test lets it, and reads nothing before."""
         self.begun += 1
+        call.admitted("", is_admin=False)
         try:
             await self.opens.wait()
         except asyncio.CancelledError:
@@ -132,6 +134,7 @@ class Service:
     async def pour(self, call: Call) -> None:
         """Writes without end."""
         self.begun += 1
+        call.admitted("", is_admin=False)
         try:
             while True:
                 await call.write(BytesValue(value=bytes(10_000)))

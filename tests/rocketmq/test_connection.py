@@ -163,16 +163,36 @@ async def test_a_client_is_told_how_many_calls_it_may_make_at_once_and_cut_off_i
 async def test_beyond_the_connections_of_a_port_further_ones_end_and_one_that_ends_makes_room() -> None:
     async with served(connections_max=1) as place:
         first = await place.connect()
-        assert await first.first(SettingsFrame)
-        second = await place.connect()
-        assert await second.next() is None
         first.send(first.call(1, b"hi"))
         assert await first.status(1) == "0"
+        second = await place.connect()
+        assert await second.next() is None
+        first.send(first.call(3, b"hi"))
+        assert await first.status(3) == "0"
         first.writer.close()
         await until_async(lambda: not place.port.connections)
         third = await place.connect()
         third.send(third.call(1, b"hi"))
         assert await third.status(1) == "0"
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_strangers_shut_nobody_out_of_a_port(is_silent: bool) -> None:
+    """Those who have made no call lose their places, the oldest first: who calls at once is served."""
+    async with served(connections_max=8) as place:
+        lasting = await place.connect()
+        lasting.send(lasting.call(1, b"hi"))
+        assert await lasting.status(1) == "0"
+        for number in range(40):
+            await place.connect(is_silent=is_silent)
+            if not number % 8:
+                peer = await place.connect()
+                peer.send(peer.call(1, b"hi"))
+                assert await peer.status(1) == "0"
+                peer.writer.close()
+        lasting.send(lasting.call(3, b"hi"))
+        assert await lasting.status(3) == "0"
+        assert len(place.port.table) <= 8
 
 
 def _begun(peer: Peer) -> bytes:

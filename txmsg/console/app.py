@@ -28,7 +28,7 @@ from txmsg.console.pages import ACTIONS, VIEWS
 from txmsg.console.pages.databases import DATABASES
 from txmsg.console.render import Renderer
 from txmsg.console.sections import SECTIONS
-from txmsg.console.views import STREAMS_MAX, Live, Reading, View, read
+from txmsg.console.views import Live, Reading, View, read
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.page.guard import Guard
 from txmsg.page.language import LANGUAGES, language_of
@@ -128,7 +128,8 @@ class _Api:
 
         if "text/event-stream" in request.headers.get("accept", ""):
             live = self._console.live
-            if live.streams >= STREAMS_MAX:
+            user = "" if look.desk.who is None else look.desk.owner
+            if not live.has_room(user, is_admin=look.desk.is_of_admin):
                 return PlainTextResponse("too many browsers look\n", HTTPStatus.SERVICE_UNAVAILABLE)
             session = visit_of(request).session
             key = (*look.desks.values(), look.renderer.language, asked_for(request))
@@ -139,6 +140,7 @@ class _Api:
                     look,
                     render_part,
                     lambda: session is None or (session.is_open and not look.desk.is_refused),
+                    user,
                 ),
                 media_type="text/event-stream",
                 headers={"X-Accel-Buffering": "no"},

@@ -17,6 +17,7 @@ from txmsg.console.database import Database
 from txmsg.console.identity import Identity, who_am_i
 from txmsg.console.watch import Watch
 from txmsg.errors import MisuseError
+from txmsg.page.sessions import Sessions
 
 _FIRST_POLL_S: Final = 3.0
 NO_LOGIN: Final = "log in first"
@@ -46,6 +47,11 @@ class Desk:
     def is_refused(self) -> bool:
         """Whether brokers do not take its token any more, or ask for one that it has not."""
         return self.watch.is_refused
+
+    @property
+    def is_of_admin(self) -> bool:
+        """Whether its user may do everything."""
+        return self.who is not None and self.who.is_admin
 
     @property
     def owner(self) -> str:
@@ -98,6 +104,10 @@ class Desks:
         desk = Desk(watch, self._tasks.create_task(watch.run(), name=f"watch {place} for {who.name}"))
         self._signed_in.add(desk)
         return desk
+
+    def new_sessions(self, clock: Callable[[], float]) -> Sessions[Desk]:
+        """Of browsers, whose logins give desks. clock: monotonic."""
+        return Sessions(clock, self.leave, user_of=lambda desk: desk.owner, is_admin=lambda desk: desk.is_of_admin)
 
     def leave(self, desk: Desk) -> None:
         """Closes the desk of a login that has ended, when its operations are over."""

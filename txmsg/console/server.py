@@ -16,7 +16,6 @@ from txmsg.console.operations import Operations
 from txmsg.console.views import Live
 from txmsg.page.listening import Server, listening
 from txmsg.page.login import sweep
-from txmsg.page.sessions import Sessions
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach, is_local
 from txmsg.wire.listening import loopback
@@ -69,7 +68,7 @@ async def serve(config: ConsoleConfig, on_ready: Callable[[str], None], stop: as
         desks = Desks(config.databases, tasks, always=config.asks_everybody)
         console = Console(
             desks=desks,
-            sessions=Sessions(time.monotonic, desks.leave),
+            sessions=desks.new_sessions(time.monotonic),
             logs=logs,
             operations=Operations(),
             live=Live(),

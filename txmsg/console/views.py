@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -25,6 +26,10 @@ from txmsg.errors import (
 )
 
 STREAMS_MAX: Final = 200
+STREAMS_OF_USER_MAX: Final = 50
+"""Of these, of one who has logged in and is not an administrator."""
+_STREAMS_OF_ADMINS: Final = 20
+"""Beyond them."""
 _TICK_S_MAX: Final = 1.5
 """Between two events, also while a page is read or waits. assets/live.js takes a longer silence for a lost server."""
 _SAME: Final = b"event: same\ndata:\n\n"
@@ -91,17 +96,38 @@ class Live:
 
     def __init__(self) -> None:
         self.streams = 0
+        self._streams_of: Counter[str] = Counter()
+        """By user."""
         self.closing = asyncio.Event()
         self._rendered: dict[Key, tuple[float, asyncio.Task[str]]] = {}
 
-    async def events(
-        self, key: Key, view: View, look: Look, render: Callable[[Reading], str], goes_on: Callable[[], bool]
+    def has_room(self, user: str, *, is_admin: bool) -> bool:
+        """Whether another browser of this user may look; "" is who has not logged in."""
+        if is_admin:
+            return self.streams < STREAMS_MAX + _STREAMS_OF_ADMINS
+        return self.streams < STREAMS_MAX and (not user or self._streams_of[user] < STREAMS_OF_USER_MAX)
+
+    def count(self, user: str, streams: int) -> None:
+        """So many more streams of this user, or fewer."""
+        self.streams += streams
+        self._streams_of[user] += streams
+        if not self._streams_of[user]:
+            del self._streams_of[user]
+
+    async def events(  # noqa: PLR0917 - a page, its reader, and until when
+        self,
+        key: Key,
+        view: View,
+        look: Look,
+        render: Callable[[Reading], str],
+        goes_on: Callable[[], bool],
+        user: str = "",
     ) -> AsyncIterator[bytes]:
         """Server-sent events: `part` with HTML whenever it has changed, else `same`. Who has the same key shares it.
 
         Ends when `goes_on` says so: the visitor has logged out.
         """
-        self.streams += 1
+        self.count(user, 1)
         last: str | None = None
         try:
             yield b"retry: 1000\n\n"
@@ -119,7 +145,7 @@ class Live:
                 while (left_s := due - time.monotonic()) > 0 and not await self._closes(min(left_s, _TICK_S_MAX)):
                     yield _SAME
         finally:
-            self.streams -= 1
+            self.count(user, -1)
 
     def _shared(self, key: Key, view: View, look: Look, render: Callable[[Reading], str]) -> asyncio.Task[str]:
         now = time.monotonic()

@@ -116,7 +116,12 @@ async def serve(
                 asyncio.TaskGroup() as tasks,
             ):
                 visitors = Visitors(asking(config.login), tasks) if config.login else None
-                sessions = Sessions[Visitor](time.monotonic, Visitors.leave)
+                sessions = Sessions[Visitor](
+                    time.monotonic,
+                    Visitors.leave,
+                    user_of=lambda visitor: visitor.name,
+                    is_admin=lambda visitor: visitor.is_admin,
+                )
                 server = Server(new_app(page, feed, visitors, sessions), tls)
                 serving_page = tasks.create_task(server.serve(sockets=[listener]))
                 sweeping = tasks.create_task(sweep(sessions))

@@ -7,6 +7,7 @@ bounded, so that it cannot be used to fill the memory.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
@@ -17,8 +18,10 @@ IDLE_S: Final = 3600.0
 """A session ends when nothing was asked for so long. Streams of events do not count: a page may be left open."""
 AGE_S_MAX: Final = 12 * 3600.0
 """A session ends after so long, however busy it is."""
-SESSIONS_MAX: Final = 64
-"""Above it, the one that is idle for longest ends."""
+SESSIONS_MAX: Final = 256
+"""Above it, one ends of the user with most, administrators last: the one that is idle for longest."""
+SESSIONS_OF_USER_MAX: Final = 16
+"""Above it, the one of the user that is idle for longest ends."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,11 +38,23 @@ class Session(Generic[T]):
 
 
 class Sessions(Generic[T]):
-    """All of a server. clock: monotonic; on_end: what came of a login is not used any more."""
+    """All of a server. clock: monotonic; on_end: what came of a login is not used any more.
 
-    def __init__(self, clock: Callable[[], float], on_end: Callable[[T], None] = lambda _: None) -> None:
+    user_of: whose login it is; "" is nobody's. is_admin: whether that user may do everything.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        on_end: Callable[[T], None] = lambda _: None,
+        *,
+        user_of: Callable[[T], str] = lambda _: "",
+        is_admin: Callable[[T], bool] = lambda _: False,
+    ) -> None:
         self.clock = clock
         self._on_end = on_end
+        self._user_of = user_of
+        self._is_admin = is_admin
         self._by_id: dict[str, Session[T]] = {}
 
     def __len__(self) -> int:
@@ -65,10 +80,26 @@ class Sessions(Generic[T]):
             session.at, before.at = before.at, {}
             self.end(before)
         session.at[place] = value
-        while len(self._by_id) >= SESSIONS_MAX:
-            self.end(min(self._by_id.values(), key=lambda each: each.used_at))
+        self._make_room(self._user_of(value))
         self._by_id[session.id] = session
         return session
+
+    def _make_room(self, user: str) -> None:
+        """For a login of this user: nobody ends the sessions of others by logging in often."""
+        own = [each for each in self._by_id.values() if user and user in self._users_of(each)]
+        if len(own) >= SESSIONS_OF_USER_MAX:
+            self.end(min(own, key=lambda each: each.used_at))
+        if len(self._by_id) >= SESSIONS_MAX:
+            counts = Counter(name for each in self._by_id.values() for name in self._users_of(each))
+
+            def claim(session: Session[T]) -> tuple[bool, int, float]:
+                is_admin = any(map(self._is_admin, session.at.values()))
+                return is_admin, -max((counts[name] for name in self._users_of(session)), default=0), session.used_at
+
+            self.end(min(self._by_id.values(), key=claim))
+
+    def _users_of(self, session: Session[T]) -> set[str]:
+        return set(map(self._user_of, session.at.values()))
 
     def leave(self, session: Session[T], place: str) -> None:
         """Forgets the login at one place."""

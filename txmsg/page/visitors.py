@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from txmsg.access.rules import ADMIN
 from txmsg.access.tokens import is_token
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
@@ -31,6 +32,8 @@ Ask = Callable[[str], Awaitable[pb.WhoAmIReply]]
 class Visitor:
     """Somebody who has logged in."""
 
+    name: str = ""
+    is_admin: bool = False
     is_over: bool = False
     """Whether the token is not valid any more."""
     checking: asyncio.Task[None] | None = None
@@ -46,9 +49,10 @@ class Visitors:
 
     async def sign_in(self, _: str, token: str) -> Visitor:
         """A visitor with this token. Raises Unauthenticated, and what else a call raises."""
-        if not (await self._ask(token)).authentication:
+        who = await self._ask(token)
+        if not who.authentication:
             raise MisuseError("these brokers ask for no token: name brokers with --auth, or leave out --login")
-        visitor = Visitor()
+        visitor = Visitor(name=who.name, is_admin=ADMIN in who.roles)
         visitor.checking = self._tasks.create_task(self._check(visitor, token), name="visitor")
         return visitor
 

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as Request
 
+from txmsg.access.principal import ANYONE
 from txmsg.errors import TxmsgError, Unauthenticated, UnknownTopic
 from txmsg.logs import EventLog
 from txmsg.message import TransactionState, now_us
@@ -152,9 +153,16 @@ class Api:
 
         return answer
 
+    async def _admitted(self, call: Call) -> Caller:
+        """Who calls; its connection is not a stranger any more. Raises Refused, TxmsgError."""
+        caller = await self._door.enter(call)
+        principal = caller.principal
+        call.admitted("" if principal is ANYONE else principal.name, is_admin=principal.is_admin)
+        return caller
+
     async def _entered(self, name: str, kind: type[RequestT], call: Call) -> tuple[Caller, RequestT]:
         """The caller and its request, if it is allowed. Raises Refused, TxmsgError."""
-        caller = await self._door.enter(call)
+        caller = await self._admitted(call)
         raw = await call.read()
         if raw is None:
             raise Refused(pb.BAD_REQUEST, f"the call of {name} has no request")
@@ -197,7 +205,7 @@ class Api:
     async def telemetry(self, call: Call) -> None:
         """A client's stream: the client sends its settings, and the gateway asks for outcomes of transactions."""
         try:
-            caller = await self._door.enter(call)
+            caller = await self._admitted(call)
             try:
                 async with self._door.staying("Telemetry", None, caller):
                     await self._telemetry(caller, call)

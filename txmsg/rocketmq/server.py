@@ -52,6 +52,8 @@ _USERS_AGE_S_MAX = 300.0
 """How long users and rules hold while no broker can be asked. Then nobody is let in."""
 _CONNECTIONS_MAX = 16_000
 """Or fewer, where it may not open that many files."""
+_RESERVE = 16
+"""Connections of administrators beyond them, where calls are signed."""
 _CALLS_MAX = 16_384
 """At once: those of 1,000 clients with a stream each, and a receive that waits for each of 5 topics at 3 brokers."""
 _CALLS_OF_CONNECTION_MAX = 1024
@@ -99,10 +101,11 @@ async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], st
         stack.push_async_callback(standing.close)
         door = Door() if config.access_key_file is None else await _door(config, config.access_key_file, standing)
         api = Api(senders, receivers, clients, Routes(brokers), Agreements(brokers), door=door)
+        port = made_port(api, reserve=0 if config.access_key_file is None else _RESERVE)
         presence = Presence(brokers, client_id=uuid4().hex)
         standing.start(presence.run(), name="rocketmq-routes")
         standing.start(receivers.renew(), name="rocketmq-renewals")
-        parts = Parts(config, brokers, presence, clients, receivers, door, api, made_port(api), stop)
+        parts = Parts(config, brokers, presence, clients, receivers, door, api, port, stop)
         tls = config.tls.of_server()
         if tls is not None:
             standing.start(_renewed(tls), name="rocketmq-tls")
@@ -136,11 +139,12 @@ def _probes(parts: Parts) -> Probes:
     return Probes(figures=read, unready=partial(unready, parts))
 
 
-def made_port(api: Api) -> Port:
+def made_port(api: Api, *, reserve: int = 0) -> Port:
     """A port with these methods, and with bounds on concurrent calls. Further calls fail."""
     return Port(
         api.methods(),
         connections_max=connections_allowed(_CONNECTIONS_MAX),
+        reserve=reserve,
         calls_max=_CALLS_MAX,
         calls_of_connection_max=_CALLS_OF_CONNECTION_MAX,
         request_size_bytes_max=REQUEST_SIZE_BYTES_MAX,

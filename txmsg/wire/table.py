@@ -202,7 +202,7 @@ class Table:
         self._said_at = now
         [(address, count)] = self.closed.most_common(1)
         _log.warning(
-            "connection.full",
+            "server.full",
             "%(name)s has no room for all connections (%(known)d, and %(strangers)d that have not authenticated or "
             "asked; at most %(connections)d): %(closed)d were closed, %(count)d of them from %(peer)s",
             name=self.name,

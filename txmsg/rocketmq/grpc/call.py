@@ -32,6 +32,9 @@ class Stream(Protocol):
     def allow(self, size_bytes: int) -> None:
         """Lets the client send this many more bytes."""
 
+    def admitted(self, user: str, *, is_admin: bool) -> None:
+        """A call of this user is admitted; "" is none. Raises Overloaded if the connection has no place then."""
+
     def keep(self, size_bytes: int) -> bool:
         """Counts bytes of requests in memory; negative numbers release them. Returns whether all of them are within the
         bound.
@@ -119,6 +122,10 @@ class Call:
             if scope.expired():
                 raise Failed(Code.DEADLINE_EXCEEDED, "the deadline of the call is over") from None
             raise
+
+    def admitted(self, user: str, *, is_admin: bool) -> None:
+        """The caller is known. Raises Overloaded if there is no place for its connection."""
+        self._stream.admitted(user, is_admin=is_admin)
 
     # ---- of the stream
 

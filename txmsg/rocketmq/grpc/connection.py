@@ -32,6 +32,7 @@ from txmsg.rocketmq.grpc.call import Call, Method
 from txmsg.rocketmq.grpc.framing import ClientGone, Code, quoted
 from txmsg.rocketmq.grpc.http2 import Http2
 from txmsg.wire.connection import Traffic
+from txmsg.wire.table import Place
 
 _log = EventLog(__name__)
 
@@ -72,6 +73,9 @@ class Owner(Protocol):
     def lost(self, connection: Connection) -> None:
         """The connection has ended."""
 
+    def admitted(self, connection: Connection, user: str, *, is_admin: bool) -> None:
+        """A call of this user is admitted. Raises Overloaded if there is no place for its connection."""
+
     def begin(self) -> bool:
         """Whether there is room for a call, which then begins."""
 
@@ -108,6 +112,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._streams: dict[int, _Stream] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.place: Place | None = None
+        """In the table of the port."""
         self.peer = ""
         self.is_over = False
         """Whether it has ended, or is only still written to."""
@@ -136,12 +142,12 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self.owner.made(self):
-            self.abort()
-            return
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer = f"{name[0]}:{name[1]}"
+        if not self.owner.made(self):
+            self.abort()
+            return
         self._h2.initiate_connection()
         self.flush()
 
@@ -197,6 +203,8 @@ class Connection(asyncio.Protocol):
 
     def look(self, now: float) -> None:
         """Ends it if the client has not started in time, or has been silent for long and does not answer a ping."""
+        if self.place is not None and not self.place.has_spoken and self.heard_at > self._began_at:
+            self.place.has_spoken = True
         if self.is_over:
             if now >= self._closed_at + _FINISH_S_MAX:
                 self.abort()
@@ -447,6 +455,7 @@ class _Stream:
         self.peer = connection.peer
         self.keep = connection.keep
         self._failed = connection.owner.failed
+        self._owner = connection.owner
         self.began_at = connection.heard_at
         self._connection, self._h2, self._id = connection, h2, stream_id
         self._has_headers = False
@@ -485,6 +494,10 @@ class _Stream:
             if not self._h2.streams[self._id].closed:
                 self._h2.reset_stream(self._id)  # what its client would still send is of no use
         self._connection.flush_soon()
+
+    def admitted(self, user: str, *, is_admin: bool) -> None:
+        """As Stream has it."""
+        self._owner.admitted(self._connection, user, is_admin=is_admin)
 
     def allow(self, size_bytes: int) -> None:
         """As Stream has it."""

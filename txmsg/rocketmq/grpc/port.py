@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from txmsg.access.guard import host_of
 from txmsg.logs import EventLog, HourlyLog
 from txmsg.rocketmq.grpc.call import Method
 from txmsg.rocketmq.grpc.connection import Connection
@@ -15,14 +16,19 @@ from txmsg.rocketmq.grpc.framing import Code
 from txmsg.wire.address import host_and_port
 from txmsg.wire.connection import Traffic
 from txmsg.wire.listening import bound_sockets, stop_listening
+from txmsg.wire.table import Bounds, Table
+from txmsg.wire.tls_transport import with_tls
 
 _log = EventLog(__name__)
 
 HTTP2: Final = ("h2",)
 """What clients ask for in the handshake of TLS."""
-_LOOK_S: Final = 5.0
+_LOOK_S: Final = 1.0
 _BACKLOG: Final = 1024
-_HANDSHAKE_S_MAX: Final = 20.0
+_FIRST_BYTE_S: Final = 5.0
+"""Until the first byte of a client, with TLS of what is inside it."""
+_CALL_S: Final = 20.0
+"""Until the first call that is admitted."""
 _FINISH_S_MAX: Final = 1.0
 """How long clients may take at the end to read what was written."""
 
@@ -32,8 +38,9 @@ class Port:
     client. requests_size_bytes_max: of the requests of all calls. A large request fails if its connection has more in
     memory than is left.
 
-    Connections beyond connections_max are closed at once, and calls beyond calls_max fail. A client that makes more
-    than calls_of_connection_max concurrent calls waits by itself.
+    reserve: connections of administrators beyond connections_max. Connections without a place in the table are closed,
+    and calls beyond calls_max fail. A client that makes more than calls_of_connection_max concurrent calls waits by
+    itself.
     """
 
     def __init__(
@@ -45,6 +52,7 @@ class Port:
         calls_of_connection_max: int,
         request_size_bytes_max: int,
         requests_size_bytes_max: int,
+        reserve: int = 0,
     ) -> None:
         self.traffic = Traffic()
         self.told_hourly = HourlyLog(_log)
@@ -53,6 +61,10 @@ class Port:
         """Calls answered with a gRPC code that is not OK."""
         self._methods = methods
         self.connections_max = connections_max
+        self.table = Table(
+            "the gateway",
+            Bounds(connections=connections_max, reserve=reserve, first_byte_s=_FIRST_BYTE_S, greeting_s=_CALL_S),
+        )
         self.calls_max = calls_max
         self._calls_of_connection_max = calls_of_connection_max
         self._request_size_bytes_max = request_size_bytes_max
@@ -71,14 +83,9 @@ class Port:
         sockets = bound_sockets(*host_and_port(listen))
         for sock in sockets:
             self._listeners.append(
-                await loop.create_server(
-                    self._connected,
-                    sock=sock,
-                    ssl=tls,
-                    backlog=_BACKLOG,
-                    ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S_MAX,
-                )
+                await loop.create_server(with_tls(self._connected, tls), sock=sock, backlog=_BACKLOG)
             )
+        self.table.name = f"the gateway at {listen}"
         self._look()
         return int(sockets[0].getsockname()[1])
 
@@ -114,11 +121,21 @@ class Port:
     def made(self, connection: Connection) -> bool:
         """As Owner has it."""
         self.connections.add(connection)
-        return len(self.connections) <= self.connections_max and not self._is_stopping
+        if self._is_stopping:
+            return False
+        connection.place = self.table.enter(host_of(connection.peer), lambda _: connection.abort())
+        return connection.place is not None
 
     def lost(self, connection: Connection) -> None:
         """As Owner has it."""
         self.connections.discard(connection)
+        if connection.place is not None:
+            self.table.leave(connection.place)
+
+    def admitted(self, connection: Connection, user: str, *, is_admin: bool) -> None:
+        """As Owner has it."""
+        if connection.place is not None:
+            self.table.know(connection.place, user, is_admin=is_admin)
 
     def begin(self) -> bool:
         """As Owner has it."""
@@ -146,3 +163,4 @@ class Port:
         self._looking = loop.call_later(_LOOK_S, self._look)
         for connection in list(self.connections):
             connection.look(loop.time())
+        self.table.look()
