@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import html
 import re
+import tomllib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from string import Formatter
 
@@ -15,6 +17,9 @@ import pytest
 import txmsg.console
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, asked_console
+from txmsg.administration.alerts import Alert
+from txmsg.broker.alerts.alerting import RULE_FAILED
+from txmsg.broker.alerts.config import BUILT_IN
 from txmsg.console import app as console_app
 from txmsg.console.actions import Confirmation, Field
 from txmsg.console.app import all_renderers
@@ -23,7 +28,7 @@ from txmsg.console.desks import Desks
 from txmsg.console.pages import ACTIONS, VIEWS
 from txmsg.console.sections import SECTIONS
 from txmsg.console.server import ConsoleConfig
-from txmsg.console.texts import texts
+from txmsg.console.texts import action_of, summary_of, texts
 from txmsg.errors import MisuseError, OutcomeUnknown
 from txmsg.page.language import language_of
 
@@ -53,6 +58,37 @@ def test_both_languages_have_the_same_texts_with_the_same_gaps() -> None:
 
     assert {key: gaps(text) for key, text in english.items()} == {key: gaps(text) for key, text in chinese.items()}
     assert all(text.strip() for text in (*english.values(), *chinese.values()))
+
+
+def test_built_in_alerts_speak_the_language_of_the_page_and_own_rules_their_own() -> None:
+    chinese = tomllib.loads((_PACKAGE / "texts" / "alerts.zh.toml").read_text(encoding="utf-8"))
+    english = {name: rule.summary for name, rule in BUILT_IN.items()} | {RULE_FAILED.name: RULE_FAILED.summary}
+    assert chinese.keys() == english.keys()
+    field = re.compile(r"\{\{.*?\}\}")
+    for name, words in chinese.items():
+        fields = set(field.findall(english[name])) - {"{{ $labels.job }}"}
+        assert set(field.findall(words["summary"])) == fields, name
+    labels = {"messaging_consumer_group_name": "mail", "messaging_destination_name": "t"}
+    alert = Alert(
+        id=1,
+        rule="TxmsgDeadLetters",
+        severity="warning",
+        state="firing",
+        labels=labels,
+        value=3.0,
+        summary="group mail in topic t has 3 dead letters",
+        action="see",
+        since=None,
+        fired_at=None,
+        resolved_at=None,
+        notified_at=None,
+        silences=(),
+    )
+    assert (summary_of(alert, "en"), action_of(alert, "en")) == (alert.summary, "see")
+    assert summary_of(alert, "zh") == "消费组 mail 在主题 t 中有 3 条死信"
+    assert "dead-letter list" in action_of(alert, "zh")
+    own = replace(alert, rule="OrdersWait")
+    assert (summary_of(own, "zh"), action_of(own, "zh")) == (alert.summary, "see")
 
 
 def test_every_text_that_templates_and_pages_name_is_there() -> None:

@@ -65,7 +65,9 @@ def follow(*, server: str, config: Path | None, as_json: bool, **options: object
     "Stop the copy's process first. Then `txmsg metaq serve --data-dir DIR` serves the log. docs/how-to/copy-a-log.md "
     "explains what may be lost, and how a former leader follows.",
 )
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True, readable=False))
+@click.argument(
+    "directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True, readable=False)
+)
 @click.option("--leader-is-lost", is_flag=True, help="Do not contact the leader: messages that only it has are lost.")
 @json_option
 def promote(*, directory: Path, leader_is_lost: bool, as_json: bool) -> None:

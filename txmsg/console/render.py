@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from txmsg.console import shown
-from txmsg.console.texts import texts
+from txmsg.console.texts import action_of, summary_of, texts
 from txmsg.errors import printable
 from txmsg.page.language import LANGUAGES
 
@@ -51,6 +51,8 @@ class Renderer:
             duration=partial(shown.duration, language=language),
             moment=shown.moment,
             ago=partial(shown.ago, language=language),
+            summary=partial(summary_of, language=language),
+            action=partial(action_of, language=language),
         )
         self._environment.globals.update(t=self.text, word=self.word, language=language, languages=LANGUAGES)
         # Not imported by each page: a block that is rendered alone does not import.
