@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -19,11 +20,35 @@ from txmsg.runtime.start import Start
 
 RETRIED_LATER = 0.5
 """Share of failures that say themselves when they are to be retried."""
+UNPRINTABLE = 0.1
+"""Share of failures whose exception raises when it is asked for its text."""
+BREAKING = 0.02
+"""Share of log records at which a filter raises."""
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
 
 
 class Failed(Exception):
     """The handler does not want it now."""
+
+
+class Unprintable(Failed):
+    """Likewise, of a class that cannot say why."""
+
+    def __str__(self) -> str:
+        raise ValueError("a class of the user's that raises when it is asked")
+
+
+class Breaking(logging.Filter):
+    """A filter of the user's that raises for some records."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self._rng.random() < BREAKING:
+            raise ValueError("a filter of the user's that raises")
+        return True
 
 
 def handlers(url: str, rng: random.Random, *, guests: bool) -> dict[str, Handler]:
@@ -37,7 +62,8 @@ def handlers(url: str, rng: random.Random, *, guests: bool) -> dict[str, Handler
         if business.is_disliked(message.body, message.attempt, is_first=message.generation == 0):
             if rng.random() < RETRIED_LATER:
                 raise RetryAfter(rng.uniform(0.0, 2.0), "later")
-            raise Failed(f"attempt {message.attempt}: не сейчас, „Müller“ ☃")
+            kind = Unprintable if rng.random() < UNPRINTABLE else Failed
+            raise kind(f"attempt {message.attempt}: не сейчас, „Müller“ ☃")
 
     async def sleeper(message: ReceivedMessage) -> None:
         longer_than_visible = message.attempt == 1 and rng.random() < 0.01
@@ -83,6 +109,8 @@ async def main() -> None:
     journal = Journal(told.journal_path)
     rng = random.Random(f"{told.seed} {told.name}")
     calls = count(1)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Breaking(random.Random(f"{told.seed} {told.name} log")))
     async with AsyncExitStack() as consumers:
         running: list[AsyncConsumer] = []
         for group, handle in handlers(told.business_url, rng, guests=told.guests).items():
