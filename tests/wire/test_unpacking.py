@@ -35,7 +35,7 @@ def saying(size_bytes: int, *, window: int = 0x48) -> bytes:
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-@pytest.mark.parametrize("raw", [b"x" * 300, RAW, bytes(3 * MIB)])
+@pytest.mark.parametrize("raw", [b"x" * 300, RAW, bytes(3 * MIB)], ids=["short", "lines", "zeros"])
 def test_what_was_compressed_comes_back(codec: Codec, raw: bytes) -> None:
     stored = packed(raw, codec)
     assert unpacked_of_stranger(stored, len(raw), codec) == raw
@@ -107,7 +107,9 @@ def test_gzip_ends_a_byte_beyond_what_is_allowed(members: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "stored", [b"", b"x", gzip.compress(RAW)[:-1], gzip.compress(b"") * 65, gzip.compress(RAW) + b"x"]
+    "stored",
+    [b"", b"x", gzip.compress(RAW)[:-1], gzip.compress(b"") * 65, gzip.compress(RAW) + b"x"],
+    ids=["nothing", "another format", "cut", "too many members", "more behind it"],  # gzip holds the time
 )
 def test_what_is_not_whole_gzip_is_refused(stored: bytes) -> None:
     with pytest.raises(Unpackable):
