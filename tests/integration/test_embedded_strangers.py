@@ -255,6 +255,17 @@ def test_root_uses_no_data_directory_of_another_user(data_dir: Path) -> None:
     assert list(data_dir.iterdir()) == []
 
 
+def test_root_does_not_take_any_directory_for_its_data_directory(data_dir: Path) -> None:
+    elsewhere = data_dir.parent / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    (elsewhere / "passwd").touch()
+    data_dir.symlink_to(elsewhere)
+    with pytest.raises(StorageError, match=r"elsewhere has contents, and not those of a database"):
+        EmbeddedPostgres(data_dir).start()
+    assert [path.name for path in elsewhere.iterdir()] == ["passwd"]
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
+
+
 def test_programs_in_a_cache_of_another_user_are_not_run(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = data_dir.parent / "cache"
     cache.mkdir()

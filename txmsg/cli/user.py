@@ -20,6 +20,7 @@ from txmsg.cli.options import Decorator, contains_option, duration, json_option,
 from txmsg.cli.output import json_text, print_facts, print_rows, say
 from txmsg.errors import MisuseError, printable
 from txmsg.logs import EventLog
+from txmsg.runtime.owners import require_own
 
 _log = EventLog(__name__)
 administered: Decorator = of_database(UserAdministration, "users")
@@ -42,6 +43,7 @@ def make_first_user(url: str, out: Path) -> None:
 
     For the embedded database, of which nobody else knows the URL.
     """
+    require_own(out.parent, "the directory")
     users = UserAdministration(asker_of_storage(url))
     is_first = not users.list(1).users
     begun = _new_file(out)

@@ -24,9 +24,9 @@ belong in DIR/cluster/pg_hba_own.conf.
 
 PostgreSQL refuses to run as root. Started by root, its programs run as the owner of the cluster, else as a user that
 nothing else has (docs/decisions/0099), without any capability. A clone or a home closed to others (/root) works as it
-is: no permission is changed. PostgreSQL is told its working directory in place of a path. What needs a path
-lies elsewhere: the socket in /run, and a copy of the programs in /var/cache/txmsg where those of the wheel are out of
-reach. The server's user could replace any file of the cluster by a link: root uses none of its paths.
+is: no permission is changed. PostgreSQL is told its working directory in place of a path. What must be reached by a
+path lies elsewhere: the socket in /run, and a copy of the programs in /var/cache/txmsg where those of the wheel are out
+of reach. The server's user could replace any file of the cluster by a link: root uses none of its paths.
 """
 
 from typing import TYPE_CHECKING

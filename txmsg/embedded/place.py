@@ -102,6 +102,19 @@ class Place:
         """The argument by which a server is known to be that of this cluster; a setting that nothing reads."""
         return f"txmsg.cluster={self.cluster}"
 
+    def require_data_dir(self) -> None:
+        """Raises StorageError if this is root, and the directory has contents that are not those of a data directory.
+
+        A user who owns one of the directories above can have put a link to any other in its place, which root would
+        close to others, and write to.
+        """
+        own = {path.name for path in (self.cluster, self.cluster_new, self.start_lock)}
+        if os.geteuid() == 0 and self.root.is_dir() and (found := set(os.listdir(self.root))) and not found & own:
+            raise StorageError(
+                f"the data directory {self.root} has contents, and not those of a database: name another one, or an "
+                "empty one, with --data-dir"
+            )
+
     def postmaster(self) -> psutil.Process | None:
         """The running server of this cluster, or None. A pid that now belongs to another program is not it."""
         try:

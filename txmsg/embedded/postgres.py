@@ -63,9 +63,10 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Returns when the server accepts connections. Starting twice is fine, also after `kill`.
 
-        Raises StorageError, too, if this is root and the directory belongs to another user.
+        Raises StorageError, too, if this is root and the directory belongs to another user, or has other contents.
         """
         require_own(self._place.root, "the data directory")
+        self._place.require_data_dir()
         try:
             self._place.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self._place.start_lock):
