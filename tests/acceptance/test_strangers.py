@@ -1,0 +1,80 @@
+"""Strangers that hold connections of a broker and of a MetaQ server: users and probes are served all the while."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.served import served as served_broker
+from tests.metaq.servers import served as served_log
+from tests.ports import own_port
+from txmsg.broker.config import BrokerConfig
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.wire.address import host_and_port
+from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.connection import greeting
+from txmsg.wire.v1 import metaq_pb2, txmsg_pb2
+from txmsg.wire.v1.metaq_rpc import MetaQ
+from txmsg.wire.v1.txmsg_rpc import Notify
+
+WAIT_S = 60.0
+STRANGERS = 100
+FIRST = {"says nothing": b"", "says half a greeting": greeting()[:-1]}
+
+
+def ask_broker(channel: BlockingChannel) -> object:
+    return channel.call(Notify.route, txmsg_pb2.RouteRequest(), timeout_s=WAIT_S)
+
+
+def ask_log(channel: BlockingChannel) -> object:
+    return channel.call(MetaQ.describe, metaq_pb2.DescribeLogRequest(), timeout_s=WAIT_S)
+
+
+Place = tuple[str, str, Callable[[BlockingChannel], object]]
+
+
+@pytest.fixture(params=["broker", "log"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """A server with few connections, its endpoint of metrics, and a call."""
+    http = f"127.0.0.1:{own_port()}"
+    if request.param == "broker":
+        storage = request.getfixturevalue("notify_url")
+        broker = BrokerConfig(storage=storage, listen="127.0.0.1:0", http_listen=http, connections_max=20)
+        with served_broker(broker) as address:
+            yield address, http, ask_broker
+    else:
+        log = MetaQConfig(data_dir=tmp_path / "log", listen="127.0.0.1:0", http_listen=http, connections_max=20)
+        with served_log(log) as address:
+            yield address, http, ask_log
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_those_who_say_nothing_or_half_a_greeting_shut_nobody_out(place: Place, first: str) -> None:
+    address, _, ask = place
+    with ExitStack() as stack:
+        lasting = stack.enter_context(BlockingChannel(address))
+        assert ask(lasting)
+        for number in range(STRANGERS):
+            stranger = stack.enter_context(socket.create_connection(host_and_port(address), WAIT_S))
+            stranger.sendall(FIRST[first])
+            if not number % 20:
+                with BlockingChannel(address) as channel:
+                    assert ask(channel)
+        assert ask(lasting)
+
+
+def test_probes_and_metrics_are_answered_beside_idle_connections(place: Place) -> None:
+    _, http, _ = place
+    with ExitStack() as stack:
+        for number in range(STRANGERS):
+            idle = stack.enter_context(socket.create_connection(host_and_port(http), WAIT_S))
+            idle.sendall(b"" if number % 2 else b"GET /livez HTTP/1.1\r\n")
+            if not number % 20:
+                for path in ("livez", "readyz", "metrics"):
+                    with urllib.request.urlopen(f"http://{http}/{path}", timeout=WAIT_S) as answer:
+                        assert answer.status == 200
