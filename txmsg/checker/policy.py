@@ -51,10 +51,6 @@ class HalfEvent(enum.Enum):
     """An operator restarts the checks."""
 
 
-class IllegalTransitionError(AssertionError):
-    """The event cannot happen in this state. For a final state and the other outcome: OutcomeConflict to the client."""
-
-
 _S, _E = HalfState, HalfEvent
 
 TRANSITIONS: Mapping[HalfState, Mapping[HalfEvent, HalfState]] = MappingProxyType(
@@ -85,30 +81,20 @@ TRANSITIONS: Mapping[HalfState, Mapping[HalfEvent, HalfState]] = MappingProxyTyp
             _E.RESUME: _S.STORED,
         },
         _S.COMMITTED: {
-            _E.STORE: _S.COMMITTED,
             _E.COMMIT: _S.COMMITTED,
             _E.ASK_NOW: _S.COMMITTED,
             _E.UNKNOWN: _S.COMMITTED,
         },
         _S.ROLLED_BACK: {
-            _E.STORE: _S.ROLLED_BACK,
             _E.ROLLBACK: _S.ROLLED_BACK,
             _E.ASK_NOW: _S.ROLLED_BACK,
             _E.UNKNOWN: _S.ROLLED_BACK,
         },
     }
 )
-"""The whole life of a half message. Illegal is what is absent, above all the other outcome after a final one."""
-
-
-def next_state(state: HalfState, event: HalfEvent) -> HalfState:
-    """The state after `event`. Raises IllegalTransitionError for a pair that the table does not hold."""
-    try:
-        return TRANSITIONS[state][event]
-    except KeyError:
-        raise IllegalTransitionError(
-            f"a half message that is {state.value} cannot meet the event {event.value!r}"
-        ) from None
+"""The whole life of a half message. Illegal is what is absent, above all the other outcome after a final one, and a late
+copy of its messages: both are OutcomeConflict to the client. tests/integration/test_half_states.py executes the table.
+"""
 
 
 def diagram() -> str:
