@@ -92,8 +92,8 @@ TRANSITIONS: Mapping[HalfState, Mapping[HalfEvent, HalfState]] = MappingProxyTyp
         },
     }
 )
-"""The whole life of a half message. Illegal is what is absent, above all the other outcome after a final one, and a late
-copy of its messages: both are OutcomeConflict to the client. tests/integration/test_half_states.py executes the table.
+"""The whole life of a half message. Illegal is what is absent, above all the other outcome after a final one, and a
+late copy of its messages: both are OutcomeConflict to the client. tests/integration/test_half_states.py executes it.
 """
 
 
