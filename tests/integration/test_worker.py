@@ -160,7 +160,10 @@ def test_processes_end_with_a_supervisor_that_is_killed(broker: BrokerProcess, t
 
 
 @pytest.mark.long
-def test_a_second_signal_ends_all_processes_at_once(broker: BrokerProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 1)])
+def test_a_second_signal_ends_all_processes_at_once(
+    number: signal.Signals, status: int, broker: BrokerProcess, tmp_path: Path
+) -> None:
     options = ("--groups", "endless", "--drain", "10m", "--http-listen", "127.0.0.1:0")
     with working(tmp_path, broker.address, f"{APP}:app", *options) as worker:
         facts = worker.ready()
@@ -168,12 +171,30 @@ def test_a_second_signal_ends_all_processes_at_once(broker: BrokerProcess, tmp_p
             producer.send(Message("endless", b""))
         until(lambda: worker.notes() == ["began to wait"])
         processes = processes_of(worker.child.pid)
-        worker.child.send_signal(signal.SIGTERM)
+        worker.child.send_signal(number)
         until(lambda: metrics_of(facts["http"])["txmsg_ready"] == 0)  # it has begun to end them
-        worker.child.send_signal(signal.SIGTERM)
-        assert worker.child.wait(STOP_S_MAX) == -signal.SIGTERM
+        worker.child.send_signal(number)
+        assert worker.child.wait(STOP_S_MAX) == status
         until(lambda: not any(process.is_running() for process in processes))
         assert worker.notes() == ["began to wait"]
+
+
+@pytest.mark.long
+def test_a_second_ctrl_c_ends_an_application_whose_handler_never_returns(broker: BrokerProcess, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    environment = {"TXMSG_BROKERS": broker.address, "WORKER_NOTES": str(notes), "PYTHONPATH": str(ROOT)}
+    child = Child("the application", [APP], log=tmp_path / "log", env=environment)
+    try:
+        with Producer(broker.address, group="p") as producer:
+            producer.send(Message("endless", b""))
+        until(lambda: notes.exists() and notes.read_text() == "began to wait\n")
+        child.send_signal(signal.SIGINT)
+        until(lambda: "stops" in notes.read_text())
+        child.send_signal(signal.SIGINT)
+        assert child.wait(STOP_S_MAX) == -signal.SIGINT
+    finally:
+        child.kill()
+        child.stop(STOP_S_MAX)
 
 
 @pytest.mark.long

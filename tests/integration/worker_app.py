@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from txmsg import ReceivedMessage, Router, Txmsg
+from txmsg.runtime.signals import has_come
 
 NOTES = Path(os.environ.get("WORKER_NOTES", "notes"))
 app = Txmsg()
@@ -50,3 +51,16 @@ def say_so() -> None:
 @broken.on_startup
 def break_down() -> None:
     raise ConnectionError("the database of the application is away")
+
+
+def say_when_it_stops() -> None:
+    while not has_come():
+        time.sleep(0.01)
+    note("stops")
+
+
+if __name__ == "__main__":
+    app.close_timeout_s = 600.0
+    app.groups = ("endless",)
+    threading.Thread(target=say_when_it_stops, daemon=True).start()
+    app.run()
