@@ -15,13 +15,14 @@ from starlette.types import Receive, Scope, Send
 
 from tests.waiting import until_async
 from tests.wire.certificates import Authority
-from txmsg.page.connection import BODY_S, UNREAD_S
+from txmsg.page.connection import UNREAD_S
 from txmsg.page.listening import Server, listening
 from txmsg.wire.table import Bounds, Table
 from txmsg.wire.tls import client_context
 
 WAIT_S = 60.0
 NEVER_S = 1e6
+WITHOUT_BODY = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nab"
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -77,7 +78,7 @@ async def placed(bounds: Bounds, tls: Any = None) -> AsyncIterator[Place]:
 SMALL = Bounds(connections=8, strangers=8, first_byte_s=NEVER_S, greeting_s=NEVER_S)
 
 
-@pytest.mark.parametrize("first", [b"", HEAD, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"])
+@pytest.mark.parametrize("first", [b"", HEAD, WITHOUT_BODY])
 async def test_browsers_are_served_while_strangers_hold_unfinished_heads(
     first: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,15 +103,14 @@ async def test_with_tls_connections_that_never_shake_hands_shut_nobody_out(autho
 async def test_heads_bodies_and_answers_have_their_times() -> None:
     async with placed(Bounds(connections=8, strangers=8, first_byte_s=5.0, greeting_s=10.0)) as place:
         watched = place.server.watched
-        body = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nab"
         large = b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        held = [place.opened(first) for first in (b"", HEAD, body, large)]
+        held = [place.opened(first) for first in (b"", HEAD, WITHOUT_BODY, large)]
 
         def are_open(count: int) -> Callable[[], bool]:
             return lambda: len(watched.connections) == count
 
         def is_full() -> bool:
-            return watched.table.known == 2 and any(each.flow.write_paused for each in watched.connections)
+            return watched.table.strangers == 3 and any(each.flow.write_paused for each in watched.connections)
 
         await until_async(is_full)
         place.now = 6.0
@@ -118,11 +118,11 @@ async def test_heads_bodies_and_answers_have_their_times() -> None:
         await until_async(are_open(3))
         place.now = 11.0
         watched.look(0.0)
-        await until_async(are_open(2))
-        began = asyncio.get_running_loop().time()
-        watched.look(began + BODY_S - 1)
-        assert len(watched.connections) == 2
-        watched.look(began + max(BODY_S, UNREAD_S) + 5)
+        await until_async(are_open(1))
+        now = asyncio.get_running_loop().time()
+        watched.look(now)
+        assert len(watched.connections) == 1
+        watched.look(now + UNREAD_S + 5)
         await until_async(are_open(0))
         for each in held:
             each.close()

@@ -15,8 +15,6 @@ from txmsg.wire.table import Bounds, Place, Table
 
 CONNECTIONS_MAX: Final = 1280
 """Of browsers: streams of events of a page, and some more."""
-BODY_S: Final = 30.0
-"""From the head of a request to the end of its body."""
 UNREAD_S: Final = 30.0
 """A client that takes nothing of an answer for so long is cut off."""
 _LOOK_S: Final = 1.0
@@ -50,14 +48,15 @@ class Watched:
 
 
 class BrowserConnection(H11Protocol):
-    """A stranger while the head of a request is awaited, the first one or a further one."""
+    """A stranger while a request is awaited, the first one or a further one, until its head and its body are whole."""
 
     def __init__(self, watched: Watched, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
         self._watched = watched
         self._place: Place | None = None
-        self._begun_at = self._full_at = 0.0
-        """When the request that is answered began; when the client last took something."""
+        self._has_head = False
+        self._full_at = 0.0
+        """When the client last took something."""
         self._full_bytes = 0
         self._is_leaving = False
         """Whether an answer is complete and not all of it has left."""
@@ -100,7 +99,7 @@ class BrowserConnection(H11Protocol):
         super().connection_lost(exc)
 
     def look(self, now: float) -> None:
-        """Ends it if its client sends the body too slowly, or takes nothing."""
+        """Ends it if its client takes nothing."""
         if self.flow.write_paused or self._is_leaving:
             size_bytes = self.transport.get_write_buffer_size()
             if size_bytes < self._full_bytes:
@@ -111,18 +110,21 @@ class BrowserConnection(H11Protocol):
                 self._await_request()
             elif now - self._full_at > UNREAD_S:
                 self.transport.abort()
-        elif self._is_answering and self.cycle.more_body and now - self._begun_at > BODY_S:
-            self.transport.abort()
 
     @property
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _await_request(self) -> None:
+        self._has_head = False
         if self._place is not None and not self._is_answering:
             self._watched.table.forget(self._place)
 
     def _note_request(self) -> None:
-        if self._place is not None and self._place.is_stranger and self._is_answering:
-            self._begun_at = self.loop.time()
+        if self._place is None or not self._place.is_stranger or not self._is_answering:
+            return
+        if not self.cycle.more_body:
             self._watched.table.know(self._place)
+        elif not self._has_head:
+            self._has_head = True
+            self._watched.table.renew(self._place)

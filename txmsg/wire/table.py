@@ -132,6 +132,13 @@ class Table:
         if user:
             self._of_users[user] += 1
 
+    def renew(self, place: Place) -> None:
+        """A stranger has come a step further: its time begins again, and others are strangers for longer."""
+        if place.is_in and place.is_stranger:
+            self._remove(place)
+            place.since = self._clock()
+            self._add(place)
+
     def forget(self, place: Place) -> None:
         """It is a stranger again: its request is answered, or its credential is not valid any more."""
         if place.is_in and not place.is_stranger:
