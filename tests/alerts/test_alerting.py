@@ -264,7 +264,7 @@ async def test_a_broker_may_have_any_name(world: World) -> None:
 async def test_a_broker_that_died_is_missing_until_another_takes_its_place(world: World) -> None:
     async def missing() -> int:
         async with session(world.pool) as conn:
-            return await figures.dead_brokers(conn)
+            return await figures.dead_brokers(conn, come_back_s=0)
 
     for name in ("a", "b", "c"):
         world.join(name, f"{name}:1")
@@ -286,10 +286,27 @@ async def test_a_broker_that_is_forgotten_is_not_missing(world: World) -> None:
     world.execute("update txmsg.broker set expires_at = now() - interval '1 s' where id = 'a'")
     world.execute("update txmsg.broker set started_at = now() - interval '1 day' where id = 'b'")
     async with session(world.pool) as conn:
-        assert await figures.dead_brokers(conn) == 1
+        assert await figures.dead_brokers(conn, come_back_s=0) == 1
     await Registry(world.pool).forget("a")
     async with session(world.pool) as conn:
-        assert await figures.dead_brokers(conn) == 0
+        assert await figures.dead_brokers(conn, come_back_s=0) == 0
+
+
+async def test_brokers_of_before_a_restore_have_time_to_come_back_before_they_are_said_to_have_died(
+    world: World,
+) -> None:
+    for name in ("a", "b", "c"):
+        world.join(name, f"{name}:1")
+    world.execute(
+        "update txmsg.broker set state = 'dead', expires_at = pg_postmaster_start_time() - interval '1 s' "
+        "where id <> 'c'"
+    )
+    world.execute("update txmsg.broker set started_at = now() - interval '1 day' where id = 'c'")
+    async with session(world.pool) as conn:
+        assert await figures.dead_brokers(conn, come_back_s=1e6) == 0
+        assert await figures.dead_brokers(conn, come_back_s=0) == 2
+        await conn.execute("update txmsg.broker set expires_at = now() where id = 'a'")  # died since
+        assert await figures.dead_brokers(conn, come_back_s=1e6) == 1
 
 
 async def test_alerts_that_are_known_are_written_by_one_statement(world: World) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy.engine import make_url
 
 from tests.conftest import PostgresServer
+from tests.ports import own_port
 from tests.waiting import until
 from txmsg.doctor import database
 from txmsg.doctor.finding import Check, Finding, Severity, examine
@@ -36,6 +38,16 @@ def test_a_database_that_is_well_has_no_findings_but_that_no_broker_runs(notify_
     found = {each.check: each for each in database.look(notify_url) if each.check not in others}
     assert found.keys() == {"live-broker"}
     assert found["live-broker"].severity is Severity.PROBLEM
+
+
+def test_a_server_that_refuses_and_one_that_is_away_need_different_things(notify_url: str) -> None:
+    away = make_url(notify_url).difference_update_query(["host"]).set(host="127.0.0.1", port=own_port())
+    [found] = database.look(away.render_as_string(hide_password=False))
+    assert found.fix.startswith("start PostgreSQL")
+    unknown = make_url(notify_url).set(username="nobody_has_this_name")
+    [found] = database.look(unknown.render_as_string(hide_password=False))
+    assert found.fix.startswith("PostgreSQL runs and refuses this: correct user, password and database")
+    assert "start PostgreSQL" not in found.fix + found.what
 
 
 def test_a_database_without_tables_is_the_only_finding(database_url: str) -> None:

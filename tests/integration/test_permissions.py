@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Set
@@ -31,7 +32,7 @@ from txmsg.access.rules import RIGHTS, Kind
 from txmsg.access.tokens import new_token
 from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Consumer
-from txmsg.errors import PermissionDenied, TxmsgError
+from txmsg.errors import MisuseError, PermissionDenied, TxmsgError
 from txmsg.message import Message, new_transaction_id, now_us
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.wire.address import host_and_port
@@ -44,6 +45,7 @@ from txmsg.wire.frames import Kind as FrameKind
 from txmsg.wire.tls import client_context
 from txmsg.wire.v1 import (
     access_pb2,
+    alerts_pb2,
     audit_pb2,
     cluster_pb2,
     dead_letters_pb2,
@@ -536,6 +538,39 @@ def test_the_limits_of_all_users_are_live_and_those_of_one_go_before(place: Plac
     unset = settings_pb2.ChangeSettingRequest(name="broker.user.topics_max", changed_by="ops")
     place.call("ops", "Settings/Change", unset)
     create("live3")
+
+
+def test_who_has_changed_something_is_the_user_of_the_call_and_not_who_it_says_to_be(place: Place) -> None:
+    place.new("liar", "administer cluster", "describe cluster")
+    changed = settings_pb2.ChangeSettingRequest(name="app.lie", value="1", changed_by="ops")
+    assert place.call("liar", "Settings/Change", changed).setting.changed_by == "liar"
+    changed = settings_pb2.ChangeSettingRequest(name="app.lie", as_of=0, changed_by="ops")
+    with pytest.raises(MisuseError):
+        place.call("liar", "Settings/Change", changed)
+    version = (
+        place.call("liar", "Settings/History", settings_pb2.SettingHistoryRequest(name="app.lie")).changes[0].version
+    )
+    changed = settings_pb2.ChangeSettingRequest(name="app.lie", as_of=version, changed_by="ops")
+    assert place.call("liar", "Settings/Change", changed).setting.changed_by == "liar"
+    silence = alerts_pb2.SilenceRequest(matchers=["rule=x"], for_s=60, reason="r", created_by="ops")
+    assert place.call("liar", "Alerts/Silence", silence).silence.created_by == "liar"
+    audited = place.call("ops", "Audit/List", audit_pb2.ListAuditRequest(who="liar", limit=100)).entries
+    assert {entry.action for entry in audited} == {"setting.set", "alert.silence"}
+    assert not any('"ops"' in entry.after for entry in audited)
+
+
+_TAKEN_FROM_REQUESTS = {"changed_by", "created_by"}
+"""Fields by which a request says who it is from; what is kept is `signature` of them."""
+
+
+def test_no_other_field_of_a_request_says_who_it_is_from() -> None:
+    found = {
+        field.name
+        for method in METHODS.values()
+        for field in method.request.DESCRIPTOR.fields
+        if re.search(r"(^|_)(by|who|actor|user|owner|principal)$", field.name)
+    }
+    assert found - {"who"} == _TAKEN_FROM_REQUESTS  # `who` of Audit/List chooses entries
 
 
 # ---- what others have, in what is found

@@ -107,6 +107,8 @@ def _advice(error: psycopg.Error) -> str:
             "this is a standby: name the primary, or all servers, as in "
             "postgresql://user@/database?host=db1,db2&target_session_attrs=read-write"
         )
+    if _is_refusal(error):
+        return "the server runs and refuses this: correct user, password and database in the URL, or its pg_hba.conf"
     return "check the URL (host, port, user, password, database), and that the server runs"
 
 
@@ -158,12 +160,22 @@ def may_pass(error: StorageError, url: str) -> bool:
         return False
     if cause.sqlstate is not None:
         return cause.sqlstate[:2] in _PASSING_CLASSES
-    refused = _REFUSAL.search(str(cause)) is not None or (cause.pgconn is not None and cause.pgconn.needs_password)
-    if not refused:
+    if not is_refused(error):
         return True
     # A refusal while connecting has no code, and may be in any language: one of a server that is starting?
     conninfo = make_conninfo(libpq_url(url), connect_timeout=_CONNECT_S_MAX)
     return PGconn.ping(conninfo.encode()) in {Ping.REJECT, Ping.NO_RESPONSE}
+
+
+def is_refused(error: StorageError) -> bool:
+    """Whether the server runs, and did not let us in, as with a wrong password."""
+    return _is_refusal(error.__cause__)
+
+
+def _is_refusal(cause: BaseException | None) -> bool:
+    if not isinstance(cause, psycopg.OperationalError) or cause.sqlstate is not None:
+        return False
+    return _REFUSAL.search(str(cause)) is not None or (cause.pgconn is not None and cause.pgconn.needs_password)
 
 
 def libpq_url(url: str) -> str:

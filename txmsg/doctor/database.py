@@ -94,7 +94,7 @@ def database_reachable(url: str) -> Iterator[Finding]:
         yield problem(
             on_one_line(exc),
             why="no broker works without it",
-            fix="start PostgreSQL, or name the right database with --storage",
+            fix=_way_in(exc),
         )
         return
     if revision is None:
@@ -103,6 +103,17 @@ def database_reachable(url: str) -> Iterator[Finding]:
             why="no broker runs on it",
             fix="`txmsg db upgrade --storage URL`, or name the right database",
         )
+
+
+def _way_in(error: StorageError) -> str:
+    if migrate.is_refused(error):
+        return (
+            "PostgreSQL runs and refuses this: correct user, password and database in --storage (TXMSG_STORAGE), here "
+            "and where brokers and tailers get it, or pg_hba.conf"
+        )
+    if error.__cause__ is None:
+        return "do what it says"
+    return "start PostgreSQL, or name the right host and port with --storage"
 
 
 def live_broker(database: Database) -> Iterator[Finding]:

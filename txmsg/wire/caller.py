@@ -52,6 +52,12 @@ def current_caller() -> Caller:
     return Caller("", "") if calling is None else calling.caller
 
 
+def signature(claimed: str) -> str:
+    """By whom a change is, as it is kept: the user that makes the call, or without authentication who it says to be."""
+    calling = answering.get()
+    return claimed if calling is None or calling.principal is ANYONE else calling.principal.name
+
+
 def current_usage() -> Usage | None:
     """What its user takes of the server, and may take; None without authentication."""
     calling = answering.get()

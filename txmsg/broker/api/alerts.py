@@ -12,6 +12,7 @@ from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.errors import MisuseError, shown
 from txmsg.message import us_of_datetime
+from txmsg.wire.caller import signature
 from txmsg.wire.v1 import alerts_pb2 as pb
 
 _SILENCE_S_MAX = 366 * 86_400.0
@@ -46,11 +47,12 @@ class AlertsApi:
         matchers = check_matchers(request.matchers)
         if not 0 < request.for_s <= _SILENCE_S_MAX:
             raise MisuseError(f"for_s={request.for_s:g} must be above 0 and at most {_SILENCE_S_MAX:g} seconds")
-        _check_text("created_by", request.created_by)
+        created_by = signature(request.created_by)
+        _check_text("created_by", created_by)
         _check_text("reason", request.reason)
         async with session(self._pool) as conn, conn.transaction():
             made = await store.silence(
-                conn, matchers, for_s=request.for_s, reason=request.reason, created_by=request.created_by
+                conn, matchers, for_s=request.for_s, reason=request.reason, created_by=created_by
             )
             await audit.record(conn, "alert.silence", str(made.id), after=made._asdict())
         return pb.SilenceReply(silence=_silence(made))

@@ -6,7 +6,7 @@ from txmsg.access.permissions import DESCRIBE_CLUSTER
 from txmsg.broker.settings import RunTimeSettings
 from txmsg.broker.store.settings import SettingRow
 from txmsg.message import us_of_datetime
-from txmsg.wire.caller import require
+from txmsg.wire.caller import require, signature
 from txmsg.wire.v1 import settings_pb2 as pb
 
 _WAIT_S_MAX = 300.0
@@ -32,13 +32,12 @@ class SettingsApi:
 
     async def change(self, request: pb.ChangeSettingRequest) -> pb.ChangeSettingReply:
         expected = request.version if request.HasField("version") else None
+        changed_by = signature(request.changed_by)
         if request.HasField("as_of"):
-            row = await self._settings.roll_back(
-                request.name, request.as_of, expected=expected, changed_by=request.changed_by
-            )
+            row = await self._settings.roll_back(request.name, request.as_of, expected=expected, changed_by=changed_by)
         else:
             value = request.value if request.HasField("value") else None
-            row = await self._settings.change(request.name, value, expected=expected, changed_by=request.changed_by)
+            row = await self._settings.change(request.name, value, expected=expected, changed_by=changed_by)
         return pb.ChangeSettingReply(setting=_stored(row))
 
     async def history(self, request: pb.SettingHistoryRequest) -> pb.SettingHistoryReply:

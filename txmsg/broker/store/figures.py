@@ -13,6 +13,8 @@ from psycopg import sql
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.delivery import QUEUE_END, partition, plain_cursor, scalar_cursor
 
+_COME_BACK_S: Final = 300.0
+
 
 class GroupFigures(NamedTuple):
     """A group in a topic; or, where both are None, all pairs together that are neither first nor urgent."""
@@ -186,14 +188,21 @@ async def slot_kept_bytes(conn: Connection) -> int:
     return found
 
 
-async def dead_brokers(conn: Connection) -> int:
-    """How many brokers have died and are not replaced: by one at their address, or by one that has joined since."""
+async def dead_brokers(conn: Connection, *, come_back_s: float = _COME_BACK_S) -> int:
+    """How many brokers have died and are not replaced: by one at their address, or by one that has joined since.
+
+    Of one whose time was over before the database's server was started, that is not known before come_back_s: after a
+    restart or a restore the table has brokers of an earlier time, which are about to join again.
+    """
     cursor = await scalar_cursor(conn).execute(
         """
         with alive as (
             select address, started_at from txmsg.broker where state <> 'dead' and expires_at >= now()
         ), dead as (
-            select address, expires_at from txmsg.broker where state = 'dead' or expires_at < now()
+            select address, expires_at from txmsg.broker
+             where (state = 'dead' or expires_at < now())
+               and (expires_at >= pg_postmaster_start_time()
+                    or now() > pg_postmaster_start_time() + make_interval(secs => %s))
         ), missing as (
             select address, max(expires_at) as died_at from dead
              where address not in (select address from alive) group by address
@@ -202,7 +211,8 @@ async def dead_brokers(conn: Connection) -> int:
                                 and started_at > (select min(died_at) from missing)
         )
         select greatest(0, (select count(*) from missing) - (select count(*) from joined))
-        """
+        """,
+        (come_back_s,),
     )
     found = await cursor.fetchone()
     assert isinstance(found, int)

@@ -100,7 +100,6 @@ class SettingStore:
             await conn.execute(_FORGET_UNSET, {"kept_s": _UNSET_KEPT_S})
             await notify(conn, NOTICE)
             action = "setting.unset" if value is None else "setting.set"
-            # changed_by is what the caller says of itself.
             after = {"value": value, "version": changed.version, "changed_by": changed_by}
             await audit.record(conn, action, name, before={"value": old, "version": current}, after=after)
             return changed
