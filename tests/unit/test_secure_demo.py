@@ -32,7 +32,10 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "metaq": {"Access/Watch": _NOTHING},
     "tailer": {
-        "MetaQ/Append": metaq_pb2.AppendRequest(head=metaq_pb2.AppendHead(batches=[metaq_pb2.AppendBatch(topic=TOPIC)]))
+        "MetaQ/Append": metaq_pb2.AppendRequest(
+            head=metaq_pb2.AppendHead(batches=[metaq_pb2.AppendBatch(topic=TOPIC)])
+        ),
+        "MetaQ/Fetch": metaq_pb2.FetchRequest(wanted=[metaq_pb2.QueueOffsets(topic=TOPIC)]),
     },
     "reader": {"MetaQ/Fetch": metaq_pb2.FetchRequest(wanted=[metaq_pb2.QueueOffsets(topic=TOPIC)])},
     "operator": {"Cluster/Show": _NOTHING, "Topics/List": _NOTHING, "Groups/List": _NOTHING},

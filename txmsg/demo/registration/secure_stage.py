@@ -37,7 +37,7 @@ RIGHTS: Final[Mapping[str, Sequence[str]]] = {
     SERVICE: (f"send topic:{TOPIC}", f"send group:{SERVICE}", f"check group:{SERVICE}"),
     **{group: (f"receive topic:{TOPIC}", f"receive group:{group}") for group in GROUPS},
     "metaq": ("read cluster",),
-    "tailer": (f"send topic:{TOPIC}",),
+    "tailer": (f"send topic:{TOPIC}", f"receive topic:{TOPIC}"),
     "reader": (f"receive topic:{TOPIC}",),
     "operator": ("describe cluster", "describe topic:*", "describe group:*"),
     "supervisor": ("describe cluster",),

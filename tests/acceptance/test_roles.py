@@ -1,0 +1,303 @@
+"""A day of each component with no more rules than docs/security.md gives it: starts, lost servers, restarts."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.agent.test_agent import AgentProcess
+from tests.broker_process import BrokerProcess
+from tests.integration.cli_harness import json_of, said
+from tests.metaq.consumers import Seen
+from tests.metaq.copies import CopyProcess, until_copied
+from tests.metaq.logs import batch
+from tests.metaq.servers import MetaQProcess
+from tests.mirror.checks import require_equal
+from tests.mirror.load import Load
+from tests.mirror.rows import make_queues, store, written
+from tests.mirror.tailer_process import TailerProcess
+from tests.waiting import until
+from txmsg.body_keys import BodyKeys
+from txmsg.client import Consumer, Producer
+from txmsg.errors import PermissionDenied
+from txmsg.message import Message, ReceivedMessage, TransactionState
+from txmsg.metaq import LogConsumer
+from txmsg.metaq.interface import LogAccess, LogQueue
+from txmsg.metaq.location import open_log
+from txmsg.metaq.producer import LogProducer
+
+_PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+_RULE = re.compile(r"`((?:send|receive|check|describe|read|administer) (?:cluster|(?:topic|group):[\w.*]+))`")
+TESTED_ELSEWHERE = {
+    "RocketMQ gateway with `--access-key-file`": "tests/rocketmq/test_guarded.py",
+    "console": "tests/console/test_login_browser.py",
+    "purge of fence rows": "tests/integration/test_permissions.py",
+}
+BY_PART = (
+    "producer, also of a log",
+    "transactional producer",
+    "consumer",
+    "reader of a log, Spark's source",
+    "consumer of a log",
+    "reader of bodies of an erasable topic in a log",
+    "tailer",
+    "agent",
+    "MetaQ server with `--access-from`",
+    "copy of a log",
+)
+
+
+def rules_of_page() -> dict[str, Sequence[str]]:
+    """What the table says that each component needs."""
+    table = _PAGE.read_text().partition("| Component | Rules |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ", 1) for line in table.splitlines()[2:]]
+    return {name: _RULE.findall(text) for name, text in rows}
+
+
+RULES = rules_of_page()
+
+
+def test_every_component_of_the_page_has_a_day() -> None:
+    assert RULES.keys() == {*BY_PART, *TESTED_ELSEWHERE}
+    assert all((_PAGE.parents[1] / path).exists() for path in TESTED_ELSEWHERE.values())
+
+
+class Place:
+    """A broker and a log server with users and rules. Commands and clients of a test act as the user in TXMSG_TOKEN."""
+
+    def __init__(self, storage: str, directory: Path, environment: pytest.MonkeyPatch) -> None:
+        self.storage, self.directory, self.environment = storage, directory, environment
+        self.stack = ExitStack()
+        said("user", "create", "ops", "--role", "admin", "--out", str(directory / "ops"), "--storage", storage)
+        self.broker = self.stack.enter_context(BrokerProcess(storage, "--auth", log=directory / "broker.log"))
+        self._token_of_log = self.become("MetaQ server with `--access-from`")
+        access = ("--access-from", self.broker.address)
+        self.log = MetaQProcess(directory / "log", *access, log=directory / "metaq.log")
+        self.stack.enter_context(self.log)
+
+    def become(self, part: str, *, group: str = "g") -> str:
+        """From now on a user of this component, with its rules on topic t and this group; its token."""
+        as_ops = ("--broker", self.broker.address)
+        self.environment.setenv("TXMSG_TOKEN", (self.directory / "ops").read_text().strip())
+        name = re.sub(r"\W+", "-", part).strip("-").lower()
+        token = json_of("user", "create", name, *as_ops)["token"]
+        for rule in RULES[part]:
+            said("acl", "allow", name, *rule.replace("TOPIC", "t").replace("GROUP", group).split(" "), *as_ops)
+        if part.startswith("reader of bodies"):  # it reads the log, too
+            said("acl", "allow", name, "receive", "topic:t", *as_ops)
+        self.environment.setenv("TXMSG_TOKEN", token)
+        return str(token)
+
+    def restart_log(self) -> None:
+        """Kills the log server, and starts it again as its own user."""
+        self.log.end(signal.SIGKILL)
+        self.start_log()
+
+    def start_log(self) -> None:
+        token = os.environ["TXMSG_TOKEN"]
+        self.environment.setenv("TXMSG_TOKEN", self._token_of_log)
+        self.log.start()
+        self.environment.setenv("TXMSG_TOKEN", token)
+
+    def ops(self) -> None:
+        self.environment.setenv("TXMSG_TOKEN", (self.directory / "ops").read_text().strip())
+
+
+@pytest.fixture
+def place(notify_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.delenv("TXMSG_TOKEN_FILE", raising=False)
+    made = Place(notify_url, tmp_path, monkeypatch)
+    with made.stack:
+        made.ops()
+        until(lambda: json_of("user", "list", "--broker", made.broker.address))
+        yield made
+
+
+def restarted(server: BrokerProcess) -> None:
+    server.end(signal.SIGKILL)
+    server.start()
+
+
+class Committed:
+    """A check listener whose transactions are all committed."""
+
+    def __init__(self) -> None:
+        self.checked: list[ReceivedMessage] = []
+
+    def check(self, message: ReceivedMessage) -> TransactionState:
+        self.checked.append(message)
+        return TransactionState.COMMIT
+
+    def await_check(self) -> None:
+        until(lambda: self.checked)
+
+
+def test_of_brokers_producers_and_consumers(place: Place) -> None:
+    address = place.broker.address
+    said("topic", "create", "t", "--queues", "1", "--broker", address)
+    got: list[ReceivedMessage] = []
+    place.become("consumer")
+    consumer = Consumer(address, group="g")
+    consumer.subscribe("t")(got.append)
+    with consumer:
+        place.become("producer, also of a log")
+        with Producer(address, group="plain") as producer:
+            producer.send(Message("t", b"1"))
+            restarted(place.broker)
+            producer.send(Message("t", b"2"))
+        place.become("transactional producer", group="shop")
+        for body in (b"3", b"4"):  # once more as after a restart of the service
+            listener = Committed()
+            with Producer(address, group="shop", check_listener=listener) as producer:
+                producer.end(producer.half([Message("t", body)]), TransactionState.COMMIT)
+                producer.end(producer.half([Message("t", body + b"?")]), TransactionState.UNKNOWN)
+                listener.await_check()
+        until(lambda: {message.body for message in got} >= {b"1", b"2", b"3", b"4", b"3?", b"4?"})
+
+
+def await_rights(log: LogAccess) -> None:
+    """Returns when the server knows the rules of the user, which it gets from brokers a moment later."""
+
+    def are_known() -> bool:
+        try:
+            log.topics()
+        except PermissionDenied:
+            return False
+        return True
+
+    until(are_known)
+
+
+def test_of_logs_producers_readers_and_consumers(place: Place) -> None:
+    address = place.log.address
+    place.become("producer, also of a log")
+    with open_log(address) as log:
+        producer = LogProducer(log, queues=1)
+        producer.send(Message("t", b"1"))
+        place.restart_log()
+        producer.send(Message("t", b"fails"))
+    place.become("reader of a log, Spark's source")
+    for _ in range(2):
+        with open_log(address) as log:
+            queue = LogQueue("t", 0)
+            await_rights(log)
+            assert log.topics() == {"t": [0]}
+            assert log.ranges([queue])[queue].end == 2
+            assert log.fetch({queue: 0})
+            place.restart_log()
+            assert log.fetch({queue: 0})
+    place.become("consumer of a log")
+    seen = Seen(lambda message: message.body == b"fails")
+    for _ in range(2):
+        consumer = LogConsumer(address, "g", retries_max=1, retry_delays_s=[0.1])
+        consumer.subscribe("t")(seen)
+        with consumer:
+            until(lambda: [message.body for message in seen.messages].count(b"fails") == 2)
+            place.restart_log()
+    place.ops()
+    [letter] = json_of("dead-letter", "list", "--group", "g", "--log", address)["dead_letters"]
+    assert letter["group"] == "g"
+
+
+def test_of_a_log_an_agent_and_a_copy(place: Place) -> None:
+    place.become("agent")
+    agent = AgentProcess(place.directory, place.log.address, "t")
+    agent.start()
+    agent.write("1")
+    place.restart_log()
+    agent.write("2")
+    agent.stop()
+    agent.write("3")
+    agent.start()
+    place.ops()
+
+    def lines() -> int:
+        with open_log(place.log.address) as log:
+            queue = LogQueue("t", 0)
+            return log.ranges([queue])[queue].end if log.topics() else 0
+
+    until(lambda: lines() == 3)
+    said("agent", "set", str(agent.file), "lines_per_s=1000")
+    until(lambda: "1000" in said("agent", "status", str(agent.file), "--json"))
+    agent.end(signal.SIGTERM)
+    place.become("copy of a log")
+    copy_dir = place.directory / "copy"
+    copy = CopyProcess(place.log.address, copy_dir, log=place.directory / "copy.log")
+    with copy:
+        until_copied(place.log.data_dir, copy_dir)
+        place.restart_log()
+        restarted(copy)
+        place.become("producer, also of a log")
+        with open_log(place.log.address) as log:
+            log.append([batch("t", 0, 3, 1)])
+        until_copied(place.log.data_dir, copy_dir)
+
+
+def test_of_a_tailer(place: Place) -> None:
+    url = place.storage
+    make_queues(url, "t", 2)
+    load = Load(url, "t", 2, seed=7)
+    said_by = iter(place.directory / f"tailer-{number}.said" for number in range(9))
+
+    def new_tailer() -> TailerProcess:
+        return place.stack.enter_context(TailerProcess(url, place.log.address, said=next(said_by)))
+
+    place.become("tailer")
+    tailer, standby = new_tailer(), new_tailer()
+    tailer.start()
+    load.write(20)
+    standby.launch()
+    standby.await_state("standing by")
+    place.restart_log()
+    load.write(20)
+    require_equal(url, place.log.data_dir, load.count)
+    tailer.stop()
+    standby.await_state("tailing")
+    load.write(20)
+    require_equal(url, place.log.data_dir, load.count)
+    standby.stop()
+    end = load.ends[1]
+    with psycopg.connect(url, connect_timeout=10) as connection:  # as after a backup was restored
+        connection.execute(
+            "delete from txmsg.message where queue_offset >= %s and queue = "
+            "(select q.id from txmsg.queue q where q.number = 1)",
+            (end - 3,),
+        )
+    store(url, [written("t", 1, offset)._replace(body=b"another") for offset in range(end - 3, end)])
+    place.log.stop()
+    said("tailer", "fork", "--storage", url, "--metaq", str(place.log.data_dir), "--yes")
+    place.start_log()
+    tailer.start()
+    load.write(20)
+    require_equal(url, place.log.data_dir, load.count)
+    tailer.stop()
+    assert "may not" not in "".join(each.said for each in (tailer, standby))
+    said("tailer", "drop", "--storage", url, "--yes")
+
+
+def test_of_a_reader_of_erasable_bodies_in_a_log(place: Place) -> None:
+    said("topic", "create", "t", "--queues", "1", "--erasable", "30d", "--broker", place.broker.address)
+    with Producer(place.broker.address, group="g") as producer:
+        producer.send(Message("t", b"secret"))
+    tailer = TailerProcess(place.storage, place.log.address, said=place.directory / "tailer.said")
+    with tailer:
+        tailer.start()
+        require_equal(place.storage, place.log.data_dir, 1)
+        tailer.stop()
+    place.become("reader of bodies of an erasable topic in a log")
+    for _ in range(2):
+        keys = BodyKeys(place.broker.address)
+        with open_log(place.log.address) as log:
+            [fetched] = log.fetch({LogQueue("t", 0): 0})
+            [message] = keys.decrypt_all([message for each in fetched.batches for message in each.messages()])
+            assert message.body == b"secret"
+        restarted(place.broker)
+    place.ops()
+    said("tailer", "drop", "--storage", place.storage, "--yes")
