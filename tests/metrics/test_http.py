@@ -8,7 +8,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from txmsg.cli.main import main
 from txmsg.errors import InvalidName, MisuseError
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
-from txmsg.metrics.http import BearerToken, Endpoint, Limits, Probes
+from txmsg.metrics.http import BearerToken, Endpoint, Limits, Probes, serving_on_thread
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import host_and_port
 from txmsg.wire.tls import client_context
@@ -164,6 +164,15 @@ async def test_idle_and_unfinished_connections_shut_nobody_out(caplog: pytest.Lo
                 for path in ("/livez", "/readyz", "/metrics"):
                     assert await status_of(address, get(path)) == 200
     assert sum("the endpoint of /metrics has no room" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_probes_of_a_process_without_a_loop_are_answered_beside_idle_connections() -> None:
+    """As an agent, a tailer and a worker have it."""
+    with serving_on_thread("127.0.0.1:0", PROBES) as address, ExitStack() as stack:
+        for number in range(100):
+            stack.enter_context(socket.create_connection(host_and_port(address)))
+            if not number % 20:
+                assert asyncio.run(status_of(address, get("/livez"))) == 200
 
 
 async def test_those_who_do_not_take_the_figures_leave_room_for_probes() -> None:
