@@ -6,6 +6,7 @@ import re
 from urllib.parse import quote
 
 import httpx2
+import psycopg
 from markupsafe import escape
 from playwright.sync_api import expect
 
@@ -196,6 +197,12 @@ def test_a_transaction_in_doubt_is_decided_in_the_browser_with_a_reason(
     text = page(client, "/halves", group="page-shop")
     assert half in text
     assert other in text
+    with psycopg.connect(shown.storage, connect_timeout=10) as connection:
+        connection.execute("update txmsg.half_message set next_check_at = '2026-01-02 03:04:05+00'")
+    text = page(client, "/halves", group="page-shop")
+    assert "no client can answer" in text
+    assert "check due since" in text
+    assert "no client can answer" in page(client, f"/halves/{half}")
     assert "Clients attached that can answer: 0" in dialog(client, f"/halves/{half}/check")
     assert client.post(f"/halves/{half}/check", data={}).status_code == 204
     assert "Give a reason" in client.post(f"/halves/{half}/rollback", data={"reason": " "}).text
