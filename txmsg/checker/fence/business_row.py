@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine, String, Table, bindparam, exc, insert, literal, select
 from sqlalchemy.orm import Session
 
-from txmsg.checker.fence.driver import in_autocommit, is_absent_table
+from txmsg.checker.fence.driver import has_met_another, in_autocommit, is_absent_table
 from txmsg.checker.fence.identity import SELECT_IDENTITY
 from txmsg.checker.fence.own_rows import own_bind, own_connection
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
@@ -50,14 +50,14 @@ def write(session: Session, transaction_id: TransactionId, fence_id: UUID, optio
     try:
         row = {"id": transaction_id, "fence": fence_id}
         result = _connection(session).execute(_INSERT_COMMIT, row, execution_options=options)
-    except (exc.ProgrammingError, exc.OperationalError) as error:
+    except exc.DBAPIError as error:
+        if has_met_another(error):
+            raise TransactionRefused(
+                f"transaction {transaction_id} must not commit: its fence row exists already, because a check has "
+                "decided ROLLBACK, or because the id was used before; run the operation again as a new transaction"
+            ) from error
         refuse_absent_tables(_connection(session).engine, error, fence_table, fence_identity_table)
         raise
-    except exc.IntegrityError as error:
-        raise TransactionRefused(
-            f"transaction {transaction_id} must not commit: its fence row exists already, because a check has decided "
-            "ROLLBACK, or because the id was used before; run the operation again as a new transaction"
-        ) from error
     if result.rowcount != 1:
         raise MisuseError(
             f"the session's database {_connection(session).engine.url} is not that of fence {fence_id}: checks would "

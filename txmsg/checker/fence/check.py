@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Insert, Select, String, bindparam, exc, inser
 from sqlalchemy.dialects import postgresql, sqlite
 
 from txmsg.checker.fence import identity
-from txmsg.checker.fence.driver import codes_of
+from txmsg.checker.fence.driver import codes_of, has_met_another
 from txmsg.message import TransactionId, TransactionState
 from txmsg.tables import ID, fence_identity_table, fence_table
 
@@ -65,8 +65,10 @@ def _insert_rollback(connection: Connection, transaction_id: TransactionId, fenc
     try:
         with transaction(connection):
             result = connection.execute(statement, {"id": transaction_id, "fence": fence_id})
-    except exc.IntegrityError:
-        return False
+    except exc.DBAPIError as error:
+        if has_met_another(error):
+            return False
+        raise
     return result.rowcount == 1
 
 

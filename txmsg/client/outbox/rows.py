@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.business_row import refuse_absent_tables
 from txmsg.checker.fence.check import transaction
+from txmsg.checker.fence.driver import has_met_another
 from txmsg.checker.fence.own_rows import own_connection
 from txmsg.errors import MessageTooLarge, MisuseError
 from txmsg.message import TransactionId
@@ -309,8 +310,10 @@ def finish(connection: Connection, fence_id: UUID, relayed: Mapping[int, Transac
                 )
             fenced = [{"transaction_id": each, "outcome": "commit"} for each in relayed.values()]
             connection.execute(insert(fence_table), fenced)
-    except exc.IntegrityError:
-        return False
+    except exc.DBAPIError as error:
+        if has_met_another(error):
+            return False
+        raise
     return True
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
 
-from txmsg.checker.fence.driver import is_absent_table
+from txmsg.checker.fence.driver import has_met_another, is_absent_table
 from txmsg.client.connections.statements import (
     INSERT_FENCE,
     INSERT_INBOX,
@@ -31,11 +31,13 @@ def write_fence(using: str, transaction_id: TransactionId, fence_id: UUID) -> No
     """Writes the fence row of a transaction. Raises TransactionRefused, StorageError without the table."""
     try:
         written = _execute(using, INSERT_FENCE, _id(using, transaction_id), _id(using, fence_id))
-    except IntegrityError as exc:
-        raise TransactionRefused(
-            f"transaction {transaction_id} must not commit: its fence row exists already, because a check has decided "
-            "ROLLBACK; run the operation again"
-        ) from exc
+    except DatabaseError as exc:
+        if isinstance(exc, IntegrityError) or has_met_another(exc.__cause__ or exc):
+            raise TransactionRefused(
+                f"transaction {transaction_id} must not commit: its fence row exists already, because a check has "
+                "decided ROLLBACK; run the operation again"
+            ) from exc
+        raise
     if written != 1:
         raise MisuseError(
             f"Django's database {using!r} is not that of fence {fence_id} any more: its tables were recreated while "
