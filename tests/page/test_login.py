@@ -13,6 +13,7 @@ from examples.trade_dashboard.page import PAGE
 from tests.console.conftest import csrf_in
 from tests.waiting import until_async
 from txmsg.errors import BrokerUnavailable, MisuseError, Unauthenticated
+from txmsg.page import app as page_app
 from txmsg.page.app import new_app
 from txmsg.page.feed import Feed
 from txmsg.page.server import PageConfig
@@ -94,6 +95,17 @@ async def test_a_token_that_is_revoked_ends_the_look(browser: httpx2.AsyncClient
     asked = brokers.asked
     await until_async(lambda: brokers.asked > asked)
     assert (await browser.get("/figures")).status_code == 303
+
+
+async def test_one_user_does_not_have_all_places_of_those_who_look(
+    browser: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_app, "BROWSERS_OF_USER_MAX", 0)
+    await log_in(browser)
+    answer = await browser.get("/events", headers={"Accept": "text/event-stream"})
+    assert answer.status_code == 503
+    assert "0 browsers of ann look already" in answer.text
+    assert (await browser.get("/figures")).status_code == 200
 
 
 async def test_an_odd_answer_ends_neither_the_server_nor_the_look(

@@ -10,6 +10,7 @@ With a login, everything but /assets needs a session.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -30,6 +31,8 @@ from txmsg.page.visitors import Visitor, Visitors
 
 BROWSERS_MAX: Final = 1000
 """Maximum browsers at a time; more are told to retry."""
+BROWSERS_OF_USER_MAX: Final = 100
+"""Of these, of one user who has logged in."""
 _RETRY_MS: Final = 1000
 _FILES: Final = ("/assets/", "/page/")
 
@@ -72,6 +75,8 @@ class _Api:
     def __init__(self, page: Page, feed: Feed) -> None:
         self._html = page.html()
         self._feed = feed
+        self._of_users: Counter[str] = Counter()
+        """Browsers that look, by user."""
 
     async def page(self, request: Request) -> Response:
         return HTMLResponse(self._html)
@@ -85,15 +90,19 @@ class _Api:
     async def events(self, request: Request) -> Response:
         if self._feed.readers >= BROWSERS_MAX:
             return _later(f"{self._feed.readers} browsers look already: ask again later")
-        # A proxy that collects what it passes on would make live figures old ones.
         visit = request.scope.get(VISIT)
         session = None if visit is None else visit.session
+        user = "" if session is None else next((visitor.name for visitor in session.at.values()), "")
+        if user and self._of_users[user] >= BROWSERS_OF_USER_MAX:
+            return _later(f"{self._of_users[user]} browsers of {user} look already: close some")
+        # A proxy that collects what it passes on would make live figures old ones.
         return StreamingResponse(
-            self._events(session), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+            self._events(session, user), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
 
-    async def _events(self, session: Session[Visitor] | None) -> AsyncIterator[bytes]:
+    async def _events(self, session: Session[Visitor] | None, user: str) -> AsyncIterator[bytes]:
         self._feed.readers += 1
+        self._of_users[user] += 1
         try:
             yield b"retry: %d\n\n" % _RETRY_MS
             async for bulletin in self._feed.bulletins():
@@ -102,6 +111,9 @@ class _Api:
                 yield b"data: %b\n\n" % bulletin
         finally:
             self._feed.readers -= 1
+            self._of_users[user] -= 1
+            if not self._of_users[user]:
+                del self._of_users[user]
 
 
 def _later(why: str) -> Response:
