@@ -23,9 +23,10 @@ from tests.mirror.checks import require_equal
 from tests.mirror.load import Load
 from tests.mirror.rows import make_queues, store, written
 from tests.mirror.tailer_process import TailerProcess
+from tests.rocketmq.test_access import _GATEWAY as GATEWAY
 from tests.waiting import until
 from txmsg.body_keys import BodyKeys
-from txmsg.client import Consumer, Producer
+from txmsg.client import Consumer, Producer, held_by
 from txmsg.errors import PermissionDenied
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metaq import LogConsumer
@@ -35,11 +36,7 @@ from txmsg.metaq.producer import LogProducer
 
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 _RULE = re.compile(r"`((?:send|receive|check|describe|read|administer) (?:cluster|(?:topic|group):[\w.*]+))`")
-TESTED_ELSEWHERE = {
-    "RocketMQ gateway with `--access-key-file`": "tests/rocketmq/test_guarded.py",
-    "console": "tests/console/test_login_browser.py",
-    "purge of fence rows": "tests/integration/test_permissions.py",
-}
+_OF_GATEWAY = "RocketMQ gateway with `--access-key-file`"
 BY_PART = (
     "producer, also of a log",
     "transactional producer",
@@ -51,6 +48,8 @@ BY_PART = (
     "agent",
     "MetaQ server with `--access-from`",
     "copy of a log",
+    "console",
+    "purge of fence rows",
 )
 
 
@@ -65,8 +64,14 @@ RULES = rules_of_page()
 
 
 def test_every_component_of_the_page_has_a_day() -> None:
-    assert RULES.keys() == {*BY_PART, *TESTED_ELSEWHERE}
-    assert all((_PAGE.parents[1] / path).exists() for path in TESTED_ELSEWHERE.values())
+    assert RULES.keys() == {*BY_PART, _OF_GATEWAY}
+
+
+def test_the_gateway_of_other_tests_has_the_rules_of_its_page() -> None:
+    page = (_PAGE.parent / "how-to" / "rocketmq.md").read_text()
+    rules = re.findall(r"acl allow gateway (\w+) '?([\w:*]+)'?\n", page)
+    assert set(rules) == set(GATEWAY)
+    assert RULES[_OF_GATEWAY] == ["read cluster"]
 
 
 class Place:
@@ -75,6 +80,7 @@ class Place:
     def __init__(self, storage: str, directory: Path, environment: pytest.MonkeyPatch) -> None:
         self.storage, self.directory, self.environment = storage, directory, environment
         self.stack = ExitStack()
+        self._tokens: dict[str, str] = {}
         said("user", "create", "ops", "--role", "admin", "--out", str(directory / "ops"), "--storage", storage)
         self.broker = self.stack.enter_context(BrokerProcess(storage, "--auth", log=directory / "broker.log"))
         self._token_of_log = self.become("MetaQ server with `--access-from`")
@@ -84,6 +90,9 @@ class Place:
 
     def become(self, part: str, *, group: str = "g") -> str:
         """From now on a user of this component, with its rules on topic t and this group; its token."""
+        if part in self._tokens:
+            self.environment.setenv("TXMSG_TOKEN", self._tokens[part])
+            return self._tokens[part]
         as_ops = ("--broker", self.broker.address)
         self.environment.setenv("TXMSG_TOKEN", (self.directory / "ops").read_text().strip())
         name = re.sub(r"\W+", "-", part).strip("-").lower()
@@ -93,6 +102,7 @@ class Place:
         if part.startswith("reader of bodies"):  # it reads the log, too
             said("acl", "allow", name, "receive", "topic:t", *as_ops)
         self.environment.setenv("TXMSG_TOKEN", token)
+        self._tokens[part] = token
         return str(token)
 
     def restart_log(self) -> None:
@@ -301,3 +311,30 @@ def test_of_a_reader_of_erasable_bodies_in_a_log(place: Place) -> None:
         restarted(place.broker)
     place.ops()
     said("tailer", "drop", "--storage", place.storage, "--yes")
+
+
+def test_of_a_console_and_of_a_purge(place: Place) -> None:
+    address = place.broker.address
+    place.become("transactional producer", group="shop")
+    with Producer(address, group="shop") as producer:
+        half = producer.half([Message("t", b"1")])
+        for _ in range(2):
+            place.become("console")
+            for words in (
+                ("cluster", "show"),
+                ("cluster", "clients"),
+                ("cluster", "figures"),
+                ("topic", "show", "t"),
+                ("group", "list"),
+                ("half", "list"),
+                ("dead-letter", "list"),
+                ("alert", "list"),
+                ("config", "history"),
+                ("user", "list"),
+                ("audit", "list"),
+            ):
+                said(*words, "--broker", address)
+            place.become("purge of fence rows", group="shop")
+            assert set(held_by(address)([half.transaction_id])) == {half.transaction_id}
+            restarted(place.broker)
+        producer.end(half, TransactionState.COMMIT)
