@@ -266,6 +266,14 @@ def test_root_does_not_take_any_directory_for_its_data_directory(data_dir: Path)
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
 
 
+def test_a_user_is_chosen_among_those_that_the_system_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txmsg.embedded.owner._is_mapped", lambda number: number < 65_536)
+    assert 61_184 <= new_user().uid < 65_520, "as in most containers of a user without root's rights"
+    monkeypatch.setattr("txmsg.embedded.owner._is_mapped", lambda number: number == 0)
+    with pytest.raises(StorageError, match=r"maps no user id that nothing uses .*run txmsg as a user other than root"):
+        new_user()
+
+
 def test_programs_in_a_cache_of_another_user_are_not_run(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = data_dir.parent / "cache"
     cache.mkdir()

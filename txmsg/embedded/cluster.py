@@ -21,9 +21,10 @@ from txmsg.errors import StorageError
 
 SUPERUSER: Final = "postgres"
 _HEADER: Final = "# Written at each start of txmsg.\n"
+_OWN_ACCESS: Final = "pg_hba_own.conf"
 _ACCESS: Final = (
-    "# Written at each start of txmsg; lines of your own, which go before these, belong in pg_hba_own.conf.\n"
-    'include_if_exists "pg_hba_own.conf"\n'
+    f"# Written at each start of txmsg; lines of your own, which go before these, belong in {_OWN_ACCESS}.\n"
+    f'include_if_exists "{_OWN_ACCESS}"\n'
 )
 _SHARED_MEMORY_LINE: Final = 6
 """Of postmaster.pid: key and id of the shared memory."""
@@ -186,6 +187,8 @@ def _write_access(cluster: Contents, server_uid: int) -> None:
     with suppress(FileNotFoundError):
         if not cluster.read("pg_hba.conf").startswith(_ACCESS.encode()):
             cluster.rename("pg_hba.conf", "pg_hba.conf.before")
+    if _OWN_ACCESS not in cluster.names():  # else the server's log would say at each start that it is missing
+        cluster.write(_OWN_ACCESS, b"")
     cluster.write("pg_hba.conf", f"{_ACCESS}local all all {method}\nlocal replication all {method}\n".encode())
     users = "".join('txmsg "{}" all\n'.format(name.replace('"', '""')) for name in names if name is not None)
     cluster.write("pg_ident.conf", f"{_HEADER}{users}".encode())

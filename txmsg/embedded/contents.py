@@ -60,6 +60,9 @@ class Contents:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
 
+    def names(self) -> list[str]:
+        return os.listdir(self.fd)
+
     def rename(self, name: str, new_name: str) -> None:
         """Its contents are not read: what is linked there may be a file that only root reads."""
         os.rename(name, new_name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
