@@ -168,7 +168,8 @@ def test_a_log_that_cannot_be_written_is_read(disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     try:
         with pytest.raises(
-            StorageError, match="cannot be written: Read-only file system; reading needs no write permission"
+            StorageError,
+            match=r"cannot be written: Read-only file system: .*; reading needs no write permission",
         ):
             Log(disk / "log")
         with pytest.raises(StorageError, match="cannot be written: Read-only file system"):

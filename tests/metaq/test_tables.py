@@ -300,7 +300,7 @@ def test_what_fails_leaves_nothing_and_what_exists_is_refused(
         export(log, spans, tmp_path / "trade.parquet", Format.PARQUET)
     assert (tmp_path / "trade.parquet").read_text() == "mine"
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"cannot be written: .*: free space, or name another place"):
+    with pytest.raises(StorageError, match=r"cannot be written: .*; or name another place"):
         export(log, spans, tmp_path / "file" / "trade.parquet", Format.PARQUET)
 
 

@@ -62,10 +62,10 @@ class Trouble:
         if text != self.text:
             _log.warning(
                 "agent.unreadable",
-                "%(path)s cannot be read, and is tried again, while other files are read: %(error)s; check the "
-                "disk or the mount if it is not that; to go on without the rest of the file, delete it",
+                "%(path)s cannot be read, and is tried again, while other files are read: %(error)s; to go on without "
+                "the rest of the file, delete it",
                 path=path,
-                error=error,
+                error=f"{error}; check the disk or the mount" if error == exc.strerror else error,  # it names no cause
             )
         self.text = text
         self.retry_at = now + self._pause_s

@@ -129,7 +129,7 @@ def _writing(to: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise StorageError(f"{to} cannot be written: {refusal_text(exc, to)}, or name another place") from exc
+        raise StorageError(f"{to} cannot be written: {refusal_text(exc, to)}; or name another place") from exc
 
 
 def _name(made: Path, to: Path) -> None:

@@ -52,7 +52,8 @@ def refusal_text(exc: OSError, path: Path | str | None = None) -> str:
         return f"{said}: mount it for writing, or name another directory"
     if exc.errno not in _REFUSED or named is None or isinstance(named, int):
         return said
-    return f"{said}: {_missing(Path(os.fsdecode(named)))}"
+    missing = _missing(Path(os.fsdecode(named)))
+    return f"{said}: {missing}" if missing else said
 
 
 def is_full(exc: OSError) -> bool:
@@ -66,14 +67,16 @@ def user_text(uid: int) -> str:
 
 
 def _missing(path: Path) -> str:
-    """Which file or directory refuses this user, whose it is, and what to do."""
+    """Which file or directory refuses this user, whose it is, and what to do; "" if its mode is not what refuses."""
     who = user_text(os.geteuid())
     found = _refusing(path)
     try:
         status = os.stat(found)
     except OSError:
         return f"this is {who}, which may not reach {path}"
-    mode = stat.S_IMODE(status.st_mode)
+    mode, needed = stat.S_IMODE(status.st_mode), stat.S_IRWXU if found.is_dir() else stat.S_IRUSR | stat.S_IWUSR
+    if os.geteuid() == 0 or (status.st_uid == os.geteuid() and mode & needed == needed):
+        return ""
     facts = f"{found} belongs to {user_text(status.st_uid)} and has mode {mode:04o}, and this is {who}"
     if status.st_uid == os.geteuid():
         return f"{facts}: give it the permission (`chmod u+{'rwx' if found.is_dir() else 'rw'} {found}`)"
