@@ -114,12 +114,14 @@ def shares_sessions(one: psycopg.Connection[Any], another: psycopg.Connection[An
     """Whether something between here and the server gives each transaction any session of the server, as poolers do.
 
     Both connections are in autocommit, to the same server, and stay open. A single one does not tell: while nothing
-    else asks, it gets the same session each time. So the other one takes a session for a transaction: that of the
-    first, or, if a pooler takes them in turn, the first one then gets another.
+    else asks, it may get the same session each time; of a pooler that gives its sessions in turn, another one. So the
+    other connection takes a session for a transaction: that of the first, which then gets another.
     """
     try:
         for _ in range(_ROUNDS):
             before = _backend(one)
+            if _backend(one) != before:
+                return True
             another.execute("begin")
             if _backend(another) == before or _backend(one) != before:
                 return True

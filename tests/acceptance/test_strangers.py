@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.acceptance.served import served as served_broker
 from tests.metaq.servers import served as served_log
 from tests.ports import own_port
+from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.wire.address import host_and_port
@@ -70,6 +72,13 @@ def test_those_who_say_nothing_or_half_a_greeting_shut_nobody_out(place: Place, 
 
 def test_probes_and_metrics_are_answered_beside_idle_connections(place: Place) -> None:
     _, http, _ = place
+
+    def is_ready() -> bool:
+        with suppress(urllib.error.HTTPError), urllib.request.urlopen(f"http://{http}/readyz", timeout=WAIT_S):
+            return True
+        return False
+
+    until(is_ready)  # it holds its leases a moment after it listens
     with ExitStack() as stack:
         for number in range(STRANGERS):
             idle = stack.enter_context(socket.create_connection(host_and_port(http), WAIT_S))

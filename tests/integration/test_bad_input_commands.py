@@ -128,7 +128,7 @@ def test_an_option_of_the_wrong_kind_is_answered_with_the_usage() -> None:
 def test_a_broker_address_that_is_none_is_refused_by_every_command_that_takes_one() -> None:
     for command in (["half", "list"], ["topic", "list"], ["topic", "create", "t"]):
         assert failing(*command, "--broker", "nowhere") == (
-            "--broker 'nowhere' is not of the form HOST:PORT, such as localhost:7700"
+            "broker address 'nowhere' is not of the form HOST:PORT, such as localhost:7700"
         )
         assert "no answer from a broker at localhost:1" in failing(*command, "--broker", "localhost:1")
 

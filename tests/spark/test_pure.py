@@ -165,6 +165,7 @@ _LENGTHS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 2**20)), min_s
 
 
 @given(st.lists(_LENGTHS, min_size=1, max_size=3), st.integers(1, 500))
+@example([[(0, 0)], [(1, 1)]], 2)
 def test_offsets_that_are_missing_take_nothing_of_the_limit(
     lengths: list[list[tuple[int, int]]], count_max: int
 ) -> None:

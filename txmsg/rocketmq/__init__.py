@@ -14,6 +14,7 @@ signature  signatures of calls
 door       admits every call
 guarded    admits calls signed with an access key, as far as rules allow
 requests   bounds of requests
+unzipped   bounds of bodies that are unzipped
 routes     routes of topics
 tasks      background tasks
 answers    counts how calls are answered

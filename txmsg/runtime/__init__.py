@@ -7,6 +7,7 @@ threads        daemon threads for the user's functions
 user_function  calls a function of the user's, whatever it does
 reason         what is kept of an exception of such a function
 signals        SIGINT and SIGTERM end what runs
+owners         whose a file is that the system refuses
 ports          ports that a server keeps while it is down
 child          a child process: started, awaited, stopped
 extras         which extra brings a package that is not installed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -69,7 +69,7 @@ def limited(
     that would end in a gap ends after it, and what the gap took of the limit goes to the messages behind it.
     """
     at, left = dict(begins), count_max
-    found = _shared(at, ends, left)
+    found = _shared(at, ends, left, at)
     for _ in range(_GAPS_MAX):
         gaps = {
             queue: gap
@@ -81,20 +81,27 @@ def limited(
         for queue, (begin, end) in gaps.items():
             left -= max(0, begin - at[queue])
             at[queue] = min(end, ends[queue])
-        found = _shared(at, ends, left) if left > 0 else found | {queue: at[queue] for queue in gaps}
+        first = {queue for queue in at if at[queue] == begins[queue]}  # the others have advanced already
+        found = _shared(at, ends, left, first) if left > 0 else found | {queue: at[queue] for queue in gaps}
         if left <= 0:
             break
     return found
 
 
-def _shared(begins: Mapping[LogQueue, int], ends: Mapping[LogQueue, int], count_max: int) -> dict[LogQueue, int]:
-    """The same, of queues without gaps."""
+def _shared(
+    begins: Mapping[LogQueue, int], ends: Mapping[LogQueue, int], count_max: int, first: Collection[LogQueue]
+) -> dict[LogQueue, int]:
+    """The same, of queues without gaps. first: those that advance by one message at least."""
     waiting = {queue: end - begins[queue] for queue, end in ends.items() if end > begins[queue]}
     total = sum(waiting.values())
     if total <= count_max:
         return dict(ends)
-    shared, more = max(0, count_max - len(waiting)), max(1, total - len(waiting))
+    least = {queue: int(queue in first) for queue in waiting}
+    granted = sum(least.values())
+    shared, more = max(0, count_max - granted), max(1, total - granted)
     return {
-        queue: begins[queue] + 1 + (waiting[queue] - 1) * shared // more if queue in waiting else end
+        queue: begins[queue] + least[queue] + (waiting[queue] - least[queue]) * shared // more
+        if queue in waiting
+        else end
         for queue, end in ends.items()
     }

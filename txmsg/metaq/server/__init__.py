@@ -15,6 +15,8 @@ transfers   clients that receive bytes: their room, and slow ones
 sessions    members on other machines
 users       the source of users and rules
 figures     the values of its metrics
+disk        says that the disk is nearly full
+readers     threads that read, check and unpack, shared by users
 
 The calls are in `txmsg/wire/v1/metaq.proto`; `metaq/protocol.py` converts them, here and in clients.
 """
