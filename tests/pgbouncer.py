@@ -69,5 +69,10 @@ def pgbouncer(url: str, mode: str, **settings: str) -> Iterator[str]:
             until(is_up)
             yield upstream.set(port=port, username=user).render_as_string(hide_password=False)
         finally:
-            process.terminate()
-            process.wait(_STOP_S_MAX)
+            process.terminate()  # newer ones wait for clients then
+            try:
+                process.wait(_STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise

@@ -24,7 +24,7 @@ _MEANINGS = {
     Action.RECEIVE: "Receive from a topic, as a member of a consumer group. Both are needed.",
     Action.CHECK: "Be asked for the outcomes of a producer group's transactions. The request carries the message.",
     Action.DESCRIBE: "See names, settings and figures. Each other right on a name includes it.",
-    Action.READ: "See bodies and headers in administration. Of the cluster: users, rules and the audit log.",
+    Action.READ: "See bodies, headers and error texts in administration. Of the cluster: users, rules, the audit log.",
     Action.ADMINISTER: "Change and delete. Of a group also: decide, redrive, purge, seek. Does not include `read`.",
 }
 _METHODS = """

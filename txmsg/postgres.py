@@ -132,7 +132,7 @@ def shares_sessions(one: psycopg.Connection[Any], another: psycopg.Connection[An
 
 
 def _backend(connection: psycopg.Connection[Any]) -> int:
-    ((pid,),) = connection.execute("select pg_catalog.pg_backend_pid()").fetchall()
+    ((pid,),) = connection.execute("select pg_catalog.pg_backend_pid()", prepare=False).fetchall()
     return int(pid)
 
 

@@ -221,4 +221,7 @@ def test_each_part_runs_as_its_user_and_is_probed_healthy(place: Place, parts_of
             assert len(part.probed_by) >= 2
             running = Running(part, place, _UID + number)
             stack.callback(running.stop)
-            until(running.is_healthy, why=f"{part.role} is not healthy:\n{running.log()}")
+            try:
+                until(running.is_healthy)
+            except AssertionError as exc:
+                raise AssertionError(f"{part.role} is not healthy:\n{running.log()}") from exc

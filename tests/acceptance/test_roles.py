@@ -219,6 +219,7 @@ def test_of_logs_producers_readers_and_consumers(place: Place) -> None:
 def test_of_a_log_an_agent_and_a_copy(place: Place) -> None:
     place.become("agent")
     agent = AgentProcess(place.directory, place.log.address, "t")
+    place.stack.callback(agent.kill)
     agent.start()
     agent.write("1")
     place.restart_log()

@@ -20,6 +20,7 @@ from tests.console.served import IDLE, asked_console
 from txmsg.administration.alerts import Alert
 from txmsg.broker.alerts.alerting import RULE_FAILED
 from txmsg.broker.alerts.config import BUILT_IN
+from txmsg.cli.console import console
 from txmsg.console import app as console_app
 from txmsg.console.actions import Confirmation, Field
 from txmsg.console.app import all_renderers
@@ -44,6 +45,20 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
         asking.desks.open["notify"].watch.trouble = "no broker answers here"
         asking.client.headers["X-Txmsg-Csrf"] = csrf_in((await asking.client.get("/login")).text)
         yield asking.client
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    ("variable", "brokers"),
+    [("a:1,b:1;c:1", ("a:1,b:1", "c:1")), ("a:7700, b:7700; c:7700", ("a:7700, b:7700", " c:7700"))],
+)
+def test_the_variable_names_brokers_of_several_databases(
+    variable: str, brokers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXMSG_BROKERS", variable)
+    assert console.make_context("console", []).params["brokers"] == brokers
 
 
 # ---- texts

@@ -61,3 +61,7 @@ async def test_a_producer_that_a_hook_has_used_is_closed_when_another_hook_fails
 
     with pytest.raises(ValueError, match="no table"):
         await app.start()
+    with pytest.raises(MisuseError, match="closed"):
+        by_thread.send(Message("t", b"3"))
+    with pytest.raises(MisuseError, match="closed"):
+        await by_loop.send(Message("t", b"4"))

@@ -269,7 +269,7 @@ def test_who_is_given_no_brokers_takes_those_of_the_environment(monkeypatch: pyt
         monkeypatch.setenv("TXMSG_BROKERS", "a:1,b:1")
         make(group="g").close()
         monkeypatch.setenv("TXMSG_BROKERS", "nowhere")
-        with pytest.raises(InvalidName, match="nowhere"):
+        with pytest.raises(InvalidName, match="the variable TXMSG_BROKERS: broker address 'nowhere'"):
             make(group="g")
     monkeypatch.delenv("TXMSG_BROKERS")
     assert shards_of(None) == [["localhost:7700"]]
@@ -277,5 +277,5 @@ def test_who_is_given_no_brokers_takes_those_of_the_environment(monkeypatch: pyt
 
 def test_what_belongs_to_one_database_refuses_brokers_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_BROKERS", "a:1;b:1")
-    with pytest.raises(MisuseError, match="brokers of 2 Notify databases were given"):
+    with pytest.raises(MisuseError, match="brokers of 2 Notify databases are in the variable TXMSG_BROKERS"):
         Settings()

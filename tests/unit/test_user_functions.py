@@ -188,7 +188,9 @@ def test_without_words_the_class_and_the_frames_are_left() -> None:
     assert "home" not in "".join(kept)
 
 
-@pytest.mark.parametrize("text", ["", "Ann is ill", "Ann", "a b: Ann", "  at Ann, home", "no colon\n  Ann"])
+@pytest.mark.parametrize(
+    "text", ["", "Ann is ill", "Ann", "a b: Ann", "  at Ann, home", "no colon\n  Ann", "Ann: no bed\n  at home"]
+)
 def test_of_other_texts_no_word_is_left(text: str) -> None:
     assert without_words(text) == "its words are not kept, as they may quote the body"
 

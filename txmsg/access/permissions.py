@@ -39,8 +39,8 @@ class Need:
     found: on what the method finds, which the request does not name, or not always. Before the call, a name in `path`
         must be allowed, or if there is none, any name at all; the method leaves out or refuses what is not allowed.
     each: of several names, the method answers for each, and refuses the part that belongs to one without the right.
-    optional: the call goes on without it, and its reply lacks what needs it (on topics: bodies and headers, which it
-        says; on the cluster: the state and figures of the server).
+    optional: the call goes on without it, and its reply lacks what needs it (on topics: bodies, headers and error
+        texts, which it says; on the cluster: the state and figures of the server).
     """
 
     right: Right
@@ -151,6 +151,8 @@ def _group(action: Action, path: str = "", **kwargs: Any) -> Need:
     return Need(Right(action, Kind.GROUP), path, **kwargs)
 
 
+_BY_ERROR = _topic(Action.READ, "filter.topic", when="filter.error")
+"""Whoever is not shown error texts could find them by trying."""
 _OF_GROUP = {
     Action.SEND: RECEIVE_GROUP,  # a member moves what failed there
     Action.RECEIVE: RECEIVE_GROUP,
@@ -197,10 +199,10 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Schemas/Delete": (_topic(Action.ADMINISTER, "topic"),),
     # Groups.
     "Groups/List": (_group(Action.DESCRIBE, found=True),),
-    "Groups/Show": (_group(Action.DESCRIBE, "group"),),
+    "Groups/Show": (_group(Action.DESCRIBE, "group"), _topic(Action.READ, optional=True)),
     "Groups/Alter": (_group(Action.ADMINISTER, "group"),),
     "Groups/Seek": (_group(Action.ADMINISTER, "group"),),
-    "Groups/ListRetries": (_group(Action.DESCRIBE, "group"),),
+    "Groups/ListRetries": (_group(Action.DESCRIBE, "group"), _topic(Action.READ, optional=True)),
     "Groups/RetryNow": (_group(Action.ADMINISTER, "group"),),
     "Groups/SkipRetry": (_group(Action.ADMINISTER, "group"),),
     "Groups/Delete": (_group(Action.ADMINISTER, "group"),),
@@ -210,16 +212,17 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "DeadLetters/List": (
         _group(Action.DESCRIBE, "filter.group", found=True),
         _topic(Action.READ, optional=True),
+        _BY_ERROR,
     ),
-    "DeadLetters/Count": (_group(Action.DESCRIBE, "filter.group"),),
-    "DeadLetters/Redrive": (_group(Action.ADMINISTER, "filter.group"),),
-    "DeadLetters/Purge": (_group(Action.ADMINISTER, "filter.group"),),
+    "DeadLetters/Count": (_group(Action.DESCRIBE, "filter.group"), _BY_ERROR),
+    "DeadLetters/Redrive": (_group(Action.ADMINISTER, "filter.group"), _BY_ERROR),
+    "DeadLetters/Purge": (_group(Action.ADMINISTER, "filter.group"), _BY_ERROR),
     # Single messages.
     "Messages/Find": (
         _topic(Action.DESCRIBE, "topic", found=True),
         _topic(Action.READ, optional=True),
     ),
-    "Messages/Trace": (_topic(Action.DESCRIBE, "topic", found=True),),
+    "Messages/Trace": (_topic(Action.DESCRIBE, "topic", found=True), _topic(Action.READ, optional=True)),
     "Messages/Erase": (_topic(Action.ADMINISTER, "topic"),),
     "Messages/BodyKeys": (_topic(Action.READ, "topic"),),
     # The brokers together.

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from txmsg.administration import Ask
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.cli.options import Decorator
-from txmsg.errors import BrokerUnavailable, OutcomeUnknown
+from txmsg.errors import BrokerUnavailable, InvalidName, MisuseError, OutcomeUnknown
 from txmsg.wire.address import KAFKA
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.brokers import BROKERS_DEFAULT, BROKERS_VARIABLE, one_database_of
@@ -111,7 +111,7 @@ class LogDirectory(click.Path):
 def ask_broker(broker: str, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
     """The reply to one call. Raises the errors of errors.py."""
     try:
-        with BlockingChannel(one_database_of(broker)) as channel:
+        with BlockingChannel(_addresses(broker)) as channel:
             return channel.call(method, request, timeout_s=_CALL_TIMEOUT_S)
     except (BrokerUnavailable, OutcomeUnknown) as exc:
         if was_told(exc):
@@ -120,6 +120,13 @@ def ask_broker(broker: str, method: Method[RequestT, ReplyT], request: RequestT)
             f"no answer from a broker at {broker}{_origin()} ({exc.__cause__}): is `txmsg broker` running there, and "
             f"with TLS as the environment says (TXMSG_TLS_CA)? Name others with --broker, or in {BROKERS_VARIABLE}"
         ) from exc
+
+
+def _addresses(broker: str) -> list[str]:
+    try:
+        return one_database_of(broker)
+    except (InvalidName, MisuseError) as exc:
+        raise type(exc)(f"{exc}{_origin()}") from exc
 
 
 def _origin() -> str:
@@ -149,7 +156,7 @@ def of_database(administration: Callable[[Ask], Any], argument: str) -> Decorato
             envvar="TXMSG_STORAGE",
             show_envvar=True,
             help="Work directly on this Notify database, without a broker: for the first user, or if the last token "
-            "is lost. A --broker that is given counts more than the variable.",
+            "is lost. Brokers that are named count more than the variable.",
         )
         @broker_option
         @functools.wraps(command)
@@ -166,12 +173,17 @@ def of_database(administration: Callable[[Ask], Any], argument: str) -> Decorato
 
 
 def _names_brokers() -> bool:
-    """Whether the command line names brokers: they count more than a database that the environment names."""
+    """Whether brokers are named anywhere: they count more than a database that the environment names.
+
+    For they ask who does it, and note that in the audit log.
+    """
     context = click.get_current_context()
-    is_named = context.get_parameter_source("broker") is ParameterSource.COMMANDLINE
-    if is_named and context.get_parameter_source("storage") is ParameterSource.COMMANDLINE:
+    broker, storage = (context.get_parameter_source(name) for name in ("broker", "storage"))
+    if storage is not ParameterSource.COMMANDLINE:
+        return broker is not ParameterSource.DEFAULT
+    if broker is ParameterSource.COMMANDLINE:
         raise click.UsageError("--broker asks a broker, --storage works without one: give one of them")
-    return is_named
+    return False
 
 
 def administered(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from click.types import StringParamType
 
 from txmsg.cli.connections import kafka_config_option
 from txmsg.cli.main import EXAMPLE_FORMAT
@@ -25,6 +26,13 @@ from txmsg.wire.listening import loopback
 _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preferences", "uplot"}
 
 
+class _Brokers(StringParamType):
+    """Several of them in one variable are separated by semicolons, as for producers."""
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        return rv.split(";")
+
+
 @click.command(
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg console\n"
@@ -40,6 +48,7 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
     envvar=BROKERS_VARIABLE,
     show_envvar=True,
     multiple=True,
+    type=_Brokers(),
     default=(BROKERS_DEFAULT,),
     show_default=True,
     help="Brokers of a Notify database, which the console shows as NAME. Repeatable, for several databases.",
@@ -76,10 +85,7 @@ def console(
     as_json: bool,
 ) -> None:
     """Show brokers, topics, groups, dead letters and settings in a browser, live, and act on them."""
-    databases = {
-        name: addresses_of(text)
-        for name, text in _named("--broker", [each for text in brokers for each in text.split(";")], "notify").items()
-    }
+    databases = {name: addresses_of(text) for name, text in _named("--broker", brokers, "notify").items()}
     config = ConsoleConfig(
         databases=databases,
         logs=_logs(logs, list(databases)),

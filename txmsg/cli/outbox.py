@@ -22,6 +22,7 @@ from txmsg.client.outbox import rows
 from txmsg.client.outbox.packed import unpacked
 from txmsg.errors import ProtocolError
 from txmsg.message import now_us
+from txmsg.wire.brokers import BROKERS_VARIABLE
 
 T = TypeVar("T")
 
@@ -77,6 +78,8 @@ def list_(*, database: str, group: str | None, limit: int, as_json: bool) -> Non
     "--broker",
     "brokers",
     metavar="HOST:PORT[;HOST:PORT]",
+    envvar=BROKERS_VARIABLE,
+    show_envvar=True,
     required=True,
     help="Brokers, the same as for the producers of the group.",
 )

@@ -44,6 +44,7 @@ def make_first_user(url: str, out: Path) -> None:
     For the embedded database, of which nobody else knows the URL.
     """
     require_own(out.parent, "the directory")
+
     users = UserAdministration(asker_of_storage(url))
     is_first = not users.list(1).users
     begun = _new_file(out)

@@ -168,7 +168,8 @@ class Subscriptions:
     def __init__(self, group: str, tracing: Tracing | None = None, encryption: Encryption | None = None) -> None:
         self._group = group
         self._convert = None if encryption is None else encryption.decrypt
-        self._around = None if tracing is None else partial(tracing.processing, group)
+        is_secret = encryption is not None
+        self._around = None if tracing is None else partial(tracing.processing, group, is_secret=is_secret)
         self._is_closed = False
         self.tags: dict[str, str] = {}
         """Of each topic, as they were given."""

@@ -261,8 +261,8 @@ def unchecked_transactions(cluster: Cluster) -> Iterator[Finding]:
     why = "their messages wait, undecided, and later ones of their ordering keys wait behind them"
     for group, count in counts.most_common(groups.NAMED_MAX):
         yield warning(
-            f"{count} transactions of producer group {group} are not checked, since no client can answer; the oldest "
-            f"check has been due for {overdue_s:.0f} s",
+            f"{count} transactions of producer group {group} are not checked, since no client can answer; of all "
+            f"groups the oldest check has been due for {overdue_s:.0f} s",
             why=why,
             fix=f"start a client of {group} that reads its fence; or `txmsg half list --group {group}`, then "
             "`txmsg half commit` or `rollback`",

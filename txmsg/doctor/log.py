@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ _ANSWER_S_MAX: Final = 5.0
 _LESS: Final = "give it a larger disk, or keep less: --retention and --retention-size of `txmsg metaq serve`"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Opened:
     """A log, and where it is."""
 
@@ -32,6 +33,7 @@ class Opened:
         """Its groups."""
         return groups.all_groups(LogAdministration(self.access))
 
+    @cached_property
     def state(self) -> LogState:
         """Its state, and that of its server."""
         return log_state(self.access)
@@ -71,7 +73,7 @@ def log_opens(where: str) -> Iterator[Finding]:
 
 def log_accepts(log: Opened) -> Iterator[Finding]:
     """The server of the log accepts appends."""
-    if failure := log.state().failure:
+    if failure := log.state.failure:
         yield problem(
             f"the server of the log accepts no appends: {failure}",
             why="producers and tailers wait, or get errors, and write-ahead log of the database is kept meanwhile",
@@ -83,13 +85,13 @@ def log_disk(log: Opened) -> Iterator[Finding]:
     """The disk of the log has free space."""
     if Path(log.where).is_dir():
         yield from free_space(Path(log.where), "the log", _LESS)
-    elif (share := log.state().disk_free_ratio) is not None:
+    elif (share := log.state.disk_free_ratio) is not None:
         yield from free_share(share, f"the log at {log.where}", _LESS)
 
 
 def log_certificate(log: Opened) -> Iterator[Finding]:
     """The certificate of the log's server is valid for weeks."""
-    yield from certificate(log.state().certificate_remaining_s, f"the server of the log at {log.where}")
+    yield from certificate(log.state.certificate_remaining_s, f"the server of the log at {log.where}")
 
 
 def log_permissions(log: Opened) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ _LIBRARIES: Final = (
 
 _REASON: Final = "_txmsg_reason"
 _CLASS: Final = re.compile(r"[^\W\d]\w*(?=:)")
-_WHERE: Final = re.compile(r"  (?:at|called by|raised in) ")
+_WHERE: Final = re.compile(r"  (?:at|called by|raised in) [^,]+, .* line \d+(?:: |\Z)")
 _REST: Final = "  in full:"
 _NO_WORDS: Final = "its words are not kept, as they may quote the body"
 
@@ -57,13 +57,12 @@ def text_of(exc: Exception) -> str:
 
 
 def without_words(text: str) -> str:
-    """Of a text that `text_of` has made, or any other, what can quote no message: the class and the frames."""
+    """Of a text that `text_of` has made what can quote no message: the class and the frames. Of another one nothing."""
     first, *lines = text.split("\n")
-    found = _CLASS.match(first)
-    kept = [f"{found[0]}: {_NO_WORDS}" if found else _NO_WORDS]
     # Up to `_REST`, behind which are words, whatever they look like.
-    kept += itertools.takewhile(_WHERE.match, lines)
-    return "\n".join(kept)
+    where = list(itertools.takewhile(_WHERE.match, lines))
+    found = _CLASS.match(first) if where else None
+    return "\n".join([f"{found[0]}: {_NO_WORDS}", *where]) if found else _NO_WORDS
 
 
 def _summary(exc: BaseException) -> tuple[str, str]:

@@ -43,13 +43,15 @@ _failed: set[type[Exception]] = set()
 class Block:
     """A span for the time of a `with`. It ends there, with the error that the block raises, if it does.
 
-    is_current: whether what runs in the block belongs to the span. is_own: whether the span is ours to end.
+    is_current: whether what runs in the block belongs to the span. is_own: whether the span is ours to end. is_secret:
+    whether of an error only its class is told, because its text may quote what was encrypted.
     """
 
-    __slots__ = ("_is_current", "_is_own", "_token", "span")
+    __slots__ = ("_is_current", "_is_own", "_is_secret", "_token", "span")
 
-    def __init__(self, span: Span, *, is_current: bool = False, is_own: bool = True) -> None:
+    def __init__(self, span: Span, *, is_current: bool = False, is_own: bool = True, is_secret: bool = False) -> None:
         self.span = span
+        self._is_secret = is_secret
         self._is_current = is_current
         self._is_own = is_own
         self._token: Token[Context] | None = None
@@ -63,7 +65,7 @@ class Block:
         if self._token is not None:
             detach(self._token)
         if self._is_own:
-            end(self.span, error)
+            end(self.span, error, is_secret=self._is_secret)
 
     def answered(self, state: TransactionState) -> None:
         """What a check came to."""
@@ -93,22 +95,25 @@ def begin(
         return INVALID_SPAN
 
 
-def end(span: Span, error: BaseException | None = None) -> None:
-    """Ends a span, with the error if there is one."""
+def end(span: Span, error: BaseException | None = None, *, is_secret: bool = False) -> None:
+    """Ends a span, with the error if there is one; is_secret: with its class only."""
     try:
         try:
             if error is not None and span.is_recording():
-                _note_error(span, error)
+                _note_error(span, error, is_secret=is_secret)
         finally:
             span.end()
     except Exception as exc:  # noqa: BLE001 - the application's processor, or its error's text
         note_failure(exc)
 
 
-def _note_error(span: Span, error: BaseException) -> None:
+def _note_error(span: Span, error: BaseException, *, is_secret: bool) -> None:
     kind = type(error)
     is_builtin = kind.__module__ == "builtins"
     span.set_attribute("error.type", kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}")
+    if is_secret:
+        span.set_status(Status(StatusCode.ERROR, kind.__name__))
+        return
     span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {said_by(error)}"))
     span.record_exception(error)
 

@@ -109,8 +109,11 @@ class Tracing:
 
     # ---- consumers
 
-    def processing(self, group: str, message: ReceivedMessage) -> Block | None:
-        """The time of a handler, if its message is traced. Consumers run the others `untraced`, at no cost for each."""
+    def processing(self, group: str, message: ReceivedMessage, *, is_secret: bool = False) -> Block | None:
+        """The time of a handler, if its message is traced. Consumers run the others `untraced`, at no cost for each.
+
+        is_secret: whether its errors may quote what was encrypted.
+        """
         context = context_of(message.headers) if message.headers else None
         if context is None and not self._starts_traces:
             return None
@@ -122,7 +125,7 @@ class Tracing:
             attributes=attributes_of_received(group, message),
             links=None if context is None else [Link(context)],
         )
-        return Block(span, is_current=True)
+        return Block(span, is_current=True, is_secret=is_secret)
 
     def received(
         self, group: str, topics: set[str], packed_headers: Callable[[], Sequence[bytes | None]], begun_at_ns: int

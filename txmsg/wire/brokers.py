@@ -34,7 +34,10 @@ def shards_of(brokers: object) -> list[list[str]]:
     address that is listed for two of them.
     """
     if brokers is None:
-        brokers = os.environ.get(BROKERS_VARIABLE) or BROKERS_DEFAULT
+        try:
+            return shards_of(os.environ.get(BROKERS_VARIABLE) or BROKERS_DEFAULT)
+        except (InvalidName, MisuseError) as exc:
+            raise type(exc)(f"the variable {BROKERS_VARIABLE}: {exc}") from exc
     if isinstance(brokers, str):
         shards = [addresses_of(part) for part in brokers.split(";")]
     else:
@@ -52,8 +55,9 @@ def shards_of(brokers: object) -> list[list[str]]:
 def one_database_of(brokers: object) -> list[str]:
     """As `shards_of`, for what belongs to one Notify database. Raises MisuseError if brokers of several are given."""
     shards = shards_of(brokers)
+    given = f"are in the variable {BROKERS_VARIABLE}" if brokers is None else "were given"
     if len(shards) > 1:
         raise MisuseError(
-            f"brokers of {len(shards)} Notify databases were given, and this is about one of them: give its brokers"
+            f"brokers of {len(shards)} Notify databases {given}, and this is about one of them: name its brokers"
         )
     return shards[0]

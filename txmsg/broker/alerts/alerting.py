@@ -210,6 +210,8 @@ class Alerting:
                         error=trouble,
                     )
             self._troubles[rule.name] = trouble
+            if trouble:
+                return
             if more and rule.name not in self._cut:
                 _log.warning(
                     "alert.rule_cut",

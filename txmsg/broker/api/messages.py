@@ -7,6 +7,7 @@ from datetime import datetime
 
 from txmsg.access.permissions import DESCRIBE_CLUSTER, DESCRIBE_GROUP, DESCRIBE_TOPIC, READ_TOPIC
 from txmsg.broker.api.withheld import error_of, failure_of
+from txmsg.broker.journal import Event
 from txmsg.broker.store.body_keys import BodyKeys
 from txmsg.broker.store.journal import EntryRow
 from txmsg.broker.store.messages import EndedRow, FoundRow, GroupRow, Messages
@@ -20,6 +21,8 @@ from txmsg.wire.v1 import messages_pb2 as pb
 _log = EventLog(__name__)
 
 _ERASE_MAX = 1000
+_OF_HANDLERS = frozenset({Event.REFUSED, Event.RETRY})
+"""Events whose details are what a handler raised."""
 _OFFSET_MAX = 2**63 - 1
 _REPLY_SIZE_BYTES_MAX = 16 * 1024 * 1024
 
@@ -211,7 +214,7 @@ def _journal(since: datetime | None, entries: Sequence[EntryRow], topic: str) ->
                 group=entry.group_name or "",
                 by=entry.actor or "",
                 attempt=entry.attempt or 0,
-                detail=error_of(topic, entry.detail),
+                detail=error_of(topic, entry.detail) if entry.event in _OF_HANDLERS else entry.detail or "",
                 until_us=_us(entry.until),
                 count=entry.entries or 0,
             )

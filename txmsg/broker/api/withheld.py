@@ -21,8 +21,8 @@ def error_of(topic: str, text: str | None) -> str:
 
 
 def error_of_any(topics: Iterable[str], text: str) -> str:
-    """The same for an error of one of these topics."""
-    told = (error_of(topic, text) for topic in topics)
+    """The same for an error of one of these topics; of any, if none is left."""
+    told = (error_of(topic, text) for topic in list(topics) or ["*"])
     return next((each for each in told if each != text), text)
 
 

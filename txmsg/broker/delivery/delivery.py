@@ -310,9 +310,10 @@ class Delivery:
         `expire_once` writes acknowledgements of retries behind which others wait in memory, and all after a
         cancellation. Of an erasable topic no words of an error are kept: they may quote the body.
         """
+        self._state.leases.require()
         if refusals:
             refusals = await self._kept(group, refusals)
-        self._state.leases.require()
+            self._state.leases.require()
         loaded = self._state.groups.get(group)
         if loaded is None:
             return [*acks, *(refusal.receipt for refusal in refusals)]
@@ -330,14 +331,18 @@ class Delivery:
         """Refusals with as much of their errors as may be kept."""
         loaded = self._state.groups.get(group)
         feeds = {} if loaded is None else loaded.feeds
-        topic_of = {queue_id: feed.topic for queue_id, feed in feeds.items()}
-        erasable = {topic for topic in set(topic_of.values()) if await self._topics.is_erasable(topic)}
+        topics = [feeds[queue_id].topic if queue_id in feeds else None for queue_id in map(_queue_of, refusals)]
+        erasable = {topic for topic in set(topics) if topic is not None and await self._is_erasable(topic)}
         return [
-            refusal._replace(error=without_words(refusal.error))
-            if topic_of.get(QueueId(refusal.receipt.queue_id)) in erasable
-            else refusal
-            for refusal in refusals
+            refusal._replace(error=without_words(refusal.error)) if topic in erasable else refusal
+            for topic, refusal in zip(topics, refusals, strict=True)
         ]
+
+    async def _is_erasable(self, topic: str) -> bool:
+        try:
+            return await self._topics.is_erasable(topic)
+        except BrokerUnavailable:  # rather less is kept of an error than nothing settled
+            return True
 
     def wake(self, ends: Mapping[int, int]) -> None:
         """Queues (by id) now end before these offsets: waiting members get the new messages at once."""
@@ -509,3 +514,7 @@ def _journal_delivered(journal: Journal, group: Group, client_id: str, batches: 
             offsets[attempt].append(offset)
         for attempt, taken in offsets.items():
             journal.note(Event.DELIVERED, batch.receipt.queue_id, taken, group.name, by=client_id, attempt=attempt)
+
+
+def _queue_of(refusal: Refusal) -> QueueId:
+    return QueueId(refusal.receipt.queue_id)

@@ -176,11 +176,10 @@ async def overdue_check_s(conn: Connection) -> float:
 
 
 async def slot_kept_bytes(conn: Connection) -> int:
-    """How much write-ahead log the replication slot keeps that keeps most: of this database, or of a standby."""
+    """How much write-ahead log the replication slot keeps that keeps most: they all fill the same disk."""
     cursor = await scalar_cursor(conn).execute(
         """
         select greatest(0, coalesce(max(pg_current_wal_lsn() - restart_lsn), 0))::int8 from pg_replication_slots
-         where database is null or database = current_database()
         """
     )
     found = await cursor.fetchone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from txmsg.checker.fence.driver import codes_of, is_absent_table
+from txmsg.checker.fence.driver import codes_of, has_met_another, is_absent_table
 from txmsg.client.connections.statements import (
     INSERT_FENCE,
     INSERT_INBOX,
@@ -27,7 +27,7 @@ async def write_fence(driver: AsyncDriver, connection: Any, transaction_id: Tran
     try:
         written = await driver.execute(connection, INSERT_FENCE, driver.id_of(transaction_id), driver.id_of(fence_id))
     except Exception as exc:
-        if _is_duplicate(exc):
+        if _is_duplicate(exc) or has_met_another(exc):
             raise TransactionRefused(
                 f"transaction {transaction_id} must not commit: its fence row exists already, because a check has "
                 "decided ROLLBACK, or because the id was used before; run the operation again as a new transaction"

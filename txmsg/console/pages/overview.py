@@ -177,7 +177,7 @@ def findings(snapshot: Snapshot) -> Sequence[Finding]:
         groups += ", …"
     add("dead_letters", "/dead-letters", letters.total(), is_bad=True, groups=groups)
     add("paused", "/groups", snapshot.total("txmsg_delivery_paused_groups"), is_bad=True)
-    if snapshot.total("txmsg_brokers_dead"):  # else they are replaced, or about to come back
+    if snapshot.whole("txmsg_brokers_dead") != 0:  # else they are replaced, or about to come back
         add("dead_brokers", "/brokers", len(dead), is_bad=False, names=", ".join(dead))
     draining = [each.id for each in alive if each.state == "draining"]
     add("draining", "/brokers", len(draining), is_bad=False, names=", ".join(draining))
