@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.waiting import until
-from txmsg.runtime.child import Child, ChildFailed
+from txmsg.runtime.child import Child, ChildFailed, spawn_application
 
 FAMILY = """
 import subprocess, sys, time
@@ -45,6 +45,25 @@ def is_alive(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_only_an_application_finds_modules_in_the_working_directory(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "planted.py").write_text("print('listening on', __file__, flush=True)\n")
+    monkeypatch.chdir(here)
+    for words in (["planted"], ["txmsg.runtime.child", "planted"]):
+        child = Child("part", words, log=programs / "part.log")
+        with pytest.raises(ChildFailed, match=r"No module named '?planted"):
+            child.wait_ready(ENDS_S_MAX)
+        child.stop()
+    application = Child("application", ["planted"], log=programs / "application.log", start=spawn_application)
+    try:
+        assert application.wait_ready(ENDS_S_MAX) == str(here / "planted.py")
+    finally:
+        application.stop()
 
 
 @pytest.mark.parametrize("how", [Child.kill, Child.stop])

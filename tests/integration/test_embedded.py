@@ -92,7 +92,7 @@ def server_of(data_dir: Path) -> psutil.Process:
 
 
 def keeper_of(data_dir: Path) -> psutil.Process:
-    command = ["-m", "txmsg.embedded.keeper", str(data_dir)]
+    command = ["-P", "-m", "txmsg.embedded.keeper", str(data_dir)]
     processes = psutil.process_iter(["cmdline"])
     [keeper] = [each for each in processes if (each.info["cmdline"] or [])[1:] == command]
     return keeper
@@ -141,6 +141,16 @@ def test_creating_a_database_twice_is_fine(data_dir: Path) -> None:
         assert numbers(postgres.create_database("copy", template="shop-1")) == [1]
         postgres.drop_database("shop-1")
         postgres.drop_database("shop-1")
+
+
+def test_the_keeper_imports_nothing_from_the_working_directory(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may be in a directory of another user, or in /tmp."""
+    (tmp_path / "psutil.py").write_text("raise SystemExit('planted')\n")
+    monkeypatch.chdir(tmp_path)
+    with EmbeddedPostgres(data_dir) as postgres:
+        assert postgres.running
 
 
 def test_two_processes_share_the_server_until_the_last_one_ends(data_dir: Path, start_user: StartUser) -> None:

@@ -50,7 +50,7 @@ def page_at(url: str, **look: Any) -> Iterator[Page]:
 
 def taking_picture(url: str, path: Path) -> subprocess.Popen[bytes]:
     """A process that takes a picture, since a browser is driven from an event loop."""
-    return subprocess.Popen([sys.executable, "-m", __name__, url, str(path)], stderr=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-P", "-m", __name__, url, str(path)], stderr=subprocess.PIPE)
 
 
 def _main(url: str, path: str) -> None:

@@ -115,7 +115,7 @@ class Processes:
 
     def verdict(self, example: str, *where: str) -> dict[str, Any]:
         """What the verifier of an example finds, which shares no code with the demo. Raises ChildFailed."""
-        command = [sys.executable, "-m", f"txmsg.demo.examples.{example}.verify", *where]
+        command = [sys.executable, "-P", "-m", f"txmsg.demo.examples.{example}.verify", *where]
         run = subprocess.run(command, capture_output=True, timeout=600, check=False)
         if run.returncode not in (0, 1) or not run.stdout:  # 1 only says that something is wrong
             raise ChildFailed(f"the verifier failed:\n{run.stderr.decode(errors='replace')}")

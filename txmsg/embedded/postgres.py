@@ -138,7 +138,7 @@ class EmbeddedPostgres:
         if is_locked(self._place.keeper_lock) and self._place.postmaster() is None:
             self._await_keeper_end()  # of a server that was killed this moment
         if not is_locked(self._place.keeper_lock):
-            command = [sys.executable, "-m", self._keeper, str(self._place.root)]
+            command = [sys.executable, "-P", "-m", self._keeper, str(self._place.root)]
             # No session of its own yet: Ctrl-C while it starts reaches both. It leaves the group when it is ready.
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
             if done.returncode != 0:

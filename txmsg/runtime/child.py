@@ -3,7 +3,7 @@
 `txmsg up`, the demos, the tests and the benchmarks start their processes by this. Run as a program, this module runs
 another one that need not know its parent, and that ends in order when the parent is gone:
 
-    python -m txmsg.runtime.child MODULE ARGUMENTS...
+    python -P -m txmsg.runtime.child MODULE ARGUMENTS...
 """
 
 from __future__ import annotations
@@ -46,7 +46,12 @@ Spawn = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Process]
 
 
 def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
-    """The usual way."""
+    """The usual way: the child imports nothing from the working directory, which may be another user's, or /tmp."""
+    return spawn_program([sys.executable, "-P", "-m", *command], environment, stderr)
+
+
+def spawn_application(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
+    """The same for modules of a user, who may have them in the working directory."""
     return spawn_program([sys.executable, "-m", *command], environment, stderr)
 
 

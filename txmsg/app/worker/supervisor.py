@@ -18,7 +18,7 @@ from txmsg.errors import MisuseError
 from txmsg.logs import EventLog
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
-from txmsg.runtime.child import Child
+from txmsg.runtime.child import Child, spawn_application
 from txmsg.runtime.restarts import Restarts
 
 _log = EventLog(__name__)
@@ -279,6 +279,7 @@ class _Worker:
             ["txmsg.app.worker.process", orders.as_argument()],
             log=lambda line: log(orders.name, line),
             on_line=self._hear,
+            start=spawn_application,
         )
 
     def _hear(self, line: str) -> None:

@@ -33,7 +33,7 @@ def read_totals(address: str, names: tuple[str, ...]) -> dict[str, int] | None:
     """
     if not has_browser():
         return None
-    command = [sys.executable, "-m", __name__, address, *names]
+    command = [sys.executable, "-P", "-m", __name__, address, *names]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=4 * LOADED_S_MAX, check=True)
     except subprocess.SubprocessError as exc:
