@@ -255,6 +255,21 @@ def test_root_uses_no_data_directory_of_another_user(data_dir: Path) -> None:
     assert list(data_dir.iterdir()) == []
 
 
+def test_root_reaches_its_data_directory_through_nothing_of_another_user(data_dir: Path) -> None:
+    home = data_dir.parent / "home"
+    home.mkdir()
+    elsewhere = data_dir.parent / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    (home / "link").symlink_to(elsewhere)
+    os.chown(home, nobody().uid, nobody().gid)
+    for name in ("link", "link/pg", "new", "new/pg"):
+        with pytest.raises(StorageError, match=r"data directory .* through the directory .*/home, which belongs to"):
+            EmbeddedPostgres(home / name).start()
+    assert [path.name for path in home.iterdir()] == ["link"]
+    assert list(elsewhere.iterdir()) == []
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
+
+
 def test_root_does_not_take_any_directory_for_its_data_directory(data_dir: Path) -> None:
     elsewhere = data_dir.parent / "elsewhere"
     elsewhere.mkdir(mode=0o755)

@@ -31,10 +31,9 @@ pytestmark = pytest.mark.skipif(bool(becoming.why_not()), reason=becoming.why_no
 def log_dir() -> Iterator[Path]:
     """A log of user `nobody`, in a directory of his that every user reaches."""
     above = Path(mkdtemp(prefix="txmsg-owners-", dir="/tmp"))
-    os.chown(above, NOBODY, NOBODY)
     with LocalLog(above / "log", append=True) as log:
         log.append([batch("orders", 0, 0, 3)])
-    for path in (above / "log", *(above / "log").rglob("*")):
+    for path in (above, above / "log", *(above / "log").rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     yield above / "log"
     shutil.rmtree(above)

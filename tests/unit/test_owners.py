@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import becoming
+from tests.becoming import NOBODY
+from txmsg.errors import StorageError
+from txmsg.metaq.store.lock import WriteLock, lock_private, make_private
 from txmsg.runtime.owners import is_full, refusal_text, require_own
 
 
@@ -49,3 +53,84 @@ def test_a_file_of_ones_own_needs_its_mode(tmp_path: Path) -> None:
 def test_a_directory_that_is_not_there_yet_may_be_made(tmp_path: Path) -> None:
     require_own(tmp_path / "new", "the log")
     require_own(tmp_path, "the log")
+
+
+@pytest.fixture
+def of_nobody(tmp_path: Path) -> Path:
+    """A directory of another user."""
+    if reason := becoming.why_not():
+        pytest.skip(reason)
+    directory = tmp_path / "home"
+    directory.mkdir()
+    os.chown(directory, NOBODY, NOBODY)
+    return directory
+
+
+def refusals(directory: Path) -> list[str]:
+    """What root is told who is to write in there, in each way."""
+    told = []
+    for write in (
+        lambda: require_own(directory, "the log"),
+        lambda: make_private(directory),
+        lambda: lock_private(directory, what="the log", user="server"),
+        lambda: WriteLock(directory),
+    ):
+        with pytest.raises(StorageError) as refusal:
+            write()
+        told.append(str(refusal.value))
+    return told
+
+
+@pytest.mark.parametrize("owner", [NOBODY, 0])
+def test_root_follows_no_link_out_of_the_directory_of_another_user(of_nobody: Path, owner: int) -> None:
+    target = of_nobody.parent / "cron.d"
+    target.mkdir()
+    (of_nobody / "log").symlink_to(target)
+    os.chown(of_nobody / "log", owner, owner, follow_symlinks=False)
+    for told in refusals(of_nobody / "log"):
+        assert f"the directory {of_nobody}, which belongs to user nobody (id 65534)" in told
+        assert "Run this as that user (`sudo -u nobody ...`" in told
+        assert "or name a directory that lies in root's alone" in told
+    assert list(target.iterdir()) == []
+
+
+def test_root_makes_no_directory_in_that_of_another_user(of_nobody: Path) -> None:
+    (of_nobody / "of root").mkdir()
+    for inside in (of_nobody / "new" / "log", of_nobody / "of root" / "log", of_nobody / ".." / "home" / "log"):
+        assert all(f"the directory {of_nobody}, which" in told for told in refusals(inside))
+    assert [path.name for path in of_nobody.iterdir()] == ["of root"]
+
+
+def test_root_follows_its_own_links_and_none_of_another_user(of_nobody: Path) -> None:
+    """As in /tmp, where everybody can make links."""
+    target = of_nobody.parent / "target"
+    target.mkdir()
+    link = of_nobody.parent / "link"
+    link.symlink_to("target")
+    require_own(link / "log", "the log")
+    make_private(link / "log")
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    for told in refusals(link / "log"):
+        assert f"the link {link}, which belongs to user nobody" in told
+    (target / "home").symlink_to(of_nobody)
+    assert all(f"the directory {of_nobody}, which" in told for told in refusals(target / "home" / "log"))
+
+
+def test_links_in_a_circle_are_left_to_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    require_own(tmp_path / "circle" / "log", "the log")
+
+
+def test_a_directory_that_another_user_makes_meanwhile_is_refused(
+    of_nobody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = of_nobody.parent / "new"
+
+    def mkdir(path: Path, mode: int = 0o777, *, parents: bool = False, exist_ok: bool = False) -> None:
+        if path == new:
+            os.mkdir(path)
+            os.chown(path, NOBODY, NOBODY)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(StorageError, match=r"new belongs to user nobody"):
+        make_private(new)

@@ -30,7 +30,8 @@ class EmbeddedPostgres:
     _keeper: ClassVar = "txmsg.embedded.keeper"
 
     def __init__(self, data_dir: Path | str | None = None) -> None:
-        self._place = Place(Path(data_dir or default_data_dir() / "pg").expanduser().resolve())
+        self._named = Path(data_dir or default_data_dir() / "pg").expanduser().absolute()
+        self._place = Place(self._named.resolve())
         self._users_fd: int | None = None
 
     @property
@@ -63,12 +64,14 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Returns when the server accepts connections. Starting twice is fine, also after `kill`.
 
-        Raises StorageError, too, if this is root and the directory belongs to another user, or has other contents.
+        Raises StorageError, too, if this is root and the directory, or one on the way there, belongs to another
+        user, or it has other contents.
         """
-        require_own(self._place.root, "the data directory")
+        self._require_own()
         self._place.require_data_dir()
         try:
             self._place.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._require_own()  # another user may have been faster, in /tmp
             with locked(self._place.start_lock):
                 if self._users_fd is None:
                     self._users_fd = lock(self._place.users_lock, fcntl.LOCK_SH, timeout_s=STOP_S_MAX)
@@ -132,6 +135,10 @@ class EmbeddedPostgres:
 
         with connect(self.url("postgres"), connect_timeout=10) as connection:
             connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+    def _require_own(self) -> None:
+        require_own(self._named, "the data directory")  # with the links that led here
+        require_own(self._place.root, "the data directory")
 
     def _start_keeper(self) -> None:
         """Caller holds start.lock and a share of users.lock."""

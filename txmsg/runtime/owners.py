@@ -15,28 +15,65 @@ from txmsg.errors import StorageError
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED: Final = (errno.EACCES, errno.EPERM)
+_LINKS_MAX: Final = 40
 REFUSALS: Final = frozenset({*_FULL, *_REFUSED, errno.EROFS})
 """Errors that are no defect of the program: a person can change what refuses."""
 
 
 def require_own(directory: Path, what: str) -> None:
-    """Raises StorageError if root is to write in a directory of another user.
+    """Raises StorageError if root is to write in a directory that another user owns, or can replace.
 
     Root's files there could not be written by that user afterwards, and links of that user would lead root elsewhere.
-    what: of the directory, for the error. A directory that is not there yet is fine.
+    So each directory and link on the way there must be root's. What is not there yet is fine: look again when it is
+    made, since /tmp is open to all. what: of the directory, for the error.
     """
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or (found := _of_another(directory)) is None:
         return
-    try:
-        owner = os.stat(directory).st_uid
-    except OSError:
-        return
-    if owner != 0:
+    path, status = found
+    owner, is_link = status.st_uid, stat.S_ISLNK(status.st_mode)
+    user = f"`sudo -u {_sudo_name(owner)} ...`, in a container its user"
+    if path == directory.absolute() and not is_link:
         raise StorageError(
             f"{what} {directory} belongs to {user_text(owner)}, and this is root: what root writes there, that user "
-            f"cannot. Run this as that user (`sudo -u {_sudo_name(owner)} ...`, in a container its user), or give the "
-            "directory to root"
+            f"cannot. Run this as that user ({user}), or give the directory to root"
         )
+    kind = "link" if is_link else "directory"
+    raise StorageError(
+        f"the way to {what} {directory} leads through the {kind} {path}, which belongs to {user_text(owner)}, and this "
+        f"is root: that user could have root write elsewhere. Run this as that user ({user}), or name a directory that "
+        "lies in root's alone"
+    )
+
+
+def _of_another(directory: Path) -> tuple[Path, os.stat_result] | None:
+    """The first directory or link on the way there that another user owns; None if there is none.
+
+    Who owns the root directory can replace all: in a user namespace, root's directories outside belong to `nobody`.
+    """
+    trusted = {0, os.lstat("/").st_uid}
+    here, rest = Path("/"), list(reversed(directory.absolute().parts[1:]))
+    links = 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            here = here.parent
+            continue
+        try:
+            status = os.lstat(here / part)
+            target = Path(os.readlink(here / part)) if stat.S_ISLNK(status.st_mode) else None
+        except OSError:
+            return None
+        if status.st_uid not in trusted:
+            return here / part, status
+        if target is None:
+            here /= part
+            continue
+        if (links := links + 1) > _LINKS_MAX:
+            return None  # the kernel, too, follows no more
+        if target.is_absolute():
+            here, target = Path("/"), target.relative_to("/")
+        rest += reversed(target.parts)
+    return None
 
 
 def refusal_text(exc: OSError, path: Path | str | None = None) -> str:

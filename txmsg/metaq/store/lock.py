@@ -17,7 +17,8 @@ _log = EventLog(__name__)
 def make_private(directory: Path, *, below: Path | None = None) -> None:
     """Creates a directory that no other user can read, and likewise its missing parents below `below`.
 
-    Existing directories are not changed. Raises StorageError if this is root and the directory another user's.
+    Existing directories are not changed. Raises StorageError if this is root and the directory, or one on the way
+    there, another user's.
     """
     require_own(directory if below is None else below, "the directory")
     if below is None or directory.parent == below:
@@ -25,6 +26,7 @@ def make_private(directory: Path, *, below: Path | None = None) -> None:
     else:
         make_private(directory.parent, below=below)
     directory.mkdir(mode=0o700, exist_ok=True)
+    require_own(directory, "the directory")  # another user may have been faster
 
 
 def lock_private(directory: Path, *, what: str, user: str) -> int:
