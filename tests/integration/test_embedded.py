@@ -6,6 +6,7 @@ import fcntl
 import os
 import pwd
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import pytest
 from tests import namespaces
 from tests.waiting import until
 from txmsg.embedded import EmbeddedPostgres, cluster, default_data_dir, keeper, place
+from txmsg.embedded.contents import Contents, contents_of
 from txmsg.embedded.place import Place, is_locked
 from txmsg.embedded.watch import Watch
 from txmsg.errors import MisuseError, StorageError
@@ -309,6 +311,27 @@ def test_cluster_that_initdb_did_not_finish_is_made_anew(data_dir: Path) -> None
     with EmbeddedPostgres(data_dir) as postgres:
         assert postgres.running
     assert not (data_dir / "cluster.new").exists()
+
+
+def test_a_file_is_whole_on_disk_before_it_has_its_name_and_the_name_is_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    fsync, rename = os.fsync, Contents.rename
+
+    def noted_fsync(fd: int) -> None:
+        done.append("directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else os.fstat(fd).st_size)
+        fsync(fd)
+
+    def noted_rename(contents: Contents, name: str, new_name: str) -> None:
+        done.append(new_name)
+        rename(contents, name, new_name)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Contents, "rename", noted_rename)
+    with contents_of(tmp_path) as contents:
+        contents.write("postgresql.conf", b"include 'txmsg.conf'\n")
+    assert done == [21, "postgresql.conf", "directory"]
 
 
 def test_directory_too_long_for_a_socket_and_full_of_odd_characters_works(tmp_path: Path) -> None:

@@ -172,7 +172,16 @@ def test_a_cache_out_of_reach_or_not_writable_is_named(closed: Path, open_dir: P
 
 def test_a_root_who_cannot_become_another_user_is_told_the_ways_out(closed: Path) -> None:
     command, env = confined(closed, USER, kept={CHOWN, DAC_OVERRIDE, FOWNER, KILL})
-    done = subprocess.run(command, env=env, cwd=closed, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=env, cwd=closed, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 1
     assert "root cannot become user" in done.stderr
+    assert "run txmsg as a user other than root, or name a database of your own with --storage" in done.stderr
+
+
+def test_a_root_who_cannot_give_files_away_is_told_what_is_missing_and_the_ways_out(closed: Path) -> None:
+    command, env = confined(closed, USER, kept={DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID})
+    done = subprocess.run(command, env=env, cwd=closed, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 1
+    assert "root cannot give its files to user" in done.stderr
+    assert "the container may lack CAP_CHOWN" in done.stderr
     assert "run txmsg as a user other than root, or name a database of your own with --storage" in done.stderr

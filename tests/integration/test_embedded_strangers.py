@@ -20,6 +20,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from txmsg.embedded import EmbeddedPostgres
+from txmsg.embedded.cluster import create_cluster
 from txmsg.embedded.owner import OtherUser, is_private, new_user
 from txmsg.embedded.place import Place
 from txmsg.embedded.programs import programs_for, run
@@ -245,6 +246,30 @@ def test_nothing_that_nobody_has_put_into_its_cluster_is_given_away(of_nobody: P
     planted.unlink()
     with EmbeddedPostgres(of_nobody) as postgres:  # also after the interruption
         assert insert(postgres.url(), 2) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("pg_wal", r"`rm \S*/cluster/pg_wal && mv \S*/disk \S*/cluster/pg_wal`"),
+        ("pg_tblspc/16400", r"start the version of txmsg before.*`drop tablespace NAME`"),
+    ],
+)
+def test_data_on_another_disk_is_not_to_be_removed(data_dir: Path, name: str, way_out: str) -> None:
+    place = Place(data_dir)
+    for part in ("pg_tblspc", "pg_wal") if name != "pg_wal" else ("pg_tblspc",):
+        (place.cluster / part).mkdir(parents=True)
+    (place.cluster / "PG_VERSION").touch()
+    (data_dir / "disk").mkdir()
+    (place.cluster / name).symlink_to(data_dir / "disk")
+    paths = (place.cluster, *place.cluster.rglob("*"))
+    for path in paths:
+        os.chown(path, nobody().uid, nobody().gid, follow_symlinks=False)
+    with pytest.raises(StorageError, match=way_out) as told:
+        create_cluster(place)
+    assert "Do not remove it" in str(told.value)
+    assert "remove it if" not in str(told.value)
+    assert {path.lstat().st_uid for path in paths} == {nobody().uid}, "the version before still starts"
 
 
 def test_root_uses_no_data_directory_of_another_user(data_dir: Path) -> None:

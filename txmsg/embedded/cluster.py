@@ -14,7 +14,16 @@ from typing import Final
 import psutil
 
 from txmsg.embedded.contents import Contents, contents_of
-from txmsg.embedded.owner import OtherUser, give, name_of, new_user, nobody_uid, user_of
+from txmsg.embedded.owner import (
+    OtherUser,
+    change_owner,
+    give,
+    name_of,
+    new_user,
+    nobody_uid,
+    require_on_one_disk,
+    user_of,
+)
 from txmsg.embedded.place import START_S_MAX, STEP_S, STOP_S_MAX, Place
 from txmsg.embedded.programs import binaries_dir, programs_for, run
 from txmsg.errors import StorageError
@@ -85,7 +94,7 @@ def create_cluster(place: Place) -> None:
     new = place.cluster_new
     new.mkdir(mode=0o700)
     if author is not None:
-        os.chown(new, author.uid, author.gid)
+        change_owner(new, author.uid, author.gid)
     locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
     # In files: shared memory with a name could be opened by other processes of the author.
     memory = () if author is None else ("-c", "dynamic_shared_memory_type=mmap")
@@ -101,7 +110,9 @@ def create_cluster(place: Place) -> None:
         cluster.remove("pg_hba.conf")
         if author is not None and user is not None:
             give(cluster.fd, author.uid, user)
-    new.rename(place.cluster)
+    with contents_of(place.root) as root:
+        root.rename(new.name, place.cluster.name)
+        root.sync()
 
 
 def start_server(place: Place) -> None:
@@ -162,6 +173,7 @@ def _give_to_own_user(place: Place) -> None:
     """After what a server that was killed has left is gone: PostgreSQL would not recognise it under another user."""
     old_uid = place.server_uid
     with contents_of(place.cluster) as cluster:
+        require_on_one_disk(cluster.fd)
         with suppress(FileNotFoundError):
             _await_end_of(cluster.read("postmaster.pid"))
         give(cluster.fd, old_uid, new_user())

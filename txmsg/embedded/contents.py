@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from txmsg.embedded.owner import change_owner
+
 _SIZE_BYTES_MAX: Final = 1024 * 1024
 
 
@@ -41,19 +43,26 @@ class Contents:
             os.close(fd)
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces a file by a new one, which belongs to the directory's owner."""
+        """Replaces a file by a new one, which belongs to the directory's owner. It is on disk when this returns."""
         owner = os.fstat(self.fd)
         beside = f"{name}.{secrets.token_hex(8)}"
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
         try:
             with open(fd, "wb") as file:
                 file.write(content)
+                file.flush()
                 if os.geteuid() == 0:
-                    os.fchown(fd, owner.st_uid, owner.st_gid)
+                    change_owner(fd, owner.st_uid, owner.st_gid)
+                os.fsync(fd)  # else a power cut could leave an empty file under the name
             self.rename(beside, name)
+            self.sync()
         except BaseException:
             self.remove(beside)
             raise
+
+    def sync(self) -> None:
+        """Puts the names on disk."""
+        os.fsync(self.fd)
 
     def remove(self, name: str) -> None:
         """Idempotent."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.embedded.cluster import await_ready, create_cluster, start_server, stop_server
+from txmsg.embedded.owner import change_owner
 from txmsg.embedded.place import STEP_S, STOP_S_MAX, Place, lock
 from txmsg.errors import StorageError
 
@@ -85,7 +86,7 @@ def _prepare(place: Place) -> None:
         place.log.replace(place.log.with_name("postgres.log.1"))
     place.log.touch(mode=0o600)
     if os.geteuid() == 0:
-        os.chown(place.log, 0, -1)  # the version before gave it to `nobody`
+        change_owner(place.log, 0, -1)  # the version before gave it to `nobody`
 
 
 def _prepare_socket(place: Place) -> None:
@@ -111,7 +112,7 @@ def _prepare_socket(place: Place) -> None:
             if name.startswith(".s.PGSQL."):
                 os.unlink(name, dir_fd=fd)
         if os.geteuid() == 0:
-            os.fchown(fd, place.server_uid, -1)
+            change_owner(fd, place.server_uid, -1)
     finally:
         os.close(fd)
 

@@ -7,10 +7,12 @@ PostgreSQL's superuser run programs.
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
 import secrets
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,12 @@ that have ids of 16 bits only, those that systemd gives to services while they r
 _NOBODY_UID: Final = 65534
 """As the kernel has it."""
 _TRIES: Final = 1000
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+WAY_OUT: Final = (
+    "run txmsg as a user other than root, or name a database of your own with --storage "
+    "postgresql://user@host:5432/database"
+)
+"""Where root cannot run PostgreSQL as another user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +80,7 @@ def new_user() -> OtherUser:
                 return OtherUser(found, found)
     raise StorageError(
         "PostgreSQL refuses to run as root, and this system maps no user id that nothing uses (/proc/self/uid_map): "
-        "run txmsg as a user other than root, or name a database of your own with --storage "
-        "postgresql://user@host:5432/database"
+        f"{WAY_OUT}"
     )
 
 
@@ -86,6 +93,62 @@ def is_private(uid: int) -> bool:
     except KeyError:
         return True
     return False
+
+
+def change_owner(file: int | Path, uid: int, gid: int) -> None:
+    """As os.chown; -1 leaves as it is. Raises StorageError where root may not do it."""
+    try:
+        os.chown(file, uid, gid)
+    except PermissionError as exc:
+        if exc.errno != errno.EPERM:
+            raise
+        raise StorageError(
+            f"PostgreSQL refuses to run as root, and root cannot give its files to user {uid} ({exc.strerror}; the "
+            f"container may lack CAP_CHOWN, or the file system keeps no owners): {WAY_OUT}"
+        ) from exc
+
+
+def require_on_one_disk(cluster_fd: int) -> None:
+    """Raises StorageError for a cluster of which a part lies elsewhere: `give` would refuse its link half-way.
+
+    An administrator makes such links, but also the user who has the cluster can: what they lead to is not given away.
+    """
+    if _is_link(cluster_fd, "pg_wal"):
+        path, target = _link(cluster_fd, "pg_wal")
+        link, away = shlex.quote(str(path)), shlex.quote(target)
+        raise _on_another_disk(
+            path,
+            target,
+            f"put the directory back in its place (`rm {link} && mv {away} {link}`), start txmsg again, and move it "
+            "out again after that, while txmsg is stopped",
+        )
+    tablespaces_fd = os.open("pg_tblspc", _DIRECTORY, dir_fd=cluster_fd)
+    try:
+        for name in os.listdir(tablespaces_fd):
+            if _is_link(tablespaces_fd, name):
+                raise _on_another_disk(
+                    *_link(tablespaces_fd, name),
+                    "start the version of txmsg before, move what is in the tablespace (`alter database NAME set "
+                    "tablespace pg_default`), and drop it (`drop tablespace NAME`); then start this version",
+                )
+    finally:
+        os.close(tablespaces_fd)
+
+
+def _is_link(directory_fd: int, name: str) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_mode)
+
+
+def _link(directory_fd: int, name: str) -> tuple[Path, str]:
+    return _path_of(directory_fd) / name, os.readlink(name, dir_fd=directory_fd)
+
+
+def _on_another_disk(path: Path, target: str, way_out: str) -> StorageError:
+    return StorageError(
+        f"the cluster of the embedded PostgreSQL cannot be given to a user of its own: {path} is a link to {target}, "
+        "as where PostgreSQL's data is on another disk, and root follows no link of the user who had the cluster. Do "
+        f"not remove it while it may lead to data. If it is yours, {way_out}"
+    )
 
 
 def give(directory_fd: int, old_uid: int, new: OtherUser) -> None:
@@ -122,16 +185,20 @@ def _give_one(fd: int, old_uid: int, new: OtherUser, directory_fd: int, name: st
     # Root's: what the version before wrote there. Private: from a run that was interrupted.
     if status.st_uid not in (old_uid, new.uid, 0) and not is_private(status.st_uid):
         raise _unexpected(directory_fd, name, f"it belongs to user {status.st_uid}")
-    os.fchown(fd, new.uid, new.gid)
+    change_owner(fd, new.uid, new.gid)
+
+
+def _path_of(directory_fd: int) -> Path:
+    try:
+        return Path(f"/proc/self/fd/{directory_fd}").readlink()
+    except OSError:
+        return Path("the cluster")
 
 
 def _unexpected(directory_fd: int, name: str, what: str) -> StorageError:
-    try:
-        directory = Path(f"/proc/self/fd/{directory_fd}").readlink()
-    except OSError:
-        directory = Path("the cluster")
+    path = _path_of(directory_fd) / name
     return StorageError(
-        f"the cluster of the embedded PostgreSQL cannot be given to a user of its own: {directory / name} is not as "
+        f"the cluster of the embedded PostgreSQL cannot be given to a user of its own: {path} is not as "
         f"PostgreSQL makes it ({what}). Look at it and remove it if it is not yours; then start txmsg again"
     )
 

@@ -18,15 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
-from txmsg.embedded.owner import OtherUser
+from txmsg.embedded.owner import WAY_OUT, OtherUser
 from txmsg.embedded.place import START_S_MAX, lock
 from txmsg.errors import StorageError
 
 _ENVIRONMENT: Final = {"PATH": os.defpath, "HOME": "/", "LC_ALL": "C", "TZ": "UTC"}
-_WAY_OUT: Final = (
-    "run txmsg as a user other than root, or name a database of your own with --storage "
-    "postgresql://user@host:5432/database"
-)
 
 
 def binaries_dir() -> Path:
@@ -58,9 +54,9 @@ def programs_for(user: OtherUser | None, *, cache: Path | None = None) -> Path:
     try:
         copy = _copy_of(wheel, cache)
     except OSError as exc:
-        raise StorageError(f"{refused}; nor can {cache} hold a copy of them ({exc}): {_WAY_OUT}") from exc
+        raise StorageError(f"{refused}; nor can {cache} hold a copy of them ({exc}): {WAY_OUT}") from exc
     if not _can_run(copy, user):
-        raise StorageError(f"{refused}, nor their copy in {copy}: {_WAY_OUT}")
+        raise StorageError(f"{refused}, nor their copy in {copy}: {WAY_OUT}")
     return copy
 
 
@@ -93,7 +89,7 @@ def run(
             raise
         raise StorageError(
             f"PostgreSQL refuses to run as root, and root cannot become user {user.uid} ({exc.strerror}; the "
-            f"container may lack CAP_SETUID or CAP_SETGID): {_WAY_OUT}"
+            f"container may lack CAP_SETUID or CAP_SETGID): {WAY_OUT}"
         ) from exc
     return subprocess.CompletedProcess(done.args, done.returncode, (done.stdout or b"").decode(errors="replace"), "")
 
