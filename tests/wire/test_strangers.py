@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.access.tokens import NewToken, new_token
 from txmsg.errors import Overloaded
+from txmsg.wire.address import host_and_port
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
@@ -305,6 +307,21 @@ async def test_strangers_fill_no_server_and_their_flood_is_logged(
         await lasting.call(Echo.back, ask(), timeout_s=WAIT_S)
         assert server.table.strangers <= server.table.bounds.strangers_max
     assert sum("has no room for all connections" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_all_clients_that_reconnect_at_once_are_served() -> None:
+    """As after a restart: all are accepted in one turn of the loop, before any greeting is read."""
+    count = 300
+    async with serving(connections_max=count) as (address, _, server):
+        server.table.bounds = replace(server.table.bounds, young_s=WAIT_S)
+        assert server.table.bounds.strangers_max < count / 2
+        clients = [socket.create_connection(host_and_port(address)) for _ in range(count)]
+        for client in clients:
+            client.sendall(greeting(blocking=True))
+        await until_async(lambda: server.table.known == count)
+        assert not server.table.closed
+        for client in clients:
+            client.close()
 
 
 async def test_a_full_server_takes_administrators_still(monkeypatch: pytest.MonkeyPatch) -> None:

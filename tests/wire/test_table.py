@@ -34,14 +34,14 @@ class Bench:
 
 
 def test_an_address_that_is_alone_has_all_places_and_loses_its_oldest_stranger() -> None:
-    bench = Bench(Bounds(connections=100, strangers=3))
+    bench = Bench(Bounds(connections=3, strangers=3))
     for name in "abcd":
         bench.entered(name)
     assert bench.closed == {"a": "others needed its place"}
 
 
 def test_an_address_with_many_strangers_loses_them_to_others_up_to_its_share() -> None:
-    bench = Bench(Bounds(connections=100, strangers=4))
+    bench = Bench(Bounds(connections=4, strangers=4))
     for name in "abcd":
         bench.entered(name, "10.6.6.6")
     bench.entered("other", "10.0.0.2")
@@ -61,6 +61,79 @@ def test_of_addresses_with_as_many_strangers_the_oldest_loses() -> None:
         bench.now = number
         bench.entered(str(number), f"10.0.0.{number}")
     assert list(bench.closed) == ["0", "1"]
+
+
+@pytest.mark.parametrize("addresses", [1, 7, 2048])
+def test_all_clients_that_reconnect_at_once_keep_their_places(addresses: int) -> None:
+    bench = Bench(Bounds(connections=4000, of_user=4000))
+    places = []
+    for batch in range(4):  # each is accepted before the greetings of the one before it are read
+        places += [bench.entered(str(number), f"10.0.{number % addresses}.1") for number in range(512)]
+        bench.now += 0.2 * batch
+    assert not bench.closed
+    for place in places:
+        bench.table.know(place, "app")
+    assert bench.table.known == 2048
+
+
+def test_strangers_that_had_time_to_greet_are_bounded_before_the_table_is_full() -> None:
+    bench = Bench(Bounds(connections=100, strangers=3, young_s=1.0))
+    for name in "abcd":
+        bench.entered(name)
+    assert not bench.closed
+    bench.now = 1.0
+    for name in "efgh":
+        bench.entered(name)
+    assert list(bench.closed) == list("abcd")
+    for number in range(100):
+        bench.entered(f"flood {number}", "10.6.6.6")
+    assert len(bench.table) == 100  # full: the young lose, too, but of the address with most of them
+    assert not {"e", "f", "g", "h"} & bench.closed.keys()
+
+
+class Moment(float):
+    """A time that counts how often it is looked at."""
+
+    looks = 0
+
+    def __neg__(self) -> float:
+        Moment.looks += 1
+        return -float(self)
+
+    def __eq__(self, other: object) -> bool:
+        Moment.looks += 1
+        return float(self) == other
+
+    def __lt__(self, other: float) -> bool:
+        Moment.looks += 1
+        return float(self) < float(other)
+
+    __hash__ = float.__hash__
+
+
+def test_a_newcomer_costs_no_look_at_every_address() -> None:
+    now = 0.0
+    table = Table("a server", Bounds(connections=4000, strangers=1000), clock=lambda: Moment(now))
+    for number in range(1000):
+        table.enter(f"2001:db8:0:{number:x}::1", lambda _: None)
+        now += 0.01
+    Moment.looks = 0
+    for number in range(1000):
+        table.enter(f"2001:db8:1:{number:x}::1", lambda _: None)
+        now += 0.01
+    assert table.strangers == 1000
+    assert Moment.looks < 1000 * 100
+
+
+def test_strangers_that_come_and_go_leave_nothing_behind() -> None:
+    bench = Bench(Bounds(connections=100, strangers=100))
+    for number in range(10_000):
+        bench.table.leave(bench.entered(str(number), f"10.0.{number % 200}.1"))
+    places = [bench.entered(str(number), f"10.0.0.{number}") for number in range(3)]
+    for place in places:
+        bench.now += 1.0
+        bench.table.renew(place)
+    assert len(bench.table._ranks) < 100
 
 
 def test_strangers_never_take_the_place_of_those_who_are_known() -> None:
@@ -144,7 +217,7 @@ def test_strangers_have_a_time_for_the_first_byte_and_for_the_greeting() -> None
 
 
 def test_a_full_table_is_logged_once_a_minute_with_the_count(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(Bounds(connections=100, strangers=1))
+    bench = Bench(Bounds(connections=1, strangers=1))
     bench.entered("a")
     for _ in range(10):
         bench.enter("b", "10.6.6.6")

@@ -8,6 +8,8 @@ until its first request has come whole.
 - Of strangers, the address with most of them loses one: so an address has a share of the table when it is full, and all
   of it when nobody else wants it, as behind a NAT or a proxy. It loses the one that is a stranger for longest. Not the
   newest: a client that greets at once, or a probe, would then be shut out by idle connections of its own address.
+- The bound on strangers holds for those that had time to greet: while the table has room, none younger than `young_s`
+  loses its place. After a restart all clients come at once, and many are accepted before the first greeting is read.
 - Strangers have `first_byte_s` for their first byte, and `greeting_s` for all that makes them known.
 - `reserve` places beyond the table are for administrators.
 """
@@ -18,8 +20,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, TypeAlias
 
 from txmsg.errors import Overloaded
 from txmsg.logs import EventLog
@@ -29,6 +32,10 @@ _log = EventLog(__name__)
 SAY_AGAIN_S: Final = 60.0
 _STRANGERS_MIN: Final = 16
 _PART: Final = 4
+_STALE_MAX: Final = 64
+
+_Rank: TypeAlias = tuple[int, float, int, str]
+"""Of an address: minus the count of its strangers, since when its oldest is one, and its number. The least loses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +45,18 @@ class Bounds:
     connections: int
     """Known ones, or strangers and known ones."""
     strangers: int = 0
-    """Of these; 0 is a quarter, but 16 at least."""
+    """Of these, once they are `young_s` old or the table is full; 0 is a quarter, but 16 at least."""
     of_user: int = 0
     """Of one user that is not an administrator; 0 is all but a quarter."""
     reserve: int = 0
     """Places beyond, for administrators."""
+    young_s: float = 1.0
     first_byte_s: float = 5.0
     greeting_s: float = 10.0
 
     @property
     def strangers_max(self) -> int:
-        """How many strangers there may be."""
+        """How many strangers there may be that had time to greet."""
         return self.strangers or max(_STRANGERS_MIN, self.connections // _PART)
 
     @property
@@ -60,13 +68,15 @@ class Bounds:
 class Place:
     """Of one connection. close: ends it at once, and says why."""
 
-    __slots__ = ("address", "close", "has_spoken", "is_in", "is_stranger", "since", "user")
+    __slots__ = ("address", "close", "has_spoken", "is_in", "is_stranger", "number", "since", "user")
 
     def __init__(self, address: str, since: float, close: Callable[[str], None]) -> None:
         self.address = address
         """Or the network, of IPv6."""
         self.since = since
         """When it came, or became a stranger again."""
+        self.number = 0
+        """Of strangers: the later, the larger."""
         self.close = close
         self.has_spoken = False
         self.is_stranger = True
@@ -85,6 +95,9 @@ class Table:
         self._clock = clock
         self._strangers: dict[str, dict[Place, None]] = {}
         """By address, those that are strangers for longest first."""
+        self._ranks: list[_Rank] = []
+        """A heap with that of each address, and some that are not true any more."""
+        self._numbers = 0
         self._of_users: Counter[str] = Counter()
         self.strangers = 0
         self.known = 0
@@ -96,15 +109,17 @@ class Table:
     def enter(self, host: str, close: Callable[[str], None]) -> Place | None:
         """A place for a connection from there; None if it loses itself. May close another one."""
         address = network_of(host)
-        is_full = len(self) >= self.bounds.connections + self.bounds.reserve
-        if is_full or self.strangers >= self.bounds.strangers_max:
+        now, bounds = self._clock(), self.bounds
+        if len(self) >= bounds.connections + bounds.reserve or self.strangers >= bounds.strangers_max:
             loser = self._loser(address)
-            self._say(address if loser is None else loser.address)
-            if loser is None:
-                return None
-            self.leave(loser)
-            loser.close("others needed its place")
-        place = Place(address, self._clock(), close)
+            has_room = len(self) < bounds.connections
+            if not has_room or (loser is not None and now - loser.since >= bounds.young_s):
+                self._say(address if loser is None else loser.address)
+                if loser is None:
+                    return None
+                self.leave(loser)
+                loser.close("others needed its place")
+        place = Place(address, now, close)
         self._add(place)
         return place
 
@@ -173,16 +188,36 @@ class Table:
     def _loser(self, address: str) -> Place | None:
         """The stranger that loses its place to one of this address; None if that one loses."""
 
-        def claim(of: str) -> tuple[int, float]:
-            places = self._strangers[of]
-            return len(places) + (of == address), -next(iter(places)).since
+        while self._ranks and self._ranks[0] != self._rank(self._ranks[0][-1]):
+            heappop(self._ranks)
+        if not self._ranks:
+            return None
+        most = min(self._ranks[0], self._rank(address, further=1) or self._ranks[0])
+        return next(iter(self._strangers[most[-1]]))
 
-        most = max(self._strangers, key=claim, default=None)
-        return None if most is None else next(iter(self._strangers[most]))
+    def _rank(self, address: str, *, further: int = 0) -> _Rank | None:
+        """With so many further strangers; None for an address without any."""
+        places = self._strangers.get(address)
+        if not places:
+            return None
+        oldest = next(iter(places))
+        return -(len(places) + further), oldest.since, oldest.number, address
+
+    def _note_rank(self, address: str) -> None:
+        """The strangers of this address have changed."""
+        rank = self._rank(address)
+        if rank is not None:
+            heappush(self._ranks, rank)
+        if len(self._ranks) > 2 * len(self._strangers) + _STALE_MAX:
+            self._ranks = [rank for rank in map(self._rank, self._strangers) if rank is not None]
+            heapify(self._ranks)
 
     def _add(self, place: Place) -> None:
+        self._numbers += 1
+        place.number = self._numbers
         self._strangers.setdefault(place.address, {})[place] = None
         self.strangers += 1
+        self._note_rank(place.address)
 
     def _remove(self, place: Place) -> None:
         places = self._strangers[place.address]
@@ -190,6 +225,7 @@ class Table:
         if not places:
             del self._strangers[place.address]
         self.strangers -= 1
+        self._note_rank(place.address)
 
     def _leave_known(self, place: Place) -> None:
         self.known -= 1
