@@ -34,6 +34,13 @@ def saying(size_bytes: int, *, window: int = 0x48) -> bytes:
     return b"\x28\xb5\x2f\xfd\xc0" + bytes([window]) + size_bytes.to_bytes(8, "little") + b"\x01\x00\x00"
 
 
+def behind_skippable(frame: bytes) -> bytes:
+    """An LZ4 frame behind a skippable one, which, read as an LZ4 frame, is one whose last block ends with the other."""
+    content = bytearray(24)  # read as flags: the size of the content is in the header, and blocks have checksums
+    content[7:11] = (len(frame) + 5).to_bytes(4, "little")  # the size of the first block, whose header ends at 15
+    return b"\x50\x2a\x4d\x18" + len(content).to_bytes(4, "little") + bytes(content) + frame
+
+
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 @pytest.mark.parametrize("raw", [b"x" * 300, RAW, bytes(3 * MIB)], ids=["short", "lines", "zeros"])
 def test_what_was_compressed_comes_back(codec: Codec, raw: bytes) -> None:
@@ -68,6 +75,7 @@ def test_the_header_of_a_frame_says_its_size(size: int) -> None:
         pytest.param(packed(RAW, "zstd")[:-1], len(RAW), "zstd", id="cut off"),
         pytest.param(packed(RAW, "lz4")[:-1], len(RAW), "lz4", id="LZ4 cut off"),
         pytest.param(packed(bytes(100), "lz4"), 2**32 - 1, "lz4", id="LZ4 that cannot become so much"),
+        pytest.param(behind_skippable(packed(RAW, "lz4")), len(RAW), "lz4", id="skippable LZ4 first"),
         pytest.param(b"\x28\xb5\x2f\xfd\x03\x00\x00\x00\x00\x00", 10, "zstd", id="a dictionary"),
         pytest.param(b"", 10, "zstd", id="nothing"),
         pytest.param(b"", 10, "lz4", id="no LZ4"),

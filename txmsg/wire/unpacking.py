@@ -19,6 +19,7 @@ _ZSTD_HEADER_SIZE_BYTES_MAX: Final = 18
 _SIZES_OF_FIELD: Final = (0, 2, 4, 8)
 """Of the content size in the header of a zstd frame, by its flag; 0 is 1 if the frame is a single segment."""
 _SIZES_OF_DICTIONARY: Final = (0, 1, 2, 4)
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_RATIO_MAX: Final = 255
 """A byte of an LZ4 sequence adds 255 bytes at most."""
 _LZ4_BLOCKS_MIN: Final = 16
@@ -89,6 +90,8 @@ def unpacked_of_stranger(stored: bytes | bytearray | memoryview, size_bytes: int
     import pyarrow as pa
 
     check_declared(stored, size_bytes, codec, says_size=True)
+    if codec == "lz4" and bytes(stored[:4]) != _LZ4_MAGIC:  # such as a skippable frame, before another one
+        raise Unpackable("it does not begin with an LZ4 frame")
     try:
         if codec == "zstd":  # in one call: no window is kept, however large a one the frame asks for
             return bytes(pa.decompress(pa.py_buffer(stored), size_bytes, codec=codec, asbytes=True))
