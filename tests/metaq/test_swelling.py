@@ -16,6 +16,7 @@ from google_crc32c import value as crc32c
 from tests.metaq.logs import batch
 from tests.metaq.servers import log_at, served
 from tests.raw_client import RawClient
+from tests.waiting import until_async
 from txmsg.access.limits import NO_LIMITS, Usage
 from txmsg.access.principal import ANYONE, Principal
 from txmsg.errors import MessageTooLarge, Overloaded, ProtocolError
@@ -156,6 +157,31 @@ async def test_two_users_that_unpack_leave_threads_to_others() -> None:
         finally:
             go_on.set()
         await asyncio.gather(*waiting)
+
+
+async def test_calls_that_are_cancelled_hold_their_share_until_their_threads_are_free() -> None:
+    go_on, begun = threading.Event(), []
+
+    def work() -> None:
+        begun.append(1)
+        go_on.wait()
+
+    with ThreadPoolExecutor(4) as executor:
+        readers = Readers(executor, 4, clock=lambda: 0.0)
+        try:
+            for number in range(6):
+                call = asyncio.ensure_future(as_user(User(str(number)), readers.unpack(work)))
+                if number < 2:
+                    await until_async(lambda number=number: len(begun) > number)  # type: ignore[misc]
+                else:
+                    await asyncio.wait([call], timeout=0.05)
+                call.cancel()
+                await asyncio.wait([call])
+            assert len(begun) == 2
+            assert await as_user(User("other"), readers.run(lambda: 7)) == 7
+        finally:
+            go_on.set()
+        assert await as_user(User("0"), readers.unpack(lambda: 8)) == 8
 
 
 async def test_a_user_pays_for_all_of_its_connections_and_after_a_while_is_heard_again() -> None:

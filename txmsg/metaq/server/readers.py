@@ -7,9 +7,9 @@ compressed, whose few bytes can become 256 MiB. Such work is paced by how far it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import ExitStack
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -45,15 +45,15 @@ class Readers:
     async def run(self, work: Callable[[], T]) -> T:
         """What the work returns, on a thread."""
         share = self._share()
-        if share is None:
-            return await self._on_thread(work)
-        async with share.threads:
-            return await self._on_thread(work)
+        return await (self._on_thread(work) if share is None else self._on_thread(work, share.threads))
 
     async def unpack(self, work: Callable[[], T]) -> T:
         """The same for work that unpacks what is stored: one of a user's at a time."""
-        async with self._turn():
-            return await self.run(work)
+        share = self._share()
+        if share is None:
+            return await self._on_thread(work, self._swelling)
+        # The user's own turn first: those of one user that wait keep no place from others.
+        return await self._on_thread(work, share.turn, self._swelling, share.threads)
 
     async def pay(self, swell_size_bytes: int) -> None:
         """Returns when a call may unpack so much beyond what is free. Raises Overloaded, at once."""
@@ -70,15 +70,28 @@ class Readers:
 
         await admitted(share.swelling, swell_size_bytes, now=self._clock(), wait_s_max=_WAIT_S_MAX, refusal=refusal)
 
-    async def _on_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+    async def _on_thread(self, work: Callable[[], T], *bounds: asyncio.Semaphore | asyncio.Lock) -> T:
+        """Bounds are held until the thread is free: that is later than the end of a call that is cancelled."""
+        with ExitStack() as holding:
+            for bound in bounds:
+                await bound.acquire()
+                holding.callback(bound.release)
+            job = self._executor.submit(work)
+            held = holding.pop_all()
+        working = asyncio.wrap_future(job)
 
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        share = self._share()
-        # The user's own turn first: those of one user that wait keep no place from others.
-        async with _FREE if share is None else share.turn, self._swelling:
-            yield
+        def release(done: asyncio.Future[T]) -> None:
+            held.close()
+            if not done.cancelled():
+                done.exception()  # told, even if its caller is gone
+
+        working.add_done_callback(release)
+        try:
+            await asyncio.wait([working])
+        except asyncio.CancelledError:
+            job.cancel()  # if no thread has begun it
+            raise
+        return working.result()
 
     def _share(self) -> _Share | None:
         """Of the user of the call; without authentication, of its connection. None: this process itself asks."""
@@ -99,11 +112,3 @@ class _Share:
         self.threads = asyncio.Semaphore(threads)
         self.turn = asyncio.Lock()
         self.swelling = TokenBucket(SWELL_BYTES_PER_S, now)
-
-
-class _Free(AbstractAsyncContextManager[None]):
-    async def __aexit__(self, *_: object) -> None:
-        return None
-
-
-_FREE: Final = _Free()
