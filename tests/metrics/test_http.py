@@ -23,6 +23,7 @@ from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import BearerToken, Endpoint, Limits, Probes, serving_on_thread
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import host_and_port
+from txmsg.wire.table import SAY_AGAIN_S
 from txmsg.wire.tls import client_context
 
 TOKEN = "a token of this test"
@@ -196,6 +197,48 @@ async def test_those_who_do_not_take_the_figures_leave_room_for_probes() -> None
         assert [status.result() for status in statuses] == [200] * 4
     finally:
         await made.close()
+
+
+async def test_those_who_ask_for_the_figures_and_read_nothing_keep_them_from_nobody() -> None:
+    limits = Limits(connections=16, scrapes=4, answer_s=9 * WITHIN_S)
+    made = Endpoint(PROBES, limits)
+    made._text_of = lambda figures: bytes(50_000_000)
+    address = await made.start("127.0.0.1:0")
+    try:
+        with ExitStack() as stack:
+            for _ in range(4):
+                held = stack.enter_context(socket.create_connection(host_and_port(address)))
+                held.sendall(get("/metrics"))
+                async with asyncio.timeout(WITHIN_S):
+                    await asyncio.get_running_loop().sock_recv(nonblocking(held), 1)  # its answer has begun
+            assert made.scrapes == 0
+            assert await status_of(address, get("/metrics", method="HEAD")) == 200
+            assert made._table.known == 0
+    finally:
+        await made.close()
+
+
+def nonblocking(sock: socket.socket) -> socket.socket:
+    sock.setblocking(False)
+    return sock
+
+
+async def test_how_many_were_closed_is_said_a_minute_later_though_no_more_come(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    made = Endpoint(PROBES, Limits(connections=1, first_byte_s=WITHIN_S, look_s=0.01), clock=lambda: now)
+    address = await made.start("127.0.0.1:0")
+    try:
+        with ExitStack() as stack:
+            for _ in range(4):
+                stack.enter_context(socket.create_connection(host_and_port(address)))
+            await until_async(lambda: made._table.closed.total() == 2)
+            now = SAY_AGAIN_S
+            await until_async(lambda: not made._table.closed)
+    finally:
+        await made.close()
+    assert "2 were closed" in caplog.records[-1].getMessage()
 
 
 async def test_those_who_scrape_at_once_share_one_reading() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ class Limits:
     connections: int = 64
     """When there are more, those lose their places that are silent, from the address with most of them."""
     scrapes: int = 16
-    """That are answered or read at once: more are told to come again, and leave room for probes."""
+    """That wait for the figures at once: more are told to come again, and leave room for probes."""
     head_size_bytes: int = 8 * 1024
     first_byte_s: float = 2.0
     """From the connection to its first byte, with TLS of what is inside it."""
@@ -104,6 +105,8 @@ class Limits:
     """From the connection to the end of the request's head."""
     answer_s: float = 15.0
     """From there to the answer, and as long again to take it."""
+    look_s: float = 10.0
+    """How often it is looked whether the log must say that connections were closed."""
 
 
 class Endpoint:
@@ -116,6 +119,7 @@ class Endpoint:
         *,
         tls: ServerTls | None = None,
         token: BearerToken | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Only here: who serves no metrics needs no prometheus-client.
         from txmsg.metrics.text import CONTENT_TYPE, text_of
@@ -131,9 +135,11 @@ class Endpoint:
         self._table = Table(
             "the endpoint of /metrics",
             Bounds(connections=limits.connections, strangers=limits.connections),
+            clock=clock,
         )
+        self._looking: asyncio.TimerHandle | None = None
         self.scrapes = 0
-        """That are answered at this moment."""
+        """That wait for the figures at this moment."""
         self._scrape: asyncio.Future[bytes] | None = None
 
     async def start(self, listen: str) -> str:
@@ -152,6 +158,7 @@ class Endpoint:
                 f"cannot listen on {listen} ({exc.strerror or exc}): look with `ss -ltnp`, or give another "
                 "--http-listen HOST:PORT (port 0: a free one)"
             ) from exc
+        self._look()
         address = f"{listen.rpartition(':')[0]}:{self._server.sockets[0].getsockname()[1]}"
         scheme = "http" if self._tls is None else "https"
         _log.info("metrics.served", "metrics are at %(scheme)s://%(address)s/metrics", scheme=scheme, address=address)
@@ -162,11 +169,17 @@ class Endpoint:
         server, self._server = self._server, None
         if server is not None:
             await stop_listening([server])
+        if self._looking is not None:
+            self._looking.cancel()
         tasks: list[asyncio.Future[Any]] = [*self._open, *([self._scrape] if self._scrape else [])]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+    def _look(self) -> None:
+        self._table.say_closed()  # not `look`: each connection keeps its times itself
+        self._looking = asyncio.get_running_loop().call_later(self._limits.look_s, self._look)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -214,14 +227,9 @@ class Endpoint:
             self._table.know(place)
             try:
                 page = await self._metrics()
-                async with asyncio.timeout(self._limits.answer_s):
-                    await client.send(_bytes_of(page, with_body=request.method != "HEAD"))
-            finally:
+            finally:  # not when the answer is taken: who never takes it would keep others from the figures
                 self.scrapes -= 1
                 self._table.forget(place)
-            async with asyncio.timeout(self._limits.answer_s):
-                await client.closed()
-            return
         async with asyncio.timeout(self._limits.answer_s):
             await client.answer(_bytes_of(page, with_body=request.method != "HEAD"))
 
@@ -329,12 +337,7 @@ class _Client:
         return bytes(said[: end + len(_END)]) if 0 <= end <= size_bytes_max else None
 
     async def answer(self, content: bytes) -> None:
-        """Sends it, and waits until the client has closed."""
-        await self.send(content)
-        await self.closed()
-
-    async def send(self, content: bytes) -> None:
-        """Sends it, and that nothing follows."""
+        """Sends it, and that nothing follows; waits until the client has closed."""
         if self._tls is not None:
             self._tls.send([content])
             self._tls.end()
@@ -342,9 +345,6 @@ class _Client:
         self._writer.write(content)
         await self._writer.drain()
         self._writer.write_eof()
-
-    async def closed(self) -> None:
-        """Waits until the client has closed."""
         with suppress(asyncio.LimitOverrunError):
             while await self._reader.read(4096):  # closed now, it might lose what was not read
                 pass

@@ -182,6 +182,11 @@ class Table:
         for place, why in late:
             self.leave(place)
             place.close(why)
+        self.say_closed()
+
+    def say_closed(self) -> None:
+        """Logs how many were closed since that was last said, at most once a minute."""
+        now = self._clock()
         if self.closed and self._said_at is not None and now - self._said_at >= SAY_AGAIN_S:
             self._log_closed(now)
 
