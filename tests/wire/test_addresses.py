@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +16,7 @@ from tests.wire.test_calls import Asking, asking
 from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.wire import blocking as blocking_module
 from txmsg.wire import channel as channel_module
+from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.server import Server
 
@@ -72,6 +75,30 @@ async def test_when_no_address_answers_the_reason_is_told(asking: Asking, naming
         with socket.create_server(("127.0.0.3", port)):
             with pytest.raises(BrokerUnavailable, match="did not take a connection in time"):
                 await asking(f"several:{port}", Echo.back)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_name_that_is_not_found_in_time_leaves_time_for_the_next_address(
+    is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, go_on, asked = socket.getaddrinfo, threading.Event(), []
+
+    def found(host: object, *args: Any, **kwargs: Any) -> list[Any]:
+        if host == "hangs":
+            asked.append(host)
+            go_on.wait()
+        return find("127.0.0.1" if host == "hangs" else host, *args, **kwargs)  # type: ignore[arg-type,type-var]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    try:
+        async with serving() as (address, _, _):
+            addresses = ["hangs:1", address] if is_first else [address, "hangs:1"]
+            with BlockingChannel(addresses) as channel:
+                assert (await asyncio.to_thread(channel.call, Echo.back, ask(), timeout_s=WAIT_S)).held == b"x"
+    finally:
+        go_on.set()
+    assert len(asked) == is_first
 
 
 @asynccontextmanager

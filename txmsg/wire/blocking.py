@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -162,17 +163,23 @@ class BlockingChannel:
         """
         deadline = min(deadline, time.monotonic() + _CONNECT_S_MAX)
         failed: Exception | None = None
-        ends: list[_End] = []
-        for address in self._addresses:
+        for addresses_left, address in zip(range(len(self._addresses), 0, -1), self._addresses, strict=True):
+            now = time.monotonic()
+            until = now + (deadline - now) / addresses_left
             try:
-                ends += _ends(address)
+                ends = (
+                    _ends(address)
+                    if addresses_left == 1 or address.startswith(UNIX)
+                    else _ends_in_time(address, until - now)
+                )
             except (OSError, UnicodeError) as exc:
                 failed = exc
-        for left, end in zip(range(len(ends), 0, -1), ends, strict=True):
-            try:
-                return self._greeted(end, max(0.001, (deadline - time.monotonic()) / left))
-            except (OSError, ProtocolError, Overloaded) as exc:
-                failed = exc
+                continue
+            for left, end in zip(range(len(ends), 0, -1), ends, strict=True):
+                try:
+                    return self._greeted(end, max(0.001, (until - time.monotonic()) / left))
+                except (OSError, ProtocolError, Overloaded) as exc:
+                    failed = exc
         if isinstance(failed, Overloaded):
             raise failed
         reason = "it did not take a connection in time" if isinstance(failed, TimeoutError) else str(failed)
@@ -235,6 +242,26 @@ def _ends(address: str) -> list[_End]:
     host, port = host_and_port(address)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [_End(family, end, host) for family, _, _, _, end in found]
+
+
+def _ends_in_time(address: str, patience_s: float) -> list[_End]:
+    """The same, where other addresses are to be tried, too: nothing ends a look-up of a name that hangs."""
+    found: SimpleQueue[list[_End] | OSError | UnicodeError] = SimpleQueue()
+
+    def find() -> None:
+        try:
+            found.put(_ends(address))
+        except (OSError, UnicodeError) as exc:
+            found.put(exc)
+
+    threading.Thread(target=find, name="txmsg-name", daemon=True).start()
+    try:
+        ends = found.get(timeout=max(0.001, patience_s))
+    except Empty:
+        raise OSError(f"the addresses of {address} were not found in time") from None
+    if isinstance(ends, Exception):
+        raise ends
+    return ends
 
 
 class _Connected(NamedTuple):
