@@ -137,6 +137,49 @@ async def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(lo
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 100)
 
 
+class SmallPlacer(Placer):
+    """Has room for small calls only."""
+
+    def place(self, calls: Sequence[Call]) -> list[Outcome]:
+        return [
+            StorageError("no space left on device")
+            if each.size_bytes > 100
+            else super(SmallPlacer, self).place([each])[0]
+            for each in calls
+        ]
+
+
+async def test_a_log_that_takes_only_small_appends_says_so_once_a_minute(
+    log: LocalLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    now, sequence = 0.0, 0
+    with ThreadPoolExecutor(1) as thread:
+        appender = Appender(
+            lambda: SmallPlacer(log), thread, size_bytes_max=10_000, on_appended=lambda queues: None, clock=lambda: now
+        )
+
+        async def alternate() -> list[str]:
+            nonlocal sequence
+            caplog.clear()
+            for _ in range(5):
+                with pytest.raises(StorageError):
+                    await appender.append(call(sequence + 1, at_end("t", 0, 0, 100)))
+                assert appender.failure
+                await appender.append(call(sequence + 2, at_end("t", 0, 0, 1)))
+                assert not appender.failure
+                sequence += 2
+            return [text for text in caplog.messages if "accepts" in text]
+
+        assert len(await alternate()) == 2
+        now = 30.0
+        assert not await alternate()
+        now = 60.0
+        refused, works_again = await alternate()
+        assert "accepts no appends" in refused
+        assert "accepts appends again" in works_again
+
+
 async def test_what_goes_to_the_logs_of_groups_says_nothing_of_the_log(log: LocalLog) -> None:
     log.join("g", ["t"]).leave({})
     with ThreadPoolExecutor(1) as thread:

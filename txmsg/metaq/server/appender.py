@@ -22,6 +22,7 @@ _log = EventLog(__name__)
 
 _TOGETHER_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _TOGETHER_MAX = 1024
+_SAY_AGAIN_S = 60.0
 
 
 class AppendCounts:
@@ -81,6 +82,10 @@ class Appender:
         """Of calls under way."""
         self.failure = ""
         """Why the log takes nothing any more, as its last append was told; empty when it was well. Groups aside."""
+        self._refused_at: float | None = None
+        """When the log last said so."""
+        self._is_said = False
+        """Whether the last that it said is that."""
         self._lanes = {kind: _Lane(new_placer()) for kind in WaitsFor}
         self._threads = threads
         self._size_bytes_max = size_bytes_max
@@ -171,7 +176,10 @@ class Appender:
             self._finish(call, outcome)
 
     def _fails(self, failure: str) -> None:
-        if not self.failure:  # once, not for each caller that tries again
+        now = self._clock()
+        # Not for each caller that tries again, nor for each large append between small ones, which have room.
+        if not self._is_said and (self._refused_at is None or now - self._refused_at >= _SAY_AGAIN_S):
+            self._is_said, self._refused_at = True, now
             _log.error(
                 "append.refused",
                 "the log accepts no appends: %(error)s; on a full disk free space, enlarge it, or keep "
@@ -193,7 +201,9 @@ class Appender:
         self.counts.bytes += call.size_bytes
         if not call.is_of_group and self.failure:
             self.failure = ""
-            _log.info("append.works_again", "the log accepts appends again")
+            if self._is_said:
+                self._is_said = False
+                _log.info("append.works_again", "the log accepts appends again")
         if not call.is_placed:
             try:
                 self._producers.note(call.id, call.settled, outcome, self._clock())
