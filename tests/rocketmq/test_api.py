@@ -23,6 +23,7 @@ from tests.rocketmq.contexts import AnsweredCall
 from tests.rocketmq.gateway import served_gateway
 from tests.waiting import until, until_async
 from txmsg import Message, Producer, ReceivedMessage
+from txmsg.access.principal import ANYONE
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Unauthenticated, UnknownTopic
@@ -33,7 +34,7 @@ from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import TOPICS_MAX, Clients
 from txmsg.rocketmq.config import GatewayConfig
-from txmsg.rocketmq.door import Door
+from txmsg.rocketmq.door import Caller, Door
 from txmsg.rocketmq.filters import ALL
 from txmsg.rocketmq.ids import Handle, usual_id
 from txmsg.rocketmq.receivers import SILENT_S, Member, Received, Receivers
@@ -429,7 +430,7 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
         await api.terminated(pb.NotifyClientTerminationRequest(), "client-1")
         assert [receivers.is_renewed(handle) for handle in (held, forgotten)] == [0, 1]
 
-        await api.heartbeat(pb.HeartbeatRequest(), "client-2")
+        await api.heartbeat(pb.HeartbeatRequest(), Caller("client-2", ANYONE))
         heard_at = asyncio.get_running_loop().time()
         await receivers.renew_once(heard_at + SILENT_S - 1)
         assert receivers.is_renewed(forgotten)

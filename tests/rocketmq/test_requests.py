@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from tests.rocketmq.test_guarded import Place
+from txmsg.access.principal import ANYONE
 from txmsg.client.channel import Brokers
 from txmsg.message import Message
 from txmsg.rocketmq import requests, server
@@ -29,6 +30,7 @@ from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 _CALL_S_MAX = 60.0
+CLIENT = Caller("client", ANYONE)
 _GARBAGE = b"\xff" * 100
 _GROUP = b"\x0b" + b"\n\0" * PARTS_MAX * 2 + b"\x0c"
 _ONE = pb.SendMessageRequest(messages=[pb.Message()]).SerializeToString()
@@ -105,7 +107,7 @@ async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own(
     before = loop.get_task_factory()
     loop.set_task_factory(cast(Any, make))
     try:
-        one, several = await api.send(request(1), "client"), await api.send(request(2, 3), "client")
+        one, several = await api.send(request(1), CLIENT), await api.send(request(2, 3), CLIENT)
     finally:
         loop.set_task_factory(before)
     assert [one.status.code, several.status.code] == [pb.OK, pb.OK]

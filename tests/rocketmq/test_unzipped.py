@@ -6,6 +6,8 @@ import gzip
 
 import pytest
 
+from txmsg.access.principal import ANYONE, Principal
+from txmsg.rocketmq.door import Caller
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.unzipped import Unzipped
@@ -29,6 +31,13 @@ def test_bodies_that_are_being_stored_have_a_bound_and_a_share_of_it() -> None:
             raise AssertionError("there is no room")
         assert unzipped.size_bytes == 2 * BODY_SIZE_BYTES_MAX
     assert unzipped.size_bytes == 0
+
+
+def test_a_share_is_of_a_user_or_an_address_and_not_of_an_id_that_clients_choose() -> None:
+    user = Principal("app")
+    assert Caller("one app", user, "10.0.0.1").payer == Caller("two app", user, "10.0.0.2").payer == "app"
+    assert Caller("one", ANYONE, "10.0.0.1").payer == Caller("two", ANYONE, "10.0.0.1").payer == "10.0.0.1"
+    assert Caller("one", ANYONE, "2001:db8::1").payer == Caller("two", ANYONE, "2001:db8::2").payer
 
 
 def test_a_body_holds_what_it_has_become_and_one_that_is_not_zipped_nothing() -> None:

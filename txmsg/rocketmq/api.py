@@ -91,7 +91,7 @@ class Api:
 
     def methods(self) -> dict[str, Method]:
         """The handler for each path. Nothing is read from clients that are not admitted."""
-        unary: dict[str, tuple[Callable[[Any, str], Awaitable[Any]], Any, Any]] = {
+        unary: dict[str, tuple[Callable[[Any, Caller], Awaitable[Any]], Any, Any]] = {
             "QueryRoute": (self.query_route, pb.QueryRouteRequest, pb.QueryRouteResponse),
             "QueryAssignment": (self.query_assignment, pb.QueryAssignmentRequest, pb.QueryAssignmentResponse),
             "Heartbeat": (self.heartbeat, pb.HeartbeatRequest, pb.HeartbeatResponse),
@@ -122,7 +122,7 @@ class Api:
     def _answered(
         self,
         name: str,
-        method: Callable[[RequestT, str], Awaitable[Any]],
+        method: Callable[[RequestT, Caller], Awaitable[Any]],
         kind: type[RequestT],
         reply: Callable[..., Any],
     ) -> Method:
@@ -131,7 +131,7 @@ class Api:
         async def replied(call: Call) -> Any:
             try:
                 caller, request = await self._entered(name, kind, call)
-                return await method(request, caller.client_id)
+                return await method(request, caller)
             except (Refused, TxmsgError) as exc:
                 return reply(status=status_of(exc))
             except Failed:  # of the call itself
@@ -179,11 +179,11 @@ class Api:
 
     # ---- who is there, and where
 
-    async def query_route(self, request: pb.QueryRouteRequest, _: str) -> pb.QueryRouteResponse:
+    async def query_route(self, request: pb.QueryRouteRequest, _: Caller) -> pb.QueryRouteResponse:
         queues = await self._routes.queues(topic_of(request.topic), request.endpoints)
         return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
-    async def query_assignment(self, request: pb.QueryAssignmentRequest, _: str) -> pb.QueryAssignmentResponse:
+    async def query_assignment(self, request: pb.QueryAssignmentRequest, _: Caller) -> pb.QueryAssignmentResponse:
         """Every member of a group polls every broker, which gives each message to one of them."""
         group_of(request.group)
         queues = await self._routes.queues(topic_of(request.topic), request.endpoints)
@@ -191,15 +191,15 @@ class Api:
             status=OK, assignments=[pb.Assignment(message_queue=queue) for queue in queues]
         )
 
-    async def heartbeat(self, request: pb.HeartbeatRequest, client_id: str) -> pb.HeartbeatResponse:
+    async def heartbeat(self, request: pb.HeartbeatRequest, caller: Caller) -> pb.HeartbeatResponse:
         check_kind(request.client_type)
-        self._receivers.heard(client_id)
+        self._receivers.heard(caller.client_id)
         return pb.HeartbeatResponse(status=OK)
 
     async def terminated(
-        self, _: pb.NotifyClientTerminationRequest, client_id: str
+        self, _: pb.NotifyClientTerminationRequest, caller: Caller
     ) -> pb.NotifyClientTerminationResponse:
-        self._receivers.left(client_id)
+        self._receivers.left(caller.client_id)
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def telemetry(self, call: Call) -> None:
@@ -276,29 +276,29 @@ class Api:
 
     # ---- sending
 
-    async def send(self, request: pb.SendMessageRequest, client_id: str) -> pb.SendMessageResponse:
+    async def send(self, request: pb.SendMessageRequest, caller: Caller) -> pb.SendMessageResponse:
         if not request.messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "there is no message to send")
         if len(request.messages) == 1:  # as all official clients send: no task of its own for it
-            entries = [await self._send(request.messages[0], client_id)]
+            entries = [await self._send(request.messages[0], caller)]
         else:
-            entries = await asyncio.gather(*(self._send(message, client_id) for message in request.messages))
+            entries = await asyncio.gather(*(self._send(message, caller) for message in request.messages))
         statuses = {entry.status.code: entry.status for entry in entries}
         status = next(iter(statuses.values())) if len(statuses) == 1 else pb.Status(code=pb.MULTIPLE_RESULTS)
         return pb.SendMessageResponse(status=status, entries=entries)
 
-    async def _send(self, sent: pb.Message, client_id: str) -> pb.SendResultEntry:
+    async def _send(self, sent: pb.Message, caller: Caller) -> pb.SendResultEntry:
         properties = sent.system_properties
         is_half = properties.message_type == pb.TRANSACTION
         try:
             sent_at_us = now_us()
-            with self._unzipped.held(client_id, sent) as held:
+            with self._unzipped.held(caller.payer, sent) as held:
                 message = message_of(sent, sent_at_us)
-                self._unzipped.unzipped(client_id, held, len(message.body))
+                self._unzipped.unzipped(caller.payer, held, len(message.body))
                 await self._senders.send(
                     transaction_of_id(properties.message_id), message, born_at_us=sent_at_us, half=is_half
                 )
-            self._clients.has_sent(client_id, message.topic, half=is_half)
+            self._clients.has_sent(caller.client_id, message.topic, half=is_half)
         except (Refused, TxmsgError) as exc:
             return pb.SendResultEntry(status=status_of(exc))
         id_ = properties.message_id
@@ -306,7 +306,7 @@ class Api:
             status=OK, message_id=id_, transaction_id=id_, recall_handle=id_ if message.is_delayed else ""
         )
 
-    async def end_transaction(self, request: pb.EndTransactionRequest, client_id: str) -> pb.EndTransactionResponse:
+    async def end_transaction(self, request: pb.EndTransactionRequest, caller: Caller) -> pb.EndTransactionResponse:
         """COMMIT and ROLLBACK are final. Anything else leaves the transaction undecided: it is checked again later."""
         transaction_id = transaction_of_id(
             request.transaction_id or request.message_id, "transaction id", pb.INVALID_TRANSACTION_ID
@@ -314,10 +314,10 @@ class Api:
         topic, state = topic_of(request.topic), _STATES.get(request.resolution, TransactionState.UNKNOWN)
         if state is not TransactionState.UNKNOWN:
             await self._senders.end(topic, transaction_id, state)
-        self._clients.ended(client_id, topic, transaction_id, state)
+        self._clients.ended(caller.client_id, topic, transaction_id, state)
         return pb.EndTransactionResponse(status=OK)
 
-    async def recall(self, request: pb.RecallMessageRequest, _: str) -> pb.RecallMessageResponse:
+    async def recall(self, request: pb.RecallMessageRequest, _: Caller) -> pb.RecallMessageResponse:
         if not await self._senders.recall(topic_of(request.topic), transaction_of_id(request.recall_handle)):
             raise Refused(pb.MESSAGE_NOT_FOUND, "the message is due: it is being delivered")
         return pb.RecallMessageResponse(status=OK, message_id=request.recall_handle)
@@ -374,8 +374,8 @@ class Api:
         finally:
             self._waiting.discard(patience)
 
-    async def acknowledge(self, request: pb.AckMessageRequest, client_id: str) -> pb.AckMessageResponse:
-        member = Member(group_of(request.group), client_id, topic_of(request.topic))
+    async def acknowledge(self, request: pb.AckMessageRequest, caller: Caller) -> pb.AckMessageResponse:
+        member = Member(group_of(request.group), caller.client_id, topic_of(request.topic))
         if not request.entries:
             raise Refused(pb.BAD_REQUEST, "there is no message to acknowledge: `entries` is empty")
         handles = [Handle.parse(entry.receipt_handle) for entry in request.entries]
@@ -394,18 +394,18 @@ class Api:
         )
 
     async def bury(
-        self, request: pb.ForwardMessageToDeadLetterQueueRequest, client_id: str
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, caller: Caller
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        member = Member(group_of(request.group), client_id, topic_of(request.topic))
+        member = Member(group_of(request.group), caller.client_id, topic_of(request.topic))
         error = f"the consumer gave it up after {request.delivery_attempt} attempts"
         await self._receivers.bury(member, Handle.parse(request.receipt_handle), error)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     async def change_invisible(
-        self, request: pb.ChangeInvisibleDurationRequest, client_id: str
+        self, request: pb.ChangeInvisibleDurationRequest, caller: Caller
     ) -> pb.ChangeInvisibleDurationResponse:
         """For push consumers: refuses a message. For simple consumers: extends or shortens its time, or returns it."""
-        member = Member(group_of(request.group), client_id, topic_of(request.topic))
+        member = Member(group_of(request.group), caller.client_id, topic_of(request.topic))
         handle = Handle.parse(request.receipt_handle)
         invisible_s = _seconds(request.invisible_duration)
         if not 0 <= invisible_s <= INVISIBLE_S[1]:

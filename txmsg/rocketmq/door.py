@@ -13,6 +13,8 @@ from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.limits import has_control
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.address import host_of
+from txmsg.wire.table import network_of
 
 _CLIENT_ID: Final = "x-mq-client-id"
 _CLIENT_ID_LENGTH_MAX: Final = 512
@@ -28,13 +30,18 @@ class Caller:
     host: str = ""
     """Where the call comes from."""
 
+    @property
+    def payer(self) -> str:
+        """Whom a share of the gateway is counted for: the user, or the address. Ids are chosen by clients."""
+        return network_of(self.host) if self.principal is ANYONE else self.principal.name
+
 
 class Door:
     """Admits every call."""
 
     async def enter(self, call: Call) -> Caller:
         """Identifies the caller by the headers of the call; its request is read later. Raises Refused, TxmsgError."""
-        return Caller(client_id_of(call.headers), ANYONE)
+        return Caller(client_id_of(call.headers), ANYONE, host_of(call.peer))
 
     def closed(self) -> str:
         """Why nobody is admitted now; empty if callers may be."""

@@ -14,7 +14,7 @@ from txmsg.rocketmq.v2 import messaging_pb2 as pb
 _RATIO_MAX: Final = 1032
 """What a byte of GZIP can become."""
 _SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
-_OF_CLIENT_BYTES_MAX: Final = _SIZE_BYTES_MAX // 4
+_OF_PAYER_BYTES_MAX: Final = _SIZE_BYTES_MAX // 4
 
 
 class Held:
@@ -27,16 +27,16 @@ class Held:
 
 
 class Unzipped:
-    """All of a gateway. Belongs to one loop."""
+    """All of a gateway. payer: a user, or an address. Belongs to one loop."""
 
-    def __init__(self, size_bytes_max: int = _SIZE_BYTES_MAX, of_client_bytes_max: int = _OF_CLIENT_BYTES_MAX) -> None:
+    def __init__(self, size_bytes_max: int = _SIZE_BYTES_MAX, of_payer_bytes_max: int = _OF_PAYER_BYTES_MAX) -> None:
         self._size_bytes_max = size_bytes_max
-        self._of_client_bytes_max = of_client_bytes_max
-        self._of_clients: Counter[str] = Counter()
+        self._of_payer_bytes_max = of_payer_bytes_max
+        self._of_payers: Counter[str] = Counter()
         self.size_bytes = 0
 
     @contextmanager
-    def held(self, client: str, sent: pb.Message) -> Iterator[Held]:
+    def held(self, payer: str, sent: pb.Message) -> Iterator[Held]:
         """Has room for the body of this message while it is in memory; say by `unzipped` how large it has become.
 
         Raises Refused, before anything is unzipped.
@@ -46,31 +46,31 @@ class Unzipped:
             held.size_bytes = min(BODY_SIZE_BYTES_MAX, _RATIO_MAX * len(sent.body))
             is_over = (
                 self.size_bytes + held.size_bytes > self._size_bytes_max
-                or self._of_clients[client] + held.size_bytes > self._of_client_bytes_max
+                or self._of_payers[payer] + held.size_bytes > self._of_payer_bytes_max
             )
             if is_over:
-                self._forget(client, 0)
+                self._forget(payer, 0)
                 raise Refused(
                     pb.TOO_MANY_REQUESTS,
                     "zipped bodies that are being stored fill the memory: send fewer at once, or try again",
                 )
-            self._count(client, held.size_bytes)
+            self._count(payer, held.size_bytes)
         try:
             yield held
         finally:
-            self._forget(client, held.size_bytes)
+            self._forget(payer, held.size_bytes)
 
-    def unzipped(self, client: str, held: Held, size_bytes: int) -> None:
+    def unzipped(self, payer: str, held: Held, size_bytes: int) -> None:
         """The body is unzipped, and so large."""
         if held.size_bytes:
-            self._count(client, size_bytes - held.size_bytes)
+            self._count(payer, size_bytes - held.size_bytes)
             held.size_bytes = size_bytes
 
-    def _count(self, client: str, size_bytes: int) -> None:
+    def _count(self, payer: str, size_bytes: int) -> None:
         self.size_bytes += size_bytes
-        self._of_clients[client] += size_bytes
+        self._of_payers[payer] += size_bytes
 
-    def _forget(self, client: str, size_bytes: int) -> None:
-        self._count(client, -size_bytes)
-        if not self._of_clients[client]:
-            del self._of_clients[client]
+    def _forget(self, payer: str, size_bytes: int) -> None:
+        self._count(payer, -size_bytes)
+        if not self._of_payers[payer]:
+            del self._of_payers[payer]
