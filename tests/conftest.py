@@ -17,6 +17,7 @@ import re
 import secrets
 import shutil
 import signal
+import threading
 import time
 import tracemalloc  # noqa: F401 - pytest imports it where garbage is reported, and fails if that reports garbage, too
 import uuid
@@ -40,6 +41,10 @@ from tests.mariadb_server import MariaDBServer, PrivateMariaDB, private_server
 from tests.memory_postgres import MemoryPostgres
 from tests.postgres_versions import VERSIONS, ExternalPostgres, PrivatePostgres
 from txmsg.broker import migrate
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    # As a shell starts what runs in the background. Programs that tests start would ignore it, too: users' do not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no defect of what is tested, nor of how its examples are made.
 _PROFILE = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
