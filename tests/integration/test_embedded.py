@@ -334,6 +334,24 @@ def test_a_file_is_whole_on_disk_before_it_has_its_name_and_the_name_is_after(
     assert done == [21, "postgresql.conf", "directory"]
 
 
+def test_access_lines_that_an_upgrade_puts_aside_are_told_once(
+    data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file as the version before left it, with two lines of an administrator."""
+    with EmbeddedPostgres(data_dir):
+        assert not caplog.messages
+    initdb = "# comment\nlocal   all  all   trust\nhost all all ::1/128 trust\nlocal replication all trust\n"
+    access = data_dir / "cluster" / "pg_hba.conf"
+    for more, told in (("", 0), ("host all all 10.0.0.0/8 scram-sha-256 # LAN\nhost replication all samenet md5\n", 1)):
+        access.write_text(initdb + more)
+        for _ in range(2):
+            with EmbeddedPostgres(data_dir):
+                assert len(caplog.messages) == told
+    assert f"2 lines of pg_hba.conf in {data_dir}/cluster, as for TCP or a standby, do not apply" in caplog.text
+    assert "pg_hba_own.conf" in caplog.text
+    assert access.with_name("pg_hba.conf.before").read_text() == initdb + more
+
+
 def test_directory_too_long_for_a_socket_and_full_of_odd_characters_works(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / ("it's 100 % odd & long " * 6)) as postgres:
         insert(postgres.create_database(), 1)
@@ -367,6 +385,19 @@ def test_the_socket_of_a_long_directory_goes_where_it_can_be(tmp_path: Path, mon
     monkeypatch.setattr(place, "_SOCKET_PARENTS", (tmp_path / "absent",))
     with pytest.raises(StorageError, match=r"absent writable, or choose a shorter --data-dir"):
         keeper._prepare_socket(long)
+
+
+def test_a_process_that_may_not_write_where_the_socket_is_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a unit with ProtectSystem=strict, for which /run is not writable."""
+    with EmbeddedPostgres(tmp_path / ("long" * 30)) as postgres:
+        postgres.create_database()
+        parent, access = Place(postgres.data_dir).socket_dir.parent, os.access
+        monkeypatch.setattr(os, "access", lambda path, *args, **named: path != parent and access(path, *args, **named))
+        insert(EmbeddedPostgres(postgres.data_dir).url(), 1)
+        assert Place(postgres.data_dir).socket_dir.parent == parent
+    assert not Place(postgres.data_dir).socket_file.exists()
 
 
 def test_a_user_without_a_name_is_told_that_postgresql_needs_one(

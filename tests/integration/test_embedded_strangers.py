@@ -113,7 +113,9 @@ def test_the_server_and_its_files_belong_to_a_user_that_nothing_else_has(data_di
         assert [path.stat().st_uid for path in closed] == [0, user, user]
         own = {path.name: (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) for path in data_dir.iterdir()}
         own.pop("cluster")
-        assert own == dict.fromkeys(("keeper.lock", "postgres.log", "start.lock", "users.lock"), (0, 0o600))
+        assert own == dict.fromkeys(
+            ("keeper.lock", "postgres.log", "socket.path", "start.lock", "users.lock"), (0, 0o600)
+        )
     assert not socket_dir.exists()
 
 

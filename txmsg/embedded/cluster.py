@@ -35,6 +35,12 @@ _ACCESS: Final = (
     f"# Written at each start of txmsg; lines of your own, which go before these, belong in {_OWN_ACCESS}.\n"
     f'include_if_exists "{_OWN_ACCESS}"\n'
 )
+_INITDB_ACCESS: Final = frozenset(
+    f"{kind} {database} all {address}trust"
+    for database in ("all", "replication")
+    for kind, address in (("local", ""), ("host", "127.0.0.1/32 "), ("host", "::1/128 "))
+)
+"""What initdb wrote into pg_hba.conf for the versions before."""
 _SHARED_MEMORY_LINE: Final = 6
 """Of postmaster.pid: key and id of the shared memory."""
 
@@ -115,14 +121,14 @@ def create_cluster(place: Place) -> None:
         root.sync()
 
 
-def start_server(place: Place) -> None:
-    """The cluster and the directory of the socket exist."""
+def start_server(place: Place) -> int:
+    """The cluster and the directory of the socket exist. Returns how many access lines do not apply any more."""
     user = user_of(place.server_uid) if os.geteuid() == 0 else None
     programs = programs_for(user)
     settings = SETTINGS | {"unix_socket_directories": f'"{place.socket_dir}"'.replace("'", "''")}
     with contents_of(place.cluster) as cluster:
         cluster.write("txmsg.conf", "".join(f"{name} = '{value}'\n" for name, value in settings.items()).encode())
-        _write_access(cluster, place.server_uid)
+        lost = _write_access(cluster, place.server_uid)
         # Nobody runs here (keeper.lock is ours): the pid in a leftover may be another program's by now, or a zombie's,
         # and PostgreSQL would refuse to start. It still notices by its shared memory if old server processes are about.
         cluster.remove("postmaster.pid")
@@ -135,7 +141,7 @@ def start_server(place: Place) -> None:
             step = ("-o", options, "-w", "-s", "-t", str(max(1, int(deadline - time.monotonic()))), "start")
             seen = _as_seen_by(user, place.cluster)
             if run(programs / "pg_ctl", "-D", seen, *step, user=user, cwd=place.cluster, log=log).returncode == 0:
-                return
+                return lost
             log.seek(start_size_bytes)
             said = log.read().decode(errors="replace")
         # The processes of a server that was killed take a moment to notice; they hold its shared memory until then.
@@ -191,19 +197,27 @@ def _await_end_of(postmaster_pid: bytes) -> None:
             time.sleep(STEP_S)
 
 
-def _write_access(cluster: Contents, server_uid: int) -> None:
-    """Lets in this user, the server's, and root: the kernel tells the server who connects."""
+def _write_access(cluster: Contents, server_uid: int) -> int:
+    """Lets in this user, the server's, and root: the kernel tells the server who connects.
+
+    Returns how many lines of the version before do not apply any more: those that initdb did not write.
+    """
+    lost = 0
     names = dict.fromkeys(name_of(uid) for uid in (0, server_uid, os.geteuid()))
     # A user without a name cannot be told by it; the directory of the socket is closed to others all the same.
     method = "peer map=txmsg" if name_of(os.geteuid()) is not None else "trust"
     with suppress(FileNotFoundError):
-        if not cluster.read("pg_hba.conf").startswith(_ACCESS.encode()):
+        before = cluster.read("pg_hba.conf").decode(errors="replace")
+        if not before.startswith(_ACCESS):
+            lines = (" ".join(line.partition("#")[0].split()) for line in before.splitlines())
+            lost = sum(bool(line) and line not in _INITDB_ACCESS for line in lines)
             cluster.rename("pg_hba.conf", "pg_hba.conf.before")
     if _OWN_ACCESS not in cluster.names():  # else the server's log would say at each start that it is missing
         cluster.write(_OWN_ACCESS, b"")
     cluster.write("pg_hba.conf", f"{_ACCESS}local all all {method}\nlocal replication all {method}\n".encode())
     users = "".join('txmsg "{}" all\n'.format(name.replace('"', '""')) for name in names if name is not None)
     cluster.write("pg_ident.conf", f"{_HEADER}{users}".encode())
+    return lost
 
 
 def _as_seen_by(user: OtherUser | None, directory: Path) -> Path:

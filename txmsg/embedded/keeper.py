@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.embedded.cluster import await_ready, create_cluster, start_server, stop_server
+from txmsg.embedded.contents import contents_of
 from txmsg.embedded.owner import change_owner
 from txmsg.embedded.place import STEP_S, STOP_S_MAX, Place, lock
 from txmsg.errors import StorageError
@@ -31,7 +32,8 @@ def keep(root: Path) -> None:
     if place.postmaster() is None:
         create_cluster(place)
         _prepare_socket(place)
-        start_server(place)
+        if lost := start_server(place):
+            print(lost, flush=True)  # the caller logs it
     else:
         await_ready(place)  # its keeper was killed: this one adopts it
     if os.fork() != 0:
@@ -47,6 +49,7 @@ def keep(root: Path) -> None:
     if place.socket_dir.parent != place.root:
         with suppress(OSError):  # not empty after a crash; the next start uses it again
             place.socket_dir.rmdir()
+        place.socket_file.unlink(missing_ok=True)
     os.close(users_fd)
     os.close(keeper_fd)
 
@@ -91,6 +94,7 @@ def _prepare(place: Place) -> None:
 
 def _prepare_socket(place: Place) -> None:
     """Makes the directory of the socket, or takes the one that an earlier start of this server has left."""
+    place.socket_file.unlink(missing_ok=True)  # of a server that was killed: what can be written may have changed
     directory = place.socket_dir
     try:
         with suppress(FileExistsError):
@@ -115,6 +119,9 @@ def _prepare_socket(place: Place) -> None:
             change_owner(fd, place.server_uid, -1)
     finally:
         os.close(fd)
+    if directory.parent != place.root:
+        with contents_of(place.root) as root:
+            root.write(place.socket_file.name, os.fsencode(directory))
 
 
 def _of_another_user(directory: Path) -> StorageError:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -67,6 +67,7 @@ class Place:
 
     @property
     def socket_dir(self) -> Path:
+        """Where the socket is: in here if that can be, else where the starter of the server has found a place."""
         inside = self.root / "socket"
         # Another user cannot pass through this directory.
         is_within_reach = self.server_uid == (self.root.stat().st_uid if self.root.exists() else os.geteuid())
@@ -77,6 +78,10 @@ class Place:
         else:
             parents = _SOCKET_PARENTS if self.is_run_by_nobody else (_ROOT_PARENT, *_SOCKET_PARENTS)
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        with suppress(OSError):
+            chosen = Path(os.fsdecode(self.socket_file.read_bytes()))
+            if chosen.parent in parents and chosen.name == f"txmsg-{digest}":  # this directory may be a copy
+                return chosen
         # Not TMPDIR: all users must find the same.
         parent = next((each for each in parents if os.access(each, os.W_OK | os.X_OK)), parents[0])
         return parent / f"txmsg-{digest}"
@@ -84,6 +89,11 @@ class Place:
     @property
     def log(self) -> Path:
         return self.root / "postgres.log"
+
+    @property
+    def socket_file(self) -> Path:
+        """While a server runs whose socket is elsewhere, where: another process may see /run or /tmp otherwise."""
+        return self.root / "socket.path"
 
     @property
     def start_lock(self) -> Path:

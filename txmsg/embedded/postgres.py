@@ -15,7 +15,10 @@ from urllib.parse import quote
 from txmsg.embedded.cluster import SUPERUSER
 from txmsg.embedded.place import STOP_S_MAX, Place, default_data_dir, is_locked, lock, locked
 from txmsg.errors import MisuseError, StorageError
+from txmsg.logs import EventLog
 from txmsg.runtime.owners import refusal_text, require_own
+
+_log = EventLog(__name__)
 
 
 class EmbeddedPostgres:
@@ -150,6 +153,15 @@ class EmbeddedPostgres:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise StorageError(done.stderr.strip() or f"the keeper of {self._place.root} ended: {done.returncode}")
+            if (lost := done.stdout.strip()).isdigit():
+                _log.warning(
+                    "embedded.access_lines_unused",
+                    "%(lines)d lines of pg_hba.conf in %(cluster)s, as for TCP or a standby, do not apply any more "
+                    "(pg_hba.conf.before has them): put those that you need into pg_hba_own.conf there, which the "
+                    "server's user must be able to read, and call pg_reload_conf()",
+                    lines=int(lost),
+                    cluster=self._place.cluster,
+                )
 
     def _end(self, how: signal.Signals) -> None:
         if self._users_fd is None:
