@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.waiting import until_async
 from tests.wire.certificates import Authority
-from txmsg.page.connection import UNREAD_S
+from txmsg.page.connection import STAY_STRANGER, UNREAD_S
 from txmsg.page.listening import Server, listening
 from txmsg.wire.table import Bounds, Table
 from txmsg.wire.tls import client_context
@@ -40,10 +40,13 @@ class Place:
         self.port = 0
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/login":
+            scope["state"][STAY_STRANGER]()
+            await asyncio.Event().wait()
         if scope["method"] == "POST":
             while (await receive()).get("more_body"):
                 pass
-        body = "x" * 50_000_000 if scope["path"] == "/large" else scope["scheme"]
+        body = "x" * 12_000_000 if scope["path"] == "/large" else scope["scheme"]
         await PlainTextResponse(body)(scope, receive, send)
 
     def opened(self, first: bytes = b"") -> socket.socket:
@@ -91,6 +94,34 @@ async def test_browsers_are_served_while_strangers_hold_unfinished_heads(
     assert sum("has no room for all connections" in record.getMessage() for record in caplog.records) == 1
 
 
+@pytest.mark.parametrize("first", [b"GET /large", b"GET /login"])
+async def test_whole_requests_of_strangers_shut_nobody_out(first: bytes) -> None:
+    """Whose answers are not taken, or who log in."""
+    async with placed(SMALL) as place, AsyncExitStack() as stack:
+        for number in range(24):
+            stack.enter_context(place.opened(first + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+            if number % 8 == 7:
+                assert (await place.get()).endswith(b"\r\n\r\nhttp")
+        assert len(place.server.watched.table) <= 8
+
+
+async def test_the_log_says_little_of_invalid_requests_and_nothing_of_upgrades(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with placed(SMALL) as place:
+        for _ in range(5):
+            async with asyncio.timeout(WAIT_S):
+                reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+                writer.write(HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+                assert b"200 OK" in await reader.readuntil(b"http")
+                writer.write(b"nonsense\r\n\r\n")
+                assert b"400 " in await reader.read()
+                writer.close()
+    assert [text for text in caplog.messages if "pgrade" in text or "Invalid" in text] == [
+        "Invalid HTTP request received."
+    ]
+
+
 async def test_with_tls_connections_that_never_shake_hands_shut_nobody_out(authority: Authority) -> None:
     context = client_context(authority.file)
     async with placed(SMALL, authority.server()) as place, AsyncExitStack() as stack:
@@ -110,7 +141,7 @@ async def test_heads_bodies_and_answers_have_their_times() -> None:
             return lambda: len(watched.connections) == count
 
         def is_full() -> bool:
-            return watched.table.strangers == 3 and any(each.flow.write_paused for each in watched.connections)
+            return watched.table.strangers == 4 and any(each.flow.write_paused for each in watched.connections)
 
         await until_async(is_full)
         place.now = 6.0

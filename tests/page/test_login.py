@@ -22,6 +22,7 @@ from txmsg.page.visitors import Visitor, Visitors
 from txmsg.wire.v1 import access_pb2 as pb
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
+WAIT_S = 60.0
 TOKEN = "txmsg_of_a_visitor"
 
 
@@ -34,9 +35,14 @@ class Brokers:
     are_away: bool = False
     are_odd: bool = False
     asked: int = 0
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.go_on.set()
 
     async def ask(self, token: str) -> pb.WhoAmIReply:
         self.asked += 1
+        await self.go_on.wait()
         if self.are_away:
             raise BrokerUnavailable("nobody answers")
         if self.are_odd:
@@ -63,6 +69,17 @@ async def browser(brokers: Brokers) -> AsyncIterator[httpx2.AsyncClient]:
         ) as client:
             yield client
         sessions.end_all()
+
+
+async def test_logins_that_wait_have_a_bound(brokers: Brokers, browser: httpx2.AsyncClient) -> None:
+    brokers.go_on.clear()
+    logins = [asyncio.create_task(log_in(browser)) for _ in range(32 + 64 + 1)]
+    try:
+        done, _ = await asyncio.wait(logins, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        brokers.go_on.set()
+    assert [login.result().status_code for login in done] == [503]
+    assert sorted({login.status_code for login in await asyncio.gather(*logins)}) == [303, 503]
 
 
 async def log_in(browser: httpx2.AsyncClient, token: str = TOKEN) -> httpx2.Response:

@@ -6,18 +6,23 @@ uvicorn waits for ever for the head of a request, for its body, and for a client
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from txmsg.wire.listening import connections_allowed
-from txmsg.wire.table import Bounds, Place, Table
+from txmsg.wire.table import SAY_AGAIN_S, Bounds, Place, Table
 
 CONNECTIONS_MAX: Final = 1280
 """Of browsers: streams of events of a page, and some more."""
 UNREAD_S: Final = 30.0
 """A client that takes nothing of an answer for so long is cut off."""
 _LOOK_S: Final = 1.0
+STAY_STRANGER: Final = "txmsg.stay_stranger"
+"""A key of the state in a request's scope: to be called for a request that shows nothing of who asks."""
 
 
 def new_table(name: str) -> Table:
@@ -26,11 +31,28 @@ def new_table(name: str) -> Table:
     return Table(name, Bounds(connections=connections, strangers=connections))
 
 
+class SeldomLogger(logging.Logger):
+    """uvicorn's, which warns of each invalid request of a stranger: of each text once a minute. clock: monotonic."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__("uvicorn.error")
+        self._clock = clock
+        self._said_at: dict[str, float] = {}
+
+    def warning(self, msg: object, *args: object, **kwargs: Any) -> None:
+        """As logging has it."""
+        now, text = self._clock(), str(msg)
+        if now - self._said_at.get(text, -SAY_AGAIN_S) >= SAY_AGAIN_S:
+            self._said_at[text] = now
+            super().warning(msg, *args, **kwargs)
+
+
 class Watched:
     """The connections of one server, and the task that looks after them."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
+        self.logger = SeldomLogger()
         self.connections: set[BrowserConnection] = set()
 
     async def run(self, look_s: float = _LOOK_S) -> None:
@@ -48,13 +70,20 @@ class Watched:
 
 
 class BrowserConnection(H11Protocol):
-    """A stranger while a request is awaited, the first one or a further one, until its head and its body are whole."""
+    """A stranger while a request is awaited, the first one or a further one, until its head and its body are whole.
+
+    Also while its answer is complete and leaves, and during requests that show nothing of who asks: `STAY_STRANGER`.
+    """
 
     def __init__(self, watched: Watched, **of_uvicorn: Any) -> None:
+        of_uvicorn["app_state"] = {**of_uvicorn["app_state"], STAY_STRANGER: self._stay_stranger}
         super().__init__(**of_uvicorn)
+        watched.logger.parent, self.logger = self.logger, watched.logger
         self._watched = watched
         self._place: Place | None = None
         self._has_head = False
+        self._stays_stranger = False
+        """While this request is answered."""
         self._full_at = 0.0
         """When the client last took something."""
         self._full_bytes = 0
@@ -81,8 +110,11 @@ class BrowserConnection(H11Protocol):
         """As uvicorn has it."""
         self._full_at, self._full_bytes = self.loop.time(), self.transport.get_write_buffer_size()
         self._is_leaving = self._full_bytes > 0
+        self._stays_stranger = False
         if not self._is_leaving:
             self._await_request()
+        elif self._place is not None:
+            self._watched.table.forget(self._place, ends_itself=True)
         super().on_response_complete()
         self._note_request()  # one that had come before this answer was complete
 
@@ -108,8 +140,17 @@ class BrowserConnection(H11Protocol):
             if self._is_leaving and not size_bytes:
                 self._is_leaving = False
                 self._await_request()
+                self._note_request()
             elif now - self._full_at > UNREAD_S:
                 self.transport.abort()
+
+    def _should_upgrade(self) -> bool:
+        return False  # uvicorn advises another library, in the log, for each request that asks
+
+    def _stay_stranger(self) -> None:
+        self._stays_stranger = True
+        if self._place is not None and self._is_answering and not self.cycle.more_body:
+            self._watched.table.forget(self._place, ends_itself=True)
 
     @property
     def _is_answering(self) -> bool:
@@ -121,9 +162,11 @@ class BrowserConnection(H11Protocol):
             self._watched.table.forget(self._place)
 
     def _note_request(self) -> None:
-        if self._place is None or not self._place.is_stranger or not self._is_answering:
+        if self._place is None or not self._place.is_stranger or not self._is_answering or self._is_leaving:
             return
-        if not self.cycle.more_body:
+        if self._stays_stranger and not self.cycle.more_body:
+            self._watched.table.forget(self._place, ends_itself=True)
+        elif not self.cycle.more_body:
             self._watched.table.know(self._place)
         elif not self._has_head:
             self._has_head = True

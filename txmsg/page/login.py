@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from txmsg.access.failures import Failures
 from txmsg.errors import TxmsgError, Unauthenticated, printable
 from txmsg.logs import EventLog
+from txmsg.page.connection import STAY_STRANGER
 from txmsg.page.page import ASSETS, Words
 from txmsg.page.sessions import Session, Sessions
 from txmsg.wire.table import network_of
@@ -45,6 +46,8 @@ _FORM_SIZE_BYTES_MAX: Final = 16 * 1024
 _PATH_SIZE_MAX: Final = 2048
 _CHECKS_MAX: Final = 32
 """Tokens that are checked at a time, so that strangers do not take all connections of brokers."""
+_WAITING_MAX: Final = 64
+"""Tokens that wait for their check; further ones are answered at once."""
 _REFUSING_MAX: Final = 100
 """Refusals that wait; further ones are answered at once."""
 
@@ -57,6 +60,7 @@ _WORDS: Final = {
         "请粘贴“txmsg user create”或“txmsg user rotate”输出的令牌。",
     ),
     "refused": Words("This token is not valid: it is wrong, expired or revoked.", "此令牌无效：错误、已过期或已撤销。"),
+    "busy": Words("Too many logins are being checked. Try again.", "正在检查的登录过多，请重试。"),
     "empty": Words("Give a token.", "请输入令牌。"),
     "old_form": Words("This page was too old. Try again.", "页面已过期，请重试。"),
     "ended": Words("You were logged out: the token is not valid any more.", "已退出登录：令牌已失效。"),
@@ -91,6 +95,8 @@ class Gate(Generic[T]):
         self._sessions = sessions
         self._failures = Failures()
         self._refusing = 0
+        self._checking = 0
+        """Tokens that are checked, or wait for it."""
         self._checks = asyncio.Semaphore(_CHECKS_MAX)
         self._csrf = secrets.token_urlsafe(32)
         """Of forms before there is a session."""
@@ -103,6 +109,9 @@ class Gate(Generic[T]):
         session = self._sessions.find(request.cookies.get(cookie_name(scope), ""), is_use=not is_stream)
         scope[VISIT] = Visit(session, self._csrf if session is None else session.csrf)
         answer: ASGIApp | Response = self._app
+        is_open = path.startswith(("/login", *self._entrance.open_paths))
+        if session is None and is_open:
+            _stay_stranger(scope)
         if path == "/login":
             answer = await (
                 self._log_in(request, session) if scope["method"] == "POST" else self._ask(request, session)
@@ -112,7 +121,10 @@ class Gate(Generic[T]):
         elif path == "/logout" and scope["method"] == "POST":
             answer = await self._log_out(request, session)
         elif not path.startswith(tuple(self._entrance.open_paths)):
-            answer = await self._refusal(request, session, is_stream=is_stream) or self._app
+            refusal = await self._refusal(request, session, is_stream=is_stream)
+            if refusal is not None:
+                _stay_stranger(scope)
+            answer = refusal or self._app
         await answer(scope, receive, send)
 
     # ---- the gate
@@ -161,9 +173,10 @@ class Gate(Generic[T]):
             return self._page(request, place, there, _WORDS["old_form"], HTTPStatus.FORBIDDEN)
         if not token:
             return self._page(request, place, there, _WORDS["empty"], HTTPStatus.BAD_REQUEST)
+        if self._checking >= _CHECKS_MAX + _WAITING_MAX:
+            return self._page(request, place, there, _WORDS["busy"], HTTPStatus.SERVICE_UNAVAILABLE)
         try:
-            async with self._checks:
-                login = await self._entrance.sign_in(place, token)
+            login = await self._checked(place, token)
         except Unauthenticated:
             _log.warning("page.login_refused", "a login from %(peer)s is refused: its token is not valid", peer=address)
             await self._slow_down(address)
@@ -174,6 +187,14 @@ class Gate(Generic[T]):
         answer = RedirectResponse(there, HTTPStatus.SEE_OTHER)
         _set_cookie(answer, request, begun.id)
         return answer
+
+    async def _checked(self, place: str, token: str) -> T:
+        self._checking += 1
+        try:
+            async with self._checks:
+                return await self._entrance.sign_in(place, token)
+        finally:
+            self._checking -= 1
 
     async def _slow_down(self, address: str) -> None:
         """Answers the later the more logins of this address have failed: it may be guessing.
@@ -243,6 +264,13 @@ class Visit:
         """Whether a request comes from a form of this session."""
         given = request.headers.get(CSRF_HEADER) or values.get(CSRF_FIELD, "")
         return secrets.compare_digest(given.encode(), self.csrf.encode())
+
+
+def _stay_stranger(scope: Scope) -> None:
+    """The connection of this request may lose its place to others: the request shows nothing of who asks."""
+    stay = scope.get("state", {}).get(STAY_STRANGER)
+    if stay is not None:
+        stay()
 
 
 def visit_of(request: Request) -> Visit:

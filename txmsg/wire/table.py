@@ -68,7 +68,7 @@ class Bounds:
 class Place:
     """Of one connection. close: ends it at once, and says why."""
 
-    __slots__ = ("address", "close", "has_spoken", "is_in", "is_stranger", "number", "since", "user")
+    __slots__ = ("address", "close", "ends_itself", "has_spoken", "is_in", "is_stranger", "number", "since", "user")
 
     def __init__(self, address: str, since: float, close: Callable[[str], None]) -> None:
         self.address = address
@@ -79,6 +79,8 @@ class Place:
         """Of strangers: the later, the larger."""
         self.close = close
         self.has_spoken = False
+        self.ends_itself = False
+        """Whether its time as a stranger is kept elsewhere."""
         self.is_stranger = True
         self.is_in = True
         self.user = ""
@@ -142,7 +144,7 @@ class Table:
                 f"{bounds.connections} of this server: try again later, or ask another one"
             )
         self._remove(place)
-        place.is_stranger, place.user = False, user
+        place.is_stranger, place.ends_itself, place.user = False, False, user
         self.known += 1
         if user:
             self._of_users[user] += 1
@@ -154,12 +156,20 @@ class Table:
             place.since = self._clock()
             self._add(place)
 
-    def forget(self, place: Place) -> None:
-        """It is a stranger again: its request is answered, or its credential is not valid any more."""
-        if place.is_in and not place.is_stranger:
+    def forget(self, place: Place, *, ends_itself: bool = False) -> None:
+        """It is a stranger again: its request is answered, or its credential is not valid any more.
+
+        ends_itself: it may lose its place, but has no time here.
+        """
+        if not place.is_in or (place.is_stranger and not (place.ends_itself or ends_itself)):
+            return
+        if place.is_stranger:
+            self._remove(place)
+        else:
             self._leave_known(place)
-            place.is_stranger, place.has_spoken, place.since = True, False, self._clock()
-            self._add(place)
+        place.is_stranger, place.has_spoken, place.since = True, False, self._clock()
+        place.ends_itself = ends_itself
+        self._add(place)
 
     def leave(self, place: Place) -> None:
         """The connection is at its end. Leaving twice is fine."""
@@ -177,7 +187,8 @@ class Table:
             (place, "it said nothing" if not place.has_spoken else "it did not greet")
             for places in self._strangers.values()
             for place in places
-            if now - place.since > (bounds.greeting_s if place.has_spoken else bounds.first_byte_s)
+            if not place.ends_itself
+            and now - place.since > (bounds.greeting_s if place.has_spoken else bounds.first_byte_s)
         ]
         for place, why in late:
             self.leave(place)
