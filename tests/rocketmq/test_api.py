@@ -427,7 +427,7 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
         frames.ends.set()
         await api.telemetry(frames)
         assert receivers.is_renewed(held), "its stream has broken, but it lives"
-        await api.terminated(pb.NotifyClientTerminationRequest(), "client-1")
+        await api.terminated(pb.NotifyClientTerminationRequest(), Caller("client-1", ANYONE))
         assert [receivers.is_renewed(handle) for handle in (held, forgotten)] == [0, 1]
 
         await api.heartbeat(pb.HeartbeatRequest(), Caller("client-2", ANYONE))
@@ -573,7 +573,7 @@ async def test_any_gateway_takes_a_refusal_by_a_push_consumer_and_sets_the_time_
             request = pb.ChangeInvisibleDurationRequest(
                 group=GROUP, topic=TOPIC, receipt_handle=str(handle), invisible_duration=invisible
             )
-            return (await restarted.api.change_invisible(request, "client-1")).status.code
+            return (await restarted.api.change_invisible(request, Caller("client-1", ANYONE))).status.code
 
         assert await change(push, Duration(nanos=1_000_000)) == pb.OK  # Node asks for 1 ms where it means 1 s
         with pytest.raises(Refused):

@@ -88,7 +88,7 @@ async def test_a_name_that_is_not_found_in_time_leaves_time_for_the_next_address
         if host == "hangs":
             asked.append(host)
             go_on.wait()
-        return find("127.0.0.1" if host == "hangs" else host, *args, **kwargs)  # type: ignore[arg-type,type-var]
+        return find("127.0.0.1" if host == "hangs" else host, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
     try:
