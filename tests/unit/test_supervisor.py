@@ -15,6 +15,7 @@ from txmsg.app.worker.reports import series_of
 from txmsg.app.worker.supervisor import Plan, Supervisor
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
+from txmsg.runtime.child import Spawn, spawn_application
 
 CALLS = "txmsg_client_calls_total"
 
@@ -26,8 +27,15 @@ class Child(ProcesslessChild):
     on_stop: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
 
     def __init__(
-        self, name: str, command: Sequence[str], *, log: Callable[[str], object], on_line: Callable[[str], object]
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Callable[[str], object],
+        on_line: Callable[[str], object],
+        start: Spawn,
     ) -> None:
+        assert start is spawn_application, "its modules may lie in the working directory"
         super().__init__(name, command, pid=len(self.made), log=log, on_line=on_line)
         self.say = on_line
         self.made.append(self)
