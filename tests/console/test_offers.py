@@ -83,7 +83,7 @@ async def test_a_page_offers_to_each_what_it_may_do(path: str, monkeypatch: pyte
 @pytest.mark.parametrize("action", _OF_BROKERS, ids=[action.path for action in _OF_BROKERS])
 async def test_a_dialog_asks_nobody_who_may_not(action: ConsoleAction, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch)
-    (need,) = (need for need in PERMISSIONS[action.method] if not need.optional)
+    (need,) = (need for need in PERMISSIONS[action.method] if not (need.optional or need.when))
     name = PARAMETERS.get(need.right.kind, "")
     of_another = Rule("ann", need.right.action, need.right.kind, "another")
     right = Rule("ann", need.right.action, need.right.kind, "*" if need.right.kind is Kind.CLUSTER else name)
