@@ -325,8 +325,9 @@ def test_groups_that_wait_longest_or_fail_have_series_whenever_they_were_created
     with psycopg.connect(notify_url, connect_timeout=10, cursor_factory=psycopg.ClientCursor) as connection:
         connection.execute(_GROUPS_THAT_READ_ALL, [4 * NAMED_MAX])
         # Three of four have a message to read: more than can be named. One has waited for an hour, two have failed.
-        connection.execute("update txmsg.cursor set next_offset = next_offset - 1 where group_id %% 4 > 0", [])
-        connection.execute("update txmsg.cursor set next_offset = 0 where next_offset < 0")
+        connection.execute(
+            "update txmsg.cursor set next_offset = greatest(0, next_offset - 1) where group_id %% 4 > 0", []
+        )
         connection.execute(f"update txmsg.cursor set next_offset = 0 where {of_group}".encode(), [waits])
         connection.execute(
             "update txmsg.message m set stored_at = now() - interval '1 hour' where queue_offset = 0 and exists ("
