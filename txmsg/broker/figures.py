@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from txmsg.broker.server import Broker
 
 _ANSWER_S_MAX: Final = 5.0
-_PAIR: Final = (GROUP, TOPIC)
 _STATES: Final = ("new", "in_doubt", "parked")
 
 
@@ -92,10 +91,8 @@ class DatabaseFigures(Lookup[_Found]):
 
 def _put_groups(figures: Figures, groups: Sequence[store.GroupFigures]) -> None:
     for of in groups:
-        counted = (of.group, of.topic) if of.is_first and of.group and of.topic else (OTHER, OTHER)
-        figures.add("txmsg_group_processed_messages_total", of.processed, **dict(zip(_PAIR, counted, strict=True)))
-        shown = (of.group, of.topic) if of.is_urgent and of.group and of.topic else (OTHER, OTHER)
-        labels = dict(zip(_PAIR, shown, strict=True))
+        figures.add("txmsg_group_processed_messages_total", of.processed, **_labels(of, is_named=of.is_first))
+        labels = _labels(of, is_named=of.is_urgent)
         figures.add("txmsg_group_lag_messages", of.waiting, **labels)
         figures.add("txmsg_group_retrying_messages", of.retrying, **labels)
         figures.add("txmsg_group_dead_letters", of.dead, **labels)
@@ -103,6 +100,11 @@ def _put_groups(figures: Figures, groups: Sequence[store.GroupFigures]) -> None:
             figures.raise_to("txmsg_group_lag_seconds", of.oldest_s, **labels)
         elif not of.waiting:
             figures.raise_to("txmsg_group_lag_seconds", 0, **labels)
+
+
+def _labels(of: store.GroupFigures, *, is_named: bool) -> dict[str, str]:
+    group, topic = (of.group, of.topic) if is_named and of.group and of.topic else (OTHER, OTHER)
+    return {GROUP: group, TOPIC: topic}
 
 
 async def _free_ratio(directory: str | None) -> float | None:

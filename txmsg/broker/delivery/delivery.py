@@ -330,13 +330,12 @@ class Delivery:
     async def _kept(self, group: str, refusals: Sequence[Refusal]) -> list[Refusal]:
         """Refusals with as much of their errors as may be kept."""
         loaded = self._state.groups.get(group)
-        feeds = {} if loaded is None else loaded.feeds
-        topics = [feeds[queue_id].topic if queue_id in feeds else None for queue_id in map(_queue_of, refusals)]
-        erasable = {topic for topic in set(topics) if topic is not None and await self._is_erasable(topic)}
-        return [
-            refusal._replace(error=without_words(refusal.error)) if topic in erasable else refusal
-            for topic, refusal in zip(topics, refusals, strict=True)
-        ]
+        kept: list[Refusal] = []
+        for refusal in refusals:
+            feed = None if loaded is None else loaded.feeds.get(QueueId(refusal.receipt.queue_id))
+            is_secret = feed is not None and await self._is_erasable(feed.topic)
+            kept.append(refusal._replace(error=without_words(refusal.error)) if is_secret else refusal)
+        return kept
 
     async def _is_erasable(self, topic: str) -> bool:
         try:
@@ -514,7 +513,3 @@ def _journal_delivered(journal: Journal, group: Group, client_id: str, batches: 
             offsets[attempt].append(offset)
         for attempt, taken in offsets.items():
             journal.note(Event.DELIVERED, batch.receipt.queue_id, taken, group.name, by=client_id, attempt=attempt)
-
-
-def _queue_of(refusal: Refusal) -> QueueId:
-    return QueueId(refusal.receipt.queue_id)
