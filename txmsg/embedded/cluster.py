@@ -18,7 +18,6 @@ from txmsg.embedded.owner import (
     OtherUser,
     change_owner,
     give,
-    name_of,
     new_user,
     nobody_uid,
     require_on_one_disk,
@@ -27,6 +26,7 @@ from txmsg.embedded.owner import (
 from txmsg.embedded.place import START_S_MAX, STEP_S, STOP_S_MAX, Place
 from txmsg.embedded.programs import binaries_dir, programs_for, run
 from txmsg.errors import StorageError
+from txmsg.runtime.owners import name_of
 
 SUPERUSER: Final = "postgres"
 _HEADER: Final = "# Written at each start of txmsg.\n"

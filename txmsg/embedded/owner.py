@@ -21,6 +21,7 @@ from typing import Final
 import psutil
 
 from txmsg.errors import StorageError
+from txmsg.runtime.owners import name_of
 
 _UNUSED: Final = (range(2_000_200_001, 2**31 - 1), range(61_184, 65_520))
 """Ids that no distribution assigns to users: above those of directory services and user namespaces; and, for containers
@@ -57,14 +58,6 @@ def user_of(uid: int) -> OtherUser:
         return OtherUser(uid, pwd.getpwuid(uid).pw_gid)
     except KeyError:
         return OtherUser(uid, uid)
-
-
-def name_of(uid: int) -> str | None:
-    """The user's name; None if there is none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return None
 
 
 def new_user() -> OtherUser:

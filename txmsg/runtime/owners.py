@@ -98,9 +98,20 @@ def is_full(exc: OSError) -> bool:
     return exc.errno in _FULL
 
 
+def name_of(uid: int) -> str | None:
+    """The user's name; None if there is none."""
+    try:
+        import pwd  # not on Windows
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return None
+
+
 def user_text(uid: int) -> str:
     """The user, for a person."""
-    return f"user {_name(uid)} (id {uid})" if _name(uid) else f"user id {uid}"
+    name = name_of(uid)
+    return f"user id {uid}" if name is None else f"user {name} (id {uid})"
 
 
 def _missing(path: Path) -> str:
@@ -129,14 +140,5 @@ def _refusing(path: Path) -> Path:
     return absolute if os.path.lexists(absolute) else absolute.parent
 
 
-def _name(uid: int) -> str:
-    try:
-        import pwd  # not on Windows
-
-        return pwd.getpwuid(uid).pw_name
-    except (ImportError, KeyError):
-        return ""
-
-
 def _sudo_name(uid: int) -> str:
-    return _name(uid) or f"'#{uid}'"
+    return name_of(uid) or f"'#{uid}'"
