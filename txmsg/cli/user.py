@@ -12,7 +12,6 @@ import click
 
 from txmsg.access.rules import ADMIN
 from txmsg.administration.access import User, UserAdministration
-from txmsg.cli.access import asker_of_storage
 from txmsg.cli.access_key import access_key
 from txmsg.cli.connections import asker, broker_option, of_database
 from txmsg.cli.main import EXAMPLE_FORMAT
@@ -43,8 +42,9 @@ def make_first_user(url: str, out: Path) -> None:
 
     For the embedded database, of which nobody else knows the URL.
     """
-    require_own(out.parent, "the directory")
+    from txmsg.cli.access import asker_of_storage  # with txmsg[broker] only
 
+    require_own(out.parent, "the directory")
     users = UserAdministration(asker_of_storage(url))
     is_first = not users.list(1).users
     begun = _new_file(out)
