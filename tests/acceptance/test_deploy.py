@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +26,7 @@ from tests.integration.cli_harness import said
 from tests.orphans import ENDING_WITH_PARENT
 from tests.ports import own_port
 from tests.runbooks.machine import Machine
+from tests.runbooks.user import as_user, open_directory
 from tests.unit.test_deploy import DOCKERFILE, UNITS, containers, probes, values_of
 from tests.waiting import until
 from txmsg.cli.main import main
@@ -92,11 +91,8 @@ class Place:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Not below pytest's, which root closes to other users."""
-    made = Path(tempfile.mkdtemp(prefix="txmsg-deploy-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
+    with open_directory() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -169,14 +165,6 @@ def of_manifests(place: Place) -> Iterator[Part]:
         yield Part(role, words, environment, probed_by)
 
 
-def as_user(uid: int) -> list[str]:
-    """What runs a command as this user, if we may. It may read all: our interpreter can lie in somebody's home."""
-    if os.geteuid() != 0:
-        return []
-    reads = [f"--{kind}=-all,+dac_read_search" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
-    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *reads]
-
-
 class Running:
     """One of them."""
 
@@ -187,7 +175,8 @@ class Running:
             for path in (place.directory / "var" / "lib").iterdir():
                 if part.role in path.name:
                     os.chown(path, uid, uid)
-        command = [*as_user(uid), *ENDING_WITH_PARENT, sys.executable, "-m", "txmsg.cli.main", *part.words]
+        as_own = as_user(uid, uid) if os.geteuid() == 0 else []
+        command = [*as_own, *ENDING_WITH_PARENT, sys.executable, "-m", "txmsg.cli.main", *part.words]
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **part.environment}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, cwd="/", env=environment, stdout=log, stderr=log)
@@ -212,8 +201,9 @@ class Running:
 
 
 @pytest.mark.parametrize("parts_of", [of_units, of_manifests])
-def test_each_part_runs_as_its_user_and_is_probed_healthy(place: Place, parts_of: object) -> None:
-    assert callable(parts_of)
+def test_each_part_runs_as_its_user_and_is_probed_healthy(
+    place: Place, parts_of: Callable[[Place], Iterator[Part]]
+) -> None:
     parts = sorted(parts_of(place), key=lambda part: _ORDER.index(part.role))
     assert {part.role for part in parts} == set(_ORDER if parts_of is of_units else _ORDER[:-1])
     with ExitStack() as stack:

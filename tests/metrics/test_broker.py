@@ -265,13 +265,18 @@ def test_lag_is_told_by_group_and_topic_with_the_age_of_the_oldest(scraped: Scra
     assert found.value("txmsg_group_processed_messages_total", **labels) == 1
 
 
-def test_of_ten_thousand_groups_a_bounded_number_has_series_and_the_others_are_added_up(
-    scraped: Scraped, notify_url: str
-) -> None:
+def send_ten(scraped: Scraped) -> None:
+    """Messages to topic t, when the broker is ready."""
     scraped.await_ready()
     with Producer(scraped.address, group="shop") as producer:
         for _ in range(10):
             producer.send(Message("t", b"1"))
+
+
+def test_of_ten_thousand_groups_a_bounded_number_has_series_and_the_others_are_added_up(
+    scraped: Scraped, notify_url: str
+) -> None:
+    send_ten(scraped)
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute(
             "with g as (insert into txmsg.consumer_group (name) select 'g' || lpad(n::text, 5, '0') "
@@ -316,10 +321,7 @@ select g.id, m.queue, m.queue_offset, 1, m.transaction_id, m.n, m.body, m.born_a
 def test_groups_that_wait_longest_or_fail_have_series_whenever_they_were_created(
     scraped: Scraped, notify_url: str
 ) -> None:
-    scraped.await_ready()
-    with Producer(scraped.address, group="shop") as producer:
-        for _ in range(10):
-            producer.send(Message("t", b"1"))
+    send_ten(scraped)
     *_, dead, retries, waits = (f"g{number + 1:05}" for number in range(4 * NAMED_MAX))
     of_group = "group_id = (select id from txmsg.consumer_group where name = %s)"
     with psycopg.connect(notify_url, connect_timeout=10, cursor_factory=psycopg.ClientCursor) as connection:

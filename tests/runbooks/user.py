@@ -25,17 +25,21 @@ def open_directory() -> Iterator[Path]:
         yield Path(made)
 
 
+def as_user(uid: int, gid: int) -> list[str]:
+    """What runs a command as this user. It may read all files: Python's may be closed to others."""
+    reads = [f"--{kind}=-all,+dac_read_search" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
+    return ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", *reads]
+
+
 class ServerUser:
-    """`daemon`, or without root the user of the tests. It may read all files, as Python's may be closed to others."""
+    """`daemon`, or without root the user of the tests."""
 
     def __init__(self) -> None:
         found = [pwd.getpwnam(name) for name in _NAMES if any(name == each.pw_name for each in pwd.getpwall())]
         self._entry = found[0] if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
         self._prefix: list[str] = []
         if os.geteuid() == 0:
-            ids = [f"--reuid={self._entry.pw_uid}", f"--regid={self._entry.pw_gid}", "--clear-groups"]
-            reads = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-            self._prefix = ["setpriv", *ids, *reads, "--"]
+            self._prefix = [*as_user(self._entry.pw_uid, self._entry.pw_gid), "--"]
 
     @property
     def name(self) -> str:
