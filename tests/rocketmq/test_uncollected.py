@@ -14,6 +14,7 @@ import pytest
 from h2.errors import ErrorCodes
 from hyperframe.frame import RstStreamFrame
 
+from tests.living import living
 from tests.rocketmq.http2 import data, served
 from tests.unit import test_client_sender as broker
 from tests.unit.test_client_sender import Step, fail_item, lose_reply, refuse
@@ -32,7 +33,7 @@ def uncollected() -> Iterator[Callable[[], list[object]]]:
     """Nothing is collected within. What it gives tells which calls are there still, or have failed and are kept."""
 
     def kept() -> list[object]:
-        return [each for each in gc.get_objects() if isinstance(each, (SendEntry, Call)) or _has_failed(each)]
+        return [*living(SendEntry, Call), *filter(_has_failed, living(asyncio.Future))]
 
     gc.collect()
     gc.disable()
@@ -42,10 +43,8 @@ def uncollected() -> Iterator[Callable[[], list[object]]]:
         gc.enable()
 
 
-def _has_failed(each: object) -> bool:
-    if not isinstance(each, asyncio.Future) or not each.done() or each.cancelled():
-        return False
-    return isinstance(each.exception(), TxmsgError)
+def _has_failed(future: asyncio.Future[object]) -> bool:
+    return future.done() and not future.cancelled() and isinstance(future.exception(), TxmsgError)
 
 
 async def _turns() -> None:

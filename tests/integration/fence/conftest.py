@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, create_engine
 
 from tests.integration.fence.business import create_users
+from tests.living import living
 from txmsg.checker.fence import Fence
 from txmsg.tables import create_tables
 
@@ -55,9 +56,8 @@ def close_what_aiomysql_left() -> None:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        for each in gc.get_objects():
-            if issubclass(type(each), aiomysql.Connection):  # isinstance would ask lazy objects of Django, too
-                each._writer = each._reader = None
+        for each in living(aiomysql.Connection):
+            each._writer = each._reader = None
         gc.collect()
 
 

@@ -1,0 +1,22 @@
+"""What is in memory can be asked for beside objects that refuse to tell their class."""
+
+from __future__ import annotations
+
+from tests.living import living
+
+
+class _Refusing:
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(f"not configured, so there is no {name}")
+
+
+class _Sought:
+    pass
+
+
+def test_an_object_that_does_not_tell_its_class_is_passed_over() -> None:
+    beside = [_Refusing()]
+    sought = _Sought()
+    assert living(_Sought) == [sought]
+    del beside, sought
+    assert living(_Sought) == []
