@@ -532,6 +532,8 @@ async def test_after_a_crash_an_ordered_queue_waits_until_nobody_can_hold_its_me
             (feed,) = delivery._state.groups["g"].feeds.values()
             await delivery.reader.read_once(feed)
             assert await receive(delivery, 5, wait_s=0) == [], "the consumer of the dead broker may be at it"
+            (noted,) = notify.query("select held_until <= now() + interval '70 s' from txmsg.cursor")
+            assert noted == (True,), "a broker that gets the queue later does not wait from the beginning"
             clock.now += 71
             await delivery.maintenance.notes_once()
             assert offsets(await receive(delivery, 5, wait_s=0)) == [0]

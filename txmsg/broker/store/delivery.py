@@ -116,10 +116,13 @@ async def claim_cursors(
          order by q.id
         on conflict (group_id, queue_id) do update
            set epoch = excluded.epoch, next_offset = coalesce(c.seek_to, c.next_offset), seek_to = null,
-               acked = case when c.seek_to is null then c.acked else '{}' end
+               acked = case when c.seek_to is null then c.acked else '{}' end,
+               -- After the clock was set back: else each broker that gets the queue waits from the beginning.
+               held_until = case when c.held_until > now() + make_interval(secs => c.held_s)
+                                 then now() + make_interval(secs => c.held_s) else c.held_until end
          where c.epoch <= excluded.epoch
         returning c.queue_id, c.next_offset, c.acked, c.again_from, c.again_generations,
-                  greatest(least(extract(epoch from c.held_until - now()), c.held_s), 0)::float8,
+                  greatest(extract(epoch from c.held_until - now()), 0)::float8,
                   case when c.held_until is null then 0 else c.held_s end, coalesce(c.held_by, '[]')
         """,
         {
