@@ -254,6 +254,15 @@ async def test_ordered_messages_are_waited_for_though_the_clock_says_that_their_
         await heir.receive("g", "c", T, 1, 0, 60)
         (feed,) = heir._state.groups["g"].feeds.values()
         assert feed.opens_at is not None, f"{message} may be in the hands of its consumer"
+        held_until = seen.query("select held_until, held_until > now() from txmsg.cursor")
+        assert held_until[0][1], "the time is stored again"
+        heir.drop("the database was away")
+        await heir._membership.step_once()
+        await heir.receive("g", "c", T, 1, 0, 60)
+        (feed,) = heir._state.groups["g"].feeds.values()
+        assert feed.opens_at is not None
+        again = seen.query("select held_until, held_until > now() from txmsg.cursor")
+        assert again == held_until, "it does not wait from the beginning"
 
 
 async def test_groups_in_use_at_other_brokers_are_kept_when_the_clock_is_set_forward(

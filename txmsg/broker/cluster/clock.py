@@ -23,6 +23,8 @@ class DatabaseClock:
         """The latest reading, in s since 1970."""
         self._ahead_s = (-math.inf, math.inf)
         self._forward_at = -math.inf
+        self.forward_s: float | None = None
+        """The first reading after it was set forward, as long as it was not set back since."""
 
     def note(self, now_s: float, asked_at: float, answered_at: float) -> float:
         """Returns by how many seconds the clock was set since the last reading; 0.0 if it was not.
@@ -36,9 +38,9 @@ class DatabaseClock:
         step_s = 0.0
         if least > before_most + STEP_S_MIN:
             step_s = least - before_most
-            self._forward_at = answered_at
+            self._forward_at, self.forward_s = answered_at, now_s
         elif most < before_least - STEP_S_MIN:
-            step_s = most - before_least
+            step_s, self.forward_s = most - before_least, None
         return step_s
 
     def was_set_forward(self, now: float, within_s: float) -> bool:

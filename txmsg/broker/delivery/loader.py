@@ -228,7 +228,8 @@ async def _load_feeds(  # noqa: PLR0917
     claimed under a younger epoch is left out.
     """
     cursors = await store.claim_cursors(
-        conn, incarnation, group.id, [(queue_id, leased[queue_id].epoch) for queue_id in sorted(leased)]
+        *(conn, incarnation, group.id, [(queue_id, leased[queue_id].epoch) for queue_id in sorted(leased)]),
+        forward_s=leases.clock.forward_s,
     )
     settled: defaultdict[QueueId, list[int]] = defaultdict(list)
     since = [cursor.next_offset for cursor in cursors]
@@ -240,11 +241,6 @@ async def _load_feeds(  # noqa: PLR0917
         blocked[queue_id].append(key)
     ends = await store.queue_ends(conn, await store.open_segment(conn), queue_ids)
     now = leases.monotonic()
-
-    def held_s(cursor: store.CursorRow) -> float:
-        # By a clock that was set forward since it was noted, the time is over too early.
-        return cursor.noted_s if leases.clock.was_set_forward(now, cursor.noted_s) else cursor.held_s
-
     return [
         Feed(
             group,
@@ -261,7 +257,7 @@ async def _load_feeds(  # noqa: PLR0917
             ),
             ends[cursor.queue_id],
             generations=cursor.generations,
-            opens_at=now + held_s(cursor) if held_s(cursor) else None,
+            opens_at=now + cursor.held_s if cursor.held_s else None,
             awaits=dict.fromkeys(cursor.held_by, -math.inf),
         )
         for cursor in cursors

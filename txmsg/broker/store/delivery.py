@@ -81,8 +81,6 @@ class CursorRow(NamedTuple):
     generations: Generations
     held_s: float
     """For how long consumers may still hold ordered messages that another broker, or an earlier epoch, gave them."""
-    noted_s: float
-    """For how long that was noted; 0: it was not."""
     held_by: Collection[str]
     """Which consumers; empty: it is not known."""
 
@@ -98,13 +96,21 @@ async def cursor_epochs(conn: Connection, group: int, queue_ids: Sequence[QueueI
 
 
 async def claim_cursors(
-    conn: Connection, incarnation: UUID | None, group: int, queues: Sequence[tuple[QueueId, int]]
+    conn: Connection,
+    incarnation: UUID | None,
+    group: int,
+    queues: Sequence[tuple[QueueId, int]],
+    *,
+    forward_s: float | None = None,
 ) -> list[CursorRow]:
     """The cursors of a group in (queue id, lease epoch), marked with the epoch: older ones cannot write them any more.
 
     A queue new to the group starts at the earliest message that is kept; one that an operator has sent elsewhere
     goes on there. A cursor with a younger epoch is left out.
     incarnation: of the database; OTHER_INCARNATION if it is not current.
+    forward_s: what the clock of the database said, in s since 1970, after it was set forward. What consumers may hold
+    was noted by it: if it was set since, it may be for as long as was noted, from now on. That is stored, else each
+    broker that gets the queue would wait from the beginning.
     Locks the cursor rows in queue order.
     """
     cursor = await plain_cursor(conn).execute(
@@ -117,27 +123,29 @@ async def claim_cursors(
         on conflict (group_id, queue_id) do update
            set epoch = excluded.epoch, next_offset = coalesce(c.seek_to, c.next_offset), seek_to = null,
                acked = case when c.seek_to is null then c.acked else '{}' end,
-               -- After the clock was set back: else each broker that gets the queue waits from the beginning.
-               held_until = case when c.held_until > now() + make_interval(secs => c.held_s)
-                                 then now() + make_interval(secs => c.held_s) else c.held_until end
+               held_until = case
+                   when c.held_until > now() + make_interval(secs => c.held_s)
+                     or c.held_until - make_interval(secs => c.held_s) < to_timestamp(%(forward_s)s)
+                        and now() < to_timestamp(%(forward_s)s) + make_interval(secs => c.held_s)
+                   then now() + make_interval(secs => c.held_s) else c.held_until end
          where c.epoch <= excluded.epoch
         returning c.queue_id, c.next_offset, c.acked, c.again_from, c.again_generations,
-                  greatest(extract(epoch from c.held_until - now()), 0)::float8,
-                  case when c.held_until is null then 0 else c.held_s end, coalesce(c.held_by, '[]')
+                  greatest(extract(epoch from c.held_until - now()), 0)::float8, coalesce(c.held_by, '[]')
         """,
         {
             "incarnation": incarnation,
             "group": group,
             "queue_ids": [queue_id for queue_id, _ in queues],
             "epochs": [epoch for _, epoch in queues],
+            "forward_s": forward_s,
         },
     )
     return [
         CursorRow(
             *(queue_id, next_offset, [(r.lower, r.upper) for r in acked], Generations(again_from, again)),
-            *(held_s, noted_s or 0.0, held_by),
+            *(held_s, held_by),
         )
-        for queue_id, next_offset, acked, again_from, again, held_s, noted_s, held_by in await cursor.fetchall()
+        for queue_id, next_offset, acked, again_from, again, held_s, held_by in await cursor.fetchall()
     ]
 
 
