@@ -8,21 +8,21 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
 import pytest
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, Asked, asked_console
+from tests.methods import Part, made, parts_of
 from txmsg.console.database import Database
 from txmsg.console.desks import Desks
 from txmsg.console.identity import Identity
 from txmsg.console.pages import ACTIONS, VIEWS
+from txmsg.message import datetime_of_us
 from txmsg.wire.headers import pack_headers
 from txmsg.wire.method import Method
 from txmsg.wire.v1.groups_rpc import Groups
@@ -42,56 +42,46 @@ _VALUES: dict[str, Any] = {
     "purged": 0,
     "address": "127.0.0.1:1",
 }
-_NUMBERS = {FieldDescriptor.CPPTYPE_ENUM, FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT}
 
 
-def hostile(reply: type[Message]) -> Message:
+def hostile(reply: Any) -> Any:
     """A reply with something in each field."""
-    filled = reply()
-    fields: Any = filled.DESCRIPTOR.fields
-    for field in fields:
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            entries = getattr(filled, field.name)
-            value = HOSTILE if field.message_type.fields_by_name["value"].type == FieldDescriptor.TYPE_STRING else 1
-            entries[HOSTILE] = value
-        elif field.message_type is not None:
-            one = hostile(GetMessageClass(field.message_type))
-            if field.is_repeated:
-                getattr(filled, field.name).append(one)
-            else:
-                getattr(filled, field.name).CopyFrom(one)
-        elif field.is_repeated:
-            getattr(filled, field.name).append(_value(field))
-        else:
-            setattr(filled, field.name, _value(field))
-    return filled
+    return made(reply, **{part.name: _values(part) for part in parts_of(reply).values()})
 
 
-def _value(field: Any) -> Any:
-    if field.name in _VALUES:
-        return _VALUES[field.name]
-    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        is_text = field.type == FieldDescriptor.TYPE_STRING
-        return HOSTILE if is_text else TRANSACTION_ID.bytes if field.name in _IDS else HOSTILE.encode()
-    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
-        return field.name not in _OFF
-    if field.cpp_type in _NUMBERS:
-        return 1
-    return _AT_US if field.name.endswith("_us") else 1
+def _values(part: Part) -> Any:
+    one = hostile(part.kind) if part.is_message else _value(part)
+    return {HOSTILE: one} if part.is_map else [one] if part.is_list else one
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[type[Message]], Message] = hostile) -> list[str]:
+def _value(part: Part) -> Any:  # noqa: PLR0911 - one for each kind
+    if part.name in _VALUES and part.number:
+        return _VALUES[part.name]
+    if part.choices:
+        return part.choices[0]
+    if part.kind is str:
+        return HOSTILE
+    if part.kind is bytes:
+        return TRANSACTION_ID.bytes if part.name in _IDS else HOSTILE.encode()
+    if part.kind is bool:
+        return part.name not in _OFF
+    if part.kind is int:
+        return _AT_US if part.name.endswith("_us") else 1
+    return {float: 1.0, UUID: TRANSACTION_ID, datetime: datetime_of_us(_AT_US), Any: HOSTILE}[part.kind]
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any] = hostile) -> list[str]:
     """Has all brokers answer like this. The names of the methods that they are asked for, as they are."""
     asked: list[str] = []
 
-    async def ask(_: Database, method: Method[Any, Any], __: Message) -> Message:
+    async def ask(_: Database, method: Method[Any, Any], __: Any) -> Any:
         asked.append(method.name)
         reply = answer(method.reply)
         if method is Groups.retry_now:
             reply.ClearField("next")
         return reply
 
-    async def ask_at(database: Database, _: str, method: Method[Any, Any], request: Message) -> Message:
+    async def ask_at(database: Database, _: str, method: Method[Any, Any], request: Any) -> Any:
         return await ask(database, method, request)
 
     monkeypatch.setattr(Database, "ask", ask)

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message
 
 from tests.console.answering import answered_console, answering, hostile
+from tests.methods import made
+from txmsg.administration.audit import Audit, AuditEntry, AuditPage
 from txmsg.console.database import Database
-from txmsg.wire.method import Method
-from txmsg.wire.v1 import audit_pb2 as pb
+from txmsg.wire.method import Method, packed
 from txmsg.wire.v1 import settings_pb2
-from txmsg.wire.v1.audit_rpc import Audit
 
-_ENTRY = pb.AuditEntry(
+_ENTRY = AuditEntry(
     id=7,
-    at_us=1_780_000_000_000_000,
+    at=datetime(2026, 5, 28, tzinfo=UTC),
     who="ada",
     address="10.0.0.7:4711",
     action="topic.alter",
     target="orders",
-    before=json.dumps({"queues": 4, "durability": "sync", "gone": True}),
-    after=json.dumps({"queues": 8, "durability": "sync", "rate": 1.5}),
+    before={"queues": 4, "durability": "sync", "gone": True},
+    after={"queues": 8, "durability": "sync", "rate": 1.5},
 )
 
 
-def answer(reply: type[Message]) -> Message:
-    return pb.ListAuditReply(entries=[_ENTRY], next=6) if reply is pb.ListAuditReply else hostile(reply)
+def answer(reply: Any) -> Any:
+    return AuditPage(entries=[_ENTRY], next=6) if reply is AuditPage else hostile(reply)
 
 
 async def test_an_entry_says_who_changed_what_and_from_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +46,9 @@ async def test_entries_are_filtered_and_paged(monkeypatch: pytest.MonkeyPatch) -
     answering(monkeypatch, answer)
     async with answered_console() as found:
 
-        async def ask(_: Database, method: Method[Any, Any], request: Message) -> Message:
+        async def ask(_: Database, method: Method[Any, Any], request: Any) -> Any:
             requests.append((method, request))
+            packed(request)
             return answer(method.reply)
 
         monkeypatch.setattr(Database, "ask", ask)
@@ -58,7 +58,7 @@ async def test_entries_are_filtered_and_paged(monkeypatch: pytest.MonkeyPatch) -
     (method, request), *_ = requests
     assert method is Audit.list
     assert (request.who, request.action, request.target, request.before_id) == ("ada", "topic", "orders", 9)
-    assert request.since_us == 1_777_629_600_000_000
+    assert request.since == datetime(2026, 5, 1, 10, tzinfo=UTC)
     assert 'id="settings"' not in text  # their history is not filtered
     assert "since=2026-05-01T10" in text.partition('rel="next" href="')[2]
     assert wrong.status_code == 400
@@ -66,8 +66,8 @@ async def test_entries_are_filtered_and_paged(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_without_a_filter_the_history_of_settings_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_yet(reply: type[Message]) -> Message:
-        return reply() if reply in {pb.ListAuditReply, settings_pb2.SettingHistoryReply} else hostile(reply)
+    def none_yet(reply: Any) -> Any:
+        return made(reply) if reply in {AuditPage, settings_pb2.SettingHistoryReply} else hostile(reply)
 
     answering(monkeypatch, none_yet)
     async with answered_console() as found:

@@ -111,7 +111,7 @@ def _appends(draw: DrawFn) -> pb.AppendRequest:
 @st.composite
 def _of_members(draw: DrawFn, kind: Any) -> Any:
     """What members say, of a few sessions: mostly such as can be."""
-    request = draw(wild(kind.DESCRIPTOR))
+    request = draw(wild(kind))
     if draw(st.integers(0, 3)):
         request.session = draw(st.sampled_from(_PRODUCERS))
         if isinstance(request, pb.JoinGroupRequest):
@@ -134,7 +134,7 @@ def _calls(draw: DrawFn) -> tuple[str, list[bytes]]:
     if kind in {pb.JoinGroupRequest, pb.MemberRequest}:
         request = draw(_of_members(kind)).SerializeToString()
     else:
-        request = draw(_appends() if kind is pb.AppendRequest else wild(kind.DESCRIPTOR)).SerializeToString()
+        request = draw(_appends() if kind is pb.AppendRequest else wild(kind)).SerializeToString()
     return name, [draw(damaged(request)) if draw(st.integers(0, 4)) == 0 else request]
 
 

@@ -142,9 +142,9 @@ def test_bytes_of_the_wire_are_read_or_refused(fuzz: Fuzz) -> None:
         us = data.draw(st.integers(-(2**70), 2**70))
         assert refused_or_read(datetime_of_us, us) in (None, datetime(1970, 1, 1, tzinfo=UTC) + _delta(us))
         with suppress(DecodeError):
-            refused_or_read(checked, data.draw(wild(pb.Check.DESCRIPTOR)))
+            refused_or_read(checked, data.draw(wild(pb.Check)))
             refused_or_read(checked, pb.Check.FromString(data.draw(st.binary())))
-            refused_or_read(delivered, data.draw(wild(pb.DeliveredColumns.DESCRIPTOR)))
+            refused_or_read(delivered, data.draw(wild(pb.DeliveredColumns)))
             refused_or_read(delivered, pb.DeliveredColumns.FromString(data.draw(st.binary())))
 
     fuzz(wire)

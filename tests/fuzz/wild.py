@@ -1,6 +1,6 @@
 """Wild requests: messages of the protocol with values from the edges of what their fields hold, and damaged bytes.
 
-Built from the protocol's own descriptors, so a method or field that is added is fuzzed without a word here. Random
+Built from the protocol's own messages, so a method or field that is added is fuzzed without a word here. Random
 bytes alone would end in the protobuf parser; these get past it, most of them past the validation of whole requests too.
 """
 
@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from pkgutil import iter_modules
+from dataclasses import dataclass, is_dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message as Proto
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+from tests.methods import Part, every_method, parts_of, unchecked
 from txmsg.message import BODY_SIZE_BYTES_MAX, now_us
-from txmsg.wire import v1
 from txmsg.wire.codec import pack_headers
-from txmsg.wire.method import methods_of
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 
@@ -69,6 +66,16 @@ _TYPES: dict[int, SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_UINT64: _UINT64,
     FieldDescriptor.TYPE_SINT64: _SINT64,
 }
+_JSON_TYPES: dict[Any, SearchStrategy[Any]] = {
+    bool: st.booleans(),
+    bytes: _BYTES,
+    float: _TYPES[FieldDescriptor.TYPE_DOUBLE],
+    str: _TEXT | _NAME,
+    int: _UINT32 | _UINT64 | _SINT64,
+    UUID: st.sampled_from(IDS).map(lambda each: str(UUID(bytes=each))) | _TEXT,
+    datetime: st.sampled_from(["2026-05-01T10:00:00Z", "2026-05-01", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59Z"]),
+    Any: _TEXT,
+}
 _FIELDS: dict[str, SearchStrategy[Any]] = {
     "born_at_us": _mostly(st.just(_NOW_US), _SINT64),
     "client_id": _mostly(st.sampled_from(["c1", "c2"]), _TEXT),
@@ -107,24 +114,29 @@ class Exchange:
     picks: tuple[Pick, ...] = ()
 
 
-def wild(descriptor: Any) -> SearchStrategy[Any]:
-    """Messages of a type. Each field is absent, or holds one of the strange values of its name or its type."""
-    kind = message_factory.GetMessageClass(descriptor)
+def wild(kind: Any) -> SearchStrategy[Any]:
+    """Messages of a type. Each field is absent, or holds one of the strange values of its name or its type.
 
-    def value_of(field: FieldDescriptor) -> SearchStrategy[Any]:
-        if field.message_type is not None:
-            return st.deferred(lambda: wild(field.message_type))
-        of_type = _TYPES[field.type]
-        return of_type if field.type == FieldDescriptor.TYPE_BOOL else _FIELDS.get(field.name, of_type)
+    Of a dataclass as JSON has it: its fields may have what they cannot.
+    """
 
-    def values_of(field: FieldDescriptor) -> SearchStrategy[Any]:
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            key, value = (value_of(each) for each in field.message_type.fields)
-            return st.dictionaries(key, value, max_size=4)
-        return st.lists(value_of(field), max_size=4) if field.is_repeated else value_of(field)
+    def value_of(part: Part) -> SearchStrategy[Any]:
+        if part.is_message:
+            return st.deferred(lambda: wild(part.kind))
+        if part.choices:
+            return _mostly(st.sampled_from(list(part.choices)), _TEXT)
+        of_type = _TYPES[part.number] if part.number else _JSON_TYPES[part.kind]
+        is_named = part.kind is not bool and (part.number or part.kind is str)
+        return _FIELDS.get(part.name, of_type) if is_named else of_type
 
-    fields = {field.name: values_of(field) for field in descriptor.fields}
-    return st.fixed_dictionaries({}, optional=fields).map(lambda values: _made(kind, values))
+    def values_of(part: Part) -> SearchStrategy[Any]:
+        if part.is_map:
+            return st.dictionaries(_TEXT, value_of(part), max_size=4)
+        return st.lists(value_of(part), max_size=4) if part.is_list else value_of(part)
+
+    parts = {part.name: values_of(part) for part in parts_of(kind).values()}
+    values = st.fixed_dictionaries({}, optional=parts)
+    return values if is_dataclass(kind) else values.map(lambda each: _made(kind, each))
 
 
 def _made(kind: Callable[..., Proto], values: dict[str, Any]) -> Proto:
@@ -181,24 +193,17 @@ def _receive(draw: DrawFn) -> pb.ReceiveRequest:
         max_messages=draw(_UINT32),
         wait_ms=draw(_FIELDS["wait_ms"]),
         visibility_timeout_ms=draw(_UINT32),
-        acks=draw(st.lists(wild(pb.Receipt.DESCRIPTOR), max_size=3)),
-        refusals=draw(st.lists(wild(pb.Refusal.DESCRIPTOR), max_size=3)),
+        acks=draw(st.lists(wild(pb.Receipt), max_size=3)),
+        refusals=draw(st.lists(wild(pb.Refusal), max_size=3)),
     )
 
 
-_modules = [
-    import_module(f"txmsg.wire.v1.{each.name}")
-    for each in iter_modules(v1.__path__)
-    if each.name.endswith("_rpc") and each.name != "metaq_rpc"  # which is not a broker's
-]
-_services = [each for module in _modules for each in vars(module).values() if isinstance(each, type)]
-_methods = {method.name: method for service in _services for method in methods_of(service).values()}
+_methods = {name: method for name, method in every_method().items() if not name.startswith("MetaQ")}
 METHODS = {name: each for name, each in _methods.items() if not each.takes_many}
 STREAMS = {name: each for name, each in _methods.items() if each.takes_many}
 _COHERENT: dict[str, SearchStrategy[Any]] = {Notify.send.name: _send(), Notify.receive.name: _receive()}
 _REQUESTS: dict[str, SearchStrategy[Any]] = {
-    name: st.one_of(wild(each.request.DESCRIPTOR), *3 * [_COHERENT.get(name, st.nothing())])
-    for name, each in METHODS.items()
+    name: st.one_of(wild(each.request), *3 * [_COHERENT.get(name, st.nothing())]) for name, each in METHODS.items()
 }
 
 
@@ -233,7 +238,7 @@ _PICKS = st.lists(st.builds(Pick, st.integers(0, 63), _CHANGES, st.none() | _SIN
 def exchanges(draw: DrawFn) -> Exchange:
     """A call of any method with a single request; one in five is damaged."""
     method = draw(st.sampled_from([*METHODS, *_COHERENT, *_COHERENT]))
-    request: bytes = draw(_REQUESTS[method]).SerializeToString()
+    request: bytes = unchecked(draw(_REQUESTS[method]))
     if draw(st.integers(0, 4)) == 0:
         request = draw(damaged(request))
     return Exchange(method, request, draw(_PICKS) if method.endswith("/Receive") else ())
@@ -243,9 +248,9 @@ def exchanges(draw: DrawFn) -> Exchange:
 def frames(draw: DrawFn) -> list[bytes]:
     """What a client may send up an Attach stream: mostly a Hello first, then whatever, then damage."""
     good = st.just(pb.Hello(client_id="c", producer_group="shop", fence_ids=[IDS[0]]))
-    hello = draw(good | wild(pb.Hello.DESCRIPTOR))
+    hello = draw(good | wild(pb.Hello))
     first = [pb.ClientFrame(hello=hello)] if draw(st.integers(0, 9)) else []
-    rest = draw(st.lists(wild(pb.ClientFrame.DESCRIPTOR), max_size=3))
+    rest = draw(st.lists(wild(pb.ClientFrame), max_size=3))
     raw = [each.SerializeToString() for each in (*first, *rest)]
     return [draw(damaged(each)) if draw(st.integers(0, 5)) == 0 else each for each in raw]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from tests.metaq.servers import served
 from tests.unit.test_permissions import METHODS
 from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import Action
+from txmsg.administration.audit import AuditQuery
 from txmsg.broker.audit import OTHERS, REFUSALS_MAX, AuditUpkeep
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.store.audit import AuditFilter, AuditLog, record
+from txmsg.broker.store.audit import AuditLog, record
 from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
@@ -253,7 +253,7 @@ async def test_retention_removes_old_entries_and_never_those_of_the_last_day(not
         log = AuditLog(pool)
 
         async def left() -> list[str]:
-            return [row.target for row in await log.list(AuditFilter(who="ada"), before_id=None, limit=9)]
+            return [row.target for row in (await log.list(AuditQuery(who="ada", limit=9))).entries]
 
         assert await log.forget(90 * 86_400) == 1
         assert await left() == ["25 hours", "1 hour"]
@@ -272,13 +272,13 @@ async def test_an_attacker_adds_few_entries(notify_url: str) -> None:
         for _ in range(500):
             upkeep.refused("10.0.0.0", "the token is wrong")
         await upkeep.write_once()
-        rows = await log.list(AuditFilter(action="login.refused"), before_id=None, limit=1000)
+        rows = (await log.list(AuditQuery(action="login.refused", limit=1000))).entries
         assert len(rows) == REFUSALS_MAX
-        counts = {row.target: json.loads(row.after or "")["times"] for row in rows}
+        counts = {row.target: (row.after or {})["times"] for row in rows}
         assert counts["10.0.0.0"] == 501
         assert counts[OTHERS] == 10_000 - (REFUSALS_MAX - 1)
         await upkeep.write_once()
-        assert len(await log.list(AuditFilter(action="login"), before_id=None, limit=1000)) == REFUSALS_MAX
+        assert len((await log.list(AuditQuery(action="login", limit=1000))).entries) == REFUSALS_MAX
 
 
 async def test_calls_that_would_have_changed_something_are_noted_when_they_are_denied(notify_url: str) -> None:
@@ -294,15 +294,13 @@ async def test_calls_that_would_have_changed_something_are_noted_when_they_are_d
             upkeep.denied("mallory", "10.0.0.2", f"administer topic:{number}")
         upkeep.refused("10.0.0.3", "the token is wrong")
         await upkeep.write_once()
-        rows = await log.list(AuditFilter(action="call.denied"), before_id=None, limit=1000)
+        rows = (await log.list(AuditQuery(action="call.denied", limit=1000))).entries
         assert len(rows) == REFUSALS_MAX
-        noted = {(row.who, row.target): (row.address, json.loads(row.after or "")) for row in rows}
+        noted = {(row.who, row.target): (row.address, row.after) for row in rows}
         assert noted["eve", "administer topic:orders"] == ("10.0.0.1", {"times": 3})
         assert noted[OTHERS, "administer"][1] == {"times": 1000 - (REFUSALS_MAX - 2)}
         assert "send" not in " ".join(target for _, target in noted)
-        assert [row.target for row in await log.list(AuditFilter(action="login"), before_id=None, limit=9)] == [
-            "10.0.0.3"
-        ]
+        assert [row.target for row in (await log.list(AuditQuery(action="login", limit=9))).entries] == ["10.0.0.3"]
 
 
 async def undone(pool: Pool) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
@@ -24,12 +24,14 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
 from tests.integration.cli_harness import TIMEOUT_S, json_of, said
 from tests.metaq.servers import served
+from tests.methods import made, parts_of
 from tests.unit.test_permissions import METHODS
 from tests.waiting import until
 from tests.wire.certificates import Authority
 from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import RIGHTS, Kind
 from txmsg.access.tokens import new_token
+from txmsg.administration.audit import AuditQuery
 from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Consumer
 from txmsg.errors import MisuseError, PermissionDenied, TxmsgError
@@ -42,11 +44,11 @@ from txmsg.wire.connection import greeting
 from txmsg.wire.failures import error_of_bytes
 from txmsg.wire.frames import LAST, FrameReader, call_head, frame_of
 from txmsg.wire.frames import Kind as FrameKind
+from txmsg.wire.method import packed
 from txmsg.wire.tls import client_context
 from txmsg.wire.v1 import (
     access_pb2,
     alerts_pb2,
-    audit_pb2,
     cluster_pb2,
     dead_letters_pb2,
     groups_pb2,
@@ -111,25 +113,25 @@ def wire(user: str, rule: str) -> rules_pb2.AccessRule:
 
 def asking(method: str) -> Any:
     """A request that names `mine` wherever the table has a name, and that has whatever makes it need more."""
-    request = METHODS[method].request()
-    for need in PERMISSIONS[method]:
-        if need.when:
-            fill(request, need.when if need.when != "hello.fence_ids" else "hello.fence_ids[]")
-        if need.path:
-            fill(request, need.path)
-    return request
+    needs = PERMISSIONS[method]
+    return filled(METHODS[method].request, [path for need in needs for path in (need.when, need.path) if path])
 
 
-def fill(message: Any, path: str) -> None:
-    first, _, rest = path.partition(".")
-    name = first.removesuffix("[]")
-    if rest:
-        field = getattr(message, name)
-        fill(field.add() if first.endswith("[]") else field, rest)
-    elif first.endswith("[]"):
-        getattr(message, name).append(bytes(16) if name == "fence_ids" else MINE)
-    else:
-        setattr(message, name, True if isinstance(getattr(message, name), bool) else MINE)
+def filled(kind: Any, paths: Sequence[str]) -> Any:
+    """A request, or a part of one, with `mine`, or true, in the fields at these paths."""
+    within: dict[str, list[str]] = {}
+    for path in paths:
+        first, _, rest = path.partition(".")
+        within.setdefault(first.removesuffix("[]"), []).append(rest)
+    values = {}
+    for name, rests in within.items():
+        part = parts_of(kind)[name]
+        one = filled(part.kind, [each for each in rests if each]) if part.is_message else _WITH[part.kind]
+        values[name] = [one] if part.is_list else one
+    return made(kind, **values)
+
+
+_WITH = {str: MINE, bool: True, bytes: bytes(16)}
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +208,7 @@ def codes_at_login(address: str, token: str, methods: Set[str], tls: ssl.SSLCont
     """How calls fail that all come together with the greeting: before it is known whether they are let in."""
     numbers = dict(enumerate(sorted(methods), start=1))
     calls = b"".join(
-        frame_of(FrameKind.CALL, LAST, number, call_head(method.encode(), 0) + asking(method).SerializeToString())
+        frame_of(FrameKind.CALL, LAST, number, call_head(method.encode(), 0) + packed(asking(method)))
         for number, method in numbers.items()
     )
     found: dict[str, str] = {}
@@ -250,7 +252,7 @@ def test_a_decision_that_is_denied_is_no_entry_of_the_audit_log(place: Place, ha
     decide = txmsg_pb2.ResolveHalfRequest(transaction_id=half, commit=True)
     with pytest.raises(PermissionDenied):
         place.call(OTHER, "Admin/ResolveHalf", decide)
-    listed = place.call("ops", "Audit/List", audit_pb2.ListAuditRequest(target=str(UUID(bytes=half))))
+    listed = place.call("ops", "Audit/List", AuditQuery(target=str(UUID(bytes=half))))
     assert not listed.entries
 
 
@@ -510,7 +512,7 @@ def test_topics_and_groups_of_a_user_are_limited_and_named_in_the_audit_log(plac
         assert {(error.transaction_id, error.code) for error in errors} == {
             (batch.transaction_ids, "permission_denied") for batch in batches[1:]
         }
-    audited = place.call("ops", "Audit/List", audit_pb2.ListAuditRequest(who="maker", limit=100)).entries
+    audited = place.call("ops", "Audit/List", AuditQuery(who="maker")).entries
     assert {(entry.action, entry.target) for entry in audited} == {
         ("topic.create", "made1"),
         ("topic.create", "made2"),
@@ -554,7 +556,7 @@ def test_who_has_changed_something_is_the_user_of_the_call_and_not_who_it_says_t
     assert place.call("liar", "Settings/Change", changed).setting.changed_by == "liar"
     silence = alerts_pb2.SilenceRequest(matchers=["rule=x"], for_s=60, reason="r", created_by="ops")
     assert place.call("liar", "Alerts/Silence", silence).silence.created_by == "liar"
-    audited = place.call("ops", "Audit/List", audit_pb2.ListAuditRequest(who="liar", limit=100)).entries
+    audited = place.call("ops", "Audit/List", AuditQuery(who="liar")).entries
     assert {entry.action for entry in audited} == {"setting.set", "alert.silence"}
     assert not any('"ops"' in entry.after for entry in audited)
 
@@ -565,10 +567,10 @@ _TAKEN_FROM_REQUESTS = {"changed_by", "created_by"}
 
 def test_no_other_field_of_a_request_says_who_it_is_from() -> None:
     found = {
-        field.name
+        name
         for method in METHODS.values()
-        for field in method.request.DESCRIPTOR.fields
-        if re.search(r"(^|_)(by|who|actor|user|owner|principal)$", field.name)
+        for name in parts_of(method.request)
+        if re.search(r"(^|_)(by|who|actor|user|owner|principal)$", name)
     }
     assert found - {"who"} == _TAKEN_FROM_REQUESTS  # `who` of Audit/List chooses entries
 

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from txmsg.administration import changer
+from txmsg.administration.ask import changer
 
 
 @pytest.fixture(autouse=True)

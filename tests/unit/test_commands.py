@@ -25,7 +25,7 @@ from txmsg.cli.options import TIME, duration
 from txmsg.runtime.durations import shown_duration
 
 _ROOT = Path(__file__).resolve().parents[2]
-INTERACTIVE = {"txmsg capture", "txmsg demo connect"}  # for the eyes of a person
+INTERACTIVE = {"txmsg demo connect"}  # for the eyes of a person
 
 
 def walk(command: click.Command, path: str = "txmsg") -> Iterator[tuple[str, click.Command]]:

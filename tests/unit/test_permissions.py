@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from operator import attrgetter
 from typing import Any
 
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-import txmsg.wire.v1
+from tests.methods import Part, every_method, made, parts_of
 from txmsg.access.permissions import PERMISSIONS, Missing, missing, missing_before
 from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rights, parse_rule
-from txmsg.wire.method import Method, methods_of
 from txmsg.wire.v1 import metaq_pb2, txmsg_pb2
-
-
-def every_method() -> dict[str, Method[Any, Any]]:
-    """By its name on the wire, of all modules that are generated from .proto files."""
-    modules = [
-        importlib.import_module(f"{txmsg.wire.v1.__name__}.{module.name}")
-        for module in pkgutil.iter_modules(txmsg.wire.v1.__path__)
-        if module.name.endswith("_rpc")
-    ]
-    services = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
-    return {method.name: method for service in services for method in methods_of(service).values()}
-
 
 METHODS = every_method()
 
@@ -36,15 +20,12 @@ def rights(*rules: str) -> Rights:
     return Rights(parse_rule("anna", action, resource) for action, resource in words)
 
 
-def field_of(descriptor: Descriptor, path: str) -> FieldDescriptor:
-    """The field at a path, where `[]` stands behind those that are repeated."""
+def part_at(kind: Any, path: str) -> Part:
+    """The field at a path, where `[]` stands behind those that are lists."""
     first, _, rest = path.partition(".")
-    field = descriptor.fields_by_name[first.removesuffix("[]")]
-    assert field.is_repeated == first.endswith("[]"), path
-    if not rest:
-        return field
-    assert field.message_type is not None, path
-    return field_of(field.message_type, rest)
+    part = parts_of(kind)[first.removesuffix("[]")]
+    assert part.is_list == first.endswith("[]"), path
+    return part_at(part.kind, rest) if rest else part
 
 
 def test_every_method_has_its_permission_and_nothing_else_has() -> None:
@@ -54,10 +35,9 @@ def test_every_method_has_its_permission_and_nothing_else_has() -> None:
 
 @pytest.mark.parametrize("method", sorted(PERMISSIONS))
 def test_a_permission_names_fields_of_its_request(method: str) -> None:
-    request = request_of(method).DESCRIPTOR
     for need in PERMISSIONS[method]:
         if need.path:
-            assert field_of(request, need.path).type == FieldDescriptor.TYPE_STRING
+            assert part_at(METHODS[method].request, need.path).kind is str
         if need.when:
             attrgetter(need.when)(request_of(method))  # raises if there is no such field
 
@@ -82,7 +62,7 @@ def test_all_rights_allow_every_method() -> None:
 
 
 def request_of(method: str) -> Any:
-    return METHODS[method].request()
+    return made(METHODS[method].request)
 
 
 SEND = txmsg_pb2.SendRequest(

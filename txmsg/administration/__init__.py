@@ -11,6 +11,7 @@ cluster  brokers, and what they export
 settings, alerts, audit   settings at run time; alerts; the audit log
 access, rules   users and tokens; rules of access
 
+ask      asking a broker
 log_contents   the state of a log, its topics and their queues
 
 A field that a back end does not have, or does not know, is None. What it cannot do is refused with MisuseError.
@@ -18,29 +19,14 @@ A field that a back end does not have, or does not know, is None. What it cannot
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Protocol
 
-from google.protobuf.descriptor import FieldDescriptor
-
-from txmsg.errors import MisuseError, shown
-from txmsg.message import datetime_of_us
+from txmsg.administration.ask import moment
 from txmsg.runtime.start import Start
-from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.v1 import dead_letters_pb2
-
-
-class Ask(Protocol):
-    """Calls a broker."""
-
-    def __call__(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """The reply to one call. Raises the errors of errors.py."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,35 +375,9 @@ def _next_offset(queue: GroupQueue) -> int:
     return max(queue.next_offset or 0, queue.begin)
 
 
-def changer() -> str:
-    """Who changes something here: the user of this process, at this machine. As long as brokers take at most."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # KeyError until Python 3.12; a container may run under an id that has no name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"[:200]
-
-
-def moment(us: int) -> datetime | None:
-    """Microseconds since 1970, which are 0 where nothing is known."""
-    return datetime_of_us(us) if us else None
-
-
 def failures_of(failures: Iterable[dead_letters_pb2.Failure]) -> list[Failure]:
     """Why attempts failed, as a broker tells it."""
     return [
         Failure(attempt=each.attempt, at=moment(each.at_us), error=each.error, is_expired=each.expired)
         for each in failures
     ]
-
-
-_MOST: Final = {FieldDescriptor.TYPE_UINT32: 2**32 - 1, FieldDescriptor.TYPE_UINT64: 2**64 - 1}
-
-
-def new_request(of: type[RequestT], **fields: Any) -> RequestT:
-    """A request with numbers that users gave. Raises MisuseError for one that its field cannot hold."""
-    for name, value in fields.items():
-        most = _MOST.get(of.DESCRIPTOR.fields_by_name[name].type)
-        if most is not None and value is not None and not (isinstance(value, int) and 0 <= value <= most):
-            raise MisuseError(f"{name}={shown(value)} must be a whole number from 0 to {most}")
-    return of(**fields)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from txmsg.access.keys import KeyFile, NewAccessKey, new_access_key
 from txmsg.access.rules import Rule
-from txmsg.administration import Ask, moment
+from txmsg.administration.ask import Ask, moment
 from txmsg.errors import MisuseError
 from txmsg.message import us_of_datetime
 from txmsg.wire.rules import unpack_rule

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from txmsg.administration import Ask, moment
+from txmsg.administration.ask import Ask, moment
 from txmsg.wire.v1 import alerts_pb2 as pb
 from txmsg.wire.v1.alerts_rpc import Alerts
 

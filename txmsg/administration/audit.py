@@ -1,79 +1,56 @@
-"""The audit log of a Notify database, by the service Audit of any of its brokers."""
+"""The audit log of a Notify database: who changed what."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Final
 
-from txmsg.administration import Ask, moment, new_request
-from txmsg.message import us_of_datetime
-from txmsg.wire.v1 import audit_pb2 as pb
-from txmsg.wire.v1.audit_rpc import Audit
+from txmsg.wire.method import Method
+from txmsg.wire.values import Natural, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """A change: who made it, from where, and what was there before and after; None: nothing."""
+    """A change: who made it, from where, and what was there before and after; None: nothing.
+
+    id: rises. who: a principal; "anyone" without authentication; "txmsg": a broker by itself, whose address is "".
+    action: as topic.alter. target: the name of what was changed; "" for none, or several.
+    """
 
     id: int
-    at: datetime | None
+    at: datetime
     who: str
     address: str
     action: str
     target: str
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery:
+    """Which entries: all that is given must hold. action: a whole one, or its first part, as `topic`."""
+
+    since: datetime | None = None
+    who: str = ""
+    action: str = ""
+    target: str = ""
+    limit: Annotated[int, Range(1, 1000)] = 100
+    before_id: Natural | None = None
+    """Only entries before this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPage:
-    """Entries, the newest first. next: what names the page after this one; None for the last one."""
+    """Entries, the newest first. next: before_id of the page after this one; None for the last one."""
 
     entries: Sequence[AuditEntry]
-    next: int | None
+    next: int | None = None
 
 
-class AuditAdministration:
-    """What `txmsg audit` and the console look at. Calls block. Raises the errors of errors.py."""
+class Audit:
+    """The service Audit."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-
-    def list(
-        self,
-        *,
-        since: datetime | None = None,
-        who: str = "",
-        action: str = "",
-        target: str = "",
-        limit: int = 100,
-        before_id: int | None = None,
-    ) -> AuditPage:
-        """Entries for which all that is given holds. action: a whole one, or its first part, as `topic`."""
-        request = new_request(
-            pb.ListAuditRequest,
-            since_us=us_of_datetime(since) if since else 0,
-            who=who,
-            action=action,
-            target=target,
-            limit=limit,
-            before_id=before_id or 0,
-        )
-        reply = self._ask(Audit.list, request)
-        return AuditPage(entries=[_entry(each) for each in reply.entries], next=reply.next or None)
-
-
-def _entry(each: pb.AuditEntry) -> AuditEntry:
-    return AuditEntry(
-        id=each.id,
-        at=moment(each.at_us),
-        who=each.who,
-        address=each.address,
-        action=each.action,
-        target=each.target,
-        before=json.loads(each.before) if each.HasField("before") else None,
-        after=json.loads(each.after) if each.HasField("after") else None,
-    )
+    list: Final = Method("Audit/List", AuditQuery, AuditPage)

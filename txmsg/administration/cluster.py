@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from txmsg.administration import Ask, moment
+from txmsg.administration.ask import Ask, moment
 from txmsg.metrics.figures import Labels
 from txmsg.wire.v1 import cluster_pb2 as pb
 from txmsg.wire.v1.cluster_rpc import Cluster

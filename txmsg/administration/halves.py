@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from txmsg.administration import Ask, moment
+from txmsg.administration.ask import Ask, moment
 from txmsg.errors import OutcomeExpired
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX
 from txmsg.wire.headers import unpack_headers

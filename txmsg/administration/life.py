@@ -11,7 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from txmsg.administration import Failure, failures_of, moment
+from txmsg.administration import Failure, failures_of
+from txmsg.administration.ask import moment
 from txmsg.message import message_id
 from txmsg.wire.v1 import messages_pb2 as pb
 

@@ -31,8 +31,8 @@ from txmsg.administration import (
     SeekPlan,
     Selection,
     TopicLag,
-    moment,
 )
+from txmsg.administration.ask import moment
 from txmsg.errors import (
     CorruptLog,
     MisuseError,

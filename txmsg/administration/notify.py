@@ -9,7 +9,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from txmsg.administration import (
-    Ask,
     CheckChange,
     CheckSettings,
     DeadLetter,
@@ -28,9 +27,8 @@ from txmsg.administration import (
     Selection,
     TopicLag,
     failures_of,
-    moment,
-    new_request,
 )
+from txmsg.administration.ask import Ask, moment, new_request
 from txmsg.administration.life import MessageLives, lives_of
 from txmsg.errors import InvalidMessage, MisuseError, OutcomeExpired, UnknownGroup, shown
 from txmsg.message import datetime_of_us, message_id, parse_id, us_of_datetime

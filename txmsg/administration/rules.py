@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txmsg.access.rules import Rule
-from txmsg.administration import Ask
+from txmsg.administration.ask import Ask
 from txmsg.wire.rules import pack_rule, unpack_rule
 from txmsg.wire.v1 import rules_pb2 as pb
 from txmsg.wire.v1.rules_rpc import Rules

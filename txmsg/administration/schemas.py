@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from txmsg.administration import Ask
+from txmsg.administration.ask import Ask
 from txmsg.typed.registry import SchemaVersion, latest_before
 from txmsg.typed.topic import Topic
 from txmsg.wire.schemas import registration, unpack_schemas

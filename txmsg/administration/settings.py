@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from txmsg.administration import Ask, moment, new_request
+from txmsg.administration.ask import Ask, moment, new_request
 from txmsg.wire.v1 import settings_pb2 as pb
 from txmsg.wire.v1 import settings_rpc
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final
 
-from txmsg.administration import Ask, moment, new_request
+from txmsg.administration.ask import Ask, moment, new_request
 from txmsg.message import ANY_TYPE
 from txmsg.wire.v1 import topics_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2

@@ -11,6 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from txmsg.administration.audit import Audit
 from txmsg.broker import migrate
 from txmsg.broker.access import LiveAccess, UserDirectory
 from txmsg.broker.admission import Admission
@@ -18,7 +19,6 @@ from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.api.access import AccessApi
 from txmsg.broker.api.admin import AdminApi
 from txmsg.broker.api.alerts import AlertsApi
-from txmsg.broker.api.audit import AuditApi
 from txmsg.broker.api.cluster import ClusterApi
 from txmsg.broker.api.dead_letters import DeadLettersApi
 from txmsg.broker.api.groups import GroupsApi
@@ -77,7 +77,6 @@ from txmsg.wire.server import CLOSING_S_MAX, Server
 from txmsg.wire.v1 import (
     access_rpc,
     alerts_rpc,
-    audit_rpc,
     cluster_rpc,
     dead_letters_rpc,
     groups_rpc,
@@ -253,7 +252,7 @@ class Broker:
                 access_rpc.Access: AccessApi(UserDirectory(Users(admin_pool), self.access), self.access),
                 rules_rpc.Rules: RulesApi(AccessRules(admin_pool), self.access),
                 alerts_rpc.Alerts: AlertsApi(admin_pool, self.alerting),
-                audit_rpc.Audit: AuditApi(audit_log),
+                Audit: audit_log,
                 cluster_rpc.Cluster: ClusterApi(
                     Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures
                 ),

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from txmsg.administration import Ask, changer
+from txmsg.administration.ask import Ask, changer
 from txmsg.broker import migrate
 from txmsg.broker.access import UserDirectory
 from txmsg.broker.api.access import AccessApi

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from txmsg.administration import changer
 from txmsg.administration.alerts import Alert, AlertAdministration
+from txmsg.administration.ask import changer
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import duration, json_option, table_options

@@ -1,8 +1,7 @@
-"""`txmsg audit`: who changed what. Talks to the service Audit."""
+"""`txmsg audit`: who changed what. Asks the service Audit."""
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import Any
 
 import click
 
-from txmsg.administration.audit import AuditAdministration
+from txmsg.administration.audit import Audit, AuditQuery
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import TIME, json_option, page_option, table_options
@@ -54,11 +53,11 @@ def list_(
     as_json: bool,
 ) -> None:
     """List entries of the audit log, the newest first. Brokers keep them for `audit_retention_s`."""
-    log = AuditAdministration(functools.partial(ask_broker, broker))
     if page and not page.isdecimal():
         raise MisuseError(f"--page {shown(page)} is not a page of the audit log: give the last value of `next`")
     before_id = int(page) if page else None
-    found = log.list(since=since, who=who, action=action, target=target, limit=limit, before_id=before_id)
+    query = AuditQuery(since=since, who=who, action=action, target=target, limit=limit, before_id=before_id)
+    found = ask_broker(broker, Audit.list, query)
     if as_json:
         click.echo(json_text(asdict(found)))
     elif found.entries:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from txmsg.administration import changer
+from txmsg.administration.ask import changer
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, json_option, table_options, yes_option

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from txmsg.administration import Ask
+from txmsg.administration.ask import Ask
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.cli.options import Decorator
 from txmsg.errors import BrokerUnavailable, InvalidName, MisuseError, OutcomeUnknown

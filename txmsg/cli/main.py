@@ -29,7 +29,6 @@ COMMANDS: Final = {
     "alert": "Show and silence alerts that brokers raise, and test their receivers.",
     "audit": "List who changed what, from where, and what was there before.",
     "broker": "Run a broker.",
-    "capture": "Print what clients and a server say to each other.",
     "cert": "Create certificates for development and tests.",
     "cluster": "Look at the brokers of a database, and take one out for maintenance.",
     "config": "Explain settings, look at their values, and change them while brokers run.",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 from txmsg.administration.alerts import AlertAdministration
-from txmsg.administration.audit import AuditAdministration
 from txmsg.administration.cluster import ClusterAdministration
 from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
@@ -22,6 +21,7 @@ from txmsg.console.operations import Operation, Operations
 from txmsg.console.render import Renderer
 from txmsg.console.watch import Snapshot, Watch
 from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied
+from txmsg.wire.method import Method, ReplyT, RequestT
 
 if TYPE_CHECKING:
     from txmsg.metaq.interface import LogAccess
@@ -91,6 +91,10 @@ class Look:
             raise BrokerUnavailable(self.watch.trouble or self.t("state.waiting"))
         return self.watch.snapshot
 
+    async def ask(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """The reply of a broker of the database."""
+        return await self.watch.database.ask(method, request)
+
     # ---- calls: each `work` is called on a thread
 
     async def notify(self, work: Callable[[NotifyAdministration], T]) -> T:
@@ -136,10 +140,6 @@ class Look:
     async def settings(self, work: Callable[[SettingsAdministration], T]) -> T:
         """Asks the administration of settings."""
         return await self.watch.database.run(lambda: work(SettingsAdministration(self.watch.database.ask_from_thread)))
-
-    async def audit(self, work: Callable[[AuditAdministration], T]) -> T:
-        """Asks the administration of the audit log."""
-        return await self.watch.database.run(lambda: work(AuditAdministration(self.watch.database.ask_from_thread)))
 
     async def alerts(self, work: Callable[[AlertAdministration], T]) -> T:
         """Asks the administration of alerts."""

@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Final
 
-from txmsg.administration import Ask, GroupSummary
+from txmsg.administration import GroupSummary
+from txmsg.administration.ask import Ask
 from txmsg.administration.cluster import BrokerFigures, BrokerSummary, Client, ClusterAdministration, ClusterState
 from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from google.protobuf.message import Message
-
 from txmsg.errors import ProtocolError
 from txmsg.wire.frames import Buffer
+from txmsg.wire.method import packed
 
 _HEAD_TAG = 1 << 3 | 2
 _DATA_TAG = 2 << 3 | 2
 
 
-def pieces_of(message: Message, data: Sequence[Buffer]) -> tuple[Buffer, ...]:
+def pieces_of(message: object, data: Sequence[Buffer]) -> tuple[Buffer, ...]:
     """The bytes of a message, in pieces. data: what its field `data` is to have, in pieces."""
-    head = message.SerializeToString()
+    head = packed(message)
     size_bytes = sum(map(len, data))
     return (head, bytes([_DATA_TAG]) + _varint_of(size_bytes), *data) if size_bytes else (head,)
 

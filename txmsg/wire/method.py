@@ -1,4 +1,7 @@
-"""What can be called: the name of a method on the wire, and the messages it takes and gives."""
+"""What can be called: the name of a method on the wire, and the messages it takes and gives.
+
+Where messages flow they are of Protobuf; those of administration are dataclasses in JSON (see values.py).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,12 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-RequestT = TypeVar("RequestT", bound=Message)
-ReplyT = TypeVar("ReplyT", bound=Message)
+from txmsg.wire import values
+from txmsg.wire.frames import Buffer
+
+MessageT = TypeVar("MessageT")
+RequestT = TypeVar("RequestT")
+ReplyT = TypeVar("ReplyT")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +38,27 @@ class Method(Generic[RequestT, ReplyT]):
     def __post_init__(self) -> None:
         object.__setattr__(self, "wire_name", self.name.encode("ascii"))
 
+    @property
+    def is_json(self) -> bool:
+        """Whether its messages are dataclasses."""
+        return not issubclass(self.request, Message)
+
 
 def methods_of(service: type) -> dict[str, Method[Any, Any]]:
-    """The methods of a service by what they are called in Python. service: a generated class of a module *_rpc."""
+    """The methods of a service by what they are called in Python. service: the class that lists them."""
     return {name: method for name, method in vars(service).items() if isinstance(method, Method)}
+
+
+def packed(message: object) -> bytes:
+    """The bytes of a request or a reply. Raises MisuseError for a value that its field cannot have."""
+    return message.SerializeToString() if isinstance(message, Message) else values.packed(message)
+
+
+def unpacked(kind: type[MessageT], data: Buffer, *, strict: bool = False) -> MessageT:
+    """The inverse. strict: fields of JSON that are not known are refused.
+
+    Raises Protobuf's DecodeError and RecursionError; ProtocolError for JSON, and InvalidName for a NUL in its texts.
+    """
+    if issubclass(kind, Message):
+        return kind.FromString(data)  # type: ignore[arg-type]  # it takes any buffer
+    return values.unpacked(kind, bytes(data), strict=strict)

@@ -28,6 +28,7 @@ from txmsg.wire.server_call import Handler
 from txmsg.wire.server_connection import STOPPING, Limits, ServerConnection
 from txmsg.wire.table import Bounds, Table
 from txmsg.wire.tls import ServerTls
+from txmsg.wire.values import SIZE_BYTES_MAX
 
 _log = EventLog(__name__)
 
@@ -176,6 +177,8 @@ class Server:
 
     def request_size_bytes_max(self, method: str) -> int:
         """How large a request of this method may be."""
+        if method in self.handlers and self.handlers[method][0].is_json:
+            return SIZE_BYTES_MAX
         return self._larger_requests.get(method, self._request_size_bytes_max)
 
     def make_room(self) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from txmsg.errors import ProtocolError
 from txmsg.wire.data import pieces_of
 from txmsg.wire.frames import Buffer, Kind
-from txmsg.wire.method import Method, ReplyT, RequestT
+from txmsg.wire.method import Method, ReplyT, RequestT, unpacked
 from txmsg.wire.texts import nul_in
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ class ServerCall(Generic[RequestT, ReplyT]):
 def read_request(method: Method[RequestT, Any], data: Buffer) -> RequestT:
     """The request in these bytes. Raises ProtocolError; InvalidName for a text that no database can store."""
     try:
-        request = method.request.FromString(data)  # type: ignore[arg-type]  # it takes any buffer
+        request = unpacked(method.request, data, strict=True)
     except (DecodeError, RecursionError) as exc:
         raise ProtocolError(f"a request of {len(data)} bytes cannot be read: {exc}") from exc
-    if (error := nul_in(request)) is not None:
+    if isinstance(request, Message) and (error := nul_in(request)) is not None:
         raise error
     return request

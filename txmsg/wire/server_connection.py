@@ -26,7 +26,7 @@ from txmsg.wire.connection import Connection, Partial
 from txmsg.wire.data import split
 from txmsg.wire.failures import bytes_of_error
 from txmsg.wire.frames import LAST, Buffer, Kind, read_call_head
-from txmsg.wire.method import Method
+from txmsg.wire.method import Method, packed
 from txmsg.wire.server_call import Handler, Running, ServerCall, ignore, read_request
 from txmsg.wire.table import Place, full_text
 from txmsg.wire.tls import ServerTls, TlsStream
@@ -387,7 +387,7 @@ class ServerConnection(Connection):
                 if (refused := guard.refusal(self.principal, method.name, running.request)) is not None:
                     raise refused  # its rule was taken away while it waited
             reply = await handler(*arguments)
-            message = b"" if reply is None else reply.SerializeToString()
+            message = b"" if reply is None else packed(reply)
         except TxmsgError as exc:
             self._fail(call, exc)
         except Exception as exc:  # noqa: BLE001 - the root of a task

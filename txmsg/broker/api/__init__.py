@@ -11,7 +11,6 @@ cluster       the brokers of a database
 schemas       schemas of topics, by version
 alerts        alerts, silences and receivers
 access, rules   users and tokens; who may do what
-audit         who changed what
 withheld      what of an answer is for those who may read the topic
 
 The protocol stands in `txmsg/wire/v1`; `broker/server.py` gives each service what it asks in its constructor. Errors as

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from psycopg.rows import class_row
 
+from txmsg.administration.audit import AuditEntry, AuditPage, AuditQuery
 from txmsg.broker.store.connect import Connection, Pool, after_session, session
 from txmsg.wire.caller import Caller
 from txmsg.wire.changes import State, change_of
@@ -17,28 +16,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _FORGOTTEN_AT_ONCE: Final = 10_000
-
-
-class AuditRow(NamedTuple):
-    """An entry. before, after: as JSON; None: nothing was, or is, there."""
-
-    id: int
-    at: datetime
-    who: str
-    address: str
-    action: str
-    target: str
-    before: str | None
-    after: str | None
-
-
-class AuditFilter(NamedTuple):
-    """Which entries: all that is said must hold. action: a whole one, or its first part, as `topic`."""
-
-    since: datetime | None = None
-    who: str | None = None
-    action: str | None = None
-    target: str | None = None
 
 
 async def record(
@@ -86,11 +63,13 @@ class AuditLog:
         async with session(self._pool) as conn:
             await record(conn, action, target, before=before, after=after, caller=caller)
 
-    async def list(self, which: AuditFilter, *, before_id: int | None, limit: int) -> Sequence[AuditRow]:
-        """Up to `limit` entries, the newest first; those before the entry of this id."""
-        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(AuditRow)) as cursor:
-            await cursor.execute(_LIST, which._asdict() | {"before_id": before_id, "limit": limit})
-            return await cursor.fetchall()
+    async def list(self, query: AuditQuery) -> AuditPage:
+        """A page of entries. Answers the method `Audit.list`."""
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(AuditEntry)) as cursor:
+            await cursor.execute(_LIST, asdict(query))
+            entries = await cursor.fetchall()
+        more = len(entries) > query.limit
+        return AuditPage(entries=entries[: query.limit], next=entries[query.limit - 1].id if more else None)
 
     async def forget(self, keep_s: float) -> int:
         """Removes what is older, as far as one statement goes; how many."""
@@ -101,11 +80,11 @@ class AuditLog:
 
 
 _LIST = """
-select id, at, who, address, action, target, before::text as before, after::text as after from txmsg.audit
+select id, at, who, address, action, target, before, after from txmsg.audit
  where (%(before_id)s::bigint is null or id < %(before_id)s)
    and (%(since)s::timestamptz is null or at >= %(since)s)
-   and (%(who)s::text is null or who = %(who)s)
-   and (%(action)s::text is null or action = %(action)s or starts_with(action, %(action)s || '.'))
-   and (%(target)s::text is null or target = %(target)s)
- order by id desc limit %(limit)s
+   and %(who)s::text in ('', who)
+   and (%(action)s::text in ('', action) or starts_with(action, %(action)s || '.'))
+   and %(target)s::text in ('', target)
+ order by id desc limit %(limit)s + 1
 """

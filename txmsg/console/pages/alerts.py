@@ -6,8 +6,8 @@ import glob
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from txmsg.administration import changer
 from txmsg.administration.alerts import Alert, AlertList, Silence
+from txmsg.administration.ask import changer
 from txmsg.broker.alerts.states import RULE, check_matchers, fits
 from txmsg.console.actions import Action, Confirmation, Field
 from txmsg.console.look import Look

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from txmsg.administration.audit import AuditEntry
+from txmsg.administration.audit import Audit, AuditEntry, AuditQuery
 from txmsg.console.forms import int_of, time_of
 from txmsg.console.look import Look
 from txmsg.console.views import View
@@ -25,9 +25,10 @@ class _Change(NamedTuple):
 
 async def _read(look: Look) -> Mapping[str, Any]:
     given = {name: value for name in _FILTER if (value := look.values.get(name, "").strip())}
-    since, before_id = time_of(look, "since"), int_of(look, "before")
-    which = {name: value for name, value in given.items() if name != "since"}
-    found = await look.audit(lambda audit: audit.list(since=since, limit=PAGE_MAX, before_id=before_id, **which))
+    before_id = int_of(look, "before")
+    words = {name: value for name, value in given.items() if name != "since"}
+    query = AuditQuery(since=time_of(look, "since"), limit=PAGE_MAX, before_id=before_id, **words)
+    found = await look.ask(Audit.list, query)
     is_whole = not given and before_id is None
     return {
         "entries": [(entry, _changes(entry)) for entry in found.entries],

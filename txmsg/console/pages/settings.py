@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txmsg.administration import changer
+from txmsg.administration.ask import changer
 from txmsg.administration.settings import SettingChange, SettingsInUse
 from txmsg.broker.config import BrokerConfig
 from txmsg.console.actions import Action, Confirmation, Field

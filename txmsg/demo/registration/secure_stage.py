@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.access.rules import parse_rule
-from txmsg.administration import Ask
 from txmsg.administration.access import UserAdministration
+from txmsg.administration.ask import Ask
 from txmsg.administration.rules import RuleAdministration
 from txmsg.demo.registration import GROUPS
 from txmsg.demo.registration.stage import RegistrationStage
