@@ -9,7 +9,7 @@ import re
 from importlib.resources import files
 from typing import Final
 
-_SQL: Final = files("txmsg.broker.migrations").joinpath("sql/0001/batch.sql").read_text()
+_SQL: Final = files("txmsg.broker.migrations").joinpath("0001/11_batch.sql").read_text()
 _USUAL: Final = {"incarnation": "null", "segment": "1", "previous": "0", "first_check": "'6 s'"}
 
 

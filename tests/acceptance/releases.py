@@ -15,23 +15,14 @@ from txmsg.broker import migrate
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COMMAND_S_MAX = 60.0
-_NEXT_REVISION = '''
-"""Adds a column to tables that brokers write all the time, and lets those of the release before run on."""
-
-from alembic import op
-
-revision = "{revision}"
-down_revision = "{before}"
-branch_labels = None
-depends_on = None
-
-
-def upgrade() -> None:
-    for table in ("message", "half_message", "cursor"):
-        op.execute(f"alter table txmsg.{{table}} add column of_the_next_release int not null default 0")
-    op.execute("delete from txmsg.catalogue_of_revision")
-    op.execute("insert into txmsg.catalogue_of_revision select * from txmsg.catalogue")
-'''
+_NEXT_REVISION = """
+-- Adds a column to tables that brokers write all the time, and lets those of the release before run on.
+alter table txmsg.message add column of_the_next_release int not null default 0;
+alter table txmsg.half_message add column of_the_next_release int not null default 0;
+alter table txmsg.cursor add column of_the_next_release int not null default 0;
+delete from txmsg.catalogue_of_revision;
+insert into txmsg.catalogue_of_revision select * from txmsg.catalogue;
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +54,9 @@ NOW = Release(_ROOT)
 
 
 def write_next_revision(directory: Path, *, revision: str) -> None:
-    """A migration that follows those of the working tree, as a file in `directory`."""
-    text = _NEXT_REVISION.format(revision=revision, before=migrate.REVISIONS[-1])
-    (directory / f"r{revision}_next.py").write_text(text)
+    """A revision that follows those of the working tree, in a directory of revisions."""
+    (directory / revision).mkdir()
+    (directory / revision / "01_next.sql").write_text(_NEXT_REVISION)
 
 
 def next_release(directory: Path, *, version: str, revision: str) -> Release:
@@ -74,7 +65,7 @@ def next_release(directory: Path, *, version: str, revision: str) -> Release:
     shutil.copytree(_ROOT / "txmsg", package, ignore=shutil.ignore_patterns("__pycache__"))
     _replace(package / "__init__.py", r'__version__ = "[^"]+"', f'__version__ = "{version}"')
     _replace(package / "broker" / "migrate.py", r"REVISIONS = .+", f"REVISIONS = {(*migrate.REVISIONS, revision)}")
-    write_next_revision(package / "broker" / "migrations" / "versions", revision=revision)
+    write_next_revision(package / "broker" / "migrations", revision=revision)
     metadata = directory / f"txmsg-{version}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: txmsg\nVersion: {version}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.releases import write_next_revision
-from txmsg.broker import migrate
+from txmsg.broker import migrate, migrations
 from txmsg.errors import StorageError
 
 OLD, NEXT = migrate.REVISIONS[-1], "9999"
@@ -20,12 +21,10 @@ _WAIT_S = 60.0
 @pytest.fixture
 def old_url(notify_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A Notify database, to which a revision was added since it was upgraded."""
-    write_next_revision(tmp_path, revision=NEXT)
-    config = migrate._config()
-    versions = Path(migrate.__file__).with_name("migrations") / "versions"
-    config.set_main_option("version_locations", f"{versions}\n{tmp_path}")
-    config.set_main_option("path_separator", "newline")
-    monkeypatch.setattr(migrate, "_config", lambda: config)
+    directory = tmp_path / "migrations"
+    shutil.copytree(migrations.DIRECTORY, directory)
+    write_next_revision(directory, revision=NEXT)
+    monkeypatch.setattr(migrations, "DIRECTORY", directory)
     monkeypatch.setattr(migrate, "REVISIONS", (OLD, NEXT))
     assert migrate.current(notify_url) == OLD
     return notify_url

@@ -2,7 +2,7 @@
 
 A database can go back: after a crash, the promotion of a standby, a restore. What was read before may name queues
 and offsets that are gone or reused. Knows no database: store/incarnation.py has the statements, and
-migrations/sql/0001/incarnation.sql says what an incarnation is.
+migrations/0001/02_incarnation.sql says what an incarnation is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Migrations: upgrades a Notify database to the revision of this release, and checks one.
 
 Expand, then contract: a broker works with a range of revisions, so that brokers of two releases run side by side.
-
-Alembic and SQLAlchemy are loaded where the schema changes: a broker that starts on a revision it knows needs neither.
 """
 
 from __future__ import annotations
@@ -12,22 +10,17 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PGconn, Ping
 from psycopg.rows import scalar_row
 
-from txmsg.broker import findings
+from txmsg.broker import findings, migrations
 from txmsg.broker.findings import Finding
 from txmsg.errors import SchemaMismatch, StorageError
 from txmsg.postgres import KEEPALIVES, connect, cut_after, require_utf8, shares_sessions
-
-if TYPE_CHECKING:
-    from alembic.config import Config
-    from sqlalchemy import Connection as SQLAlchemyConnection
 
 REVISIONS = ("0001",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last. A newer database says in
@@ -112,22 +105,9 @@ def _advice(error: psycopg.Error) -> str:
     return "check the URL (host, port, user, password, database), and that the server runs"
 
 
-def _config() -> Config:
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    return config
-
-
 def _is_newer(revision: str | None) -> bool:
     """Whether this revision is of a later release: this one has no migration to it."""
-    if revision is None or revision in REVISIONS:
-        return False
-    from alembic.script import ScriptDirectory
-
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    return revision not in known
+    return revision is not None and revision not in {*REVISIONS, *migrations.revisions()}
 
 
 def _revision(connection: Connection) -> str | None:
@@ -234,47 +214,29 @@ class _TablesHeld(Exception):
 
 
 def _upgrade_once(url: str) -> str:
-    from alembic import command
-    from sqlalchemy import text
-    from sqlalchemy.exc import DBAPIError
-
-    with _connect(url, answer_s_max=math.inf) as driver_connection, _sqlalchemy(driver_connection) as connection:
+    with _connect(url, answer_s_max=math.inf) as connection:
+        connection.execute("select pg_advisory_xact_lock(%s, 0)", (_UPGRADE_LOCK,))
+        revision = _revision(connection)
+        if _is_newer(revision):
+            raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
+        if revision not in {None, REVISIONS[-1]} and (differences := _differences(connection)):
+            raise StorageError(
+                f"the Notify database {_shown(url)} was not upgraded, for its schema is not as revision {revision} "
+                f"made it: {_named(differences)}: {_RESTORE}"
+            )
+        connection.execute("select set_config('lock_timeout', %s, true)", (str(_LOCK_WAIT_MS),))
         try:
-            connection.execute(text(f"select pg_advisory_xact_lock({_UPGRADE_LOCK}, 0)"))
-            connection.execute(text("create schema if not exists txmsg"))
-            revision = _revision(driver_connection)
-            if _is_newer(revision):
-                raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
-            if revision not in {None, REVISIONS[-1]} and (differences := _differences(driver_connection)):
-                raise StorageError(
-                    f"the Notify database {_shown(url)} was not upgraded, for its schema is not as revision {revision} "
-                    f"made it: {_named(differences)}: {_RESTORE}"
-                )
-            config = _config()
-            config.attributes["connection"] = connection
-            connection.execute(text(f"set local lock_timeout = {_LOCK_WAIT_MS}"))
-            command.upgrade(config, REVISIONS[-1])
-        except DBAPIError as exc:
-            if isinstance(exc.orig, psycopg.Error) and not isinstance(exc.orig, _HELD):
-                raise exc.orig from exc
+            for following in migrations.revisions():
+                if following > (revision or "") and following <= REVISIONS[-1]:
+                    for statements in migrations.statements_of(following):
+                        connection.execute(statements.encode())  # of many statements, so without parameters
+                    connection.execute("update txmsg.revision set version_num = %s", (following,))
+        except _HELD as exc:
             connection.rollback()
-            raise _TablesHeld(", ".join(connection.scalars(text(_HOLDERS))) or "others, in turn") from exc
+            holders = [name for (name,) in connection.execute(_HOLDERS)]
+            raise _TablesHeld(", ".join(holders) or "others, in turn") from exc
         connection.commit()
     return REVISIONS[-1]
-
-
-@contextmanager
-def _sqlalchemy(connection: Connection) -> Iterator[SQLAlchemyConnection]:
-    """The connection as Alembic needs it. Closed at the end; what was not committed is rolled back."""
-    from sqlalchemy import create_engine
-    from sqlalchemy.pool import StaticPool
-
-    engine = create_engine("postgresql+psycopg://", creator=lambda: connection, poolclass=StaticPool)
-    try:
-        with engine.connect() as wrapped:
-            yield wrapped
-    finally:
-        engine.dispose()
 
 
 _HOLDERS = """

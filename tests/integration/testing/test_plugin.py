@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)  # a run of pytest within a test of pytest
 _WITHOUT = """
 import sys
 
-HEAVY = {"psycopg", "sqlalchemy", "alembic", "google.protobuf"}
+HEAVY = {"psycopg", "sqlalchemy", "google.protobuf"}
 if sys.version_info < (3, 14):  # whose pdb loads it, and pytest that
     HEAVY.add("asyncio")
 

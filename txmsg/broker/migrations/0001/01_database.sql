@@ -3,6 +3,12 @@
 
 create schema if not exists txmsg;
 
+create table txmsg.revision (
+    only_row boolean primary key default true check (only_row),
+    version_num text collate "C" not null
+);
+insert into txmsg.revision (version_num) values ('0001');
+
 create table txmsg.notify_db (
     only_row boolean primary key default true check (only_row),
     -- Which shard this is. A transaction belongs to one; this id travels with the reply to the half message.

@@ -1,5 +1,5 @@
 -- What the schema consists of, one row for each thing that `txmsg db check` can miss. Not the partitions, which come
--- and go, nor Alembic's own table. Constraints of kind n (not null) are rows of their own on PostgreSQL 18 only;
+-- and go, nor what says at which revision it is. Constraints of kind n (not null) are rows of their own on PostgreSQL 18 only;
 -- columns say the same.
 create view txmsg.catalogue as
     with relation as (
