@@ -166,7 +166,8 @@ async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcom
     await db.apply(Batch(half=half))
     await db.apply(Batch(commit=half.ids[:1], rollback=half.ids[1:]))
     async with open_pool(db.url) as pool:
-        brokers = [Segments(pool, config) for _ in range(3)]
+        clock = [1000.0]
+        brokers = [Segments(pool, config, lambda: clock[0]) for _ in range(3)]
 
         async def look() -> int:
             await asyncio.gather(*(broker.run_once() for broker in brokers))
@@ -182,6 +183,10 @@ async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcom
         await opened(300)
         assert await look() == 1
         await opened(601)
+        assert await look() == 1, "the database's clock may have been set forward"
+        clock[0] += 599
+        assert await look() == 1
+        clock[0] += 1
         assert await look() == 2, "one rotation, though three brokers found that it is time"
         await opened(300)
         assert await look() == 2
@@ -190,6 +195,8 @@ async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcom
         await db.apply(Batch(plain=db.columns(1)), segment=2, previous=1)
         assert await look() == 2
         await opened(601)
+        assert await look() == 2
+        clock[0] += 600
         assert await look() == 3
 
 

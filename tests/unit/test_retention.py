@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from txmsg.broker.config import BrokerConfig
@@ -13,6 +15,7 @@ from txmsg.message import Offset, QueueNumber
 
 GIB = 1024**3
 DAY_S = 86_400.0
+_OPENED = datetime(2026, 5, 1, tzinfo=UTC)
 CONFIG = BrokerConfig(
     storage="", retention_s=7 * DAY_S, retention_max_s=30 * DAY_S, retention_size_bytes=10 * GIB, segments_max=20
 )
@@ -20,8 +23,8 @@ CONFIG = BrokerConfig(
 
 def closed(*ages_s: float, size_bytes: int = 0) -> list[SegmentRow]:
     """Closed segments of these ages, and an open one."""
-    rows = [SegmentRow(place, "closed", False, age_s, size_bytes) for place, age_s in enumerate(ages_s, 1)]
-    return [*rows, SegmentRow(len(rows) + 1, "open", False, 0.0, size_bytes)]
+    rows = [SegmentRow(place, "closed", False, _OPENED, age_s, size_bytes) for place, age_s in enumerate(ages_s, 1)]
+    return [*rows, SegmentRow(len(rows) + 1, "open", False, _OPENED, 0.0, size_bytes)]
 
 
 def pin(unread: str = "keep") -> Pin:
@@ -74,7 +77,7 @@ def test_what_is_unread_is_waited_for_then_dropped_or_kept_as_its_topics_say(
 
 def opened(age_s: float, size_bytes: int, *, before: int = 1) -> list[SegmentRow]:
     """A segment that is open since age_s, after so many closed ones."""
-    return [*closed(*[1.0] * before)[:-1], SegmentRow(before + 1, "open", False, age_s, size_bytes)]
+    return [*closed(*[1.0] * before)[:-1], SegmentRow(before + 1, "open", False, _OPENED, age_s, size_bytes)]
 
 
 def test_a_segment_is_closed_by_age_or_by_size_but_not_while_its_outcomes_must_be_remembered() -> None:

@@ -270,7 +270,8 @@ class BrokerConfig:
 
     outcome_memory_s: float = setting(
         600.0,
-        "Minimum time for which outcomes are remembered. No segment is closed before this age.",
+        "Minimum time for which outcomes are remembered. A broker closes a segment only after it has seen it open for "
+        "this time.",
         least=0,
         most=DURATION_S_MAX,
         live=True,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from psycopg.errors import LockNotAvailable
 
@@ -40,14 +42,19 @@ def is_full(kept: Sequence[SegmentRow], config: BrokerConfig) -> bool:
 
 
 class Segments:
-    """The open segment and the one before it, whose outcomes are still remembered."""
+    """The open segment and the one before it, whose outcomes are still remembered.
 
-    def __init__(self, pool: Pool, config: BrokerConfig) -> None:
+    A segment is closed by a broker that has itself seen it open for as long as outcomes are remembered: by the
+    database's clock alone, which may be set forward at any moment, outcomes would be forgotten early.
+    """
+
+    def __init__(self, pool: Pool, config: BrokerConfig, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
         self._config = config
+        self._monotonic = monotonic
         self._hourly = HourlyLog(_log)
-        self.is_age_valid: Callable[[], bool] = lambda: True
-        """Whether ages by the database's clock can be true; not just after that was set forward."""
+        self._seen_open: tuple[int, datetime] | None = None
+        self._seen_at = 0.0
         self.open = 0
         self.previous = 0
         self.kept: Sequence[SegmentRow] = ()
@@ -88,7 +95,7 @@ class Segments:
                     segments=len(kept),
                     segment=segment,
                 )
-            if is_full(kept, self._config) and self.is_age_valid():
+            if self._open_s(kept[-1]) >= self._config.outcome_memory_s and is_full(kept, self._config):
                 try:
                     await store.rotate(connection, segment, lock_timeout_s=_ROTATE_WAIT_S)
                 except LockNotAvailable:
@@ -101,6 +108,13 @@ class Segments:
         if self.open != segment:
             _log.info("segment.opened", "segment %(segment)d is open", segment=self.open)
         return self.open != segment
+
+    def _open_s(self, segment: SegmentRow) -> float:
+        """For how long this broker has seen this segment open, and no other in between."""
+        now, seen = self._monotonic(), (segment.id, segment.opened_at)
+        if seen != self._seen_open:
+            self._seen_open, self._seen_at = seen, now
+        return now - self._seen_at
 
     async def run(self) -> None:
         """Repeats `run_once` until cancelled."""

@@ -154,7 +154,6 @@ class Broker:
         )
         self.waits = Waits(pool, config, on_renewed=self._look_at_all)
         self.membership.on_clock_set = self._clock_set
-        segments.is_age_valid = self._is_age_valid
         self.journal = Journal()
         self.journal_writer = JournalWriter(pool, self.journal)
         self.delivery = Delivery(
@@ -299,11 +298,6 @@ class Broker:
     def _clock_set(self, step_s: float) -> None:
         self.waits.clock_set(step_s)
         self.checks.restart_grace()  # halves may seem to be overdue for long
-
-    def _is_age_valid(self) -> bool:
-        """False after a step forward: a segment that looks old enough would be closed, and outcomes forgotten early."""
-        leases = self.membership.leases
-        return not leases.clock.was_set_forward(leases.monotonic(), self.config.outcome_memory_s)
 
     def _look_at_all(self) -> None:
         """Due times have changed: all that looks for what is due begins from the start."""

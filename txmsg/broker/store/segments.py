@@ -9,6 +9,7 @@ interrupted anywhere and begun again, by any broker:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from psycopg import sql
@@ -44,6 +45,7 @@ class SegmentRow(NamedTuple):
     id: int
     state: str
     dropping: bool
+    opened_at: datetime
     age_s: float
     size_bytes: int
 
@@ -109,7 +111,7 @@ async def segments(conn: Connection) -> list[SegmentRow]:
     async with conn.cursor(row_factory=class_row(SegmentRow)) as cursor:
         await cursor.execute(
             """
-            select s.id, s.state, s.dropping,
+            select s.id, s.state, s.dropping, s.opened_at,
                    extract(epoch from now() - coalesce(s.closed_at, s.opened_at))::float8 as age_s,
                    coalesce(pg_total_relation_size(to_regclass(format('txmsg.message_%s', s.id))), 0)
                        + coalesce(pg_total_relation_size(to_regclass(format('txmsg.memory_%s', s.id))), 0)
