@@ -178,7 +178,7 @@ def _print(result: Result, console: Console) -> None:
     for kind, (sends_s, deliveries_s) in result.waits_s.items():
         waits.add_row(kind, f"{sends_s:.1f}", f"{deliveries_s:.1f}")
     console.print(waits)
-    for what, for_s, until_s in result.stands:
+    for what, for_s, until_s, _ in result.stands:
         console.print(f"stood for {for_s:.1f} s, until second {until_s:.0f}: {what}", markup=False, soft_wrap=True)
     for invariant, group in groupby(result.violations, key=lambda violation: violation.invariant):
         texts = [violation.text for violation in group]

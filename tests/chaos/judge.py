@@ -38,7 +38,6 @@ from tests.chaos.history import (
     Sent,
     Way,
 )
-from tests.chaos.liveness import LIVE_S
 from tests.chaos.losses import Losses
 
 OUTCOME_MEMORY_S = 40.0
@@ -421,8 +420,8 @@ def _kept_when_brokers_are_away(record: Record) -> Iterator[str]:
 
 
 def _nothing_stands(record: Record) -> Iterator[str]:
-    for what, for_s, until_s in record.stands:
-        yield f"{what} stood for {for_s:.0f} s, until second {until_s:.0f} of the run: {LIVE_S:.0f} s are the most"
+    for what, for_s, until_s, bound_s in record.stands:
+        yield f"{what} stood for {for_s:.0f} s, until second {until_s:.0f} of the run: {bound_s:.0f} s are the most"
 
 
 def _at(row: Row) -> str:

@@ -2,13 +2,14 @@
 
 Whatever waits is looked at each second: for each group and queue the oldest message that it has not passed, the first
 retry of each ordering key, each half message, each delayed message, and the first row of the outbox. How long it has
-been just as it is, is never more than LIVE_S while consumers are there, whatever is killed or stepped. Only time counts
-in which something could go on: none in which a database is away, and what the watch itself was late is not held against
-those that it watches, who share its machine.
+been just as it is, is never more than its bound while consumers are there, whatever is killed or stepped. Only time
+counts in which something could go on: none in which a database is away, and what the watch itself was late is not held
+against those that it watches, who share its machine.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +19,14 @@ import psycopg
 
 LIVE_S = 40.0
 """Longer than faults that follow each other keep one queue from being delivered; shorter than patience at the end."""
+LIVE_ORDERED_S = 120.0
+"""The same with ordering keys, while there are faults.
+
+A broker that gets such a queue joins for 5 s, and delivers nothing of it for the 14 s in which a dead consumer may
+still be at work. A minute of the plan has six faults of the whole database, after each of which all of that may begin
+again: 20 s in one piece without one may take two minutes to come. Waits that began again at every broker, instead of
+going on, stood for 146 and 237 s.
+"""
 _LOOK_S = 1.0
 
 
@@ -26,6 +35,7 @@ class Waiting(NamedTuple):
 
     what: str
     state: str
+    is_ordered: bool = False
 
 
 class Standstill(NamedTuple):
@@ -34,6 +44,11 @@ class Standstill(NamedTuple):
     what: str
     for_s: float
     until_s: float
+    bound_s: float = LIVE_S
+
+    @property
+    def over_s(self) -> float:
+        return self.for_s - self.bound_s
 
 
 class Standing:
@@ -49,6 +64,11 @@ class Standing:
         self._counts_s_max = _LOOK_S + late_s_max
         self._counted_s = 0.0
         self._seen: dict[str, tuple[str, float]] = {}
+        self._calm_since_s = math.inf
+
+    def calm(self) -> None:
+        """There are no more faults: what has stood is counted from the beginning, by the shorter bound."""
+        self._calm_since_s = self._counted_s
 
     def miss(self, now: float) -> None:
         """Nothing could be looked at: the time since the look before does not count."""
@@ -59,18 +79,25 @@ class Standing:
         self._counted_s += min(now - self._looked_at, self._counts_s_max)
         self._looked_at = now
         before, self._seen = self._seen, {}
-        for what, state in waiting:
+        for what, state, is_ordered in waiting:
             known = before.get(what)
             since = known[1] if known is not None and known[0] == state else self._counted_s
+            is_calm = self._calm_since_s < math.inf
+            if is_calm:
+                since = max(since, self._calm_since_s)
             self._seen[what] = (state, since)
-            if what not in self.longest or self._counted_s - since > self.longest[what].for_s:
-                self.longest[what] = Standstill(
-                    f"{what} at {state}" if state else what, self._counted_s - since, now - self._begun
-                )
+            stand = Standstill(
+                f"{what} at {state}" if state else what,
+                self._counted_s - since,
+                now - self._begun,
+                LIVE_ORDERED_S if is_ordered and not is_calm else LIVE_S,
+            )
+            if what not in self.longest or stand.over_s > self.longest[what].over_s:
+                self.longest[what] = stand
 
-    def over(self, bound_s: float) -> list[Standstill]:
-        """What stood for longer, the longest first."""
-        return [stand for stand in self.worst() if stand.for_s > bound_s]
+    def over(self, more_s: float = 0.0) -> list[Standstill]:
+        """What stood for longer than its bound and more_s, the longest first."""
+        return [stand for stand in self.worst() if stand.over_s > more_s]
 
     def worst(self) -> list[Standstill]:
         """All, the longest first."""

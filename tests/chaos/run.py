@@ -20,7 +20,7 @@ from tests.chaos.guests import GUEST_CONSUMER, GUEST_PRODUCER, JAVA, PYTHON, Gue
 from tests.chaos.history import PULLED, PUSHED, Record, Recorder, Way
 from tests.chaos.journal import Journal, Journals
 from tests.chaos.judge import Violation, judge
-from tests.chaos.liveness import LIVE_S, Standstill, Waiting, Watch
+from tests.chaos.liveness import Standstill, Waiting, Watch
 from tests.chaos.plan import OF_GUEST_CONSUMERS, OF_GUEST_PRODUCERS, Cut, Done, Kind, Moment, faults, missing
 from tests.chaos.plant import Plant
 
@@ -148,11 +148,11 @@ def _play(
     cluster.start_producers()
     watch.begin()
     try:
-        disturbed, aways, left = _load_and_settle(cluster, result, patience_s, look, away_s=away_s)
+        disturbed, aways, left = _load_and_settle(cluster, result, patience_s, look, watch, away_s=away_s)
     finally:
         watch.end()
     record, done, began = look.recorder.record, disturbed.done, disturbed.began
-    record.stands = watch.standing.over(LIVE_S + away_s)
+    record.stands = watch.standing.over(away_s)
     result.stands = watch.standing.worst()[:STANDS_SHOWN]
     record.groups = cluster.groups
     record.crashes, record.losses = cluster.servers.crashes, cluster.servers.losses
@@ -179,11 +179,12 @@ def _play(
 
 
 def _load_and_settle(
-    cluster: Cluster, result: Result, patience_s: float, look: _Look, *, away_s: float
+    cluster: Cluster, result: Result, patience_s: float, look: _Look, watch: Watch, *, away_s: float
 ) -> tuple[Faults, list[tuple[float, float]], int]:
     """The load and all faults, until nothing moves any more; how much is left then."""
     disturbed = _disturb(cluster, result, look)
     aways = _be_away(cluster, away_s, look) if away_s else []
+    watch.standing.calm()
     for process in cluster.processes():
         process.check()
     return disturbed, aways, _settle(cluster, patience_s, look)

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from tests.chaos.history import OTHER_SHARD, Passed, Record, Row, Stand
+from tests.chaos.history import OTHER_SHARD, STORY_TOPIC, Passed, Record, Row, Stand
 from tests.chaos.liveness import Waiting
 
 _STEP_S = 0.2
@@ -136,7 +136,8 @@ def waiting(url: str, groups: Mapping[str, Mapping[str, str]], *, is_other: bool
     names, topics = map(list, zip(*subscriptions, strict=True))
     values = {"groups": names, "topics": topics, "shift": OTHER_SHARD if is_other else 0}
     with _connection(url) as connection:
-        return list(itertools.starmap(Waiting, connection.execute(_WAITING_OF_GROUPS.encode(), values)))
+        found = connection.execute(_WAITING_OF_GROUPS.encode(), values)
+        return [Waiting(what, state, is_ordered=f" of {STORY_TOPIC} " in what) for what, state in found]
 
 
 def waiting_in_outbox(url: str) -> list[Waiting]:

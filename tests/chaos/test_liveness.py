@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.chaos.judge import judge
-from tests.chaos.liveness import Standing, Standstill, Waiting
+from tests.chaos.liveness import LIVE_ORDERED_S, Standing, Standstill, Waiting
 from tests.chaos.sample import sample
 
 
@@ -13,7 +13,7 @@ def test_what_stays_as_it_is_stands_from_when_it_was_first_seen_so() -> None:
     standing = Standing()
     for now in range(50):
         standing.look([Waiting("queue 0", "offset 3"), Waiting("queue 1", f"offset {now // 10}")], float(now))
-    assert standing.over(40.0) == [Standstill("queue 0 at offset 3", 49.0, 49.0)]
+    assert standing.over() == [Standstill("queue 0 at offset 3", 49.0, 49.0)]
     assert standing.longest["queue 1"].for_s == 9.0
 
 
@@ -24,7 +24,7 @@ def test_what_was_gone_meanwhile_or_went_on_begins_anew() -> None:
     standing.look([Waiting("a", "2"), Waiting("b", "1")], 50.0)
     standing.look([Waiting("a", "2"), Waiting("b", "1")], 60.0)
     assert standing.worst() == [Standstill("a at 1", 30.0, 30.0), Standstill("b at 1", 10.0, 60.0)]
-    assert standing.over(40.0) == []
+    assert standing.over() == []
 
 
 def test_no_time_counts_in_which_the_database_is_away_or_the_watch_is_late() -> None:
@@ -34,6 +34,24 @@ def test_no_time_counts_in_which_the_database_is_away_or_the_watch_is_late() -> 
     standing.look([Waiting("a", "1")], 131.0)
     standing.look([Waiting("a", "1")], 150.0)
     assert standing.worst() == [Standstill("a at 1", 1.0 + 2.0, 50.0)]
+
+
+def test_what_waits_for_dead_consumers_may_stand_longer() -> None:
+    standing = Standing()
+    for now in range(130):
+        standing.look(
+            [Waiting("ordered", "1", is_ordered=True), Waiting("ordered too", str(now > 100), True)], float(now)
+        )
+    assert standing.over() == [Standstill("ordered at 1", 129.0, 129.0, LIVE_ORDERED_S)]
+
+
+def test_without_faults_what_is_ordered_has_the_bound_of_all_others() -> None:
+    standing = Standing()
+    for now in range(142):
+        standing.look([Waiting("ordered", "1", is_ordered=True), Waiting("other", str(now // 30))], float(now))
+        if now == 100:
+            standing.calm()
+    assert standing.over() == [Standstill("ordered at 1", 41.0, 141.0)]
 
 
 def test_a_standstill_is_a_violation() -> None:
